@@ -73,6 +73,7 @@ test-all: test  ## the same, then the slow tests, of both engines
 soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; slow tests
 	LANESCOPE_KILLS=500 python -m pytest tests/collector/journal/test_death.py
 	python -m pytest -m slow
+	python -m pytest tests/collector/watchdog/soak_starved.py
 
 harmless: $(READY)  ## run others' tests plain and recorded, compare (HARMLESS='threading queue' ENGINE=native)
 	python -m tests.harmless --jobs $(JOBS) $(addprefix --engine ,$(ENGINE)) $(HARMLESS)

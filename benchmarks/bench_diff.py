@@ -29,7 +29,7 @@ from lanescope.collector.format import schema
 
 EVENTS = 5_000_000
 LANES = 8
-MOST_S, MOST_GB = 60, 4
+MAX_S, MAX_GB = 60, 4
 
 
 def with_values(path: Path, *, planted: bool) -> None:
@@ -94,8 +94,8 @@ def main() -> None:
     memory = used.ru_maxrss * 1024 / 1e9
     seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     print(f"diff of two runs of {events:,} ops, {answer['compared']:,} compared:")
-    print(f"  {took:.1f} s (limit {MOST_S}), {seconds:.1f} s of processor time")
-    print(f"  {memory:.2f} GB (limit {MOST_GB})")
+    print(f"  {took:.1f} s (limit {MAX_S}), {seconds:.1f} s of processor time")
+    print(f"  {memory:.2f} GB (limit {MAX_GB})")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser
 from lanescope.webapp.exporters.perfetto import write_trace
 from lanescope.webapp.runs.run import open_run
 
-PATIENCE_S = 300
+TIMEOUT_S = 300
 TRACK = ".pf-track"
 
 
@@ -36,7 +36,7 @@ def seconds_to_open(browser: Browser, trace: Path) -> float | None:
         page = browser.new_page()
         began = time.perf_counter()
         page.goto(address, wait_until="commit")
-        page.wait_for_selector(TRACK, timeout=PATIENCE_S * 1000)
+        page.wait_for_selector(TRACK, timeout=TIMEOUT_S * 1000)
         return time.perf_counter() - began
 
 

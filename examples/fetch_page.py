@@ -17,7 +17,7 @@ from urllib.error import URLError
 from urllib.parse import urljoin
 from urllib.request import urlopen
 
-PATIENCE_S = 120  # a first look at a large run builds an index; a server that hangs is ended
+TIMEOUT_S = 120  # a first look at a large run builds an index; a server that hangs is ended
 
 
 class Links(HTMLParser):
@@ -34,7 +34,7 @@ class Links(HTMLParser):
 
 
 def fetch(address: str) -> bytes:
-    with urlopen(address, timeout=PATIENCE_S) as answer:
+    with urlopen(address, timeout=TIMEOUT_S) as answer:
         if answer.status != 200:
             raise URLError(f"status {answer.status} instead of 200")
         body: bytes = answer.read()
@@ -62,7 +62,7 @@ def main() -> int:
         return 2
     command = ["lanescope", "view", sys.argv[1], "--no-browser", "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    watchdog = threading.Timer(PATIENCE_S, server.kill)
+    watchdog = threading.Timer(TIMEOUT_S, server.kill)
     watchdog.start()
     try:
         assert server.stdout is not None

@@ -30,9 +30,9 @@ from .not_compiled import run_as_it_is
 UNFUSED = ("eager", "aot_eager", "aot_eager_decomp_partition")
 """Backends of torch.compile that run each operator on its own, where it is seen."""
 
-MOST_MESSAGES = 50
+MAX_MESSAGES = 50
 """Different messages of a process that are kept; each is a text of the run."""
-LONGEST_MESSAGE = 200
+MAX_MESSAGE_LENGTH = 200
 
 
 class Validators:
@@ -75,7 +75,7 @@ class Validators:
                 if callable(found):
                     found()
             except Exception as error:  # of a package that the program may not even use
-                text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_MESSAGE]
+                text = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_MESSAGE_LENGTH]
                 mark = ValidatorVerdict("raised", entry.name, ENTRY_POINTS, text)
                 self._recorder.mark(mark.encode())
 
@@ -287,8 +287,8 @@ class Validators:
                 recorder.value(f"validator/{one.name}", number)
 
     def _mark(self, verdict: str, one: Validator, message: str) -> None:
-        short = " ".join(message.split())[:LONGEST_MESSAGE]
-        if short and (short in self._messages or len(self._messages) < MOST_MESSAGES):
+        short = " ".join(message.split())[:MAX_MESSAGE_LENGTH]
+        if short and (short in self._messages or len(self._messages) < MAX_MESSAGES):
             self._messages.add(short)
         else:
             short = ""

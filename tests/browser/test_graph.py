@@ -8,7 +8,7 @@ import pytest
 
 from lanescope.webapp.runs.run import Run, open_run
 from tests.browser.conftest import Opener, Server
-from tests.support.page import PATIENCE_MS
+from tests.support.page import TIMEOUT_MS
 from tests.support.synthetic import START_NS, Builder
 
 pytestmark = pytest.mark.browser
@@ -75,7 +75,7 @@ def test_modules_open_and_close_and_say_what_they_hold(
 
     def click(label: str) -> None:
         word = chart.locator(".bartext", has_text=label).first
-        for _ in range(PATIENCE_MS // 50):
+        for _ in range(TIMEOUT_MS // 50):
             if page.evaluate(FOUND, label.split()[0]):
                 break
             tab.idle()  # boxes move while the chart is drawn anew

@@ -12,7 +12,7 @@ from .units import Unit
 AGAIN = 3
 """How often a test that differs is run again, plain and recorded."""
 ABSENT = "not run"
-MOST_ALONE = 30
+MAX_ALONE = 30
 """Of more tests that differ at once, the whole unit is run again."""
 
 
@@ -65,7 +65,7 @@ def differences(
 def _run_again(unit: Unit, engine: str, found: list[Difference], log: Path) -> None:
     """Alone first, which is short; where that shows no difference, with the unit's other tests."""
     real = [one.test for one in found if one.test != END]
-    alone = real if len(real) == len(found) <= MOST_ALONE else []
+    alone = real if len(real) == len(found) <= MAX_ALONE else []
     for _ in range(AGAIN):
         plain, recorded = run(unit, PLAIN, log, alone), run(unit, engine, log, alone)
         for one in found:

@@ -28,9 +28,9 @@ PLAIN = "plain"
 ENGINES = ("native", "portable")
 SILENT_S = 300.0
 """A process in which no test begins or ends for this long is ended, seconds."""
-MOST_BYTES = 4 * 1024**3
+MAX_BYTES = 4 * 1024**3
 """A process that grows beyond this is ended: a test that hangs may eat memory."""
-MOST_CRASHES = 20
+MAX_CRASHES = 20
 END = "<end of the process>"
 
 
@@ -64,7 +64,7 @@ def run(unit: Unit, way: str, log: Path, only: Iterable[str] = ()) -> Result:
     result = Result()
     log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="harmless-", ignore_cleanup_errors=True) as folder:
-        for attempt in range(MOST_CRASHES):
+        for attempt in range(MAX_CRASHES):
             place = Path(folder) / str(attempt)
             place.mkdir()
             if _run_once(unit, way, log, sorted(set(only)), place, result):
@@ -158,8 +158,8 @@ def _process(
         if not ended:
             if now - grown > SILENT_S:
                 ended = f"no end within {SILENT_S:.0f} s"
-            elif _resident(process.pid) > MOST_BYTES:
-                ended = f"more than {MOST_BYTES >> 30} GiB"
+            elif _resident(process.pid) > MAX_BYTES:
+                ended = f"more than {MAX_BYTES >> 30} GiB"
             if ended:
                 _end_group(process.pid)
         time.sleep(0.05)

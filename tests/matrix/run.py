@@ -43,7 +43,7 @@ ENGINES = ("native", "portable")
 SAME = ("collective", "phase", "gradient")
 """Tables with as many rows whatever the version and the engine; operators differ."""
 EXPECTED = {"steps": 4, "collective": 18, "phase": 50, "gradient": 32}
-LONGEST_S = 1800
+TIMEOUT_S = 1800
 
 
 @dataclass
@@ -141,10 +141,10 @@ class Environment:
                 cwd=FOLDER,
                 capture_output=True,
                 text=True,
-                timeout=LONGEST_S,
+                timeout=TIMEOUT_S,
             )
         except subprocess.TimeoutExpired as error:
-            raise Failure(f"{command[0]} took more than {LONGEST_S} s") from error
+            raise Failure(f"{command[0]} took more than {TIMEOUT_S} s") from error
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "rror" in line]
             last = (lines or done.stderr.splitlines() or ["nothing said"])[-1]

@@ -28,7 +28,7 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "races",
-        "webapp/plugins/races/byte_ranges.py",
+        "webapp/plugins/races/racing_pairs.py",
         "if a.low >= b.high or b.low >= a.high:",
         "if a.low >= b.high or b.low > a.high:",
     ),
@@ -70,15 +70,15 @@ MUTATIONS = (
     ),
     Mutation(
         "checks",
-        "webapp/plugins/checks/op_table.py",
+        "webapp/plugins/timeline_page/op_table.py",
         "inside = (ops.end > low) & (ops.start < high)",
         "inside = (ops.end >= low) & (ops.start < high)",
     ),
     Mutation(
         "sql",
         "webapp/plugins/sql/query_process.py",
-        "if size > MOST_BYTES:",
-        "if size > 2 * MOST_BYTES:",
+        "if size > MAX_BYTES:",
+        "if size > 2 * MAX_BYTES:",
     ),
     Mutation(
         "timeline",
@@ -89,8 +89,8 @@ MUTATIONS = (
     Mutation(
         "bundles",
         "webapp/bundles/redaction.py",
-        "if len(argument) < _LEAST or argument.lower() in _WORDS",
-        "if len(argument) <= _LEAST or argument.lower() in _WORDS",
+        "if len(argument) < _MIN_LETTERS or argument.lower() in _WORDS",
+        "if len(argument) <= _MIN_LETTERS or argument.lower() in _WORDS",
     ),
     Mutation(
         "keep_last",

@@ -48,7 +48,7 @@ pyarrow is not among these: a recorded process never loads it."""
 _PARENT_DEATH_SIGNAL = 1  # of prctl.h
 OWN_NAME = "<frozen fork server>"
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 """How long ranks that were asked to end may take, seconds: as long as torchrun waits."""
 
 Job = dict[str, Any]
@@ -167,7 +167,7 @@ def _start_ranks(job: Job) -> int | Program:
     if failed and ranks:
         time.sleep(0.1)  # torchrun looks at its ranks as often
         _send(ranks, signal.SIGTERM)
-        _wait_for(ranks, PATIENCE_S)
+        _wait_for(ranks, TIMEOUT_S)
         _send(ranks, signal.SIGKILL)
         _wait_for(ranks, None)
     os.kill(store, signal.SIGKILL)

@@ -10,7 +10,7 @@ from playwright.sync_api import BrowserContext, ConsoleMessage, Request, Viewpor
 RUN = "RUN"
 """Header by which a server of several runs knows which is meant."""
 
-PATIENCE_MS = 30_000  # a page that never comes to rest fails the test instead of hanging it
+TIMEOUT_MS = 30_000  # a page that never comes to rest fails the test instead of hanging it
 
 _IDLE = """patience => Promise.race([
   lanescope.idle(),
@@ -44,7 +44,7 @@ class LanePage:
         self.page = context.new_page()
         if run:
             self.page.set_extra_http_headers({RUN: run})
-        self.page.set_default_timeout(PATIENCE_MS)
+        self.page.set_default_timeout(TIMEOUT_MS)
         self.page.emulate_media(color_scheme=theme)
         self.page.set_viewport_size(ViewportSize(width=width, height=height))
         self.page.add_init_script(_FORGET)
@@ -91,7 +91,7 @@ class LanePage:
 
     def idle(self) -> None:
         """Nothing is under way any more: no request, no frame, no callback."""
-        self.page.evaluate(_IDLE, PATIENCE_MS)
+        self.page.evaluate(_IDLE, TIMEOUT_MS)
 
     @property
     def state(self) -> dict[str, Any]:

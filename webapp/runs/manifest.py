@@ -19,7 +19,7 @@ from lanescope.webapp.runs.typed_json import INT64_MAX, Mismatch, conform
 MAX_WORLD_SIZE = 1_000_000
 """No job has more ranks; a larger number would only make the list of missing ranks explode."""
 
-FARTHEST_INSTANT = 2**61
+MAX_INSTANT_NS = 2**61
 """Of any clock, ns: 73 years before or after its zero."""
 
 MAX_MANIFEST = 32 << 20
@@ -153,9 +153,9 @@ def _check_process(process: schema.Process, world: int, where: str) -> None:
     # time run backwards.
     _range(process["clock"]["drift_ppb"], -1e8, 1e8, f"{where}.clock.drift_ppb")
     for name in ("start_ns", "end_ns"):
-        _range(process[name], -FARTHEST_INSTANT, FARTHEST_INSTANT, f"{where}.{name}")
+        _range(process[name], -MAX_INSTANT_NS, MAX_INSTANT_NS, f"{where}.{name}")
     offset = process["clock"]["offset_ns"]
-    _range(offset, -FARTHEST_INSTANT, FARTHEST_INSTANT, f"{where}.clock.offset_ns")
+    _range(offset, -MAX_INSTANT_NS, MAX_INSTANT_NS, f"{where}.clock.offset_ns")
     _range(process["clock"]["uncertainty_ns"], 0, INT64_MAX, f"{where}.clock.uncertainty_ns")
 
 

@@ -39,8 +39,8 @@ interpreter is taken down would take the process with it: torch's bindings termi
 ANSWER_S = 0.5
 TRIPS = 24
 """Round trips of a measurement; the shortest counts."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 64.0
-MOST_POINTS = 64
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 64.0
+MAX_POINTS = 64
 
 _ASK, _ANSWER = struct.Struct("!q"), struct.Struct("!qq")
 _NONCE_BYTES = 16
@@ -266,7 +266,7 @@ class Clocks:
         while True:
             ending = self._ending
             points.append(client.measure())
-            if len(points) > MOST_POINTS:
+            if len(points) > MAX_POINTS:
                 del points[1:-1:2]
             folder = self._recorder.folder
             if folder is not None:
@@ -275,7 +275,7 @@ class Clocks:
             if ending:
                 return
             self._pause(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            pause = min(2 * pause, MAX_PAUSE_S)
 
     def _until(self, condition: Callable[[], bool]) -> bool:
         deadline, pause = time.monotonic() + JOIN_S, 0.01

@@ -20,10 +20,10 @@ from ...journal.journal import NO_SEQUENCE, Kind
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 
-MOST_NODES = 50_000
+MAX_NODES = 50_000
 """Of larger graphs nothing is said: a walk must not be felt."""
 
-MOST_DRAWN = 20_000
+MAX_DRAWN = 20_000
 """Nodes of the largest graph that is recorded node by node."""
 
 _ACCUMULATES = "AccumulateGrad"
@@ -62,7 +62,7 @@ class Graphs:
         if self._counts:
             for name, count in Counter(short_name(node) for node in nodes).items():
                 recorder.value(GRAPH_SERIES + name, count)
-        if step == 0 and len(nodes) <= MOST_DRAWN:
+        if step == 0 and len(nodes) <= MAX_DRAWN:
             self._write(nodes)
 
     def _write(self, nodes: list[Any]) -> None:
@@ -95,7 +95,7 @@ def reached(roots: Any) -> list[Any]:
     while waiting:
         for node, _ in waiting.pop().next_functions:
             if node is not None and node not in seen:
-                if len(seen) >= MOST_NODES:
+                if len(seen) >= MAX_NODES:
                     return []
                 seen[node] = None
                 waiting.append(node)

@@ -35,11 +35,11 @@ from ..patches import Patches
 from ..stacks import Stacks
 from ..training.modules import WRAPPED, Modules, own_class, unwrap
 
-MOST_NODES = 20_000
-MOST_GRAPHS = 16
+MAX_NODES = 20_000
+MAX_GRAPHS = 16
 """Of a process: a program may be compiled again for every shape."""
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 """A copy of a process may hang on a lock that another thread had; then it is ended."""
 
 _WRAPPERS = frozenset(WRAPPED.values())
@@ -85,7 +85,7 @@ class FxGraphs:
 
     def _named(self, root: torch.nn.Module, prefix: str) -> None:
         """A model is called for the first time."""
-        if self._graphs >= MOST_GRAPHS or not self._recorder.active:
+        if self._graphs >= MAX_GRAPHS or not self._recorder.active:
             return
         lost = "which calls of models are traces of the program's own"
         if optional("torch.fx._symbolic_trace", "_is_fx_tracing_flag", lost):
@@ -104,10 +104,10 @@ class FxGraphs:
         recorder, instant = self._recorder, clock.now()
         self._graphs += 1
         state, around = recorder.thread(), f"{self._graphs} {graph}"
-        for number, row in enumerate(rows[:MOST_NODES]):
+        for number, row in enumerate(rows[:MAX_NODES]):
             frames = [f for f in row["frames"] if not self._is_library(f[0])]
             stack = "\n".join(f"{file}\t{line}\t{name}" for file, line, name in frames)
-            users = " ".join(str(one) for one in row["users"] if one < MOST_NODES)
+            users = " ".join(str(one) for one in row["users"] if one < MAX_NODES)
             module = clean(row["module"])
             recorder.put(
                 state,
@@ -135,12 +135,12 @@ class FxGraphs:
         def compiled(output: Any, module: torch.fx.GraphModule) -> None:
             if self.captured is not None:
                 self.captured(output, module)
-            if self._graphs < MOST_GRAPHS:
+            if self._graphs < MAX_GRAPHS:
                 prefix, rows = _prefix(modules, _compiled(output)), rows_of(module.graph)
                 self._write(_name(output), rows, prefix, prefix.rstrip("."))
 
         def broken(output: Any, reason: Any) -> None:
-            if self._graphs < MOST_GRAPHS and getattr(reason, "graph_break", False):
+            if self._graphs < MAX_GRAPHS and getattr(reason, "graph_break", False):
                 row = _single(FX_BREAK, str(reason.reason), _frames(reason.user_stack))
                 self._write(_name(output), [row])
 
@@ -165,7 +165,7 @@ def traced(model: torch.nn.Module, recorder: Recorder) -> list[Row]:
     reading, writing = os.pipe()
     try:
         forking = True
-        with warnings.catch_warnings():  # of threads that are not in the copy; see PATIENCE_S
+        with warnings.catch_warnings():  # of threads that are not in the copy; see TIMEOUT_S
             warnings.simplefilter("ignore", DeprecationWarning)
             copy = os.fork()
     except OSError as error:
@@ -224,7 +224,7 @@ def _answer(model: torch.nn.Module, writing: int) -> None:
 
 
 def _received(copy: int, reading: int) -> list[Row]:
-    parts, until = [], time.monotonic() + PATIENCE_S
+    parts, until = [], time.monotonic() + TIMEOUT_S
     while select.select([reading], [], [], max(0.0, until - time.monotonic()))[0]:
         part = os.read(reading, 1 << 16)
         if not part:
@@ -237,9 +237,7 @@ def _received(copy: int, reading: int) -> list[Row]:
     try:
         rows: list[Row] = json.loads(b"".join(parts))
     except ValueError:
-        return [
-            _single(FX_UNTRACEABLE, f"the trace did not come to an end within {PATIENCE_S:g} s")
-        ]
+        return [_single(FX_UNTRACEABLE, f"the trace did not come to an end within {TIMEOUT_S:g} s")]
     return rows
 
 

@@ -23,7 +23,7 @@ from lanescope.webapp.runs.run import Run
 WAITING = 0.2
 """Share of a step spent waiting for data from which workers are advised."""
 
-FEWEST_STEPS = 5
+MIN_STEPS = 5
 
 _ACCUMULATES = re.compile("(^|::)AccumulateGrad$")
 """The autograd node that a parameter has in each backward that reaches it."""
@@ -79,7 +79,7 @@ def _unused_parameters(run: Run) -> list[Finding]:
         reached = sum(int(having(piece["name"], _ACCUMULATES.search).sum()) for piece in ops)
         unused += reached < count * len(mine)
         steps = len(run.steps(rank))
-        if count and steps >= FEWEST_STEPS and mine["step"].nunique() >= steps // 2 and not unused:
+        if count and steps >= MIN_STEPS and mine["step"].nunique() >= steps // 2 and not unused:
             title = (
                 "DDP looks for unused parameters in every step, and every parameter was used in "
                 "every step"
@@ -96,7 +96,7 @@ def _loading(run: Run) -> list[Finding]:
         steps = run.steps(rank)
         whole = int((steps.end_ns - steps.start_ns).sum())
         process = next((p for p in run.manifest["processes"] if p["rank"] == rank), None)
-        if len(steps) < FEWEST_STEPS or not whole or process is None:
+        if len(steps) < MIN_STEPS or not whole or process is None:
             continue
         main = next(t.thread for t in run.threads if t.rank == rank)
         rows = run.events("phase", rank, main, ["start_ns", "duration_ns", "kind"])

@@ -29,7 +29,7 @@ from lanescope.webapp.plugins.collectives.slow_places import Place, slow_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-FEWEST_ROUNDS = 9
+MIN_ROUNDS = 9
 """The first round is left out (everything is slow once). On a busy machine the scheduler disfavours
 one rank for half a dozen rounds in a row; fewer than eight tell nothing."""
 
@@ -57,7 +57,7 @@ def stragglers(run: Run) -> list[Finding]:
     rounds = by_round(came)
     found = []
     for rank, shares in rounds.items():
-        enough = len(shares) >= FEWEST_ROUNDS - 1
+        enough = len(shares) >= MIN_ROUNDS - 1
         usual = shares[["delay_ns", "share"]].quantile(0.25)
         late = usual["delay_ns"] >= MIN_WAIT_NS and usual["share"] >= SHARE
         if enough and late:
@@ -71,7 +71,7 @@ def by_round(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
 
     `came` are rows of `skew.arrivals`.
     """
-    by_step = came["step"].nunique() >= FEWEST_ROUNDS
+    by_step = came["step"].nunique() >= MIN_ROUNDS
     number = came["step"] if by_step else pd.Series(np.arange(len(came)), index=came.index)
     length = came.groupby(number)["last_ns"].max().sort_index().diff().iloc[1:]
     found = {}
@@ -129,7 +129,7 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
 
 def _place(run: Run, rank: int, came: pd.DataFrame, delay_ns: float) -> Place | None:
     """What takes the rank longer, in the last rounds; whoever called the collectives shows it."""
-    by_step = came["step"].nunique() >= FEWEST_ROUNDS
+    by_step = came["step"].nunique() >= MIN_ROUNDS
     ends = came.groupby("step")["last_ns"].max().sort_index() if by_step else came["last_ns"]
     ends = ends.iloc[-1 - MAX_ROUNDS :]
     window = int(ends.iloc[0]), int(ends.iloc[-1])

@@ -28,7 +28,7 @@ from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
 
-FEWEST = 5  # pairs of steps
+MIN_PAIRS = 5  # pairs of steps
 LOOKED_AT = 8  # pairs at the beginning, at the end, and apart from each other in between
 MIN_SHARE = 0.5  # of the gradients of a step
 
@@ -66,7 +66,7 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
     times = [int(at) for at in calls.index]
     pairs = _chosen(len(times) - 1)
     thread = str(own["thread"].iloc[0])
-    if len(pairs) < FEWEST:
+    if len(pairs) < MIN_PAIRS:
         return []
     for pair in pairs:
         until = times[pair + 2] if pair + 2 < len(times) else run.duration_ns + 1
