@@ -69,7 +69,7 @@ MUTATIONS = (
         "until = np.where(at > 0, before[np.maximum(at - 1, 0)], 0)",
     ),
     Mutation(
-        "checks",
+        "timeline_page",
         "webapp/plugins/timeline_page/op_table.py",
         "inside = (ops.end > low) & (ops.start < high)",
         "inside = (ops.end >= low) & (ops.start < high)",
