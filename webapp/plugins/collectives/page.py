@@ -47,18 +47,7 @@ def layout(context: Context) -> Component:
     run = context.run
     table = collectives(run)
     if table.empty:
-        return widgets.page(
-            "Collectives",
-            LEAD,
-            widgets.empty(
-                "This run holds no collectives.",
-                "They are recorded from ",
-                html.Code("torch.distributed"),
-                ", DDP and FSDP by themselves, at every level. This run has a single rank, "
-                "ended before the first one, or comes from a trace that does not name them.",
-            ),
-            *devices.section(run),
-        )
+        return widgets.page("Collectives", LEAD, _no_collectives(), *devices.section(run))
     found = [one for one in findings(run) if one.kind in KINDS]
     groups = [
         {
@@ -105,6 +94,16 @@ def layout(context: Context) -> Component:
             className="muted",
         ),
         _table(run, table),
+    )
+
+
+def _no_collectives() -> Component:
+    return widgets.empty(
+        "This run holds no collectives.",
+        "They are recorded from ",
+        html.Code("torch.distributed"),
+        ", DDP and FSDP by themselves, at every level. This run has a single rank, "
+        "ended before the first one, or comes from a trace that does not name them.",
     )
 
 

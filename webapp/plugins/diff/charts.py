@@ -57,15 +57,7 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     )
     odd = [step for step, v in zip(steps, told["largest"], strict=True) if not np.isfinite(v)]
     if odd:
-        figure.add_scatter(
-            x=odd,
-            y=[2.0] * len(odd),
-            yaxis="y2",
-            name="not comparable (NaN, shape)",
-            mode="markers",
-            marker={"symbol": "x", "size": 9, "color": colour["bad"]},
-            hovertemplate="<b>step %{x}</b><br>a tensor that cannot be compared<extra></extra>",
-        )
+        _crosses(figure, odd, colour["bad"])
     figure.update_xaxes(step_axis(steps))
     figure.update_yaxes(
         title_text="relative difference",
@@ -84,6 +76,18 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         }
     )
     return figure
+
+
+def _crosses(figure: go.Figure, steps: list[int], colour: str) -> None:
+    figure.add_scatter(
+        x=steps,
+        y=[2.0] * len(steps),
+        yaxis="y2",
+        name="not comparable (NaN, shape)",
+        mode="markers",
+        marker={"symbol": "x", "size": 9, "color": colour},
+        hovertemplate="<b>step %{x}</b><br>a tensor that cannot be compared<extra></extra>",
+    )
 
 
 def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:

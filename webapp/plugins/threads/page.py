@@ -122,14 +122,16 @@ def register(app: Dash, context: Context) -> None:
             ids.OVERLAP_MATRIX: on_rate,
         }
         there = (clicks.get(ctx.triggered_id) or {}).get("points", [{}])[0].get("customdata")
-        if isinstance(there, str) and there:
-            return there
-        if not isinstance(there, list):
-            return no_update
+        overlaps = f"&of={phase}&overlaps=1" if ctx.triggered_id == ids.OVERLAP_CHART else ""
+        return _address(context.run, there, overlaps)
+
+
+def _address(run: Run, there: str | list[int] | None, query: str) -> Any:
+    """Returns where a clicked point leads: an address, or a window [begin, end] in ns."""
+    if isinstance(there, list):
         low, high = there
-        address = timeline_address(low, high, context.run.duration_ns)
-        of_overlap = ctx.triggered_id == ids.OVERLAP_CHART
-        return f"{address}&of={phase}&overlaps=1" if of_overlap else address
+        return timeline_address(low, high, run.duration_ns) + query
+    return there or no_update
 
 
 def body(run: Run, phase: str, limit: float) -> list[Any]:
