@@ -37,22 +37,42 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     original: Any = vars(dist.distributed_c10d).get(JOIN)
     if original is None:
         return lambda: None
-    parameters = inspect.signature(original)
-    failed = 0
+    join, parameters = _Join(recorder, stacks), inspect.signature(original)
 
-    def begin(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, ...] | None:
+    def begins(*arguments: Any, **keywords: Any) -> tuple[int, ...] | None:
         given = parameters.bind(*arguments, **keywords).arguments
         rank, size = (_number(given.get(name, -1), name) for name in ("rank", "world_size"))
         if size < 2 or not 0 <= rank < size:
             return None
         expect(recorder, rank, size)
+        return join.begin(size)
+
+    def fails(call: tuple[int, ...], _: BaseException) -> None:
+        join.end()
+        join.failed(call)
+
+    patches = Patches()
+    patches.ends(dist.distributed_c10d, JOIN, begins, lambda _, __: join.end(), fails, also=_ALSO)
+    return patches.undo
+
+
+class _Join:
+    """Calls by which the process joins the others: open while they wait, kept if they fail."""
+
+    def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
+        self._recorder, self._stacks = recorder, stacks
+        self._failures = 0
+
+    def begin(self, size: int) -> tuple[int, ...]:
+        """Returns what `failed` needs of the call, which is open from now on."""
+        recorder = self._recorder
         state = recorder.thread()
         fields = (
             recorder.intern(JOIN),
             clock.now(),
-            failed,
+            self._failures,
             recorder.intern("\t\tcpu"),
-            stacks.capture(),
+            self._stacks.capture(),
             recorder.intern(f"{RENDEZVOUS}\t{size}\t\t\t"),
         )
         name, start, sequence, signature, stack, group = fields
@@ -76,39 +96,28 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
         state.open += 1
         return fields
 
-    def end(call: tuple[int, ...], *, well: bool) -> None:
-        nonlocal failed
-        state = recorder.thread()
+    def end(self) -> None:
+        """The call is no longer open."""
+        state = self._recorder.thread()
         state.open -= 1
         state.journal.pop_open(state.open)
-        if not well:
-            failed += 1
-            name, start, sequence, signature, stack, group = call
-            recorder.put(
-                state,
-                Kind.COLLECTIVE,
-                name=name,
-                start=start,
-                end=clock.now(),
-                sequence=sequence,
-                signature=signature,
-                stack=stack,
-                aux=group,
-            )
 
-    def begins(*arguments: Any, **keywords: Any) -> tuple[int, ...] | None:
-        return begin(arguments, keywords)
-
-    patches = Patches()
-    patches.ends(
-        dist.distributed_c10d,
-        JOIN,
-        begins,
-        lambda call, _: end(call, well=True),
-        lambda call, _: end(call, well=False),
-        also=_ALSO,
-    )
-    return patches.undo
+    def failed(self, call: tuple[int, ...]) -> None:
+        """Writes a record of a call that failed; the next one may be another try."""
+        self._failures += 1
+        name, start, sequence, signature, stack, group = call
+        recorder = self._recorder
+        recorder.put(
+            recorder.thread(),
+            Kind.COLLECTIVE,
+            name=name,
+            start=start,
+            end=clock.now(),
+            sequence=sequence,
+            signature=signature,
+            stack=stack,
+            aux=group,
+        )
 
 
 def expect(recorder: Recorder, rank: int, world_size: int) -> None:
