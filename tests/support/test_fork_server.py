@@ -81,6 +81,8 @@ def content(recorded: Recorded, folder: Path, ranks: int) -> dict[tuple[int, str
             for row in rows:
                 if str(row.get("name")) in MEMORY:
                     row["value"] = None
+                if row.get("kind") == "future_set":
+                    row["step"] = None  # a thread of gloo sets it, maybe in the next step
             found[rank, name] = Counter(
                 json.dumps(
                     {k: v for k, v in row.items() if k not in CHANGING}, default=str
