@@ -64,8 +64,8 @@ CHANGING = {
 """Columns of times, addresses and numbers of processes."""
 
 BY_CHANCE = {"callback_run", "future_get", "native"}
-"""Kinds of events that a future that is done by then does not cause, and of threads of gloo's pool,
-of which one or several take the calls."""
+"""Kinds of events that a future that is done by then does not cause, and the kind of the threads of
+gloo's pool: one or several take the calls."""
 MEMORY = {"lanescope/rss", "lanescope/recorder_memory"}
 """Series of bytes."""
 

@@ -15,6 +15,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, get_type_hints
 
 import flask
@@ -284,21 +285,26 @@ def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
 
 
+_Types = Callable[[Callable[..., Any]], tuple[Any, ...]]
+"""Types of a callback's parameters, by callback."""
+
+
 def _check_callbacks(app: Dash) -> None:
     """Refuses what is no call of a callback: Dash itself would fail on it."""
     server: flask.Flask = app.server
     server.json = _Json(server)
+    types = cache(_value_types)  # of this app: it would keep the run of another alive
 
     @server.before_request
     def check_call() -> Any:
         if flask.request.path != f"{app.config.routes_pathname_prefix}_dash-update-component":
             return None
-        if flask.request.method != "POST" or _is_call(app, flask.request.get_json()):
+        if flask.request.method != "POST" or _is_call(app, flask.request.get_json(), types):
             return None
         return {"error": "this is no call of a callback of this page; reload the page"}, 400
 
 
-def _is_call(app: Dash, body: Any) -> bool:
+def _is_call(app: Dash, body: Any, types: _Types) -> bool:
     if not isinstance(body, dict) or not isinstance(body.get("output"), str):
         return False
     known = app.callback_map.get(body["output"], {})
@@ -311,21 +317,26 @@ def _is_call(app: Dash, body: Any) -> bool:
         and outputs is not None
         and body["output"] in {"...".join(outputs), f"..{'...'.join(outputs)}.."}
         and all(_places(body.get(name, [])) == _places(known[name]) for name in ("inputs", "state"))
-        and _values_fit(known["callback"], [*body.get("inputs", []), *body.get("state", [])])
+        and _values_fit(types(known["callback"]), [*body.get("inputs", []), *body.get("state", [])])
     )
 
 
-def _values_fit(callback: Callable[..., Any], given: list[dict[str, Any]]) -> bool:
+def _values_fit(types: tuple[Any, ...], given: list[dict[str, Any]]) -> bool:
     """True where each value is of the type of its parameter, or not set."""
-    function = inspect.unwrap(callback)
-    types = get_type_hints(function)
     try:
-        for parameter, one in zip(inspect.signature(function).parameters, given, strict=True):
+        for expected, one in zip(types, given, strict=True):
             if one.get("value") is not None:
-                msgspec.convert(one["value"], types[parameter])
+                msgspec.convert(one["value"], expected)
     except msgspec.ValidationError:
         return False
     return True
+
+
+def _value_types(callback: Callable[..., Any]) -> tuple[Any, ...]:
+    """Returns the types of a callback's parameters, in their order."""
+    function = inspect.unwrap(callback)
+    types = get_type_hints(function)
+    return tuple(types[name] for name in inspect.signature(function).parameters)
 
 
 def _places(given: Any) -> list[str] | None:
