@@ -70,6 +70,14 @@ class Intervals:
         times, depth = _sweep((self, other), (1, 2))
         return _where(times, depth == 1)
 
+    def covered(self, instants: npt.ArrayLike) -> Int64Array:
+        """Time of the set that lies before each instant, ns."""
+        times = np.asarray(instants, np.int64)
+        before = np.concatenate(([0], np.cumsum(self.end - self.start)))
+        place = np.searchsorted(self.start, times, side="right")
+        ends = np.concatenate(([0], self.end))[place]  # of the last one that has begun
+        return before[place] - np.where(place > 0, np.maximum(ends - times, 0), 0)
+
     def clip(self, low: int, high: int) -> Intervals:
         """Instants within [low, high)."""
         return Intervals.of(self.start.clip(low, high), self.end.clip(low, high))

@@ -49,14 +49,14 @@ def busy(run: Run, rank: int) -> tuple[Intervals, Intervals]:
     talk = Intervals.of(frame["start_ns"], np.where(end >= 0, end, run.duration_ns))
     computes = Intervals.of([], [])
     for thread in (one.thread for one in run.threads if one.rank == rank):
-        work, talks = _work(run, rank, thread)
-        blocked = _in_call(frame[frame["thread"] == thread], run.duration_ns).union(talks)
+        work, talks = operators(run, rank, thread)
+        blocked = in_calls(frame[frame["thread"] == thread], run.duration_ns).union(talks)
         # One after another: together they have far fewer gaps than each has for itself.
         computes = computes.union(work.subtraction(blocked))
     return computes, talk
 
 
-def _work(run: Run, rank: int, thread: str) -> tuple[Intervals, Intervals]:
+def operators(run: Run, rank: int, thread: str) -> tuple[Intervals, Intervals]:
     """When a thread is in operators that compute, and when in those that communicate."""
     work, talk = [], []
     for ops in run.pieces("op", rank, thread, ["start_ns", "duration_ns", "name", "scope"]):
@@ -69,7 +69,7 @@ def _work(run: Run, rank: int, thread: str) -> tuple[Intervals, Intervals]:
     return union(work), union(talk)
 
 
-def _in_call(frame: pd.DataFrame, run_end: int) -> Intervals:
+def in_calls(frame: pd.DataFrame, run_end: int) -> Intervals:
     """When a thread is within the calls of `frame`; one that never returned lasts to the end."""
     end = np.where(frame["returned_ns"] >= 0, frame["returned_ns"], run_end)
     return Intervals.of(frame["start_ns"], end)

@@ -1,0 +1,319 @@
+"""Breaks each step of each rank down into categories that add up to it exactly.
+
+An instant of a step belongs to the first category that claims it, so nothing counts twice and
+nothing is left over. On a rank whose device communicates by kernels of its own, the device decides:
+
+    forward, backward, optimizer, compute   a kernel computes, by the phase that launched it
+    exposed_communication                   a communication kernel runs and none that computes
+    waiting_for_ranks                       of that, before the last rank of the group has arrived
+    copy                                    only copies run
+    launch                                  nothing runs; the next kernel has been launched already
+    data_loading, host_bound                nothing runs and nothing was launched
+
+Elsewhere the training thread decides, with the autograd threads that work for it:
+
+    exposed_communication   it is blocked in a collective and no operator runs
+    waiting_for_ranks       of that, before the last rank of the group has arrived
+    data_loading            it fetches a batch
+    waiting_for_threads     it is blocked in a lock, queue, event, future or join
+    forward, backward, optimizer   an operator runs in that phase
+    other                   an operator runs in another phase or in none
+    python                  no recorded operator runs: Python, or operators that were left out
+
+The categories of a device follow the temporal breakdown of Holistic Trace Analysis
+(https://hta.readthedocs.io, "Temporal Breakdown", "Idle Time Breakdown").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import ends_ns, having
+from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.plugins.collectives.communication import in_calls, operators
+from lanescope.webapp.plugins.collectives.devices import DeviceTime, device_time, talks_on_device
+from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.runs.intervals import Intervals, union
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.threads import Thread
+
+CATEGORIES: Mapping[str, str] = {
+    "data_loading": "data loading",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "compute": "compute",
+    "exposed_communication": "exposed communication",
+    "waiting_for_ranks": "waiting for other ranks",
+    "waiting_for_threads": "waiting for threads",
+    "copy": "copies",
+    "launch": "kernel launch",
+    "host_bound": "host-bound idle",
+    "python": "Python between operators",
+    "other": "other operators",
+}
+"""Name -> what people read, in the order in which charts stack them."""
+
+_PHASES = ("forward", "backward", "optimizer")
+_DATA = schema.PhaseKind.data.name
+_NO_CATEGORY = (schema.PhaseKind.user.name, schema.PhaseKind.mark.name)
+"""A range that the program named says nothing about what runs in it."""
+
+_WAITS = (
+    schema.SyncKind.thread_join.name,
+    schema.SyncKind.lock_acquire.name,
+    schema.SyncKind.condition_wait.name,
+    schema.SyncKind.event_wait.name,
+    schema.SyncKind.semaphore_acquire.name,
+    schema.SyncKind.barrier_leave.name,
+    schema.SyncKind.queue_get.name,
+    schema.SyncKind.queue_room.name,
+    schema.SyncKind.queue_join.name,
+    schema.SyncKind.future_get.name,
+)
+"""Synchronisation events whose duration is a wait."""
+
+_WAKE_NS = 1_000_000
+"""A thread without operators whose collective completes this shortly before its next operator was
+waiting for it: a wait for the result of an asynchronous call leaves no span of its own."""
+
+
+def step_time(run: Run) -> pd.DataFrame:
+    """One row per rank and step, by both: rank, step, start_ns, duration_ns, and `<category>_ns`
+    for each of CATEGORIES. All are int64 ns, start_ns from the start of the run; the categories of
+    a row add up to its duration_ns.
+    """
+    tables = [_steps(run, rank) for rank in run.ranks]
+    return pd.concat(tables, ignore_index=True)
+
+
+@lru_cache(maxsize=256)
+def _steps(run: Run, rank: int) -> pd.DataFrame:
+    steps = run.steps(rank)
+    table = pd.DataFrame(
+        {
+            "rank": rank,
+            "step": steps.index,
+            "start_ns": steps.start_ns,
+            "duration_ns": steps.end_ns - steps.start_ns,
+        }
+    )
+    parts = _categories(run, rank) if len(steps) else {}
+    for name in CATEGORIES:
+        found = parts.get(name)
+        covered = 0
+        if found is not None:
+            covered = found.covered(steps.end_ns) - found.covered(steps.start_ns)
+        table[f"{name}_ns"] = np.int64(0) + covered
+    return table
+
+
+def _categories(run: Run, rank: int) -> dict[str, Intervals]:
+    """Disjoint sets of instants that cover all steps of a rank."""
+    steps = run.steps(rank)
+    rest = Intervals.of(steps.start_ns, steps.end_ns)
+    claims = (
+        _device_claims(run, rank) if talks_on_device(run, rank) else _thread_claims(run, rank)
+    )
+    found: dict[str, Intervals] = {}
+    for name, claim in claims:
+        mine = rest.intersection(claim)
+        found[name] = found[name].union(mine) if name in found else mine
+        rest = rest.subtraction(mine)
+    found["host_bound" if talks_on_device(run, rank) else "python"] = rest
+    return found
+
+
+def _thread_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
+    """Categories of a rank that computes on the host, in the order in which they claim."""
+    thread = training_thread(run, rank)
+    phases = _phases(run, thread)
+    work, talk = operators(run, rank, thread.thread)
+    own = work.union(talk)
+    for helper in _autograd_threads(run, thread):
+        work = work.union(operators(run, rank, helper.thread)[0])
+    mine = calls(run)
+    mine = mine[mine["rank"] == rank]
+    called = in_calls(mine[mine["thread"] == thread.thread], run.duration_ns).union(talk)
+    work = work.subtraction(called)
+    pending, transfer = _collectives(run, rank)
+    blocked = called.union(_gaps_ended_by_collectives(run, rank, own.union(work), phases))
+    exposed = pending.union(called).intersection(blocked).subtraction(work)
+    arrived = transfer.union(exposed.subtraction(pending))
+    return [
+        ("exposed_communication", exposed.intersection(arrived)),
+        ("waiting_for_ranks", exposed),
+        ("data_loading", phases.get(_DATA, _NOTHING)),
+        ("waiting_for_threads", _waits(run, thread).subtraction(work)),
+        *((name, phases[name].intersection(work)) for name in _PHASES if name in phases),
+        ("other", work),
+    ]
+
+
+_NOTHING = Intervals.of([], [])
+
+
+def training_thread(run: Run, rank: int) -> Thread:
+    """The thread whose optimizer ends the steps of a rank; without optimizer phases the one with
+    the most steps in its phases, else the first."""
+    threads = {one.thread: one for one in run.threads if one.rank == rank and one.role == "rank"}
+    if not threads:
+        threads = {one.thread: one for one in run.threads if one.rank == rank}
+    first = next(iter(threads.values()))
+    phases = run.events("phase", rank, columns=["thread", "kind", "step"]).to_pandas()
+    phases = phases[phases["thread"].isin(threads)]
+    closing = phases[phases["kind"] == schema.PhaseKind.optimizer.name]
+    chosen = (closing if len(closing) else phases).groupby("thread", observed=True)["step"]
+    return threads[str(chosen.nunique().idxmax())] if len(chosen) else first
+
+
+def _autograd_threads(run: Run, training: Thread) -> list[Thread]:
+    """Threads of the training process that Python did not start: autograd's are among them."""
+    native = schema.ThreadKind.native.name
+    return [
+        one
+        for one in run.threads
+        if (one.rank, one.pid, one.kind) == (training.rank, training.pid, native)
+    ]
+
+
+def _phases(run: Run, thread: Thread) -> dict[str, Intervals]:
+    """When a thread is in a phase of each kind; of nested phases the innermost counts."""
+    columns = ["start_ns", "duration_ns", "kind", "depth"]
+    rows = run.events("phase", thread.rank, thread.thread, columns)
+    rows = rows.append_column("end_ns", [ends_ns(rows, run)]).to_pandas()
+    rows = rows[~rows["kind"].isin(_NO_CATEGORY)]
+    found: dict[str, Intervals] = {}
+    for _, level in rows.groupby("depth"):
+        inner = Intervals.of(level["start_ns"], level["end_ns"])
+        found = {kind: outer.subtraction(inner) for kind, outer in found.items()}
+        for kind, same in level.groupby("kind", observed=True):
+            spans = Intervals.of(same["start_ns"], same["end_ns"])
+            found[str(kind)] = found.get(str(kind), _NOTHING).union(spans)
+    return found
+
+
+def _collectives(run: Run, rank: int) -> tuple[Intervals, Intervals]:
+    """When a rank has collectives that are not complete, and when some of these have all their
+    ranks, or may have: who arrived last is known of calls in `arrivals` only."""
+    frame = calls(run)
+    frame = frame[frame["rank"] == rank]
+    came = arrivals(run)[[*KEYS, "last_ns"]] if run.clock_calibrated else None
+    if came is not None:
+        last = frame[KEYS].merge(came, on=KEYS, how="left")["last_ns"].to_numpy(float)
+    else:
+        last = np.full(len(frame), np.nan)
+    start = frame["start_ns"].to_numpy()
+    arrived = np.where(np.isnan(last), start, np.nan_to_num(last)).astype(np.int64)
+    end = _completed(frame, run.duration_ns)
+    return Intervals.of(start, end), Intervals.of(np.maximum(start, arrived), end)
+
+
+def _completed(frame: pd.DataFrame, run_end: int) -> np.ndarray:
+    end = np.where(frame["done_ns"] >= 0, frame["done_ns"], frame["returned_ns"])
+    return np.where(end >= 0, end, run_end)
+
+
+def _gaps_ended_by_collectives(
+    run: Run, rank: int, active: Intervals, phases: Mapping[str, Intervals]
+) -> Intervals:
+    """When the training thread, without an operator, waits for a collective that was called before.
+
+    In backward every gap counts up to the completion of the last collective in it, since no Python
+    runs there; elsewhere only a gap that ends with a completion.
+    """
+    frame = calls(run)
+    frame = frame[frame["rank"] == rank]
+    done = np.sort(_completed(frame, run.duration_ns))
+    if not len(done):
+        return _NOTHING
+    gaps = Intervals.of([0], [run.duration_ns]).subtraction(active)
+    # A completion is noted by another thread, a little before or after the waiting one goes on.
+    last = np.searchsorted(done, gaps.end + _WAKE_NS, side="right") - 1
+    until = np.minimum(np.where(last >= 0, done[last], 0), gaps.end)
+    in_backward = phases.get(schema.PhaseKind.backward.name, _NOTHING)
+    begun = in_backward.covered(gaps.start + 1) > in_backward.covered(gaps.start)
+    waits = (until > gaps.start) & (begun | (gaps.end - until <= _WAKE_NS))
+    return Intervals.of(gaps.start[waits], until[waits])
+
+
+def _waits(run: Run, thread: Thread) -> Intervals:
+    columns = ["start_ns", "duration_ns", "kind"]
+    rows = run.events("sync", thread.rank, thread.thread, columns).to_pandas()
+    rows = rows[rows["kind"].isin(_WAITS) & (rows["duration_ns"] > 0)]
+    return Intervals.of(rows["start_ns"], rows["start_ns"] + rows["duration_ns"].astype("int64"))
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """All activities of a rank's device: int64 ns from the start of the run, by start."""
+
+    start: np.ndarray
+    end: np.ndarray
+    launched: np.ndarray  # -1: not known
+
+
+def _device_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
+    """Categories of a rank that computes and communicates on a device."""
+    device = device_time(run, rank)
+    assert device is not None
+    thread = training_thread(run, rank)
+    phases = _phases(run, thread)
+    exposed = device.communication.subtraction(device.compute)
+    _, transfer = _collectives(run, rank)
+    pending, _ = _collectives(run, rank)
+    arrived = transfer.union(exposed.subtraction(pending))
+    kernels = _kernels(run, rank)
+    by_phase = _compute_by_phase(kernels, phases, device)
+    return [
+        *by_phase,
+        ("compute", device.compute),
+        ("exposed_communication", exposed.intersection(arrived)),
+        ("waiting_for_ranks", exposed),
+        ("copy", device.every),
+        ("launch", _launched_gaps(kernels, device.every)),
+        ("data_loading", phases.get(_DATA, _NOTHING)),
+    ]
+
+
+def _kernels(run: Run, rank: int) -> _Kernels:
+    kernel = schema.OpScope.kernel.name
+    columns = ["start_ns", "duration_ns", "scope", "launch_ns"]
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for piece in run.pieces("op", rank, columns=columns):
+        chosen = having(piece["scope"], kernel.__eq__)
+        start = piece["start_ns"].to_numpy()[chosen]
+        launched = piece["launch_ns"].fill_null(-1).to_numpy()[chosen]
+        parts.append((start, ends_ns(piece, run)[chosen], launched))
+    start, end, launched = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(start, kind="stable")
+    return _Kernels(start[order], end[order], launched[order])
+
+
+def _compute_by_phase(
+    kernels: _Kernels, phases: Mapping[str, Intervals], device: DeviceTime
+) -> list[tuple[str, Intervals]]:
+    """Computation by the phase of the training thread in which it was launched."""
+    found = []
+    for name in _PHASES:
+        spans = phases.get(name, _NOTHING)
+        inside = spans.covered(kernels.launched + 1) > spans.covered(kernels.launched)
+        mine = Intervals.of(kernels.start[inside], kernels.end[inside])
+        found.append((name, mine.intersection(device.compute)))
+    return found
+
+
+def _launched_gaps(kernels: _Kernels, busy: Intervals) -> Intervals:
+    """When nothing runs although the kernel that runs next has been launched."""
+    gaps_end = busy.start[1:]
+    gaps_start = busy.end[:-1]
+    following = np.searchsorted(kernels.start, gaps_end, side="left")
+    launched = kernels.launched[following]
+    begins = np.where(launched >= 0, np.maximum(launched, gaps_start), gaps_end)
+    return union([Intervals.of(begins, gaps_end)])
