@@ -25,6 +25,7 @@ class Kind:
     name: str
     docs: str  # page and section below docs/ that explain it
     evidence: str = ""  # TypedDict: what its evidence has beside `findings.Evidence`
+    picture: str = ""  # function (run, finding) -> headlines.HeatPicture or None
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Question:
     find: str
     kinds: tuple[str, ...]  # of its findings
     order: int  # in every list of questions
+    area: str = "Set-up"  # under which the first page lists it
     recorded: bool = False  # needs what only a recording holds, no imported trace
     baseline: bool = False
 
@@ -62,6 +64,21 @@ class Metric:
     kind: str = ""  # of the findings that explain it: errors where the limit is not kept
     evidence: str = ""  # number in the evidence of these that has to keep the same limit
     share: bool = True  # shown as percent
+    area: str = "Set-up"  # under which the first page lists it
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure on the first page.
+
+    `measure` is a function from a run to a headlines.Headline; None where the run has none.
+    """
+
+    title: str
+    measure: str
+    order: int  # the first six that a run has are shown
+    link: str  # the page that explains it
+    colour: str = "accent"  # token of its course
 
 
 @dataclass(frozen=True)
@@ -78,6 +95,7 @@ class Page:
     layout: str = "page:layout"
     register: str = "page:register"
     shown: str = ""  # function of a run: true where the page is listed; without, it always is
+    former: tuple[str, ...] = ()  # addresses that lead to it
     stays: bool = False  # is in the document at all times, and only hidden
     height: int = 0  # px of its picture in the docs; 0: none is taken
     plugin: str = ""  # package of the record, filled in by `plugins`
@@ -101,6 +119,7 @@ class Plugin:
     functions: Mapping[str, str] = field(default_factory=dict)
     """Other names that `lanescope.webapp` offers."""
     metrics: tuple[Metric, ...] = ()
+    figures: tuple[Figure, ...] = ()
     pages: tuple[Page, ...] = ()
     span_facts: str = ""
     """Function (timeline, lane, table, details) -> what the details of a slice get beside what they
@@ -137,11 +156,14 @@ def _located(folder: str, record: Plugin) -> Plugin:
 
     return replace(
         record,
-        kinds=tuple(replace(one, evidence=at(one.evidence)) for one in record.kinds),
+        kinds=tuple(
+            replace(one, evidence=at(one.evidence), picture=at(one.picture)) for one in record.kinds
+        ),
         questions=tuple(replace(one, find=at(one.find)) for one in record.questions),
         tables=all_at(record.tables),
         functions=all_at(record.functions),
         metrics=tuple(replace(one, measure=at(one.measure)) for one in record.metrics),
+        figures=tuple(replace(one, measure=at(one.measure)) for one in record.figures),
         pages=tuple(
             replace(
                 one,
@@ -184,6 +206,12 @@ def metrics() -> tuple[Metric, ...]:
 def metric(name: str) -> Metric:
     """The metric of this name."""
     return next(one for one in metrics() if one.name == name)
+
+
+def figures() -> tuple[Figure, ...]:
+    """All figures of the first page in their order."""
+    found = (one for plugin in plugins() for one in plugin.figures)
+    return tuple(sorted(found, key=lambda one: one.order))
 
 
 def pages() -> tuple[Page, ...]:

@@ -28,7 +28,7 @@ from werkzeug.exceptions import HTTPException
 from lanescope import assets
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.analysis.findings import fault
-from lanescope.webapp.analysis.plugin import load, pages
+from lanescope.webapp.analysis.plugin import Page, load, pages
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
@@ -100,6 +100,7 @@ def make_app(
     _check_callbacks(app)
     _queue(app.server, queues or Queues())
     _select(app.server, opened)
+    _redirect(app.server, listed)
     return app
 
 
@@ -374,6 +375,22 @@ def _select(server: flask.Flask, timeline: Timeline) -> None:
         if flask.request.path == "/timeline" and "at" in flask.request.args:
             return flask.redirect(selecting(timeline, flask.request.full_path))
         return None
+
+
+def _redirect(server: flask.Flask, listed: Sequence[Page]) -> None:
+    """Sends the bare address to the first page, and addresses of earlier versions to today's."""
+    former = {old: page.path for page in listed for old in page.former}
+
+    @server.before_request
+    def redirect() -> Any:
+        path, query = flask.request.path, flask.request.query_string.decode()
+        if path == "/":
+            path = "/timeline" if query else listed[0].path
+        elif path in former:
+            path = former[path]
+        else:
+            return None
+        return flask.redirect(f"{path}?{query}" if query else path)
 
 
 def _callback_failed(error: Exception) -> None:

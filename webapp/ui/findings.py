@@ -9,9 +9,10 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import AnalysisResult, Finding
+from lanescope.webapp.analysis.plugin import kinds, load
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run_warnings import ranks_text
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import pictures, widgets
 from lanescope.webapp.ui.context import Context
 
 TONES = {"error": "bad", "warning": "warn", "info": ""}
@@ -34,14 +35,22 @@ def _card(context: Context, finding: Finding) -> Component:
     if finding.where:
         facts.append(html.Code(finding.where))
     tone = TONES[finding.severity]
-    return html.Li(
-        [
-            html.Div([html.Span(fact) for fact in facts], className="facts"),
-            html.P(finding.title),
-            dcc.Link("Show on the timeline", href=context.address(finding.link)),
-        ],
-        className=f"finding {tone}".strip(),
-    )
+    words = [
+        html.Div([html.Span(fact) for fact in facts], className="facts"),
+        html.P(finding.title),
+        dcc.Link("Show on the timeline", href=context.address(finding.link)),
+    ]
+    drawn = _picture(context, finding)
+    if drawn is None:
+        return html.Li(words, className=f"finding {tone}".strip())
+    return html.Li([html.Div(words), drawn], className=f"finding with-picture {tone}".strip())
+
+
+def _picture(context: Context, finding: Finding) -> Component | None:
+    """The evidence as a picture, where its kind has one."""
+    kind = kinds()[finding.kind]
+    found = load(kind.picture)(context.run, finding) if kind.picture else None
+    return None if found is None else pictures.heat(found)
 
 
 def asked(examined: Sequence[AnalysisResult]) -> Component:

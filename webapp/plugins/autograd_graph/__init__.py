@@ -11,6 +11,7 @@ PLUGIN = Plugin(
             "traceability:untraceable_graphs",
             ("untraceable_graph",),
             order=90,
+            area="Learning",
         ),
     ),
     metrics=(
@@ -19,6 +20,7 @@ PLUGIN = Plugin(
             "traceability:graph_traceability",
             "autograd nodes tied to their operators",
             order=30,
+            area="Learning",
             unmeasured="no backward was recorded, or the portable engine",
             bound="at least",
             limit=1.0,

@@ -1,6 +1,6 @@
 """Checks a run: overview, limits, environment."""
 
-from lanescope.webapp.analysis.plugin import Kind, Metric, Page, Plugin, Question
+from lanescope.webapp.analysis.plugin import Kind, Metric, Plugin, Question
 
 PLUGIN = Plugin(
     name="checks",
@@ -20,16 +20,5 @@ PLUGIN = Plugin(
             bound="below",
             limit=0.15,
         ),
-    ),
-    pages=(
-        Page(
-            "overview",
-            "Overview",
-            order=0,
-            layout="page_overview:layout",
-            register="page_overview:register",
-            height=900,
-        ),
-        Page("checks", "Checks", order=10, height=900),
     ),
 )

@@ -10,7 +10,7 @@ PLUGIN = Plugin(
             "collectives.md#mismatches",
             "lanescope.webapp.analysis.findings:Collective",
         ),
-        Kind("straggler", "collectives.md#stragglers"),
+        Kind("straggler", "collectives.md#stragglers", picture="pictures:late_ranks"),
     ),
     questions=(
         Question(
@@ -18,12 +18,14 @@ PLUGIN = Plugin(
             "mismatches:mismatches",
             ("collective_mismatch",),
             order=20,
+            area="Communication",
         ),
         Question(
             "Does one rank keep the others waiting?",
             "stragglers:stragglers",
             ("straggler",),
             order=30,
+            area="Communication",
         ),
     ),
     tables={
@@ -37,6 +39,7 @@ PLUGIN = Plugin(
             "communication:overlaps_by_rank",
             "communication behind computation",
             order=50,
+            area="Communication",
             unmeasured="no communication was recorded",
             link="/collectives",
         ),

@@ -11,6 +11,7 @@ PLUGIN = Plugin(
             "divergence:divergence",
             ("divergence",),
             order=0,
+            area="Repeatability",
             baseline=True,
         ),
         Question(
@@ -18,6 +19,7 @@ PLUGIN = Plugin(
             "repeats:nondeterminism",
             ("nondeterminism",),
             order=220,
+            area="Repeatability",
         ),
     ),
     functions={
@@ -31,6 +33,7 @@ PLUGIN = Plugin(
             "repeats:gradient_fluctuation",
             "spread of gradient norms over repeated runs",
             order=20,
+            area="Repeatability",
             unmeasured="lanescope repeat -n 10 -- COMMAND measures it",
             link="/diff",
             bound="at most",

@@ -1,6 +1,6 @@
 """Analyses gradients: norms by layer, rank and thread; what fails to learn."""
 
-from lanescope.webapp.analysis.plugin import Kind, Page, Plugin, Question
+from lanescope.webapp.analysis.plugin import Figure, Kind, Page, Plugin, Question
 
 PLUGIN = Plugin(
     name="gradients",
@@ -20,42 +20,64 @@ PLUGIN = Plugin(
             "consistency:divergence",
             ("rank_divergence",),
             order=40,
+            area="Learning",
         ),
         Question(
             "Do gradients vanish on their way?",
             "vanishing:vanishing",
             ("vanishing_gradient",),
             order=130,
+            area="Learning",
         ),
         Question(
-            "Do gradients explode?", "exploding:exploding", ("exploding_gradient",), order=140
+            "Do gradients explode?",
+            "exploding:exploding",
+            ("exploding_gradient",),
+            order=140,
+            area="Learning",
         ),
         Question(
             "Does every parameter learn?",
             "dead_parameters:dead_parameters",
             ("dead_parameter",),
             order=150,
+            area="Learning",
         ),
         Question(
             "Are gradients zeroed between steps?",
             "kept_gradients:kept_gradients",
             ("exploding_gradient",),
             order=160,
+            area="Learning",
             recorded=True,
         ),
-        Question("Do low-rank adapters learn?", "lora:lora", ("lora_inactive",), order=170),
-        Question("Does the loss scale hold?", "scaling:scaler_skips", ("scaler_skips",), order=180),
+        Question(
+            "Do low-rank adapters learn?",
+            "lora:lora",
+            ("lora_inactive",),
+            order=170,
+            area="Learning",
+        ),
+        Question(
+            "Does the loss scale hold?",
+            "scaling:scaler_skips",
+            ("scaler_skips",),
+            order=180,
+            area="Learning",
+        ),
         Question(
             "Are gradients unscaled before they are clipped?",
             "scaling:clipped_while_scaled",
             ("vanishing_gradient",),
             order=190,
+            area="Learning",
         ),
         Question(
             "Do the validators of the program agree?",
             "validators:validators",
             ("validator",),
             order=230,
+            area="Learning",
         ),
     ),
     tables={
@@ -68,5 +90,6 @@ PLUGIN = Plugin(
         "low_precision": "low_precision:low_precision",
         "rank_map": "rank_map:rank_map",
     },
+    figures=(Figure("Gradient norm", "headlines:gradient_norm", 60, "/gradients"),),
     pages=(Page("gradients", "Gradients", order=50, height=2030),),
 )

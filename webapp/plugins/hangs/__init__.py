@@ -12,6 +12,7 @@ PLUGIN = Plugin(
             "hangs:hangs",
             ("hang", "straggler", "collective_mismatch"),
             order=10,
+            area="Communication",
         ),
     ),
     pages=(Page("hang", "Hang", order=30, height=620),),

@@ -11,12 +11,14 @@ PLUGIN = Plugin(
             "values:not_finite",
             ("nan",),
             order=200,
+            area="Numerics",
         ),
         Question(
             "Did all that was read come from recorded operators?",
             "values:unrecorded_writes",
             ("unrecorded_write",),
             order=210,
+            area="Numerics",
         ),
     ),
 )

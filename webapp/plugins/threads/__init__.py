@@ -1,6 +1,6 @@
 """Analyses threads: overlap, deadlocks, contexts, concurrent backward."""
 
-from lanescope.webapp.analysis.plugin import Kind, Metric, Page, Plugin, Question
+from lanescope.webapp.analysis.plugin import Figure, Kind, Metric, Page, Plugin, Question
 
 PLUGIN = Plugin(
     name="threads",
@@ -18,18 +18,21 @@ PLUGIN = Plugin(
             "concurrent_backward:concurrent_backwards",
             ("concurrent_backward",),
             order=60,
+            area="Threads",
         ),
         Question(
             "Do threads run backward at the same time?",
             "overlap:overlapping_backwards",
             ("overlap",),
             order=70,
+            area="Threads",
         ),
         Question(
             "Do threads wait for each other for ever?",
             "deadlocks:deadlocks",
             ("deadlock",),
             order=100,
+            area="Threads",
             recorded=True,
         ),
         Question(
@@ -37,6 +40,7 @@ PLUGIN = Plugin(
             "contexts:lost_contexts",
             ("lost_context",),
             order=110,
+            area="Threads",
             recorded=True,
         ),
         Question(
@@ -44,6 +48,7 @@ PLUGIN = Plugin(
             "cuda_contexts:cuda_contexts",
             ("cuda_context",),
             order=120,
+            area="Threads",
             recorded=True,
         ),
     ),
@@ -59,6 +64,7 @@ PLUGIN = Plugin(
             "overlap:overlap_rate",
             "threads of a rank in backward at the same time",
             order=10,
+            area="Threads",
             unmeasured="no thread was in backward",
             link="/overlap",
             bound="below",
@@ -67,6 +73,7 @@ PLUGIN = Plugin(
             evidence="rate",
         ),
     ),
+    figures=(Figure("Backward overlap of threads", "headlines:backward_overlap", 50, "/overlap"),),
     pages=(Page("overlap", "Overlap", order=40, height=1240),),
     routes={"overlap": "timeline_overlap:answer"},
 )

@@ -1,0 +1,21 @@
+"""Breaks down where the time of each step goes."""
+
+from lanescope.webapp.analysis.plugin import Figure, Plugin
+
+PLUGIN = Plugin(
+    name="time",
+    depends=("collectives",),
+    tables={"step_time": "breakdown:step_time"},
+    figures=(
+        Figure("Step time, median", "headlines:step_length", 10, "/timeline"),
+        Figure("Waiting for other ranks", "headlines:waiting", 20, "/collectives", "waiting"),
+        Figure(
+            "Exposed communication", "headlines:communication", 30, "/collectives", "collective"
+        ),
+        Figure("Data loading", "headlines:data_loading", 40, "/timeline", "data"),
+        Figure("Python between operators", "headlines:python", 70, "/timeline", "python"),
+        Figure("Backward", "headlines:backward", 80, "/timeline", "backward"),
+        Figure("Forward", "headlines:forward", 90, "/timeline", "forward"),
+        Figure("Optimizer", "headlines:optimizer", 100, "/timeline", "optimizer"),
+    ),
+)

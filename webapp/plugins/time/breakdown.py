@@ -118,9 +118,7 @@ def _categories(run: Run, rank: int) -> dict[str, Intervals]:
     """Disjoint sets of instants that cover all steps of a rank."""
     steps = run.steps(rank)
     rest = Intervals.of(steps.start_ns, steps.end_ns)
-    claims = (
-        _device_claims(run, rank) if talks_on_device(run, rank) else _thread_claims(run, rank)
-    )
+    claims = _device_claims(run, rank) if talks_on_device(run, rank) else _thread_claims(run, rank)
     found: dict[str, Intervals] = {}
     for name, claim in claims:
         mine = rest.intersection(claim)
@@ -317,3 +315,11 @@ def _launched_gaps(kernels: _Kernels, busy: Intervals) -> Intervals:
     launched = kernels.launched[following]
     begins = np.where(launched >= 0, np.maximum(launched, gaps_start), gaps_end)
     return union([Intervals.of(begins, gaps_end)])
+
+
+@lru_cache(maxsize=4)
+def mean_steps(run: Run) -> pd.DataFrame:
+    """One row per step, by step: the columns of `step_time` without rank, each the mean over the
+    ranks that have the step, so the categories still add up. Callers must not change it."""
+    table = step_time(run).drop(columns="rank")
+    return table.groupby("step", sort=True).mean().reset_index()

@@ -1,3 +1,7 @@
 """Ids of the page's components: callbacks, scripts and tests name the same ones."""
 
 EXAMINED = "overview-examined"
+FIGURES = "overview-figures"
+STEPS = "overview-steps"
+SHARES = "overview-shares"
+TIME = "overview-time"

@@ -1,0 +1,215 @@
+"""The first page: what a run is, how long a step takes and why, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html, no_update
+from dash.development.base_component import Component
+
+from lanescope.webapp.analysis.checks import Check, Report, number
+from lanescope.webapp.analysis.links import step_bounds, timeline_address
+from lanescope.webapp.analysis.plugin import Figure, figures, load, metric
+from lanescope.webapp.plugins.overview import charts, ids, page_checks, page_recording
+from lanescope.webapp.plugins.time.breakdown import CATEGORIES, mean_steps
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import findings, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.pictures import sparkline
+
+MAX_FIGURES = 6
+
+_MAX_NAMES = 200
+"""Characters of the names of imported files."""
+
+_MIN_SHARE = 0.005
+"""Categories that take less of a step are left to the tables."""
+
+
+def layout(context: Context) -> Component:
+    """The frame of the page; whatever reads all events of the run comes by callbacks."""
+    return widgets.page(
+        context.run.title,
+        _lead(context.run),
+        html.Div(id=ids.FIGURES, className="cards"),
+        html.Div(
+            [
+                html.Section(
+                    [
+                        html.H2(
+                            [
+                                "Step time by phase ",
+                                html.Small(
+                                    "ms, mean over ranks · click a step to open it on the timeline"
+                                ),
+                            ]
+                        ),
+                        widgets.graph(ids.STEPS, height=300),
+                    ],
+                    className="panel",
+                ),
+                html.Section(id=ids.SHARES, className="panel"),
+            ],
+            id=ids.TIME,
+            className="split",
+        ),
+        html.Div(id=ids.EXAMINED),
+        page_recording.section(context.run),
+    )
+
+
+def _lead(run: Run) -> list[Any]:
+    processes = run.manifest["processes"]
+    engines = ", ".join(sorted({p["engine"] for p in processes})) or "unknown"
+    if run.imported:
+        names = run.manifest["options"]["imported"]
+        files = ", ".join(map(str, names if isinstance(names, list) else [names]))
+        files = files if len(files) <= _MAX_NAMES else f"{files[:_MAX_NAMES]}…"
+        return ["Imported from ", html.Code(files), f" · format {engines}"]
+    command = " ".join(run.manifest["command"]) or "an unnamed program"
+    hosts = len({p["clock"]["host"] for p in processes})
+    torch = ", ".join(sorted({p["torch"] for p in processes}))
+    created = run.manifest["created"][:16].replace("T", " ")
+    facts = f"{created} · {units.counted(hosts, 'host')} · torch {torch} · {engines} engine, level "
+    return [html.Code(command), f" · {facts}{run.manifest['level']}"]
+
+
+def register(app: Dash, context: Context) -> None:
+    """Fills the page: figures first, then the chart of steps, then findings and checks."""
+    run = context.run
+
+    @app.callback(Output(ids.FIGURES, "children"), Input(ids.FIGURES, "id"))
+    def show_figures(_: str) -> list[Component]:
+        return _figures(run)
+
+    @app.callback(
+        Output(ids.STEPS, "figure"),
+        Output(ids.TIME, "hidden"),
+        Input(frame_ids.THEME, "data"),
+    )
+    def show_steps(theme: Theme | None) -> tuple[go.Figure, bool]:
+        steps = mean_steps(run)
+        return charts.step_bars(steps, theme or "light"), steps.empty
+
+    @app.callback(Output(ids.SHARES, "children"), Input(ids.SHARES, "id"))
+    def show_shares(_: str) -> list[Component]:
+        return _shares(run)
+
+    @app.callback(Output(ids.EXAMINED, "children"), Input(ids.EXAMINED, "id"))
+    def examine(_: str) -> list[Component]:
+        report = context.report()
+        return [*_findings(context, report), page_checks.section(context, report)]
+
+    @app.callback(
+        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
+        Input(ids.STEPS, "clickData"),
+        prevent_initial_call=True,
+    )
+    def follow(click: dict[str, Any] | None) -> Any:
+        point = (click or {}).get("points", [{}])[0]
+        if "customdata" not in point:
+            return no_update
+        first, last = (int(step) for step in point["customdata"][:2])
+        return _steps_address(run, first, last)
+
+
+def _steps_address(run: Run, first: int, last: int) -> str:
+    """Address of steps on the timeline, of all ranks."""
+    bounds = [
+        found
+        for rank in run.ranks
+        for step in (first, last)
+        if (found := step_bounds(run, rank, step)) is not None
+    ]
+    low, high = min(start for start, _ in bounds), max(end for _, end in bounds)
+    return timeline_address(low, high, run.duration_ns)
+
+
+def _figures(run: Run) -> list[Component]:
+    """The first figures that the run has."""
+    cards: list[Component] = []
+    for figure in figures():
+        found = load(figure.measure)(run)
+        if found is not None and len(cards) < MAX_FIGURES:
+            cards.append(_card(figure, found))
+    return cards
+
+
+def _card(figure: Figure, found: Any) -> Component:
+    return dcc.Link(
+        [
+            html.Span(figure.title, className="muted"),
+            html.B(found.value, className=found.tone),
+            sparkline(found.course, found.tone or figure.colour),
+            html.Small(found.note, className="muted"),
+        ],
+        href=figure.link,
+        className="card",
+    )
+
+
+def _shares(run: Run) -> list[Component]:
+    """Where a median step goes, the largest category first."""
+    steps = mean_steps(run)
+    if steps.empty:
+        return []
+    length = float(steps["duration_ns"].median())
+    spent = {name: float(steps[f"{name}_ns"].median()) for name in CATEGORIES}
+    most = max(spent.values())
+    rows = [
+        html.Div(
+            [
+                html.Span([html.I(className=f"swatch {charts.TOKENS[name]}"), CATEGORIES[name]]),
+                html.I(className="bar", style={"--share": f"{ns / most:.4f}"}),
+                html.Span(widgets.duration(ns), className="n"),
+                html.Span(units.share(ns / length), className="n muted"),
+            ],
+            className=f"share {charts.TOKENS[name]}",
+        )
+        for name, ns in sorted(spent.items(), key=lambda item: -item[1])
+        if length and ns / length >= _MIN_SHARE
+    ]
+    return [
+        html.H2(
+            ["Where a step goes ", html.Small(f"medians over steps, of {widgets.duration(length)}")]
+        ),
+        *rows,
+        widgets.downloads("step_time"),
+    ]
+
+
+def _findings(context: Context, report: Report) -> list[Component]:
+    """Warnings of the recording, limits that are not kept, findings."""
+    made = [widgets.note(warning, "warn") for warning in context.run.warnings]
+    made += [_limit(one) for one in report.unexplained]
+    if report.findings:
+        made.append(findings.cards(context, report.findings))
+    if made:
+        return [html.H2("Findings"), *made]
+    return [html.P(_nothing(report), className="muted")]
+
+
+def _nothing(report: Report) -> str:
+    """How much a run without findings was checked for."""
+    answered = sum(one.answered for one in report.examined)
+    skipped = len(report.examined) - answered
+    words = f"No problem found in {units.counted(answered, 'check')}"
+    return words + (f"; {units.counted(skipped, 'check')} could not run" if skipped else "")
+
+
+def _limit(one: Check) -> Component:
+    """A metric that is over its limit."""
+    about = metric(one.name)
+    limits = f"{number(one.name, one.value)}, limit {about.bound} {number(one.name, one.limit)}"
+    return widgets.note(
+        [
+            html.B("over the limit"),
+            f" · {about.title}: {limits} · ",
+            dcc.Link("Show", href=about.link),
+        ],
+        "bad",
+    )

@@ -1,0 +1,126 @@
+"""Every check of the run, folded by area: passed, a problem, or what to do to have it checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp.analysis.checks import Check, Report, number
+from lanescope.webapp.analysis.findings import AnalysisResult, ranked
+from lanescope.webapp.analysis.plugin import Metric, metrics, questions
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui import findings, widgets
+from lanescope.webapp.ui.context import Context
+
+AREAS = ("Communication", "Threads", "Learning", "Numerics", "Repeatability", "Set-up")
+"""Areas of `Question.area` and `Metric.area`, in the order shown."""
+
+
+def section(context: Context, report: Report) -> Component:
+    """One fold per area. Areas of which nothing could be checked are muted and come last."""
+    area_of = {one.text: one.area for one in (*questions(), *questions(baseline=True))}
+    checks = {one.name: one for one in report.checks}
+    folds: list[tuple[bool, Component]] = []
+    for area in AREAS:
+        asked = [one for one in report.examined if area_of[one.question] == area]
+        measured = [one for one in metrics() if one.area == area]
+        if asked or measured:
+            folds.append(_fold(context, report, area, asked, measured, checks))
+    folds.sort(key=lambda fold: fold[0])
+    source = context.settings.source
+    return html.Div(
+        [
+            html.H2("Checks", id="checks"),
+            html.Div([fold for _, fold in folds], className="areas"),
+            html.P(
+                [
+                    "Limits are from " if source else "Limits are the defaults; ",
+                    html.Code(source or "lanescope check"),
+                    "" if source else " prints the same and sets an exit status.",
+                ],
+                className="muted",
+            ),
+        ]
+    )
+
+
+def _fold(
+    context: Context,
+    report: Report,
+    area: str,
+    asked: Sequence[AnalysisResult],
+    measured: Sequence[Metric],
+    checks: dict[str, Check],
+) -> tuple[bool, Component]:
+    """(whether nothing was checked, the fold)."""
+    limits = [checks[one.name] for one in measured if one.name in checks]
+    passed = sum(not one.findings for one in asked if one.answered) + sum(c.passed for c in limits)
+    worst = [ranked(list(one.findings))[0].severity for one in asked if one.findings]
+    worst += ["error" for one in limits if not one.passed]
+    worst += ["error" for one in asked if one.failed]
+    unchecked = sum(not one.answered and not one.failed for one in asked)
+    unchecked += sum(one.name not in checks and bool(one.bound) for one in measured)
+    words: list[Any] = [area, " "]
+    for severity in ("error", "warning", "info"):
+        count = worst.count(severity)
+        if count:
+            tone = findings.TONES[severity]
+            words += [html.B(units.counted(count, _NOUNS[severity]), className=tone), " "]
+    if passed:
+        words += [html.B(f"{units.count(passed)} passed", className="good"), " "]
+    if unchecked:
+        words.append(html.Span(f"{units.count(unchecked)} not checked", className="muted"))
+    rows = [_limit_row(report, one, checks) for one in measured]
+    rows += [_row(context, one) for one in asked]
+    table = widgets.plain_table(("check", "result", "limit", ""), rows)
+    bare = not passed and not worst
+    fold = html.Details(
+        [html.Summary(words), html.Div(table, className="wide-table")],
+        className="area muted-area" if bare else "area",
+    )
+    return bare, fold
+
+
+_NOUNS = {"error": "error", "warning": "warning", "info": "note"}
+
+
+def _row(context: Context, one: AnalysisResult) -> list[Any]:
+    if not one.findings:
+        state = html.Span(findings.answer(one), className=findings.tone(one))
+        return [one.question, state, "", ""]
+    worst = ranked(list(one.findings))[0]
+    tone = findings.TONES[worst.severity]
+    return [
+        one.question,
+        html.Span(
+            [html.B(findings.answer(one), className=tone), f" · {worst.title}"],
+        ),
+        "",
+        dcc.Link("Show", href=context.address(worst.link)),
+    ]
+
+
+def _limit_row(report: Report, metric: Metric, checks: dict[str, Check]) -> list[Any]:
+    name, one = metric.name, checks.get(metric.name)
+    limit = f"{metric.bound} {number(name, one.limit)}" if one else ""
+    if name in report.unmeasured:
+        state: Any = html.B(f"not checked: {report.unmeasured[name]}", className="bad")
+    elif one is not None:
+        tone, word = ("good", "passed") if one.passed else ("bad", "over the limit")
+        state = html.Span([html.B(word, className=tone), f" · {number(name, one.value)}"])
+    else:
+        state = _value(metric, report.metrics[name])
+    return [html.Span(metric.title, title=name), state, limit, dcc.Link("Show", href=metric.link)]
+
+
+def _value(metric: Metric, value: Any) -> Component | str:
+    """A metric without a limit, or one that was not measured."""
+    values = value.values() if isinstance(value, dict) else [value]
+    known = [one for one in values if one is not None]
+    if not known:
+        return html.Span(f"not checked: {metric.unmeasured}", className="muted")
+    low, high = number(metric.name, min(known)), number(metric.name, max(known))
+    return low if low == high else f"{low} to {high} over {units.count(len(known))} ranks"

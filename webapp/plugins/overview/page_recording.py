@@ -1,0 +1,131 @@
+"""What the run holds: one line that opens, with ranks, threads and what is not in the recording."""
+
+from __future__ import annotations
+
+from dash import html
+from dash.development.base_component import Component
+
+from lanescope.collector.format.names import MISSING, UNTESTED
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import widgets
+
+EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
+NAMES = {
+    "op": "ops",
+    "collective": "collectives",
+    "phase": "phases",
+    "gradient": "gradients",
+    "sync": "thread events",
+    "value": "logged values",
+}
+
+
+def section(run: Run) -> Component:
+    """The recording in one line; opened, everything about it."""
+    return html.Details(
+        [
+            html.Summary(_line(run)),
+            html.H3("Not in the recording"),
+            *_missing(run),
+            html.H3("Ranks"),
+            html.Div(_ranks(run), className="wide-table"),
+            html.H3("Threads"),
+            html.Div(_threads(run), className="wide-table"),
+            html.H3("Versions"),
+            _recording(run),
+            widgets.downloads(*(name for name, rows in run.counts.items() if rows)),
+        ],
+        className="recording",
+    )
+
+
+def _line(run: Run) -> str:
+    """Whether it is whole, and how much there is."""
+    state = "complete" if run.complete and not run.warnings else "incomplete"
+    events = [f"{units.count(run.counts[table])} {NAMES[table]}" for table in ("op", "collective")]
+    words = [state, *events, units.size(run.size_bytes)]
+    left_out = sum(n for reason, n in _left_out(run).items() if not reason.startswith("dropped"))
+    words += [f"{units.count(left_out)} events left out"] if left_out else []
+    words += [f"{units.count(run.dropped)} dropped"] if run.dropped else []
+    return f"Recording: {' · '.join(words)}"
+
+
+def _left_out(run: Run) -> dict[str, int]:
+    """Reason -> events that are not in the recording. What an engine or a version cannot see is
+    among the warnings: those reasons count no events."""
+    uncounted = ("unseen_", MISSING, UNTESTED)
+    return {r: n for r, n in run.coverage.items() if n and not r.startswith(uncounted)}
+
+
+def _missing(run: Run) -> list[Component]:
+    notes = [widgets.note(text) for text in run.manifest["notes"] if text not in run.warnings]
+    left_out = _left_out(run)
+    if left_out:
+        rows = [(reason, units.count(number)) for reason, number in sorted(left_out.items())]
+        notes.append(widgets.plain_table(("reason", "events"), rows, (1,)))
+    else:
+        notes.append(widgets.note("No event was dropped, filtered or left out."))
+    return notes
+
+
+def _ranks(run: Run) -> Component:
+    rows = []
+    for rank in run.ranks:
+        own = [p for p in run.manifest["processes"] if p["rank"] == rank]
+        first = next((p for p in own if p["role"] == "rank"), own[0] if own else None)
+        counts = run.counts_of(rank)
+        rows.append(
+            (
+                str(rank),
+                first["host"] if first else "?",
+                str(first["pid"]) if first else "?",
+                units.count(len(own)),
+                units.count(sum(t.rank == rank for t in run.threads)),
+                units.count(len(run.steps(rank))),
+                *[units.count(counts[table]) for table in EVENTS],
+                units.count(run.dropped_of(rank)),
+            )
+        )
+    rows += [(str(rank), "not recorded", *[""] * 11) for rank in run.missing_ranks]
+    heads = ["rank", "host", "pid", "processes", "threads", "steps"]
+    heads += [*[NAMES[table] for table in EVENTS], "dropped"]
+    return widgets.plain_table(heads, rows, range(2, len(heads)))
+
+
+def _threads(run: Run) -> Component:
+    rows = [
+        (
+            str(t.rank),
+            t.name,
+            t.kind,
+            t.process_name or t.role,
+            str(t.pid),
+            widgets.duration(t.start_ns),
+            widgets.duration(t.end_ns - t.start_ns),
+        )
+        for t in run.threads
+    ]
+    heads = ("rank", "thread", "kind", "process", "pid", "first event", "alive")
+    return widgets.plain_table(heads, rows, (4, 5, 6))
+
+
+def _recording(run: Run) -> Component:
+    manifest = run.manifest
+    versions = sorted({(p["torch"], p["python"]) for p in manifest["processes"]})
+    status = manifest["exit_status"]
+    facts = [
+        ("created", manifest["created"]),
+        ("torch, Python", "; ".join(f"{torch}, {python}" for torch, python in versions)),
+        ("exit status", "not known" if status is None else str(status)),
+        ("format", str(manifest["format"])),
+        ("clock", _clock(run)),
+        ("path", run.files.place),
+    ]
+    return widgets.plain_table(("", ""), facts)
+
+
+def _clock(run: Run) -> str:
+    if not run.clock_calibrated:
+        return "not calibrated between hosts"
+    return f"calibrated, ± {widgets.duration(run.clock_uncertainty_ns)}"

@@ -1,0 +1,32 @@
+"""The figure of the first page about threads: how long two of them are in backward at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lanescope.webapp.analysis.headlines import Headline
+from lanescope.webapp.analysis.plugin import metric
+from lanescope.webapp.plugins.threads.overlap import overlap_rate, phase_lanes
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.intervals import at_least
+from lanescope.webapp.runs.run import Run
+
+
+def backward_overlap(run: Run) -> Headline | None:
+    """The overlap rate of backward, by step over all ranks; None without any backward."""
+    rate = overlap_rate(run)
+    if rate is None:
+        return None
+    one, several = {}, {}
+    for rank in run.ranks:
+        steps = run.steps(rank)
+        lanes = list(phase_lanes(run, rank).values())
+        for count, found in ((1, one), (2, several)):
+            times = at_least(lanes, count)
+            spent = times.covered(steps.end_ns) - times.covered(steps.start_ns)
+            for step, length in zip(steps.index.tolist(), spent.tolist(), strict=True):
+                found[step] = found.get(step, 0) + length
+    course = [several[step] / one[step] if one[step] else np.nan for step in sorted(one)]
+    limit = metric("thread_overlap_rate").limit
+    tone = "good" if rate < limit else "bad"
+    return Headline(units.share(rate), f"limit {units.share(limit)}", course, tone)

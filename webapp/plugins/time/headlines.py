@@ -1,0 +1,76 @@
+"""Figures of the first page: the length of a step, and what share each category takes of it."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.webapp.analysis.headlines import Headline
+from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
+from lanescope.webapp.plugins.time.breakdown import mean_steps
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+
+def step_length(run: Run) -> Headline | None:
+    """The median length of a step, mean over ranks."""
+    steps = mean_steps(run)
+    if steps.empty:
+        return None
+    length = steps["duration_ns"]
+    median = float(length.median())
+    rate = f"{units.number(1e9 / median)} steps/s" if median else ""
+    note = f"p90 {units.duration(length.quantile(0.9))} · {rate}"
+    return Headline(units.duration(median), note, [*length])
+
+
+def waiting(run: Run) -> Headline | None:
+    """Share of a step in which ranks wait for others in a collective."""
+    return None if run.world_size == 1 else _share(run, "waiting_for_ranks")
+
+
+def communication(run: Run) -> Headline | None:
+    """Share of a step in which ranks only communicate."""
+    if run.world_size == 1:
+        return None
+    hidden = [comm_compute_overlap(run, rank) for rank in run.ranks]
+    known = [one for one in hidden if one is not None]
+    note = f"{units.share(sum(known) / len(known))} overlapped with compute" if known else ""
+    return _share(run, "exposed_communication", note)
+
+
+def data_loading(run: Run) -> Headline | None:
+    """Share of a step in which the training thread fetches a batch."""
+    return _share(run, "data_loading")
+
+
+def python(run: Run) -> Headline | None:
+    """Share of a step in which no recorded operator runs."""
+    return _share(run, "python")
+
+
+def forward(run: Run) -> Headline | None:
+    """Share of a step in operators of forward."""
+    return _share(run, "forward")
+
+
+def backward(run: Run) -> Headline | None:
+    """Share of a step in operators of backward."""
+    return _share(run, "backward")
+
+
+def optimizer(run: Run) -> Headline | None:
+    """Share of a step in operators of the optimizer."""
+    return _share(run, "optimizer")
+
+
+def _share(run: Run, category: str, note: str = "") -> Headline | None:
+    """The median share of a category, with its course."""
+    steps = mean_steps(run)
+    spent: pd.Series = steps[f"{category}_ns"]
+    if not spent.any() and category in ("python", "forward", "backward", "optimizer"):
+        return None
+    if steps.empty:
+        return None
+    shares = spent / steps["duration_ns"].clip(lower=1)
+    about = note or f"{units.duration(float(spent.median()))} of each step"
+    return Headline(units.share(float(shares.median())), about, [*shares])
