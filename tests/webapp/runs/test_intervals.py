@@ -55,6 +55,13 @@ def test_clip_is_a_window(slices: list[tuple[int, int]], low: int, high: int) ->
     assert members(intervals(slices).clip(low, high)) == expected
 
 
+@given(SLICES, st.lists(st.integers(-25, 40), max_size=8))
+def test_covered_counts_what_lies_before(slices: list[tuple[int, int]], at: list[int]) -> None:
+    known = instants(slices)
+    expected = [sum(t < instant for t in known) for instant in at]
+    assert intervals(slices).covered(at).tolist() == expected
+
+
 def test_equal_sets_are_equal_however_they_were_cut() -> None:
     assert intervals([(0, 5), (5, 5), (2, 3)]) == intervals([(0, 10)])
     assert intervals([(0, 5)]) != intervals([(0, 6)])
