@@ -104,7 +104,7 @@ def opened(context: BrowserContext, address: str, serve: Server) -> Iterator[Ope
     pages: list[LanePage] = []
 
     def open(
-        path: str = "/",
+        path: str = "/timeline",
         *,
         at: str = "",
         theme: Literal["light", "dark"] = "light",
@@ -133,23 +133,23 @@ class SharedTab:
         self._page: LanePage | None = None
         self._new: dict[str, Any] = {}
 
-    def __call__(self, path: str = "/") -> LanePage:
+    def __call__(self, path: str = "/timeline") -> LanePage:
         """The tab, with another address of the timeline in it."""
         if self._page is not None:
             self._page.page.mouse.move(5, 5)
             self._page.press("Escape", "Escape")
             duration = self._page.state["viewport"]["duration"]
-            self._page.show(f"/?t=0-{duration:.0f}")
+            self._page.show(f"/timeline?t=0-{duration:.0f}")
             if self._left() == self._new:
-                if path != "/":
+                if path != "/timeline":
                     self._page.show(path)
                 self._page.requests.clear()
                 return self._page
             self.close()
         self._page = self._open()
-        self._page.go("/")
+        self._page.go("/timeline")
         self._new = self._left()
-        if path != "/":
+        if path != "/timeline":
             self._page.show(path)
         return self._page
 

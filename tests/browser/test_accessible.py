@@ -36,7 +36,7 @@ def test_no_serious_violation(opened: Opener, theme: Literal["light", "dark"]) -
 def test_no_serious_violation_while_at_work(
     opened: Opener, theme: Literal["light", "dark"]
 ) -> None:
-    page = opened("/?q=aten::mul&overlaps=1&pin=0&lanes=rank", theme=theme)
+    page = opened("/timeline?q=aten::mul&overlaps=1&pin=0&lanes=rank", theme=theme)
     page.press("ArrowDown", "ArrowDown", "Shift+T")
     page.page.evaluate(AXE.read_text(encoding="utf-8"))
     assert page.page.evaluate(_RUN) == []

@@ -13,7 +13,7 @@ MS = 1_000_000
 
 
 def test_search_lights_up_matches_and_steps_through_them(tab: SharedTab, run: Run) -> None:
-    page = tab(f"/?t={20 * MS}-{24 * MS}")
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     page.press("/")
     page.page.keyboard.type("gelu")
     page.idle()
@@ -50,7 +50,7 @@ def test_search_marks_all_hits_however_far_out(tab: SharedTab) -> None:
 
 
 def test_search_finds_modules(tab: SharedTab, run: Run) -> None:
-    page = tab(f"/?t={20 * MS}-{24 * MS}")
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     page.press("/")
     page.page.keyboard.type("block.0")
     page.idle()

@@ -42,7 +42,7 @@ def start(state: dict[str, Any]) -> float:
 
 
 def test_every_key_does_what_the_list_says(opened: Opener) -> None:
-    page = opened(f"/?t={START}-{END}", height=560)
+    page = opened(f"/timeline?t={START}-{END}", height=560)
     hands = Hands(page)
     before, after = hands.press("q", "Q")  # the details: closed, nothing is asked for them
     assert after["viewport"]["height"] > before["viewport"]["height"]
@@ -111,7 +111,7 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
     assert after["selection"]["ref"] == one["selection"]["ref"]
     page.press("Escape", "Escape")
 
-    page.show(f"/?t={START}-{START + 12 * MS}")
+    page.show(f"/timeline?t={START}-{START + 12 * MS}")
     page.click_slice("all_reduce")
     lane = page.state["selection"]["lane"]
     there, back = ("]", "[") if page.state["flows"][0]["from"]["lane"] == lane else ("[", "]")
@@ -160,7 +160,7 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
 
 
 def test_gestures_of_wheel_ruler_and_strip(opened: Opener) -> None:
-    page = opened(f"/?t={START}-{END}", height=560)
+    page = opened(f"/timeline?t={START}-{END}", height=560)
     page.press("q")
     before = page.state
     page.wheel(400, 60, 100, key="Shift")
@@ -196,7 +196,7 @@ def test_gestures_of_wheel_ruler_and_strip(opened: Opener) -> None:
     assert state["range"]["t1"] == pytest.approx(duration * 0.5, rel=0.01)
     page.press("Escape")
     # On the strip: the edges of the window, the window itself, a new one.
-    page.show(f"/?t={int(duration * 0.4)}-{int(duration * 0.6)}")
+    page.show(f"/timeline?t={int(duration * 0.4)}-{int(duration * 0.6)}")
     page.drag((width * 0.4, -70), (width * 0.3, -70))
     assert page.window == pytest.approx((duration * 0.3, duration * 0.6), rel=0.01)
     page.drag((width * 0.6, -70), (width * 0.5, -70))

@@ -53,7 +53,7 @@ def test_texts_of_a_stranger_are_only_text(opened: Opener, serve: Server, tmp_pa
     run = evil_run(tmp_path / "run")
     base = evil_run(tmp_path / "base", gradient_scale=1.5)
     # Fails at its end where the page's policy had to step in.
-    page = opened("/?t=0-200000", at=serve(run, base))
+    page = opened("/timeline?t=0-200000", at=serve(run, base))
     page.click_slice("aten::")
     assert page.state["selection"]["name"].endswith(EVIL)
     assert EVIL in page.text("#slice-panel")

@@ -26,7 +26,7 @@ def own(tmp_path: Path, serve: Server) -> tuple[str, Path]:
 
 def test_notes_and_views_are_kept_with_the_run(opened: Opener, own: tuple[str, Path]) -> None:
     address, path = own
-    page = opened(f"/?t={2 * MS}-{4 * MS}", at=address)
+    page = opened(f"/timeline?t={2 * MS}-{4 * MS}", at=address)
     page.press("m", "b")
     page.page.keyboard.type("here it is slow")
     page.page.keyboard.press("Enter")
@@ -40,7 +40,7 @@ def test_notes_and_views_are_kept_with_the_run(opened: Opener, own: tuple[str, P
         (2 * MS, 4 * MS, "here it is slow")
     ]
     assert page.text("#tab-notes").startswith("Notes 2")
-    again = opened("/", at=address)
+    again = opened("/timeline", at=address)
     again.page.get_by_role("tab", name="Notes").click()
     again.page.get_by_role("button", name="the slow part", exact=True).click()
     again.idle()
@@ -52,7 +52,7 @@ def test_notes_and_views_are_kept_with_the_run(opened: Opener, own: tuple[str, P
 
 def test_notes_of_another_tab_are_not_lost(opened: Opener, own: tuple[str, Path]) -> None:
     address, path = own
-    first, second = opened("/", at=address), opened("/", at=address)
+    first, second = opened("/timeline", at=address), opened("/timeline", at=address)
     for page, text in ((first, "one"), (second, "two")):
         page.press("b")
         page.page.keyboard.type(text)
@@ -69,14 +69,14 @@ def test_notes_of_another_tab_are_not_lost(opened: Opener, own: tuple[str, Path]
 def test_a_run_that_cannot_be_written_says_so(opened: Opener, own: tuple[str, Path]) -> None:
     address, path = own
     (path / "notes.json").write_text("not notes")
-    page = opened("/", at=address)
+    page = opened("/timeline", at=address)
     page.press("b")
     assert "notes.json cannot be read" in page.text("#notes-panel")
     assert (path / "notes.json").read_text() == "not notes"
 
 
 def test_the_view_as_svg_and_png(opened: Opener, tmp_path: Path) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}&pin=1")
+    page = opened(f"/timeline?t={20 * MS}-{24 * MS}&pin=1")
     names = {label["text"] for label in page.state["labels"]}
     for kind in ("SVG", "PNG"):
         with page.page.expect_download() as download:
@@ -97,7 +97,7 @@ def test_the_view_as_svg_and_png(opened: Opener, tmp_path: Path) -> None:
 
 
 def test_what_is_in_sight_as_a_table(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
     page.press("Shift+T")
     table = page.page.locator("#slices-panel table")
     rows = table.locator("tbody tr")

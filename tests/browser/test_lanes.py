@@ -25,7 +25,7 @@ def shown(page: LanePage) -> list[int]:
 
 
 def test_a_pinned_lane_stays_at_the_top_while_others_scroll(opened: Opener) -> None:
-    page = opened(f"/?t=0-{10 * MS}", height=520)
+    page = opened(f"/timeline?t=0-{10 * MS}", height=520)
     evaluator = lane(page, 1, "Thread-1")
     first = page.state["lanes"][0]["id"]
     page.hover(300, page.lane_y(first))
@@ -98,7 +98,7 @@ def test_the_filter_leaves_lanes_that_match(tab: SharedTab) -> None:
 
 
 def test_arrows_join_one_collective_on_all_ranks(opened: Opener) -> None:
-    page = opened(f"/?t={22 * MS}-{32 * MS}", height=1200)
+    page = opened(f"/timeline?t={22 * MS}-{32 * MS}", height=1200)
     page.click_slice("all_reduce")
     state = page.state
     assert [flow["kind"] for flow in state["flows"]] == ["collective"]
@@ -147,7 +147,7 @@ def test_the_list_of_keys_is_that_of_the_commands(tab: SharedTab) -> None:
 
 
 def test_a_closed_rank_shows_the_time_that_is_covered(opened: Opener) -> None:
-    page = opened(f"/?t=0-{10 * MS}&closed=0")
+    page = opened(f"/timeline?t=0-{10 * MS}&closed=0")
     # Step 0 of thread 0: data to 1 ms, forward to 4 ms, backward to 8.5 ms, optimizer to 10 ms.
     width = page.state["viewport"]["width"]
     for ms, token in ((0.4, "data"), (2, "forward"), (6, "backward"), (9.5, "optimizer")):
@@ -155,7 +155,7 @@ def test_a_closed_rank_shows_the_time_that_is_covered(opened: Opener) -> None:
 
 
 def test_the_end_of_a_range_snaps_to_slices_and_measures_between_two(tab: SharedTab) -> None:
-    page = tab(f"/?t={20 * MS}-{24 * MS}")
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     label = page.label("aten::", whole=True)
     y = label["y"] + label["h"] / 2
     page.drag((label["x"] + 2, y), (label["x"] + label["w"] - 1, y), key="Shift")
@@ -185,7 +185,7 @@ def test_the_end_of_a_range_snaps_to_slices_and_measures_between_two(tab: Shared
 
 
 def test_two_fingers_zoom_where_they_are(tab: SharedTab) -> None:
-    page = tab(f"/?t={20 * MS}-{24 * MS}")
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     x, y = page.at(400, 60)
     touch = page.page.context.new_cdp_session(page.page)
 

@@ -68,7 +68,6 @@ def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> No
     titles = [
         "Overview",
         "Timeline",
-        "Checks",
         "Collectives",
         "Hang",
         "Overlap",
@@ -84,7 +83,7 @@ def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> No
 
 
 def test_the_timeline_stays_mounted(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
     page.click_slice("aten::")
     left = page.state
     page.page.evaluate("document.querySelector('.tl-lanes canvas').dataset.mark = 'same'")
@@ -103,20 +102,39 @@ def test_the_timeline_stays_mounted(opened: Opener) -> None:
     assert page.page.locator("h1").inner_text() == "Overlap"
 
 
-def test_overview_says_what_was_recorded(opened: Opener, run: Run) -> None:
-    page = opened("/overview")
+def test_overview_shows_figures_time_findings_and_the_recording(opened: Opener, run: Run) -> None:
+    page = opened("/")
+    page.page.locator("#overview-steps .barlayer .trace").first.wait_for()
     text = page.text(".page")
     assert run.title in text
-    for word in ("length", "ranks", "ops", "collectives", "gradients", "on disk", "bytes per op"):
+    cards = page.page.locator(".cards .card")
+    assert cards.count() == 6
+    for word in ("Step time, median", "Backward overlap of threads", "Gradient norm"):
         assert word in text
-    assert "The recording is complete" in text
-    assert "Nothing was dropped" in text
-    found, _ = text.split("Health of the recording")
-    # The threads' backward phases overlap by construction, which is told once.
+    assert page.page.locator(".cards .spark").count() == 6
+    assert "Where a step goes" in text
+    # The threads' backward phases overlap by construction, which is said once.
+    found = page.text("ol.findings")
     assert found.count("threads run backward at the same time for") == 1
-    assert "over the limit" not in text
-    assert "MainThread" in text
-    assert "node-0" in text
+    assert page.page.locator("#overview-examined > .note.bad").count() == 0
+    recording = page.page.locator("details.recording")
+    assert "Recording: complete" in recording.locator("summary").inner_text()
+    recording.locator("summary").click()
+    opened_text = recording.inner_text()
+    for word in ("MainThread", "node-0", "collectives", "gradients", "No event was dropped"):
+        assert word in opened_text
+
+
+def test_a_step_of_the_first_page_leads_to_the_timeline(opened: Opener, run: Run) -> None:
+    page = opened("/overview")
+    bars = page.page.locator("#overview-steps .barlayer .trace").first.locator(".point path")
+    bars.first.wait_for()
+    bars.nth(2).click(force=True)
+    page.page.wait_for_url("**/timeline?t=*")
+    page.idle()
+    t0, t1 = page.window
+    steps = run.steps(0)
+    assert t0 <= steps.start_ns[2] < steps.end_ns[2] <= t1 < steps.end_ns[5]
 
 
 def test_overview_does_not_wait_for_what_takes_long(
@@ -128,17 +146,17 @@ def test_overview_does_not_wait_for_what_takes_long(
         asked.wait()
         return report(context)
 
-    page = opened("/")
+    page = opened("/timeline")
     monkeypatch.setattr(Context, "report", when_told)
     page.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Overview").click()
-    page.page.locator(".page .figures").wait_for()
+    page.page.locator(".page .cards .card").first.wait_for()
     said = 'getComputedStyle(document.querySelector("#overview-examined"), "::before").content'
     assert page.page.evaluate(said) == '"Examining the run …"'
     assert run.title in page.text(".page")
-    assert "The recording is complete" not in page.text(".page")
+    assert not page.page.locator("#checks").count()
     asked.set()
     page.idle()
-    assert "The recording is complete" in page.text(".page")
+    assert page.page.locator("#checks").count() == 1
     assert page.page.evaluate(said) == "none"
 
 
@@ -147,7 +165,11 @@ def test_overview_says_what_is_missing(opened: Opener, serve: Server, tmp_path: 
     builder.process(0, coverage={"dropped: journal full": 7, "filtered": 3})
     builder.op(5_000_000_000_000, 1000)
     page = opened("/overview", at=serve(open_run(builder.write())))
-    text = page.text(".page")
+    assert "ranks 1-2 of 3 missing" in page.text("#overview-examined")
+    page.page.locator("details.recording summary").click()
+    text = page.text("details.recording")
+    assert "Recording: incomplete" in text
+    assert "7 dropped" in text
     assert "not recorded" in text
     assert "dropped: journal full" in text
     assert "warning" in page.text(".header")
@@ -188,16 +210,22 @@ def test_overlap_page_and_its_way_to_the_timeline(opened: Opener) -> None:
         assert t1 - t0 < MS
 
 
-def test_checks_page_lists_limits_and_questions(opened: Opener) -> None:
-    page = opened("/checks")
-    rows = page.page.locator("table.plain tbody tr").all_inner_texts()
+def test_checks_are_folded_by_area(opened: Opener) -> None:
+    page = opened("/checks")  # the address of an earlier version
+    assert page.page.url.endswith("/overview")
+    areas = page.page.locator("details.area")
+    areas.first.wait_for()
+    threads = areas.filter(has_text="Threads")
+    assert "1 error" in threads.locator("summary").inner_text()
+    threads.locator("summary").click()
+    rows = threads.locator("tbody tr").all_inner_texts()
     (overlap,) = [row for row in rows if "in backward at the same time" in row]
     assert "below 5 %" in overlap
-    assert "failed" in overlap
-    (repeats,) = [row for row in rows if "over repeated runs" in row]
-    assert "not measured" in repeats
+    assert "over the limit" in overlap
     assert any("Do threads wait for each other for ever?\tnothing found" in row for row in rows)
-    page.page.locator("table.plain a").first.click()
+    repeats = areas.filter(has_text="Repeatability")
+    assert "passed" not in repeats.locator("summary").inner_text()  # nothing was checked
+    threads.get_by_role("link").first.click()
     page.idle()
     assert "Pairs of threads" in page.text(".page")
 
@@ -330,11 +358,11 @@ def test_sql_page_asks_and_says_what_is_wrong(opened: Opener, run: Run) -> None:
 def test_a_page_says_that_the_server_is_gone(opened: Opener) -> None:
     page = opened("/overlap")
     page.page.context.set_offline(True)
-    page.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Checks").click()
+    page.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Gradients").click()
     page.page.wait_for_selector(".absence:not([hidden])")
     assert "server does not answer" in page.text(".absence")
     page.page.context.set_offline(False)
-    page.go("/checks")
+    page.go("/gradients")
     assert page.page.locator(".absence").is_hidden()
     said = ("ERR_INTERNET_DISCONNECTED", "the server did not respond")
     page.problems = [text for text in page.problems if not any(one in text for one in said)]

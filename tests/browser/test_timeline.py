@@ -27,17 +27,17 @@ def test_lanes_of_all_ranks_are_visible(opened: Opener, run: Run) -> None:
 def test_slices_have_the_colour_of_their_phase(tab: SharedTab) -> None:
     # A step of thread 0: data to 1 ms, forward to 4 ms, backward to 8.5 ms, optimizer to 10 ms;
     # the next one begins at 11 ms.
-    page = tab(f"/?t=0-{10 * MS}")
+    page = tab(f"/timeline?t=0-{10 * MS}")
     y = page.lane_y(0) + 6
     width = page.state["viewport"]["width"]
     for _ in ("light", "dark"):
         for first, last in ((0, 88), (0, 10), (33, 43)):
-            page.show(f"/?t={first * MS}-{last * MS}")
+            page.show(f"/timeline?t={first * MS}-{last * MS}")
             for ms, token in ((0.5, "data"), (2, "forward"), (6, "backward"), (9.5, "optimizer")):
                 x = ms / (last - first) * width
                 assert page.pixel(x, y) == page.token(token), (token, first, last)
         # Twenty nanoseconds around the end of forward, which is the beginning of backward.
-        page.show(f"/?t={37 * MS - 10}-{37 * MS + 10}")
+        page.show(f"/timeline?t={37 * MS - 10}-{37 * MS + 10}")
         assert page.pixel(width / 2 - 3, y) == page.token("forward")
         assert page.pixel(width / 2 + 2, y) == page.token("backward")
         page.press("t")
@@ -67,7 +67,7 @@ def test_the_instant_under_the_pointer_stays_there(tab: SharedTab) -> None:
 
 
 def test_a_clicked_slice_shows_its_name_and_all_else(tab: SharedTab) -> None:
-    page = tab(f"/?t={20 * MS}-{24 * MS}")
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     label = page.click_slice("aten::")
     panel = page.text("#slice-panel")
     assert label["name"] in panel
@@ -83,17 +83,17 @@ def test_a_clicked_slice_shows_its_name_and_all_else(tab: SharedTab) -> None:
 
 
 def test_an_address_that_names_a_slice_shows_its_lane(opened: Opener, large: str) -> None:
-    lane = opened("/", at=large).state["lanes"][-1]["id"]
-    page = opened(f"/?sel={lane}.0.5", at=large, height=500)
+    lane = opened("/timeline", at=large).state["lanes"][-1]["id"]
+    page = opened(f"/timeline?sel={lane}.0.5", at=large, height=500)
     state = page.state
     assert state["viewport"]["scrollY"] > 0
     assert lane in [one["id"] for one in state["lanes"] if one["visible"]]
-    page = opened(f"/?sel={lane}.0.5&y=1", at=large, height=500)
+    page = opened(f"/timeline?sel={lane}.0.5&y=1", at=large, height=500)
     assert page.state["viewport"]["scrollY"] == 1  # as somebody kept it
 
 
 def test_hover_names_the_slice_at_once(tab: SharedTab) -> None:
-    page = tab(f"/?t={20 * MS}-{24 * MS}")
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     label = page.label("aten::")
     page.hover(label["x"] + label["w"] / 2, label["y"] + 8)
     assert label["name"] in page.text(".tl-tip")
@@ -103,7 +103,7 @@ def test_hover_names_the_slice_at_once(tab: SharedTab) -> None:
 
 
 def test_neighbours_by_keyboard(tab: SharedTab) -> None:
-    page = tab(f"/?t={20 * MS}-{24 * MS}")
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     page.click_slice("aten::")
     first = page.state["selection"]
     page.press(".")
@@ -120,7 +120,7 @@ def test_neighbours_by_keyboard(tab: SharedTab) -> None:
 
 
 def test_keys_move_the_window(tab: SharedTab) -> None:
-    page = tab(f"/?t={20 * MS}-{24 * MS}")
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     page.page.mouse.move(5, 5)
     start, end = page.window
     page.press("w")
@@ -137,7 +137,7 @@ def test_keys_move_the_window(tab: SharedTab) -> None:
 
 
 def test_dragging_moves_in_both_directions(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}", height=600)
+    page = opened(f"/timeline?t={20 * MS}-{24 * MS}", height=600)
     start, _ = page.window
     page.drag((600, 200), (500, 120))
     state = page.state
@@ -147,7 +147,7 @@ def test_dragging_moves_in_both_directions(opened: Opener) -> None:
 
 
 def test_panning_within_what_is_prefetched_asks_for_nothing(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
     before = page.tile_requests()
     assert before > 0
     width = page.state["viewport"]["width"]
@@ -170,7 +170,7 @@ def test_panning_within_what_is_prefetched_asks_for_nothing(opened: Opener) -> N
 
 
 def test_the_strip_moves_the_window(tab: SharedTab) -> None:
-    page = tab(f"/?t={20 * MS}-{24 * MS}")
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     box = page.page.locator(".tl-head").bounding_box()
     assert box is not None
     page.page.mouse.click(box["x"] + box["width"] * 0.75, box["y"] + 20)
@@ -182,7 +182,7 @@ def test_the_strip_moves_the_window(tab: SharedTab) -> None:
 
 
 def test_a_range_has_a_table_and_a_matrix_of_its_own(tab: SharedTab) -> None:
-    page = tab(f"/?t=0-{20 * MS}")
+    page = tab(f"/timeline?t=0-{20 * MS}")
     assert page.text("#ops-title").startswith("Window")
     width = page.state["viewport"]["width"]
     page.drag((width * 0.2, 40), (width * 0.45, 45), key="Shift")
@@ -223,7 +223,7 @@ def test_groups_close_and_lanes_open(tab: SharedTab) -> None:
 
 
 def test_the_address_restores_the_view(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
     page.click_slice("aten::")
     page.page.get_by_role("button", name="rank 1").click()
     width = page.state["viewport"]["width"]
@@ -311,7 +311,7 @@ def _zoom_far(page: LanePage) -> None:
 
 
 def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str) -> None:
-    page = opened("/", at=large)
+    page = opened("/timeline", at=large)
     middle = page.state["canvas"]["width"] / 2
     before = page.state["requests"]
     for _ in range(24):
@@ -323,7 +323,7 @@ def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str
 
 
 def test_one_nanosecond_among_two_million_is_a_pixel(opened: Opener, large: str) -> None:
-    page = opened("/", at=large)
+    page = opened("/timeline", at=large)
     # PROBE stands alone in the slim, lowest row of the first lane, in the middle of the run.
     lit = page.lit_columns()
     assert len(lit) in (1, 2)  # a bucket is up to two pixels wide

@@ -48,7 +48,8 @@ def layout(context: Context, pages: Sequence[Page]) -> Component:
 def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
     """Turns addresses into pages. The timeline is shown and hidden in the browser alone."""
     by_path = {page.path: page for page in pages if not page.stays}
-    staying = {None, "", "/", *(page.path for page in pages if page.stays)}
+    by_path["/"] = pages[0]
+    staying = {page.path for page in pages if page.stays}
     connect: Any = app.clientside_callback  # Dash leaves it untyped
     connect(
         ClientsideFunction("lanescope", "shown"),
@@ -78,7 +79,7 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
     def show(path: str | None, _: str | None) -> tuple[Any, bool]:
         if path in staying:
             return [], True
-        page = by_path.get(str(path))
+        page = by_path.get(path or "/")
         if page is None:
             links = [html.Li(dcc.Link(one.title, href=one.path)) for one in pages]
             return widgets.empty("There is no such page.", html.Ul(links)), False

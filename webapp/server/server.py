@@ -378,19 +378,14 @@ def _select(server: flask.Flask, timeline: Timeline) -> None:
 
 
 def _redirect(server: flask.Flask, listed: Sequence[Page]) -> None:
-    """Sends the bare address to the first page, and addresses of earlier versions to today's."""
+    """Sends addresses of earlier versions to today's: `/?t=...` was one of the timeline."""
     former = {old: page.path for page in listed for old in page.former}
 
     @server.before_request
     def redirect() -> Any:
         path, query = flask.request.path, flask.request.query_string.decode()
-        if path == "/":
-            path = "/timeline" if query else listed[0].path
-        elif path in former:
-            path = former[path]
-        else:
-            return None
-        return flask.redirect(f"{path}?{query}" if query else path)
+        today = former.get(path) or ("/timeline" if path == "/" and query else None)
+        return flask.redirect(f"{today}?{query}" if query else today) if today else None
 
 
 def _callback_failed(error: Exception) -> None:

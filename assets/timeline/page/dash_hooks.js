@@ -16,7 +16,7 @@ window.dash_clientside.lanescope = {
   /** Shows another page. The timeline stays mounted and is only hidden. Also marks the rail link. */
   shown(href) {
     const path = new URL(href).pathname;
-    const page = path === "/" ? "timeline" : path.slice(1);
+    const page = path.slice(1) || "overview";
     document.body.dataset.page = page;
     const links = window.dash_clientside.callback_context.outputs_list.slice(1);
     requestAnimationFrame(() => window.lanescope?.shown(href));

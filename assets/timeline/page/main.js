@@ -31,12 +31,14 @@ import { LiveRun } from "./live_run.js";
 import { Timeline } from "./timeline.js";
 import { buildDom } from "./timeline_dom.js";
 
-const PATHS = new Set(["/", "/timeline"]);
+const PATH = "/timeline";
 /** Dash starts after the lanes are drawn, or after this time, ms. */
 const TIMEOUT_MS = 1500;
 const idle = new Idle(dashBusy);
 const booted = idle.begin("boot");
-const onTimeline = () => PATHS.has(location.pathname);
+/** Returns the name of the page at an address; the bare one is the first. @param {string} path */
+const pageOf = (path) => path.slice(1) || "overview";
+const onTimeline = () => location.pathname === PATH;
 let timeline = null;
 let written = location.search;
 
@@ -101,8 +103,8 @@ function applyAddress(search) {
 /** Call when Dash shows another page, or another address of this one. @param {string} href */
 function show(href) {
   const { pathname, search } = new URL(href, location.href);
-  document.body.dataset.page = PATHS.has(pathname) ? "timeline" : pathname.slice(1);
-  if (!timeline || !PATHS.has(pathname)) return;
+  document.body.dataset.page = pageOf(pathname);
+  if (!timeline || pathname !== PATH) return;
   timeline.resize();
   if (search && search !== written) applyAddress(search);
   else writeAddress();

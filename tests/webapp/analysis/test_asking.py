@@ -21,6 +21,7 @@ from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.report import markdown
 from lanescope.webapp.plugins.autograd_graph.traceability import graph_traceability, walks
 from lanescope.webapp.plugins.checks import overhead
+from lanescope.webapp.plugins.overview import page_checks
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.runs.typed_json import Mismatch
@@ -114,7 +115,7 @@ def test_what_cannot_be_checked_hides_nothing_and_has_not_passed(
     assert shown.exit_code == 0
     assert "error  memory_overhead Not checked: internal error in memory_overhead (" in shown.stdout
     context = Context(open_run(path))
-    page = str(made(page_called("checks"), context))
+    page = str(page_checks.section(context, context.report()))
     assert "not checked: internal error in no_such_function" in page
     assert "internal error in memory_overhead" in page
     assert "## Not checked" in markdown(context.run)
@@ -130,9 +131,9 @@ def broken_layout(context: Context) -> html.Div:
 
 def test_a_page_that_fails_says_so(tmp_path: Path) -> None:
     context = Context(open_run(one_op(tmp_path)))
-    broken = replace(page_called("checks"), layout=f"{__name__}:broken_layout")
+    broken = replace(page_called("overview"), layout=f"{__name__}:broken_layout")
     shown = str(made(broken, context))
-    assert "This page could not be made: internal error in checks (ZeroDivisionError: " in shown
+    assert "This page could not be made: internal error in overview (ZeroDivisionError: " in shown
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 1e300])

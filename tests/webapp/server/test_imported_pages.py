@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from lanescope.webapp.analysis.findings import run_questions
-from lanescope.webapp.plugins.checks import page_overview as overview
 from lanescope.webapp.plugins.collectives import charts as collective_charts
 from lanescope.webapp.plugins.collectives import page as collectives_page
 from lanescope.webapp.plugins.collectives.collectives import collectives
 from lanescope.webapp.plugins.collectives.skew import LateMap, late_map
 from lanescope.webapp.plugins.hangs import page as hang
+from lanescope.webapp.plugins.overview import page as overview
 from lanescope.webapp.plugins.threads import charts as thread_charts
 from lanescope.webapp.plugins.threads.forward_backward_gap import forward_to_backward
 from lanescope.webapp.runs.run import Run

@@ -25,7 +25,7 @@ def section(context: Context, report: Report) -> Component:
     checks = {one.name: one for one in report.checks}
     folds: list[tuple[bool, Component]] = []
     for area in AREAS:
-        asked = [one for one in report.examined if area_of[one.question] == area]
+        asked = [one for one in report.examined if area_of.get(one.question, AREAS[-1]) == area]
         measured = [one for one in metrics() if one.area == area]
         if asked or measured:
             folds.append(_fold(context, report, area, asked, measured, checks))
@@ -59,7 +59,7 @@ def _fold(
     limits = [checks[one.name] for one in measured if one.name in checks]
     passed = sum(not one.findings for one in asked if one.answered) + sum(c.passed for c in limits)
     worst = [ranked(list(one.findings))[0].severity for one in asked if one.findings]
-    worst += ["error" for one in limits if not one.passed]
+    worst += ["error" for one in limits if one in report.unexplained]
     worst += ["error" for one in asked if one.failed]
     unchecked = sum(not one.answered and not one.failed for one in asked)
     unchecked += sum(one.name not in checks and bool(one.bound) for one in measured)
