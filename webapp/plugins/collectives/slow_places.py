@@ -92,14 +92,13 @@ def _times(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[str, str]
     code, sites = by.ngroup().to_numpy(), list(by.groups)
     own = np.bincount(code, rows["self_ns"].fillna(0).to_numpy(), len(sites))
     for site, time in zip(sites, own.tolist(), strict=True):
-        found[_places(run, rank, site, site)] += int(time)
+        found[around(run, rank, site, site)] += int(time)
     starts, ends = rows["start_ns"].to_numpy(), frame_ends_ns(rows, window[1]).to_numpy()
     last = np.maximum.accumulate(ends)
     latest = np.maximum.accumulate(np.where(ends == last, np.arange(len(ends)), 0))
     gaps = starts[1:] - last[:-1]
     for i in np.flatnonzero(gaps >= MIN_GAP_NS).tolist():
-        around = _places(run, rank, sites[code[latest[i]]], sites[code[i + 1]])
-        found[around] += int(gaps[i])
+        found[around(run, rank, sites[code[latest[i]]], sites[code[i + 1]])] += int(gaps[i])
     phases = run.events("phase", rank, thread, ["kind", "duration_ns"], window=window)
     loads = pc.equal(phases["kind"].cast(pa.string()), schema.PhaseKind.data.name)
     found[_DATA] = int(pc.sum(phases.filter(loads)["duration_ns"]).as_py() or 0)
@@ -109,7 +108,7 @@ def _times(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[str, str]
 _Site = tuple[int, str, str]  # stack, operator, module
 
 
-def _places(run: Run, rank: int, before: _Site, after: _Site) -> tuple[str, str]:
+def around(run: Run, rank: int, before: _Site, after: _Site) -> tuple[str, str]:
     """file.py:12 of both: of the innermost function that both were called from, where each has a
     stack; else the operator and its module."""
     first, second = (own_frames(run, rank, site[0]) for site in (before, after))

@@ -42,6 +42,7 @@ from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.runs.intervals import Intervals, union
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.threads import Thread
+from lanescope.webapp.runs.types import Int64Array
 
 CATEGORIES: Mapping[str, str] = {
     "data_loading": "data loading",
@@ -65,6 +66,8 @@ _DATA = schema.PhaseKind.data.name
 _NO_CATEGORY = (schema.PhaseKind.user.name, schema.PhaseKind.mark.name)
 """A range that the program named says nothing about what runs in it."""
 
+_NOTHING = Intervals.of([], [])
+
 _WAITS = (
     schema.SyncKind.thread_join.name,
     schema.SyncKind.lock_acquire.name,
@@ -79,9 +82,12 @@ _WAITS = (
 )
 """Synchronisation events whose duration is a wait."""
 
-_WAKE_NS = 1_000_000
+WAKE_NS = 1_000_000
 """A thread without operators whose collective completes this shortly before its next operator was
 waiting for it: a wait for the result of an asynchronous call leaves no span of its own."""
+
+MIN_GAP_NS = 1_000_000
+"""Less between two operators of backward is autograd's own time."""
 
 
 def step_time(run: Run) -> pd.DataFrame:
@@ -104,7 +110,7 @@ def _steps(run: Run, rank: int) -> pd.DataFrame:
             "duration_ns": steps.end_ns - steps.start_ns,
         }
     )
-    parts = _categories(run, rank) if len(steps) else {}
+    parts = categories(run, rank) if len(steps) else {}
     for name in CATEGORIES:
         found = parts.get(name)
         covered = 0
@@ -114,7 +120,8 @@ def _steps(run: Run, rank: int) -> pd.DataFrame:
     return table
 
 
-def _categories(run: Run, rank: int) -> dict[str, Intervals]:
+@lru_cache(maxsize=64)
+def categories(run: Run, rank: int) -> dict[str, Intervals]:
     """Disjoint sets of instants that cover all steps of a rank."""
     steps = run.steps(rank)
     rest = Intervals.of(steps.start_ns, steps.end_ns)
@@ -131,17 +138,11 @@ def _categories(run: Run, rank: int) -> dict[str, Intervals]:
 def _thread_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
     """Categories of a rank that computes on the host, in the order in which they claim."""
     thread = training_thread(run, rank)
-    phases = _phases(run, thread)
-    work, talk = operators(run, rank, thread.thread)
-    own = work.union(talk)
-    for helper in _autograd_threads(run, thread):
-        work = work.union(operators(run, rank, helper.thread)[0])
-    mine = calls(run)
-    mine = mine[mine["rank"] == rank]
-    called = in_calls(mine[mine["thread"] == thread.thread], run.duration_ns).union(talk)
-    work = work.subtraction(called)
+    phases = phases_of(run, thread)
+    work, called = _work_and_calls(run, thread)
     pending, transfer = _collectives(run, rank)
-    blocked = called.union(_gaps_ended_by_collectives(run, rank, own.union(work), phases))
+    waits = collective_waits(run, rank)
+    blocked = called.union(Intervals.of(waits["start_ns"], waits["end_ns"]))
     exposed = pending.union(called).intersection(blocked).subtraction(work)
     arrived = transfer.union(exposed.subtraction(pending))
     return [
@@ -154,7 +155,56 @@ def _thread_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
     ]
 
 
-_NOTHING = Intervals.of([], [])
+def _work_and_calls(run: Run, thread: Thread) -> tuple[Intervals, Intervals]:
+    """When operators compute for the training thread, and when it is in calls of collectives."""
+    work, talk = operators(run, thread.rank, thread.thread)
+    for helper in autograd_threads(run, thread):
+        work = work.union(operators(run, thread.rank, helper.thread)[0])
+    mine = calls(run)
+    mine = mine[(mine["rank"] == thread.rank) & (mine["thread"] == thread.thread)]
+    called = in_calls(mine, run.duration_ns).union(talk)
+    return work.subtraction(called), called
+
+
+@lru_cache(maxsize=64)
+def collective_waits(run: Run, rank: int) -> pd.DataFrame:
+    """When the training thread, without an operator, waits for a collective that was called before.
+
+    Columns start_ns, end_ns, call (label of the row of `calls`). A gap ends the wait where a
+    collective completes within it: in backward, where no Python runs, anywhere; elsewhere only just
+    before the next operator. A long gap of backward with a collective under way is a wait as well:
+    its completion may be noted late, by a thread that had no processor. Callers must not change it.
+    """
+    thread = training_thread(run, rank)
+    work, called = _work_and_calls(run, thread)
+    frame = calls(run)
+    frame = frame[frame["rank"] == rank]
+    frame = frame.assign(end_ns=_completed(frame, run.duration_ns)).sort_values("end_ns")
+    done, begun = frame["end_ns"].to_numpy(), np.sort(frame["start_ns"].to_numpy())
+    gaps = Intervals.of([0], [run.duration_ns]).subtraction(work.union(called))
+    if not len(done) or not len(gaps):
+        return pd.DataFrame({"start_ns": [], "end_ns": [], "call": []}, dtype="int64")
+    # A completion is noted by another thread, a little before or after the waiting one goes on.
+    complete = np.searchsorted(done, gaps.end + WAKE_NS, side="right")
+    last = np.maximum(complete - 1, 0)
+    until = np.where(complete > 0, np.minimum(done[last], gaps.end), gaps.start)
+    backward = phases_of(run, thread).get(schema.PhaseKind.backward.name, _NOTHING)
+    in_backward = backward.covered(gaps.start + 1) > backward.covered(gaps.start)
+    until = np.maximum(until, gaps.start)
+    ended = (until > gaps.start) & (in_backward | (gaps.end - until <= WAKE_NS))
+    pending = np.searchsorted(begun, gaps.end) > complete
+    late = in_backward & pending & (gaps.end - until >= MIN_GAP_NS)
+    chosen = last
+    for i in np.flatnonzero(late).tolist():  # the last to complete of those under way
+        chosen[i] = np.flatnonzero(frame["start_ns"].to_numpy() < gaps.end[i])[-1]
+    waits = ended | late
+    return pd.DataFrame(
+        {
+            "start_ns": gaps.start[waits],
+            "end_ns": np.where(late, gaps.end, until)[waits],
+            "call": frame.index.to_numpy()[chosen[waits]],
+        }
+    )
 
 
 def training_thread(run: Run, rank: int) -> Thread:
@@ -171,7 +221,7 @@ def training_thread(run: Run, rank: int) -> Thread:
     return threads[str(chosen.nunique().idxmax())] if len(chosen) else first
 
 
-def _autograd_threads(run: Run, training: Thread) -> list[Thread]:
+def autograd_threads(run: Run, training: Thread) -> list[Thread]:
     """Threads of the training process that Python did not start: autograd's are among them."""
     native = schema.ThreadKind.native.name
     return [
@@ -181,7 +231,7 @@ def _autograd_threads(run: Run, training: Thread) -> list[Thread]:
     ]
 
 
-def _phases(run: Run, thread: Thread) -> dict[str, Intervals]:
+def phases_of(run: Run, thread: Thread) -> dict[str, Intervals]:
     """When a thread is in a phase of each kind; of nested phases the innermost counts."""
     columns = ["start_ns", "duration_ns", "kind", "depth"]
     rows = run.events("phase", thread.rank, thread.thread, columns)
@@ -213,32 +263,11 @@ def _collectives(run: Run, rank: int) -> tuple[Intervals, Intervals]:
     return Intervals.of(start, end), Intervals.of(np.maximum(start, arrived), end)
 
 
-def _completed(frame: pd.DataFrame, run_end: int) -> np.ndarray:
+def _completed(frame: pd.DataFrame, run_end: int) -> Int64Array:
+    """When each call of `frame` was complete; one that never was, at the end of the run."""
     end = np.where(frame["done_ns"] >= 0, frame["done_ns"], frame["returned_ns"])
-    return np.where(end >= 0, end, run_end)
-
-
-def _gaps_ended_by_collectives(
-    run: Run, rank: int, active: Intervals, phases: Mapping[str, Intervals]
-) -> Intervals:
-    """When the training thread, without an operator, waits for a collective that was called before.
-
-    In backward every gap counts up to the completion of the last collective in it, since no Python
-    runs there; elsewhere only a gap that ends with a completion.
-    """
-    frame = calls(run)
-    frame = frame[frame["rank"] == rank]
-    done = np.sort(_completed(frame, run.duration_ns))
-    if not len(done):
-        return _NOTHING
-    gaps = Intervals.of([0], [run.duration_ns]).subtraction(active)
-    # A completion is noted by another thread, a little before or after the waiting one goes on.
-    last = np.searchsorted(done, gaps.end + _WAKE_NS, side="right") - 1
-    until = np.minimum(np.where(last >= 0, done[last], 0), gaps.end)
-    in_backward = phases.get(schema.PhaseKind.backward.name, _NOTHING)
-    begun = in_backward.covered(gaps.start + 1) > in_backward.covered(gaps.start)
-    waits = (until > gaps.start) & (begun | (gaps.end - until <= _WAKE_NS))
-    return Intervals.of(gaps.start[waits], until[waits])
+    found: Int64Array = np.where(end >= 0, end, run_end)
+    return found
 
 
 def _waits(run: Run, thread: Thread) -> Intervals:
@@ -252,9 +281,9 @@ def _waits(run: Run, thread: Thread) -> Intervals:
 class _Kernels:
     """All activities of a rank's device: int64 ns from the start of the run, by start."""
 
-    start: np.ndarray
-    end: np.ndarray
-    launched: np.ndarray  # -1: not known
+    start: Int64Array
+    end: Int64Array
+    launched: Int64Array  # -1: not known
 
 
 def _device_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
@@ -262,7 +291,7 @@ def _device_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
     device = device_time(run, rank)
     assert device is not None
     thread = training_thread(run, rank)
-    phases = _phases(run, thread)
+    phases = phases_of(run, thread)
     exposed = device.communication.subtraction(device.compute)
     _, transfer = _collectives(run, rank)
     pending, _ = _collectives(run, rank)
@@ -283,7 +312,7 @@ def _device_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
 def _kernels(run: Run, rank: int) -> _Kernels:
     kernel = schema.OpScope.kernel.name
     columns = ["start_ns", "duration_ns", "scope", "launch_ns"]
-    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    parts: list[tuple[Int64Array, Int64Array, Int64Array]] = []
     for piece in run.pieces("op", rank, columns=columns):
         chosen = having(piece["scope"], kernel.__eq__)
         start = piece["start_ns"].to_numpy()[chosen]

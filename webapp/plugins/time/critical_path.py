@@ -1,0 +1,428 @@
+"""The critical path of a step: one line back from its end, through all threads and ranks.
+
+A step of the job lasts from the end of the step before, on the rank that ended it last, to its own
+end on the rank that ends it last. From there the path goes back on the lane of that rank's training
+thread. Within work it stays; a wait it leaves for whoever ended it, at the instant it did so:
+
+    a collective         the last rank to arrive, at its arrival; from there on it is transfer
+    a synchronisation    the thread that released the lock, put the item, set the event or result
+    a join               the last event of the thread
+    a thread's start     the thread that started it
+    backward             the autograd thread that worked for it, and back
+
+Each instant of the step is on the path exactly once, so the path is as long as the step. A wait of
+which nothing in the recording says who ended it stays on its lane as `unexplained`.
+
+The walk is that of critical path analysis for message-passing programs (C.-Q. Yang and B. P.
+Miller, "Critical Path Analysis for the Execution of Parallel and Distributed Programs", 1988).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import ends_ns, to_frame
+from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.stack_frames import where_of
+from lanescope.webapp.plugins.collectives.communication import operators
+from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.plugins.collectives.slow_places import MIN_GAP_NS, around
+from lanescope.webapp.plugins.time.breakdown import (
+    autograd_threads,
+    collective_waits,
+    phases_of,
+    training_thread,
+)
+from lanescope.webapp.runs.intervals import Intervals, enclosing
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline.flows import HANDED
+
+TRANSFER = "exposed_communication"
+WAKE = "waiting_for_threads"
+UNEXPLAINED = "unexplained"
+
+COLUMNS = [
+    "rank",
+    "thread",
+    "start_ns",
+    "end_ns",
+    "duration_ns",
+    "category",
+    "name",
+    "module",
+    "where",
+]
+
+_KINDS = ("data", "forward", "backward", "optimizer")
+_CATEGORY = {"data": "data_loading"}
+_OPS = ["start_ns", "duration_ns", "name", "module", "stack", "depth"]
+
+
+class Lane(NamedTuple):
+    """A thread of a rank."""
+
+    rank: int
+    thread: str
+
+
+class Wait(NamedTuple):
+    """[start_ns, end_ns) on a lane. `waker` ended it at `woken_ns`; None: not known.
+
+    `name` is what was waited for; `category` that of the time from then to the end of the wait.
+    """
+
+    start_ns: int
+    end_ns: int
+    waker: Lane | None
+    woken_ns: int
+    name: str
+    category: str
+
+
+@dataclass(frozen=True)
+class Window:
+    """A step of the job, ns from the start of the run, and the rank that ends it last."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    last_rank: int
+
+
+def job_steps(run: Run) -> list[Window]:
+    """The steps of the job, one after another without gaps but for steps that were not recorded."""
+    ends: dict[int, tuple[int, int]] = {}
+    starts: dict[int, int] = {}
+    for rank in run.ranks:
+        steps = run.steps(rank)
+        for step, start, end in zip(
+            steps.index.tolist(), steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True
+        ):
+            ends[step] = max(ends.get(step, (end, rank)), (end, rank))
+            starts[step] = min(starts.get(step, start), start)
+    found = []
+    for step in sorted(ends):
+        end, rank = ends[step]
+        start = ends[step - 1][0] if step - 1 in ends else starts[step]
+        if start < end:
+            found.append(Window(step, start, end, rank))
+    return found
+
+
+def median_step(run: Run) -> int | None:
+    """The step of the job whose length is nearest to the median; None without any."""
+    steps = job_steps(run)
+    if not steps:
+        return None
+    length = np.array([one.end_ns - one.start_ns for one in steps])
+    return steps[int(np.argmin(np.abs(length - np.median(length))))].step
+
+
+@lru_cache(maxsize=64)
+def critical_path(run: Run, step: int | None = None) -> pd.DataFrame:
+    """The critical path of a step of the job, in order of time; by default of `median_step`.
+
+    One row per stretch of the same work: rank, thread, start_ns, end_ns (from the start of the
+    run), duration_ns, category (of `breakdown.CATEGORIES`, or `unexplained`), name (of the
+    operator, or of what was waited for), module, where (file.py:12; "" where no stack says). The
+    durations add up to the step. Callers must not change it.
+
+    Raises NotApplicable where the run has no such step.
+    """
+    chosen = median_step(run) if step is None else step
+    window = next((one for one in job_steps(run) if one.step == chosen), None)
+    if window is None:
+        raise NotApplicable("no training step was recorded" if step is None else f"no step {step}")
+    walk = _Walk(run, window)
+    rows = [row for stretch in reversed(list(walk.back())) for row in stretch]
+    path = pd.DataFrame(rows, columns=[name for name in COLUMNS if name != "duration_ns"])
+    path["duration_ns"] = path["end_ns"] - path["start_ns"]
+    return _merged(path[COLUMNS])
+
+
+def _merged(path: pd.DataFrame) -> pd.DataFrame:
+    """Neighbours that differ in their instants only, as one row."""
+    same = ["rank", "thread", "category", "name", "module", "where"]
+    number = (path[same] != path[same].shift()).any(axis=1).cumsum()
+    grouped = path.groupby(number, sort=False)
+    merged = grouped.first()
+    merged["end_ns"] = grouped["end_ns"].last()
+    merged["duration_ns"] = merged["end_ns"] - merged["start_ns"]
+    return merged[COLUMNS].reset_index(drop=True)
+
+
+def summed(path: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The path by some of its columns, longest first: these columns, duration_ns and share."""
+    table = path.groupby(by, sort=False)["duration_ns"].sum().reset_index()
+    table["share"] = table["duration_ns"] / max(int(path["duration_ns"].sum()), 1)
+    return table.sort_values("duration_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+_Row = tuple[int, str, int, int, str, str, str, str]
+
+
+def _while_waiting(wait: Wait, waker: Lane | None) -> str:
+    """Category of a wait that nothing on another lane explains."""
+    return UNEXPLAINED if waker is None else wait.category
+
+
+class _Walk:
+    """Goes back from the end of a step."""
+
+    def __init__(self, run: Run, window: Window) -> None:
+        self.run = run
+        self.window = window
+        self._lanes: dict[Lane, _LaneWork] = {}
+        self._waits: dict[Lane, list[Wait]] = {}
+        self._sync: dict[int, pd.DataFrame] = {}
+
+    def back(self) -> Iterator[list[_Row]]:
+        """Rows of each stretch of the path, the last stretch first."""
+        rank = self.window.last_rank
+        lane = Lane(rank, training_thread(self.run, rank).thread)
+        at, first = self.window.end_ns, self.window.start_ns
+        visited: set[Lane] = set()  # since `at` was earlier: two waits may name each other
+        while at > first:
+            wait = self._wait_before(lane, at)
+            if wait is None or wait.end_ns <= first:
+                yield self._work(lane, first, at)
+                return
+            if wait.end_ns < at:
+                yield self._work(lane, wait.end_ns, at)
+                at = wait.end_ns
+            begin = max(wait.start_ns, first)
+            waker = None if wait.waker in visited else wait.waker
+            # Clocks of two hosts may differ: whoever ended a wait did so before it ended.
+            woken = min(wait.woken_ns, at)
+            if waker is None or woken <= begin:
+                yield [(*lane, begin, at, _while_waiting(wait, waker), wait.name, "", "")]
+                at = begin
+                visited.clear()
+                continue
+            if woken < at:
+                yield [(*lane, woken, at, wait.category, wait.name, "", "")]
+                visited.clear()
+            visited.add(lane)
+            at, lane = woken, waker
+
+    def _work(self, lane: Lane, start: int, end: int) -> list[_Row]:
+        if lane not in self._lanes:
+            self._lanes[lane] = _LaneWork(self.run, lane, self.window)
+        return self._lanes[lane].rows(start, end)
+
+    def _wait_before(self, lane: Lane, at: int) -> Wait | None:
+        """The last wait that began before an instant."""
+        if lane not in self._waits:
+            found = sorted({*self._collective_waits(lane), *self._thread_waits(lane)})
+            self._waits[lane] = [one for one in found if one.end_ns > one.start_ns]
+        began = [one for one in self._waits[lane] if one.start_ns < at]
+        if not began:
+            return None
+        last = began[-1]
+        return last._replace(end_ns=min(last.end_ns, at))
+
+    # ---- collectives ----
+
+    def _collective_waits(self, lane: Lane) -> Iterator[Wait]:
+        run, window = self.run, self.window
+        if lane.thread != training_thread(run, lane.rank).thread:
+            return
+        frame = calls(run)
+        mine = frame[(frame["rank"] == lane.rank) & (frame["thread"] == lane.thread)]
+        inside = mine[~mine["asynchronous"] & (mine["returned_ns"] >= 0)]
+        spans = [
+            *zip(inside["start_ns"], inside["returned_ns"], inside.index, strict=True),
+            *collective_waits(run, lane.rank).itertuples(index=False, name=None),
+        ]
+        for start, end, label in spans:
+            if end > window.start_ns and start < window.end_ns:
+                call = frame.loc[label]
+                came = self._last_arrival(str(call["group"]), int(call["sequence"]))
+                waker, instant = came if came is not None else (lane, int(start))
+                yield Wait(int(start), int(end), waker, instant, str(call["name"]), TRANSFER)
+
+    def _last_arrival(self, group: str, sequence: int) -> tuple[Lane, int] | None:
+        came = _arrivals(self.run)
+        if (group, sequence) not in came.index:
+            return None
+        row = came.loc[(group, sequence)]
+        frame = calls(self.run)
+        own = frame[
+            (frame["rank"] == row["last_rank"])
+            & (frame["group"] == group)
+            & (frame["sequence"] == sequence)
+        ]
+        return Lane(int(row["last_rank"]), str(own["thread"].iloc[0])), int(row["last_ns"])
+
+    # ---- threads ----
+
+    def _thread_waits(self, lane: Lane) -> Iterator[Wait]:
+        frame = self._sync_of(lane.rank)
+        mine = frame[frame["thread"] == lane.thread]
+        near = mine[
+            (mine["end_ns"] > self.window.start_ns) & (mine["start_ns"] < self.window.end_ns)
+        ]
+        for row in near.itertuples():
+            if row.kind == schema.SyncKind.thread_join.name:
+                ends = frame[
+                    (frame["kind"] == schema.SyncKind.thread_end.name)
+                    & (frame["thread"] == row.peer)
+                ]
+                yield self._wait(lane, row, ends, "the end of a thread")
+            elif row.kind == schema.SyncKind.thread_begin.name:
+                starts = frame[
+                    (frame["kind"] == schema.SyncKind.thread_start.name)
+                    & (frame["peer"] == lane.thread)
+                ]
+                for start in starts.itertuples():
+                    parent = Lane(lane.rank, str(start.thread))
+                    sent = int(start.start_ns)
+                    yield Wait(sent - 1, int(row.start_ns), parent, sent, "its start", WAKE)
+            elif row.kind in _SENDERS and row.end_ns > row.start_ns:
+                sent = frame[
+                    (frame["kind"] == _SENDERS[row.kind])
+                    & (frame["object"] == row.object)
+                    & (frame["thread"] != lane.thread)
+                ]
+                yield self._wait(lane, row, sent, row.kind.replace("_", " "))
+        yield from self._backward_waits(lane)
+
+    def _wait(self, lane: Lane, row: object, senders: pd.DataFrame, name: str) -> Wait:
+        """A wait that the last of `senders` before its end has ended."""
+        start, end = int(row.start_ns), int(row.end_ns)  # type: ignore[attr-defined]
+        before = senders[senders["start_ns"] <= end]
+        if before.empty:
+            return Wait(start, end, None, start, name, WAKE)
+        last = before.loc[before["start_ns"].idxmax()]
+        return Wait(
+            start, end, Lane(lane.rank, str(last["thread"])), int(last["start_ns"]), name, WAKE
+        )
+
+    def _sync_of(self, rank: int) -> pd.DataFrame:
+        """Synchronisation events of a rank, in order of time."""
+        if rank not in self._sync:
+            columns = ["start_ns", "duration_ns", "kind", "object", "peer", "thread"]
+            frame = to_frame(self.run.events("sync", rank, columns=columns))
+            frame["end_ns"] = frame["start_ns"] + frame["duration_ns"].fillna(0).astype("int64")
+            self._sync[rank] = frame.sort_values("start_ns", kind="stable")
+        return self._sync[rank]
+
+    def _backward_waits(self, lane: Lane) -> Iterator[Wait]:
+        """backward() waits for the threads of autograd that do its work, and these for it."""
+        training = training_thread(self.run, lane.rank)
+        helpers = [Lane(lane.rank, one.thread) for one in autograd_threads(self.run, training)]
+        spans = phases_of(self.run, training).get("backward")
+        if spans is None:
+            return
+        spans = spans.clip(self.window.start_ns, self.window.end_ns)
+        if lane in helpers:
+            for start in spans.start.tolist():
+                began = Lane(lane.rank, training.thread)
+                yield Wait(start - 1, start, began, start, "backward", WAKE)
+        elif lane.thread == training.thread:
+            own = self._ops(lane)
+            for helper in helpers:
+                work = operators(self.run, *helper)[0]
+                busy = work.intersection(spans).subtraction(own)
+                for start, end in zip(busy.start.tolist(), busy.end.tolist(), strict=True):
+                    yield Wait(start, end, helper, end, "autograd thread", WAKE)
+
+    def _ops(self, lane: Lane) -> Intervals:
+        window = self.window.start_ns, self.window.end_ns
+        rows = self.run.events("op", *lane, ["start_ns", "duration_ns"], window=window)
+        return Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, self.run))
+
+
+_SENDERS: Mapping[str, str] = {came.name: sent.name for came, sent in HANDED.items()}
+
+
+@lru_cache(maxsize=4)
+def _arrivals(run: Run) -> pd.DataFrame:
+    """`skew.arrivals` by group and sequence number; empty where clocks were not compared."""
+    came = arrivals(run)
+    return (came if run.clock_calibrated else came.iloc[:0]).set_index(KEYS)
+
+
+class _LaneWork:
+    """What a thread does in a step: at each instant its innermost operator, or none."""
+
+    def __init__(self, run: Run, lane: Lane, window: Window) -> None:
+        self._run, self._lane = run, lane
+        # From a step before: a gap at the start of this one has its line from the last operator.
+        early = 2 * window.start_ns - window.end_ns
+        ops = run.events("op", *lane, _OPS, window=(early, window.end_ns))
+        self._start = ops["start_ns"].to_numpy()
+        self._end = end = ends_ns(ops, run)
+        depth = ops["depth"].to_numpy()
+        self._names = ops["name"].cast(pa.string()).to_pylist()
+        self._modules = ops["module"].cast(pa.string()).to_pylist()
+        self._stacks = ops["stack"].fill_null(-1).to_numpy()
+        self._where: dict[int, str] = {}
+        thread = next(one for one in run.threads if (one.rank, one.thread) == lane)
+        kinds = {name: span for name, span in phases_of(run, thread).items() if name in _KINDS}
+        edges = [self._start, end, *(e for s in kinds.values() for e in (s.start, s.end))]
+        inside = np.concatenate([*edges, [window.start_ns, window.end_ns]])
+        inside = inside[(inside >= window.start_ns) & (inside <= window.end_ns)]
+        self._edges = np.unique(inside)
+        begins = self._edges[:-1]
+        self._op = np.full(len(begins), -1)
+        for level in np.unique(depth):
+            rows = np.flatnonzero(depth == level)
+            found = enclosing(self._start[rows], end[rows], begins)
+            self._op = np.where(found >= 0, rows[found], self._op)
+        self._phase = np.full(len(begins), "", dtype=object)
+        for name, span in kinds.items():
+            self._phase[enclosing(span.start, span.end, begins) >= 0] = name
+
+    def rows(self, start: int, end: int) -> list[_Row]:
+        """The work of [start, end), cut where the innermost operator or the phase changes."""
+        low = int(np.searchsorted(self._edges, start, side="right")) - 1
+        high = int(np.searchsorted(self._edges, end, side="left"))
+        found: list[_Row] = []
+        for i in range(low, high):
+            begin, until = max(int(self._edges[i]), start), min(int(self._edges[i + 1]), end)
+            category, name, module, where = self._about(i, until - begin)
+            found.append((*self._lane, begin, until, category, name, module, where))
+        return found
+
+    def _about(self, i: int, length: int) -> tuple[str, str, str, str]:
+        """category, name, module and place of one piece."""
+        op, phase = int(self._op[i]), str(self._phase[i])
+        if op >= 0:
+            where = self._line(int(self._stacks[op]))
+            category = _CATEGORY.get(phase, phase or "other")
+            return category, self._names[op], self._modules[op] or "", where
+        if phase == "data":
+            return "data_loading", "fetching a batch", "", ""
+        where = self._around(i) if length >= MIN_GAP_NS else ""
+        return "python", "Python", "", where
+
+    def _around(self, i: int) -> str:
+        """The line of the program in which a gap between two operators begins."""
+        begin = self._edges[i]
+        known = self._stacks >= 0
+        before = np.flatnonzero(known & (self._start < begin))
+        after = np.flatnonzero(known & (self._start >= begin))
+        if not len(before) or not len(after):
+            return ""
+        ends = self._end[before]
+        sites = [
+            (int(self._stacks[op]), self._names[op], self._modules[op] or "")
+            for op in (before[np.argmax(ends)], after[0])
+        ]
+        first = around(self._run, self._lane.rank, sites[0], sites[1])[0]
+        return "" if first.startswith("operator ") else first
+
+    def _line(self, stack: int) -> str:
+        if stack not in self._where:
+            self._where[stack] = where_of(self._run, self._lane.rank, stack) or ""
+        return self._where[stack]
