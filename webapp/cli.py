@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "view": ("lanescope.webapp.commands.view:view", "Show a run in the browser."),
     "info": ("lanescope.webapp.commands.info:info", "Say what a run holds."),
     "check": ("lanescope.webapp.commands.check:check", "Check a run against the limits."),
+    "time": ("lanescope.webapp.commands.time:time", "Show where the time of a step goes."),
     "repeat": ("lanescope.webapp.commands.repeat:repeat", "Run a command again and again."),
     "diff": ("lanescope.webapp.commands.diff:diff", "Compare two runs."),
     "pack": ("lanescope.webapp.commands.pack:pack", "Put a run into one file."),

@@ -9,10 +9,13 @@ from dash import Dash, Input, Output, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.checks import Check, Report, number
+from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.links import step_bounds, timeline_address
 from lanescope.webapp.analysis.plugin import Figure, figures, load, metric
 from lanescope.webapp.plugins.overview import charts, ids, page_checks, page_recording
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, mean_steps
+from lanescope.webapp.plugins.time.critical_path import critical_path, job_step, summed
+from lanescope.webapp.plugins.time.what_if import ready_made
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import findings, widgets
@@ -174,12 +177,65 @@ def _shares(run: Run) -> list[Component]:
         if length and ns / length >= _MIN_SHARE
     ]
     return [
+        *_path(run),
         html.H2(
             ["Where a step goes ", html.Small(f"medians over steps, of {widgets.duration(length)}")]
         ),
         *rows,
         widgets.downloads("step_time"),
     ]
+
+
+MAX_PATH_ROWS = 4
+MAX_PREDICTIONS = 3
+
+
+def _path(run: Run) -> list[Component]:
+    """The critical path of a median step in a few rows, and what would shorten it."""
+    window = job_step(run, None)
+    path = summed(critical_path(run), ["category", "name", "rank", "where"]).head(MAX_PATH_ROWS)
+    most = float(path["duration_ns"].max())
+    rows = [
+        html.Div(
+            [
+                html.Span(
+                    [
+                        html.I(className=f"swatch {charts.TOKENS.get(row.category, 'other')}"),
+                        f"{row.name}, rank {row.rank} ",
+                        html.Code(row.where) if row.where else "",
+                    ]
+                ),
+                html.I(className="bar", style={"--share": f"{row.duration_ns / most:.4f}"}),
+                html.Span(widgets.duration(row.duration_ns), className="n"),
+                html.Span(units.share(row.share), className="n muted"),
+            ],
+            className=f"share {charts.TOKENS.get(row.category, 'other')}",
+        )
+        for row in path.itertuples()
+    ]
+    length = widgets.duration(window.end_ns - window.start_ns)
+    title = ["Critical path of a median step ", html.Small(f"step {window.step}, {length}")]
+    return [html.H2(title), *rows, *_what_would_help(run)]
+
+
+def _what_would_help(run: Run) -> list[Component]:
+    try:
+        predictions = ready_made(run)[:MAX_PREDICTIONS]
+    except NotApplicable as reason:
+        return [html.P(f"No prediction: {reason}.", className="muted")]
+    if not predictions:
+        return []
+    lines = [
+        html.Li(
+            [
+                f"{one.words}: ",
+                html.B(widgets.duration(one.step_ns)),
+                f" a step (×{one.speedup:.2f})",
+            ]
+        )
+        for one in predictions
+    ]
+    return [html.H3("What would help"), html.Ul(lines, className="help-list")]
 
 
 def _findings(context: Context, report: Report) -> list[Component]:

@@ -5,7 +5,8 @@ from lanescope.webapp.analysis.plugin import Figure, Plugin
 PLUGIN = Plugin(
     name="time",
     depends=("collectives",),
-    tables={"step_time": "breakdown:step_time"},
+    tables={"step_time": "breakdown:step_time", "critical_path": "critical_path:critical_path"},
+    functions={"what_if": "what_if:what_if"},
     figures=(
         Figure("Step time, median", "headlines:step_length", 10, "/timeline"),
         Figure("Waiting for other ranks", "headlines:waiting", 20, "/collectives", "waiting"),

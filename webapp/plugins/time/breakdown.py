@@ -179,30 +179,35 @@ def collective_waits(run: Run, rank: int) -> pd.DataFrame:
     work, called = _work_and_calls(run, thread)
     frame = calls(run)
     frame = frame[frame["rank"] == rank]
-    frame = frame.assign(end_ns=_completed(frame, run.duration_ns)).sort_values("end_ns")
-    done, begun = frame["end_ns"].to_numpy(), np.sort(frame["start_ns"].to_numpy())
     gaps = Intervals.of([0], [run.duration_ns]).subtraction(work.union(called))
-    if not len(done) or not len(gaps):
+    if frame.empty or not len(gaps):
         return pd.DataFrame({"start_ns": [], "end_ns": [], "call": []}, dtype="int64")
-    # A completion is noted by another thread, a little before or after the waiting one goes on.
-    complete = np.searchsorted(done, gaps.end + WAKE_NS, side="right")
-    last = np.maximum(complete - 1, 0)
-    until = np.where(complete > 0, np.minimum(done[last], gaps.end), gaps.start)
+    begun, done = frame["start_ns"].to_numpy(), _completed(frame, run.duration_ns)
+    came = _last_arrivals(run, frame)
     backward = phases_of(run, thread).get(schema.PhaseKind.backward.name, _NOTHING)
     in_backward = backward.covered(gaps.start + 1) > backward.covered(gaps.start)
-    until = np.maximum(until, gaps.start)
-    ended = (until > gaps.start) & (in_backward | (gaps.end - until <= WAKE_NS))
-    pending = np.searchsorted(begun, gaps.end) > complete
-    late = in_backward & pending & (gaps.end - until >= MIN_GAP_NS)
-    chosen = last
-    for i in np.flatnonzero(late).tolist():  # the last to complete of those under way
-        chosen[i] = np.flatnonzero(frame["start_ns"].to_numpy() < gaps.end[i])[-1]
-    waits = ended | late
+    # A completion is noted by another thread, a little before or after the waiting one goes on.
+    gap = np.maximum(np.searchsorted(gaps.start, done) - 1, 0)
+    until = np.minimum(done, gaps.end[gap])
+    ended = (done - gaps.end[gap] <= WAKE_NS) & (begun <= gaps.start[gap])
+    ended &= in_backward[gap] | (gaps.end[gap] - until <= WAKE_NS)
+    rows = {
+        int(g): (int(end), int(i))
+        for g, end, i in sorted(zip(gap[ended], until[ended], np.flatnonzero(ended), strict=True))
+    }
+    for g in np.flatnonzero(in_backward & (gaps.end - gaps.start >= MIN_GAP_NS)).tolist():
+        low, high = gaps.start[g], gaps.end[g]
+        if high - rows.get(g, (low, 0))[0] >= MIN_GAP_NS:
+            pending = np.flatnonzero((begun <= low) & (done > high) & (came <= high))
+            if len(pending):
+                rows[g] = int(high), int(pending[np.argmax(came[pending])])
+    chosen = np.array(sorted(rows), np.int64)
+    ends, which = np.array([rows[g] for g in chosen.tolist()], np.int64).reshape(-1, 2).T
     return pd.DataFrame(
         {
-            "start_ns": gaps.start[waits],
-            "end_ns": np.where(late, gaps.end, until)[waits],
-            "call": frame.index.to_numpy()[chosen[waits]],
+            "start_ns": gaps.start[chosen],
+            "end_ns": ends,
+            "call": frame.index.to_numpy()[which],
         }
     )
 
@@ -252,15 +257,20 @@ def _collectives(run: Run, rank: int) -> tuple[Intervals, Intervals]:
     ranks, or may have: who arrived last is known of calls in `arrivals` only."""
     frame = calls(run)
     frame = frame[frame["rank"] == rank]
-    came = arrivals(run)[[*KEYS, "last_ns"]] if run.clock_calibrated else None
-    if came is not None:
-        last = frame[KEYS].merge(came, on=KEYS, how="left")["last_ns"].to_numpy(float)
-    else:
-        last = np.full(len(frame), np.nan)
-    start = frame["start_ns"].to_numpy()
-    arrived = np.where(np.isnan(last), start, np.nan_to_num(last)).astype(np.int64)
+    start, arrived = frame["start_ns"].to_numpy(), _last_arrivals(run, frame)
     end = _completed(frame, run.duration_ns)
     return Intervals.of(start, end), Intervals.of(np.maximum(start, arrived), end)
+
+
+def _last_arrivals(run: Run, frame: pd.DataFrame) -> Int64Array:
+    """When the last rank came to each call of `frame`; where that is not known, its own start."""
+    own = frame["start_ns"].to_numpy()
+    if not run.clock_calibrated:
+        return own
+    came = arrivals(run)[[*KEYS, "last_ns"]]
+    last = frame[KEYS].merge(came, on=KEYS, how="left")["last_ns"].to_numpy(float)
+    found: Int64Array = np.where(np.isnan(last), own, np.nan_to_num(last)).astype(np.int64)
+    return found
 
 
 def _completed(frame: pd.DataFrame, run_end: int) -> Int64Array:

@@ -37,6 +37,7 @@ from lanescope.webapp.plugins.collectives.communication import operators
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.plugins.collectives.slow_places import MIN_GAP_NS, around
 from lanescope.webapp.plugins.time.breakdown import (
+    CATEGORIES,
     autograd_threads,
     collective_waits,
     phases_of,
@@ -49,6 +50,9 @@ from lanescope.webapp.timeline.flows import HANDED
 TRANSFER = "exposed_communication"
 WAKE = "waiting_for_threads"
 UNEXPLAINED = "unexplained"
+
+PATH_CATEGORIES: Mapping[str, str] = {**CATEGORIES, UNEXPLAINED: "unexplained wait"}
+"""Name -> what people read."""
 
 COLUMNS = [
     "rank",
@@ -127,6 +131,16 @@ def median_step(run: Run) -> int | None:
     return steps[int(np.argmin(np.abs(length - np.median(length))))].step
 
 
+def job_step(run: Run, step: int | None) -> Window:
+    """A step of the job, by default `median_step`. Raises NotApplicable where there is none."""
+    chosen = median_step(run) if step is None else step
+    found = next((one for one in job_steps(run) if one.step == chosen), None)
+    if found is None:
+        words = "no training step was recorded" if step is None else f"the run has no step {step}"
+        raise NotApplicable(words)
+    return found
+
+
 @lru_cache(maxsize=64)
 def critical_path(run: Run, step: int | None = None) -> pd.DataFrame:
     """The critical path of a step of the job, in order of time; by default of `median_step`.
@@ -138,11 +152,7 @@ def critical_path(run: Run, step: int | None = None) -> pd.DataFrame:
 
     Raises NotApplicable where the run has no such step.
     """
-    chosen = median_step(run) if step is None else step
-    window = next((one for one in job_steps(run) if one.step == chosen), None)
-    if window is None:
-        raise NotApplicable("no training step was recorded" if step is None else f"no step {step}")
-    walk = _Walk(run, window)
+    walk = _Walk(run, job_step(run, step))
     rows = [row for stretch in reversed(list(walk.back())) for row in stretch]
     path = pd.DataFrame(rows, columns=[name for name in COLUMNS if name != "duration_ns"])
     path["duration_ns"] = path["end_ns"] - path["start_ns"]
@@ -181,7 +191,7 @@ class _Walk:
     def __init__(self, run: Run, window: Window) -> None:
         self.run = run
         self.window = window
-        self._lanes: dict[Lane, _LaneWork] = {}
+        self._lanes: dict[Lane, LaneWork] = {}
         self._waits: dict[Lane, list[Wait]] = {}
         self._sync: dict[int, pd.DataFrame] = {}
 
@@ -216,7 +226,7 @@ class _Walk:
 
     def _work(self, lane: Lane, start: int, end: int) -> list[_Row]:
         if lane not in self._lanes:
-            self._lanes[lane] = _LaneWork(self.run, lane, self.window)
+            self._lanes[lane] = LaneWork(self.run, lane, self.window)
         return self._lanes[lane].rows(start, end)
 
     def _wait_before(self, lane: Lane, at: int) -> Wait | None:
@@ -352,7 +362,7 @@ def _arrivals(run: Run) -> pd.DataFrame:
     return (came if run.clock_calibrated else came.iloc[:0]).set_index(KEYS)
 
 
-class _LaneWork:
+class LaneWork:
     """What a thread does in a step: at each instant its innermost operator, or none."""
 
     def __init__(self, run: Run, lane: Lane, window: Window) -> None:
