@@ -73,7 +73,6 @@ def _summary(run: Run, step: int | None, predictions: list[Prediction]) -> dict[
     table = step_time(run)
     chosen = table if step is None else table[table["step"] == step]
     path = summed(critical_path(run, step), _BY)
-    path["where"] = path["where"].replace("", None)
     return {
         "steps": [
             {
@@ -84,7 +83,10 @@ def _summary(run: Run, step: int | None, predictions: list[Prediction]) -> dict[
             }
             for row in chosen.to_dict("records")
         ],
-        "critical_path": path[[*_BY, "duration_ns"]].to_dict("records"),
+        "critical_path": [
+            {**row, "where": row["where"] or None}
+            for row in path[[*_BY, "duration_ns"]].to_dict("records")
+        ],
         "what_if": [
             {"spec": one.spec, "step_ns": one.step_ns, "speedup": one.speedup}
             for one in predictions

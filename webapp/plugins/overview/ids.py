@@ -3,5 +3,5 @@
 EXAMINED = "overview-examined"
 FIGURES = "overview-figures"
 STEPS = "overview-steps"
-SHARES = "overview-shares"
+PATH = "overview-path"
 TIME = "overview-time"

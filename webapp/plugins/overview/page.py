@@ -12,9 +12,10 @@ from lanescope.webapp.analysis.checks import Check, Report, number
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.links import step_bounds, timeline_address
 from lanescope.webapp.analysis.plugin import Figure, figures, load, metric
-from lanescope.webapp.plugins.overview import charts, ids, page_checks, page_recording
-from lanescope.webapp.plugins.time.breakdown import CATEGORIES, mean_steps
-from lanescope.webapp.plugins.time.critical_path import critical_path, job_step, summed
+from lanescope.webapp.plugins.overview import ids, page_checks, page_recording
+from lanescope.webapp.plugins.time import charts
+from lanescope.webapp.plugins.time.breakdown import mean_steps
+from lanescope.webapp.plugins.time.critical_path import critical_path, job_step, median_step, summed
 from lanescope.webapp.plugins.time.what_if import ready_made
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -28,9 +29,6 @@ MAX_FIGURES = 6
 
 _MAX_NAMES = 200
 """Characters of the names of imported files."""
-
-_MIN_SHARE = 0.005
-"""Categories that take less of a step are left to the tables."""
 
 
 def layout(context: Context) -> Component:
@@ -55,7 +53,7 @@ def layout(context: Context) -> Component:
                     ],
                     className="panel",
                 ),
-                html.Section(id=ids.SHARES, className="panel"),
+                html.Section(id=ids.PATH, className="panel"),
             ],
             id=ids.TIME,
             className="split",
@@ -98,9 +96,9 @@ def register(app: Dash, context: Context) -> None:
         steps = mean_steps(run)
         return charts.step_bars(steps, theme or "light"), steps.empty
 
-    @app.callback(Output(ids.SHARES, "children"), Input(ids.SHARES, "id"))
-    def show_shares(_: str) -> list[Component]:
-        return _shares(run)
+    @app.callback(Output(ids.PATH, "children"), Input(ids.PATH, "id"))
+    def show_path(_: str) -> list[Component]:
+        return _path(run)
 
     @app.callback(Output(ids.EXAMINED, "children"), Input(ids.EXAMINED, "id"))
     def examine(_: str) -> list[Component]:
@@ -155,43 +153,14 @@ def _card(figure: Figure, found: Any) -> Component:
     )
 
 
-def _shares(run: Run) -> list[Component]:
-    """Where a median step goes, the largest category first."""
-    steps = mean_steps(run)
-    if steps.empty:
-        return []
-    length = float(steps["duration_ns"].median())
-    spent = {name: float(steps[f"{name}_ns"].median()) for name in CATEGORIES}
-    most = max(spent.values())
-    rows = [
-        html.Div(
-            [
-                html.Span([html.I(className=f"swatch {charts.TOKENS[name]}"), CATEGORIES[name]]),
-                html.I(className="bar", style={"--share": f"{ns / most:.4f}"}),
-                html.Span(widgets.duration(ns), className="n"),
-                html.Span(units.share(ns / length), className="n muted"),
-            ],
-            className=f"share {charts.TOKENS[name]}",
-        )
-        for name, ns in sorted(spent.items(), key=lambda item: -item[1])
-        if length and ns / length >= _MIN_SHARE
-    ]
-    return [
-        *_path(run),
-        html.H2(
-            ["Where a step goes ", html.Small(f"medians over steps, of {widgets.duration(length)}")]
-        ),
-        *rows,
-        widgets.downloads("step_time"),
-    ]
-
-
-MAX_PATH_ROWS = 4
+MAX_PATH_ROWS = 6
 MAX_PREDICTIONS = 3
 
 
 def _path(run: Run) -> list[Component]:
     """The critical path of a median step in a few rows, and what would shorten it."""
+    if median_step(run) is None:
+        return []
     window = job_step(run, None)
     path = summed(critical_path(run), ["category", "name", "rank", "where"]).head(MAX_PATH_ROWS)
     most = float(path["duration_ns"].max())
@@ -200,22 +169,27 @@ def _path(run: Run) -> list[Component]:
             [
                 html.Span(
                     [
-                        html.I(className=f"swatch {charts.TOKENS.get(row.category, 'other')}"),
-                        f"{row.name}, rank {row.rank} ",
-                        html.Code(row.where) if row.where else "",
+                        html.I(className=f"swatch {charts.TOKENS[row.category]}"),
+                        *([html.Code(row.where), " "] if row.where else []),
+                        f"{row.name}, rank {row.rank}",
                     ]
                 ),
                 html.I(className="bar", style={"--share": f"{row.duration_ns / most:.4f}"}),
                 html.Span(widgets.duration(row.duration_ns), className="n"),
                 html.Span(units.share(row.share), className="n muted"),
             ],
-            className=f"share {charts.TOKENS.get(row.category, 'other')}",
+            className=f"share {charts.TOKENS[row.category]}",
         )
         for row in path.itertuples()
     ]
     length = widgets.duration(window.end_ns - window.start_ns)
     title = ["Critical path of a median step ", html.Small(f"step {window.step}, {length}")]
-    return [html.H2(title), *rows, *_what_would_help(run)]
+    return [
+        html.H2(title),
+        *rows,
+        *_what_would_help(run),
+        html.P(dcc.Link("Open Time →", href="/time")),
+    ]
 
 
 def _what_would_help(run: Run) -> list[Component]:

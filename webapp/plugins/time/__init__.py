@@ -1,22 +1,23 @@
 """Breaks down where the time of each step goes."""
 
-from lanescope.webapp.analysis.plugin import Figure, Plugin
+from lanescope.webapp.analysis.plugin import Figure, Page, Plugin
 
 PLUGIN = Plugin(
     name="time",
     depends=("collectives",),
     tables={"step_time": "breakdown:step_time", "critical_path": "critical_path:critical_path"},
+    pages=(Page("time", "Time", order=8, height=1100),),
     functions={"what_if": "what_if:what_if"},
     figures=(
-        Figure("Step time, median", "headlines:step_length", 10, "/timeline"),
+        Figure("Step time, median", "headlines:step_length", 10, "/time"),
         Figure("Waiting for other ranks", "headlines:waiting", 20, "/collectives", "waiting"),
         Figure(
             "Exposed communication", "headlines:communication", 30, "/collectives", "collective"
         ),
-        Figure("Data loading", "headlines:data_loading", 40, "/timeline", "data"),
-        Figure("Python between operators", "headlines:python", 70, "/timeline", "python"),
-        Figure("Backward", "headlines:backward", 80, "/timeline", "backward"),
-        Figure("Forward", "headlines:forward", 90, "/timeline", "forward"),
-        Figure("Optimizer", "headlines:optimizer", 100, "/timeline", "optimizer"),
+        Figure("Data loading", "headlines:data_loading", 40, "/time", "data"),
+        Figure("Python between operators", "headlines:python", 70, "/time", "python"),
+        Figure("Backward", "headlines:backward", 80, "/time", "backward"),
+        Figure("Forward", "headlines:forward", 90, "/time", "forward"),
+        Figure("Optimizer", "headlines:optimizer", 100, "/time", "optimizer"),
     ),
 )

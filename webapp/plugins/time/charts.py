@@ -1,0 +1,219 @@
+"""Figures about time: steps by category, the critical path on its lanes, a category by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from lanescope.webapp.plugins.time.breakdown import CATEGORIES
+from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES, Window
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.intervals import Intervals
+from lanescope.webapp.ui.charts import colour_bar, escaped, nothing
+from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.theme import step_axis, template
+
+MAX_TIMES_MEDIAN = 3.0
+"""A bar longer than this, as the first step's often is, is cut off and its length written on it:
+else no other could be read."""
+
+MIN_SHARE = 0.002
+"""Of all steps together; categories below are not drawn."""
+
+MAX_BARS = 150
+"""Bars that can still be told apart and clicked; of more steps, neighbours share one."""
+
+BINS = 700
+"""Parts of a step, of a pixel or two each, in which the category with the most time is drawn."""
+
+TOKENS = {
+    "data_loading": "data",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "compute": "other",
+    "exposed_communication": "collective",
+    "waiting_for_ranks": "waiting",
+    "waiting_for_threads": "blocked",
+    "copy": "copy",
+    "launch": "launch",
+    "host_bound": "idle",
+    "python": "python",
+    "other": "other",
+    "unexplained": "idle",
+}
+"""Category of time -> the token of its colour."""
+
+PALE = 0.35
+"""Opacity of what is not on the critical path."""
+
+
+def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Stacked bars of `breakdown.mean_steps`, ms; a click gets the first and last step of a bar."""
+    if steps.empty:
+        return nothing("no training step was recorded")
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    per_bar = max(1, -(-len(steps) // MAX_BARS))
+    bars = steps.groupby(np.arange(len(steps)) // per_bar)
+    means, first, last = bars.mean(), bars["step"].first(), bars["step"].last()
+    named = [
+        f"step {a}" if a == b else f"steps {a} to {b}" for a, b in zip(first, last, strict=True)
+    ]
+    customdata = list(zip(first.tolist(), last.tolist(), named, strict=True))
+    colours = tokens()[theme]
+    lengths = means["duration_ns"] * 1e-6
+    top = 1.1 * float(lengths[lengths <= MAX_TIMES_MEDIAN * lengths.median()].max())
+    for name, title in CATEGORIES.items():
+        values = means[f"{name}_ns"] * 1e-6
+        if values.sum() <= MIN_SHARE * lengths.sum():
+            continue
+        figure.add_bar(
+            x=first.tolist(),
+            y=values.tolist(),
+            name=title,
+            width=per_bar * 0.86,
+            marker={"color": colours[TOKENS[name]], "line": {"width": 0}},
+            customdata=customdata,
+            hovertemplate=f"<b>{title}</b> %{{y:.4~g}} ms<br>%{{customdata[2]}}<extra></extra>",
+        )
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal", "y": 1.12})
+    figure.update_xaxes(step_axis(steps["step"].tolist()))
+    figure.update_yaxes(title_text="step time, ms", range=[0, top])
+    for step, length in zip(first.tolist(), lengths.tolist(), strict=True):
+        if length > top:
+            figure.add_annotation(
+                x=step,
+                y=top,
+                text=f"↑ {units.duration(length * 1e6)}",
+                showarrow=False,
+                xanchor="left",
+                yanchor="bottom",
+                font={"size": 11, "color": colours["muted"]},
+            )
+    return figure
+
+
+def path_lanes(
+    path: pd.DataFrame,
+    window: Window,
+    lanes: Mapping[int, Mapping[str, Intervals]],
+    names: Mapping[tuple[int, str], str],
+    theme: Theme,
+) -> go.Figure:
+    """The critical path over the training threads of the ranks, and other threads that are on it.
+
+    `lanes` has the categories of each rank, `names` what to call each lane. A click gets the start
+    and end of a piece, ns.
+    """
+    rows = dict.fromkeys(names)
+    colours = tokens()[theme]
+    figure = go.Figure(layout={"template": template(theme), "uirevision": f"step {window.step}"})
+    edges = np.linspace(window.start_ns, window.end_ns, BINS + 1).astype(np.int64)
+    first = {rank: lane for lane in reversed(rows) for rank in [lane[0]]}
+    for rank, parts in lanes.items():
+        spent = {name: np.diff(found.covered(edges)) for name, found in parts.items()}
+        pieces = _pieces(spent, edges)
+        _bars(figure, pieces, names[first[rank]], window, colours, PALE)
+    for lane in rows:
+        mine = path[(path["rank"] == lane[0]) & (path["thread"] == lane[1])]
+        spent = {
+            str(name): np.diff(Intervals.of(part["start_ns"], part["end_ns"]).covered(edges))
+            for name, part in mine.groupby("category")
+        }
+        if spent:
+            _bars(figure, _pieces(spent, edges), names[lane], window, colours, 1.0)
+    changes = path[["rank", "thread"]].ne(path[["rank", "thread"]].shift()).any(axis=1)
+    x: list[float] = []
+    y: list[str] = []
+    starts = path.loc[changes, ["rank", "thread", "start_ns"]].itertuples(index=False)
+    for rank, thread, start in starts:
+        if y:
+            x.append((start - window.start_ns) * 1e-6)
+            y.append(y[-1])
+        x.append((start - window.start_ns) * 1e-6)
+        y.append(names[rank, thread])
+    x.append((window.end_ns - window.start_ns) * 1e-6)
+    y.append(y[-1])
+    figure.add_scatter(
+        x=x,
+        y=y,
+        mode="lines",
+        line={"color": colours["bad"], "width": 2},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    figure.update_layout(barmode="overlay", bargap=0.35, showlegend=False)
+    figure.update_xaxes(title_text="ms from the start of the step", rangemode="tozero")
+    figure.update_yaxes(
+        autorange="reversed",
+        type="category",
+        categoryorder="array",
+        categoryarray=list(names.values()),
+    )
+    return figure
+
+
+_Piece = tuple[str, int, int]  # category, start, end
+
+
+def _pieces(spent: Mapping[str, np.ndarray], edges: np.ndarray) -> list[_Piece]:
+    """Runs of neighbouring bins with the same category, ns; bins without any are left out."""
+    kinds = list(spent)
+    table = np.array([spent[name] for name in kinds])
+    best = np.where(table.max(axis=0) > 0, table.argmax(axis=0), -1)
+    cuts = np.flatnonzero(np.diff(best)) + 1
+    begins, ends = [0, *cuts.tolist()], [*cuts.tolist(), len(best)]
+    return [
+        (kinds[best[a]], int(edges[a]), int(edges[b]))
+        for a, b in zip(begins, ends, strict=True)
+        if best[a] >= 0
+    ]
+
+
+def _bars(
+    figure: go.Figure,
+    pieces: list[_Piece],
+    lane: str,
+    window: Window,
+    colours: Mapping[str, str],
+    opacity: float,
+) -> None:
+    titles = [PATH_CATEGORIES[name] for name, _, _ in pieces]
+    about = [
+        (start, end, f"{title}, {units.duration(end - start)}")
+        for title, (_, start, end) in zip(titles, pieces, strict=True)
+    ]
+    figure.add_bar(
+        base=[(start - window.start_ns) * 1e-6 for _, start, _ in pieces],
+        x=[(end - start) * 1e-6 for _, start, end in pieces],
+        y=[lane] * len(pieces),
+        orientation="h",
+        marker={"color": [colours[TOKENS[n]] for n, _, _ in pieces], "line": {"width": 0}},
+        opacity=opacity,
+        customdata=about,
+        hovertemplate=f"<b>{escaped(lane)}</b><br>%{{customdata[2]}}<extra></extra>",
+    )
+
+
+def category_heat(table: pd.DataFrame, category: str, theme: Theme) -> go.Figure:
+    """Share of a category in each step of each rank: the rows of `breakdown.step_time`."""
+    shares = table.assign(share=table[f"{category}_ns"] / table["duration_ns"].clip(lower=1) * 100)
+    grid = shares.pivot(index="rank", columns="step", values="share")
+    if grid.empty:
+        return nothing("no training step was recorded")
+    figure = go.Figure(layout={"template": template(theme), "uirevision": category})
+    figure.add_heatmap(
+        x=grid.columns.tolist(),
+        y=[f"rank {rank}" for rank in grid.index],
+        z=grid.to_numpy().tolist(),
+        zmin=0,
+        colorscale="Cividis" if theme == "dark" else "Cividis_r",
+        colorbar=colour_bar("% of the step"),
+        hovertemplate=f"%{{y}}, step %{{x}}<br>{CATEGORIES[category]} %{{z:.3~g}} %<extra></extra>",
+    )
+    figure.update_xaxes(step_axis(grid.columns.tolist()))
+    figure.update_yaxes(autorange="reversed", type="category")
+    return figure

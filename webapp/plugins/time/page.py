@@ -1,0 +1,271 @@
+"""Where a step goes, what limits it, what would help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash.development.base_component import Component
+
+from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.plugins.time import charts, ids
+from lanescope.webapp.plugins.time.breakdown import (
+    CATEGORIES,
+    categories,
+    mean_steps,
+    step_time,
+    training_thread,
+)
+from lanescope.webapp.plugins.time.critical_path import (
+    PATH_CATEGORIES,
+    UNEXPLAINED,
+    critical_path,
+    job_step,
+    job_steps,
+    median_step,
+    summed,
+)
+from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context
+
+MAX_ROWS = 12
+MAX_LANES = 24
+"""Lanes of the path's chart: of more ranks, those on the path and the first others."""
+
+
+def layout(context: Context) -> Component:
+    """The chosen step's critical path, what is on it, predictions, and all steps."""
+    run = context.run
+    step = median_step(run)
+    if step is None:
+        return widgets.page(
+            "Time",
+            "Where a step goes, what limits it, and what would help.",
+            widgets.empty(
+                "This run holds no training step.",
+                "A step ends with ",
+                html.Code("optimizer.step()"),
+                ", or with ",
+                html.Code("lanescope.step()"),
+                " in the program.",
+            ),
+        )
+    spent = mean_steps(run)
+    shown = [name for name in CATEGORIES if spent[f"{name}_ns"].any()]
+    largest = max(shown, key=lambda name: float(spent[f"{name}_ns"].sum()))
+    options = [{"label": CATEGORIES[name], "value": name} for name in shown]
+    return widgets.page(
+        "Time",
+        "Where a step goes, what limits it, and what would help.",
+        widgets.controls(
+            html.Label("step", htmlFor=ids.STEP),
+            html.Button("◂", id=ids.EARLIER, title="Earlier step (←)", className="icon-button"),
+            dcc.Input(id=ids.STEP, type="number", value=step, debounce=True, className="step-box"),
+            html.Button("▸", id=ids.LATER, title="Later step (→)", className="icon-button"),
+            html.Span(id=ids.ABOUT, className="muted"),
+        ),
+        html.Section(
+            [
+                html.H2(
+                    [
+                        "Critical path ",
+                        html.Small(
+                            "one line through all ranks and threads, as long as the step · click "
+                            "a piece to open it on the timeline"
+                        ),
+                    ]
+                ),
+                widgets.graph(ids.PATH, height=120 + 30 * min(len(run.ranks), MAX_LANES)),
+            ],
+            className="panel",
+        ),
+        html.Div(
+            [
+                html.Section(
+                    [html.H2("On the path"), html.Div(id=ids.TABLE, className="wide-table")],
+                    className="panel",
+                ),
+                html.Section(
+                    [
+                        html.H2(["What if ", html.Small("predicted length of the step")]),
+                        html.Div(id=ids.PREDICTIONS),
+                        widgets.controls(
+                            html.Label("your own", htmlFor=ids.SPEC),
+                            dcc.Input(
+                                id=ids.SPEC,
+                                placeholder="op=aten::mm*:x0.5",
+                                className="find-box",
+                            ),
+                            html.Button("Predict", id=ids.PREDICT, className="run"),
+                        ),
+                    ],
+                    className="panel",
+                ),
+            ],
+            className="split",
+        ),
+        html.Section(
+            [
+                html.H2(["All steps ", html.Small("share of each step · click for that step")]),
+                widgets.controls(widgets.choice("category", ids.CATEGORY, options, largest)),
+                widgets.graph(ids.HEAT, height=110 + 22 * min(len(run.ranks), 16)),
+            ],
+            className="panel",
+        ),
+        widgets.downloads("step_time", "critical_path"),
+    )
+
+
+def register(app: Dash, context: Context) -> None:
+    """Everything follows the chosen step."""
+    run = context.run
+
+    @app.callback(
+        Output(ids.STEP, "value"),
+        Input(ids.EARLIER, "n_clicks"),
+        Input(ids.LATER, "n_clicks"),
+        Input(ids.HEAT, "clickData"),
+        State(ids.STEP, "value"),
+        prevent_initial_call=True,
+    )
+    def move(_: int | None, __: int | None, click: dict[str, Any] | None, step: int | None) -> Any:
+        known = [one.step for one in job_steps(run)]
+        if ctx.triggered_id == ids.HEAT:
+            point = (click or {}).get("points", [{}])[0]
+            return int(point["x"]) if "x" in point else no_update
+        if step not in known:
+            return median_step(run)
+        at = known.index(step) + (1 if ctx.triggered_id == ids.LATER else -1)
+        return known[min(max(at, 0), len(known) - 1)]
+
+    @app.callback(
+        Output(ids.PATH, "figure"),
+        Output(ids.TABLE, "children"),
+        Output(ids.ABOUT, "children"),
+        Input(ids.STEP, "value"),
+        Input(frame_ids.THEME, "data"),
+    )
+    def show(step: int | None, theme: Theme | None) -> tuple[go.Figure, Any, str]:
+        try:
+            return _shown(run, step, theme or "light")
+        except NotApplicable as reason:
+            return charts.nothing(str(reason)), [], ""
+
+    @app.callback(
+        Output(ids.PREDICTIONS, "children"),
+        Input(ids.STEP, "value"),
+        Input(ids.PREDICT, "n_clicks"),
+        Input(ids.SPEC, "n_submit"),
+        State(ids.SPEC, "value"),
+    )
+    def predict(step: int | None, _: int | None, __: int | None, spec: str | None) -> Any:
+        return _predictions(run, step, spec or "")
+
+    @app.callback(
+        Output(ids.HEAT, "figure"), Input(ids.CATEGORY, "value"), Input(frame_ids.THEME, "data")
+    )
+    def heat(category: str, theme: Theme | None) -> go.Figure:
+        name = category if category in CATEGORIES else next(iter(CATEGORIES))
+        return charts.category_heat(step_time(run), name, theme or "light")
+
+    @app.callback(
+        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
+        Input(ids.PATH, "clickData"),
+        prevent_initial_call=True,
+    )
+    def follow(click: dict[str, Any] | None) -> Any:
+        point = (click or {}).get("points", [{}])[0]
+        if "customdata" not in point:
+            return no_update
+        start, end = (int(one) for one in point["customdata"][:2])
+        return timeline_address(start, end, run.duration_ns)
+
+
+def _shown(run: Run, step: int | None, theme: Theme) -> tuple[go.Figure, Component, str]:
+    """The chart, the table and a line about a step."""
+    window = job_step(run, step)
+    path = critical_path(run, step)
+    first = {rank: (rank, training_thread(run, rank).thread) for rank in run.ranks}
+    on_path = [*dict.fromkeys(zip(path["rank"], path["thread"], strict=True))]
+    lanes = [*first.values()][:MAX_LANES]
+    lanes += [lane for lane in on_path if lane not in lanes]
+    lanes.sort(key=lambda lane: (lane[0], lane != first[lane[0]]))
+    known = widgets.thread_names(run)
+    names = {
+        lane: f"rank {lane[0]}" + ("" if lane == first[lane[0]] else f" · {known[lane]}")
+        for lane in lanes
+    }
+    drawn = {rank: categories(run, rank) for rank in run.ranks if first[rank] in names}
+    figure = charts.path_lanes(path, window, drawn, names, theme)
+    unexplained = int(path.loc[path["category"] == UNEXPLAINED, "duration_ns"].sum())
+    about = widgets.duration(window.end_ns - window.start_ns)
+    about += ", of median length" if window.step == median_step(run) else ""
+    about += f" · {widgets.duration(unexplained)} unexplained" if unexplained else ""
+    return figure, _table(run, path), about
+
+
+def _table(run: Run, path: Any) -> Component:
+    rows = []
+    keys = ["category", "name", "rank", "thread", "where"]
+    for row in summed(path, keys).head(MAX_ROWS).itertuples():
+        same = path[(path[keys] == [getattr(row, key) for key in keys]).all(axis=1)]
+        longest = same.loc[same["duration_ns"].idxmax()]
+        start, end = int(longest["start_ns"]), int(longest["end_ns"])
+        lane = (thread_lane(int(row.rank), str(row.thread)), start)
+        address = timeline_address(start, end, run.duration_ns, at=lane)
+        rows.append(
+            (
+                html.Span(
+                    [
+                        html.I(className=f"swatch {charts.TOKENS[row.category]}"),
+                        PATH_CATEGORIES[row.category],
+                    ]
+                ),
+                row.name,
+                str(row.rank),
+                html.Code(row.where) if row.where else "",
+                units.number(row.duration_ns * 1e-6),
+                units.share(row.share),
+                dcc.Link("Show", href=address),
+            )
+        )
+    heads = ("category", "what", "rank", "where", "ms", "share", "")
+    return widgets.plain_table(heads, rows, (2, 4, 5))
+
+
+def _predictions(run: Run, step: int | None, spec: str) -> list[Component]:
+    """Rows of bars, one's own first; why there are none."""
+    made: list[Component] = []
+    found: list[Prediction] = []
+    if spec.strip():
+        try:
+            found += what_if(run, [spec.strip()], step)
+        except (ValueError, NotApplicable) as error:
+            made.append(widgets.note(f"{error}.", "warn"))
+    try:
+        found += ready_made(run, step)
+    except NotApplicable as reason:
+        return [*made, html.P(f"No prediction: {reason}.", className="muted")]
+    if not found:
+        return [*made, html.P("No ready-made change gains 2 % or more.", className="muted")]
+    most = max(one.step_ns for one in found)
+    rows = [
+        html.Div(
+            [
+                html.Span(one.words, title=one.spec),
+                html.I(className="bar", style={"--share": f"{one.step_ns / most:.4f}"}),
+                html.Span(widgets.duration(one.step_ns), className="n"),
+                html.B(f"×{one.speedup:.2f}", className="n good" if one.speedup > 1 else "n"),
+            ],
+            className="share prediction",
+        )
+        for one in found
+    ]
+    return [*made, *rows]
