@@ -1,8 +1,6 @@
 """Ids of the page's components: callbacks, scripts and tests name the same ones."""
 
 STEP = "time-step"
-EARLIER = "time-earlier"
-LATER = "time-later"
 ABOUT = "time-about"
 PATH = "time-path"
 TABLE = "time-path-table"

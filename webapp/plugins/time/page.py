@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import NotApplicable
@@ -57,6 +57,7 @@ def layout(context: Context) -> Component:
                 " in the program.",
             ),
         )
+    known = [one.step for one in job_steps(run)]
     spent = mean_steps(run)
     shown = [name for name in CATEGORIES if spent[f"{name}_ns"].any()]
     largest = max(shown, key=lambda name: float(spent[f"{name}_ns"].sum()))
@@ -66,9 +67,15 @@ def layout(context: Context) -> Component:
         "Where a step goes, what limits it, and what would help.",
         widgets.controls(
             html.Label("step", htmlFor=ids.STEP),
-            html.Button("◂", id=ids.EARLIER, title="Earlier step (←)", className="icon-button"),
-            dcc.Input(id=ids.STEP, type="number", value=step, debounce=True, className="step-box"),
-            html.Button("▸", id=ids.LATER, title="Later step (→)", className="icon-button"),
+            dcc.Input(
+                id=ids.STEP,
+                type="number",
+                value=step,
+                min=known[0],
+                max=known[-1],
+                step=1,
+                className="step-box",
+            ),
             html.Span(id=ids.ABOUT, className="muted"),
         ),
         html.Section(
@@ -128,22 +135,11 @@ def register(app: Dash, context: Context) -> None:
     run = context.run
 
     @app.callback(
-        Output(ids.STEP, "value"),
-        Input(ids.EARLIER, "n_clicks"),
-        Input(ids.LATER, "n_clicks"),
-        Input(ids.HEAT, "clickData"),
-        State(ids.STEP, "value"),
-        prevent_initial_call=True,
+        Output(ids.STEP, "value"), Input(ids.HEAT, "clickData"), prevent_initial_call=True
     )
-    def move(_: int | None, __: int | None, click: dict[str, Any] | None, step: int | None) -> Any:
-        known = [one.step for one in job_steps(run)]
-        if ctx.triggered_id == ids.HEAT:
-            point = (click or {}).get("points", [{}])[0]
-            return int(point["x"]) if "x" in point else no_update
-        if step not in known:
-            return median_step(run)
-        at = known.index(step) + (1 if ctx.triggered_id == ids.LATER else -1)
-        return known[min(max(at, 0), len(known) - 1)]
+    def choose(click: dict[str, Any] | None) -> Any:
+        point = (click or {}).get("points", [{}])[0]
+        return int(point["x"]) if "x" in point else no_update
 
     @app.callback(
         Output(ids.PATH, "figure"),
