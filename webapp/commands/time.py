@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import click
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +14,7 @@ from rich.text import Text
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.plugins.time.critical_path import (
+    COLUMNS,
     PATH_CATEGORIES,
     critical_path,
     job_step,
@@ -20,10 +22,14 @@ from lanescope.webapp.plugins.time.critical_path import (
 )
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
 
 SHOWN = 12
 """Rows of the critical path that people get to see; the JSON has all."""
+
+MAX_RANKS = 8
+"""Columns of the table of categories; the JSON has all ranks."""
 
 _BY = ["category", "name", "rank", "thread", "where"]
 
@@ -53,7 +59,7 @@ def time(run: str, step: int | None, specs: tuple[str, ...], as_json: bool) -> N
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except NotApplicable as reason:
-        raise click.ClickException(f"{opened.title}: {reason}") from None
+        raise RunError(f"{opened.title}: {reason}") from None
     if as_json:
         click.echo(json.dumps(_summary(opened, step, predictions)))
     else:
@@ -68,11 +74,19 @@ def _ready_made(run: Run, step: int | None) -> list[Prediction]:
         return []
 
 
+def _path(run: Run, step: int | None) -> pd.DataFrame:
+    """The critical path; without rows where it cannot be worked out."""
+    try:
+        return critical_path(run, step)
+    except NotApplicable:
+        return pd.DataFrame(columns=COLUMNS)
+
+
 def _summary(run: Run, step: int | None, predictions: list[Prediction]) -> dict[str, Any]:
     """The object that `time --json` prints."""
     table = step_time(run)
     chosen = table if step is None else table[table["step"] == step]
-    path = summed(critical_path(run, step), _BY)
+    path = summed(_path(run, step), _BY)
     return {
         "steps": [
             {
@@ -97,19 +111,22 @@ def _summary(run: Run, step: int | None, predictions: list[Prediction]) -> dict[
 def _show(run: Run, step: int | None, predictions: list[Prediction], console: Console) -> None:
     table = step_time(run)
     chosen = table if step is None else table[table["step"] == step]
-    means = chosen.groupby("rank").mean()
-    shown = [name for name in CATEGORIES if means[f"{name}_ns"].any()]
-    heads = Table("rank", "step", *[CATEGORIES[name] for name in shown], box=None)
-    for rank, row in means.iterrows():
-        spent = [units.duration(row[f"{name}_ns"]) for name in shown]
-        heads.add_row(str(rank), units.duration(row["duration_ns"]), *spent)
+    means = chosen.groupby("rank").mean().head(MAX_RANKS)
+    heads = Table("category", *[f"rank {rank}" for rank in means.index], box=None)
+    for column, title in (("duration_ns", "whole step"), *_columns()):
+        if means[column].any():
+            heads.add_row(title, *map(units.duration, means[column]))
     which = "mean of all steps" if step is None else f"step {step}"
     console.print(Text(f"Time of a step by category, {which}", style="bold"))
     console.print(heads)
     window = job_step(run, step)
     length = units.duration(window.end_ns - window.start_ns)
     console.print(Text(f"\nCritical path of step {window.step}, {length}", style="bold"))
-    path = summed(critical_path(run, step), ["category", "name", "rank", "where"])
+    try:
+        path = summed(critical_path(run, step), ["category", "name", "rank", "where"])
+    except NotApplicable as reason:
+        console.print(f"Not shown: {reason}.")
+        return
     rows = Table("time", "share", "category", "what", "rank", "where", box=None)
     for row in path.head(SHOWN).itertuples():
         rows.add_row(
@@ -125,3 +142,8 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
         console.print(Text("\nWhat would help: the step's predicted length", style="bold"))
         for one in predictions:
             console.print(f"  {units.duration(one.step_ns)} (x{one.speedup:.2f})  {one.words}")
+
+
+def _columns() -> list[tuple[str, str]]:
+    """Column of `step_time` and what people read, for each category."""
+    return [(f"{name}_ns", title) for name, title in CATEGORIES.items()]

@@ -17,5 +17,5 @@ def gradient_norm(run: Run) -> Headline | None:
     norms = gradient_norms(run)
     mine = norms.loc[norms["rank"] == norms["rank"].iloc[0], "norm"].to_numpy(float)
     first, last = float(mine[0]), float(mine[-1])
-    tone = "" if np.isfinite(last) else "bad"
-    return Headline(units.number(last), f"from {units.number(first)}", [*mine], tone)
+    note = f"from {units.number(first)}"
+    return Headline(units.number(last), note, [*mine], "" if np.isfinite(last) else "bad")

@@ -162,7 +162,16 @@ def _path(run: Run) -> list[Component]:
     if median_step(run) is None:
         return []
     window = job_step(run, None)
-    path = summed(critical_path(run), ["category", "name", "rank", "where"]).head(MAX_PATH_ROWS)
+    length = widgets.duration(window.end_ns - window.start_ns)
+    title: list[Any] = [
+        "Critical path of a median step ",
+        html.Small(f"step {window.step}, {length}"),
+    ]
+    try:
+        path = summed(critical_path(run), ["category", "name", "rank", "where"])
+    except NotApplicable as reason:
+        return [html.H2(title), html.P(f"Not shown: {reason}.", className="muted")]
+    path = path.head(MAX_PATH_ROWS)
     most = float(path["duration_ns"].max())
     rows = [
         html.Div(
@@ -170,7 +179,8 @@ def _path(run: Run) -> list[Component]:
                 html.Span(
                     [
                         html.I(className=f"swatch {charts.TOKENS[row.category]}"),
-                        *([html.Code(row.where), " "] if row.where else []),
+                        html.Code(row.where) if row.where else "",
+                        " ",
                         f"{row.name}, rank {row.rank}",
                     ]
                 ),
@@ -182,8 +192,6 @@ def _path(run: Run) -> list[Component]:
         )
         for row in path.itertuples()
     ]
-    length = widgets.duration(window.end_ns - window.start_ns)
-    title = ["Critical path of a median step ", html.Small(f"step {window.step}, {length}")]
     return [
         html.H2(title),
         *rows,
@@ -199,7 +207,7 @@ def _what_would_help(run: Run) -> list[Component]:
         return [html.P(f"No prediction: {reason}.", className="muted")]
     if not predictions:
         return []
-    lines = [
+    lines: list[Component] = [
         html.Li(
             [
                 f"{one.words}: ",

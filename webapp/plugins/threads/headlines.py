@@ -17,7 +17,8 @@ def backward_overlap(run: Run) -> Headline | None:
     rate = overlap_rate(run)
     if rate is None:
         return None
-    one, several = {}, {}
+    one: dict[int, int] = {}
+    several: dict[int, int] = {}
     for rank in run.ranks:
         steps = run.steps(rank)
         lanes = list(phase_lanes(run, rank).values())
@@ -28,5 +29,5 @@ def backward_overlap(run: Run) -> Headline | None:
                 found[step] = found.get(step, 0) + length
     course = [several[step] / one[step] if one[step] else np.nan for step in sorted(one)]
     limit = metric("thread_overlap_rate").limit
-    tone = "good" if rate < limit else "bad"
-    return Headline(units.share(rate), f"limit {units.share(limit)}", course, tone)
+    note = f"limit {units.share(limit)}"
+    return Headline(units.share(rate), note, course, "good" if rate < limit else "bad")

@@ -112,11 +112,8 @@ def _steps(run: Run, rank: int) -> pd.DataFrame:
     )
     parts = categories(run, rank) if len(steps) else {}
     for name in CATEGORIES:
-        found = parts.get(name)
-        covered = 0
-        if found is not None:
-            covered = found.covered(steps.end_ns) - found.covered(steps.start_ns)
-        table[f"{name}_ns"] = np.int64(0) + covered
+        found = parts.get(name, _NOTHING)
+        table[f"{name}_ns"] = found.covered(steps.end_ns) - found.covered(steps.start_ns)
     return table
 
 
@@ -264,7 +261,7 @@ def _collectives(run: Run, rank: int) -> tuple[Intervals, Intervals]:
 
 def _last_arrivals(run: Run, frame: pd.DataFrame) -> Int64Array:
     """When the last rank came to each call of `frame`; where that is not known, its own start."""
-    own = frame["start_ns"].to_numpy()
+    own: Int64Array = frame["start_ns"].to_numpy()
     if not run.clock_calibrated:
         return own
     came = arrivals(run)[[*KEYS, "last_ns"]]

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.collectives.communication import operators
+from lanescope.webapp.plugins.collectives.devices import talks_on_device
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.plugins.collectives.slow_places import MIN_GAP_NS, around
 from lanescope.webapp.plugins.time.breakdown import (
@@ -150,9 +151,12 @@ def critical_path(run: Run, step: int | None = None) -> pd.DataFrame:
     operator, or of what was waited for), module, where (file.py:12; "" where no stack says). The
     durations add up to the step. Callers must not change it.
 
-    Raises NotApplicable where the run has no such step.
+    Raises NotApplicable where the run has no such step, and where its ranks compute on devices.
     """
-    walk = _Walk(run, job_step(run, step))
+    window = job_step(run, step)
+    if any(talks_on_device(run, rank) for rank in run.ranks):
+        raise NotApplicable("the critical path through kernels on a device is not worked out")
+    walk = _Walk(run, window)
     rows = [row for stretch in reversed(list(walk.back())) for row in stretch]
     path = pd.DataFrame(rows, columns=[name for name in COLUMNS if name != "duration_ns"])
     path["duration_ns"] = path["end_ns"] - path["start_ns"]
@@ -209,6 +213,7 @@ class _Walk:
             if wait.end_ns < at:
                 yield self._work(lane, wait.end_ns, at)
                 at = wait.end_ns
+                visited.clear()
             begin = max(wait.start_ns, first)
             waker = None if wait.waker in visited else wait.waker
             # Clocks of two hosts may differ: whoever ended a wait did so before it ended.
@@ -306,9 +311,9 @@ class _Walk:
                 yield self._wait(lane, row, sent, row.kind.replace("_", " "))
         yield from self._backward_waits(lane)
 
-    def _wait(self, lane: Lane, row: object, senders: pd.DataFrame, name: str) -> Wait:
+    def _wait(self, lane: Lane, row: Any, senders: pd.DataFrame, name: str) -> Wait:
         """A wait that the last of `senders` before its end has ended."""
-        start, end = int(row.start_ns), int(row.end_ns)  # type: ignore[attr-defined]
+        start, end = int(row.start_ns), int(row.end_ns)
         before = senders[senders["start_ns"] <= end]
         if before.empty:
             return Wait(start, end, None, start, name, WAKE)

@@ -32,6 +32,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -152,7 +153,7 @@ def register(app: Dash, context: Context) -> None:
         try:
             return _shown(run, step, theme or "light")
         except NotApplicable as reason:
-            return charts.nothing(str(reason)), [], ""
+            return nothing(str(reason)), [], ""
 
     @app.callback(
         Output(ids.PREDICTIONS, "children"),

@@ -28,6 +28,7 @@ import numpy as np
 
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.plugins.collectives.devices import talks_on_device
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.plugins.time.breakdown import collective_waits, training_thread
 from lanescope.webapp.plugins.time.critical_path import Lane, LaneWork, Window, job_step
@@ -85,7 +86,8 @@ class _RankStep:
     def stretches(self, factor: Float64Array | None = None) -> Float64Array:
         """Length of each stretch, ns, with each piece's length times its factor."""
         length = self.length if factor is None else self.length * factor
-        return np.bincount(self.stretch, length, len(self.events) + 1)
+        found = np.bincount(self.stretch, length, len(self.events) + 1).astype(np.float64)
+        return found
 
     def parts(self) -> Int64Array:
         """Number of arrivals before each stretch: what ranks have in common, waits or not."""
@@ -234,6 +236,8 @@ class _Replay:
 def _replay_of(run: Run, step: int | None) -> _Replay:
     """The replay of a step that gives what was recorded."""
     window = job_step(run, step)
+    if any(talks_on_device(run, rank) for rank in run.ranks):
+        raise NotApplicable("steps that run on a device cannot be replayed")
     replay = _Replay(run, window)
     again, recorded = replay.run(), replay.recorded_ns
     if abs(again - recorded) > MAX_ERROR * recorded:

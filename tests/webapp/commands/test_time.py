@@ -1,0 +1,60 @@
+"""`lanescope time`: what people read, and the object of `--json`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lanescope.webapp.cli import main
+from tests.support.synthetic import Builder
+from tests.webapp.plugins.time.test_critical_path import straggling
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> str:
+    builder = Builder(tmp_path_factory.mktemp("time") / "run", world_size=2)
+    return str(straggling(builder).path)
+
+
+def test_categories_add_up_and_the_path_is_as_long_as_the_step(run: str) -> None:
+    result = CliRunner().invoke(
+        main, ["time", run, "--step", "0", "--what-if", "data=0", "--json"], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert {one["step"] for one in found["steps"]} == {0}
+    for one in found["steps"]:
+        assert sum(one["breakdown"].values()) == one["duration_ns"]
+    assert set(found["critical_path"][0]) == {
+        *("category", "name", "rank", "thread", "duration_ns", "where")
+    }
+    assert found["critical_path"][0]["duration_ns"] > 0
+    (prediction,) = found["what_if"]
+    assert prediction["spec"] == "data=0"
+    assert prediction["step_ns"] == 85_000_000
+
+
+def test_what_people_read(run: str) -> None:
+    result = CliRunner().invoke(main, ["time", run], catch_exceptions=False)
+    assert result.exit_code == 0
+    for words in (
+        "Time of a step by category",
+        "Critical path of step 0",
+        "aten::slow",
+        "rank 1 as fast as the others",
+    ):
+        assert words in result.stdout
+
+
+def test_what_cannot_be_answered(run: str, tmp_path: Path) -> None:
+    wrong = CliRunner().invoke(main, ["time", run, "--what-if", "speed=2"])
+    assert wrong.exit_code == 2
+    assert "'speed=2' is no what-if; expected" in wrong.output
+    missing = CliRunner().invoke(main, ["time", run, "--step", "999"])
+    assert missing.exit_code == 2
+    assert "no step 999" in missing.output
+    nowhere = CliRunner().invoke(main, ["time", str(tmp_path / "none")])
+    assert nowhere.exit_code == 2
