@@ -12,7 +12,7 @@ from tests.browser.conftest import Opener
 pytestmark = pytest.mark.browser
 
 AXE = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js")
-PAGES = ("Overview", "Overlap", "Gradients", "Graph", "Diff", "Collectives", "Hang", "Timeline")
+PAGES = ("Overview", "Time", "Threads", "Gradients", "Compare", "Collectives", "Timeline")
 
 _RUN = """async () => (await axe.run(document, {
   runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],

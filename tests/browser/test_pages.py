@@ -68,12 +68,11 @@ def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> No
     titles = [
         "Overview",
         "Timeline",
+        "Time",
         "Collectives",
-        "Hang",
-        "Overlap",
+        "Threads",
         "Gradients",
-        "Graph",
-        "Diff",
+        "Compare",
         "SQL",
     ]
     assert links.all_inner_texts() == titles
@@ -88,7 +87,7 @@ def test_the_timeline_stays_mounted(opened: Opener) -> None:
     left = page.state
     page.page.evaluate("document.querySelector('.tl-lanes canvas').dataset.mark = 'same'")
     tiles = page.tile_requests()
-    page.follow("Overlap")
+    page.follow("Threads")
     assert not page.page.locator(".tl-lanes").is_visible()
     page.follow("Timeline")
     assert page.page.locator(".tl-lanes").is_visible()
@@ -99,7 +98,7 @@ def test_the_timeline_stays_mounted(opened: Opener) -> None:
     assert "sel=" in page.query
     page.page.go_back()
     page.idle()
-    assert page.page.locator("h1").inner_text() == "Overlap"
+    assert page.page.locator("h1").inner_text() == "Threads"
 
 
 def test_overview_shows_figures_time_findings_and_the_recording(opened: Opener, run: Run) -> None:
@@ -175,7 +174,7 @@ def test_overview_says_what_is_missing(opened: Opener, serve: Server, tmp_path: 
     assert "warning" in page.text(".header")
     page.follow("Gradients")
     assert "holds no gradient norms" in page.text(".page")
-    page.follow("Overlap")
+    page.follow("Threads")
     assert "No thread was ever in the backward phase" in page.text(".page")
 
 
@@ -193,14 +192,14 @@ def test_overlap_page_and_its_way_to_the_timeline(opened: Opener) -> None:
     t0, t1 = page.window
     assert t1 - t0 < 20 * MS
     assert page.state["overlaps"]["shaded"] > 0
-    page.follow("Overlap")
+    page.follow("Threads")
     click_rate(page)
     page.page.wait_for_url("**/timeline?t=*")
     page.idle()
     assert page.window[1] - page.window[0] < 20 * MS
     assert page.state["overlaps"]["shaded"] > 0
     for chart in ("overlap-chart", "windows-chart"):
-        page.follow("Overlap")
+        page.follow("Threads")
         page.page.locator(f"#{chart} .scatterlayer .trace").first.wait_for()
         click_point(page, chart)
         page.page.wait_for_url("**/timeline?t=*")
@@ -317,9 +316,9 @@ def test_diff_with_a_baseline(opened: Opener, compared: str, other: Run) -> None
 def test_an_address_that_is_no_page(opened: Opener) -> None:
     page = opened("/nowhere")
     assert "no such page" in page.text(".page")
-    page.page.locator(".page").get_by_role("link", name="Overlap").click()
+    page.page.locator(".page").get_by_role("link", name="Threads").click()
     page.idle()
-    assert page.page.locator("h1").inner_text() == "Overlap"
+    assert page.page.locator("h1").inner_text() == "Threads"
 
 
 @pytest.mark.parametrize("width", [1280, 3840])

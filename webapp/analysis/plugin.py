@@ -96,6 +96,9 @@ class Page:
     register: str = "page:register"
     shown: str = ""  # function of a run: true where the page is listed; without, it always is
     former: tuple[str, ...] = ()  # addresses that lead to it
+    within: str = ""  # name of the page whose entry in the list it shares, as a tab
+    tab: str = ""  # on its tab; without, the title
+    kinds: tuple[str, ...] = ()  # of the findings that are shown on it
     stays: bool = False  # is in the document at all times, and only hidden
     height: int = 0  # px of its picture in the docs; 0: none is taken
     plugin: str = ""  # package of the record, filled in by `plugins`

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from base64 import b64encode
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import fault
@@ -16,7 +17,7 @@ from lanescope.webapp.analysis.plugin import Page, load
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import findings, ids, widgets
 from lanescope.webapp.ui.context import Context
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def layout(context: Context, pages: Sequence[Page]) -> Component:
 
 def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
     """Turns addresses into pages. The timeline is shown and hidden in the browser alone."""
-    by_path = {page.path: page for page in pages if not page.stays}
+    by_path = {path: page for page in pages if not page.stays for path in (page.path, *page.former)}
     by_path["/"] = pages[0]
     staying = {page.path for page in pages if page.stays}
     connect: Any = app.clientside_callback  # Dash leaves it untyped
@@ -55,7 +56,7 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         ClientsideFunction("lanescope", "shown"),
         [
             Output(ids.TIMELINE, "className"),
-            *[Output(ids.rail(page.name), "className") for page in pages],
+            *[Output(ids.rail(page.name), "className") for page in pages if not page.within],
         ],
         Input(ids.LOCATION, "href"),
     )
@@ -83,7 +84,32 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         if page is None:
             links = [html.Li(dcc.Link(one.title, href=one.path)) for one in pages]
             return widgets.empty("There is no such page.", html.Ul(links)), False
-        return made(page, context), False
+        return [*_tabs(page, pages), made(page, context)], False
+
+    @app.callback(
+        Output(ids.PAGE_FINDINGS, "children"),
+        Input(ids.PAGE_FINDINGS, "id"),
+        State(ids.LOCATION, "pathname"),
+    )
+    def show_findings(_: str, path: str | None) -> list[Component]:
+        kinds = page.kinds if (page := by_path.get(path or "/")) else ()
+        found = [one for one in context.report().findings if one.kind in kinds] if kinds else []
+        return [findings.cards(context, found)] if found else []
+
+
+def _tabs(page: Page, pages: Sequence[Page]) -> list[Component]:
+    """Links to the pages that share an entry of the rail; none where it is alone there."""
+    group = page.within or page.name
+    shared = [one for one in pages if group in (one.name, one.within)]
+    if len(shared) < 2:
+        return []
+    links = [
+        dcc.Link(
+            one.tab or one.title, href=one.path, className="tab here" if one is page else "tab"
+        )
+        for one in shared
+    ]
+    return [html.Nav(links, className="page-tabs", **widgets.attributes(aria_label="Parts"))]
 
 
 def made(page: Page, context: Context) -> Component:
@@ -116,7 +142,7 @@ def _header(context: Context) -> Component:
             ),
             dcc.Link(
                 ["baseline ", html.B(baseline)],
-                href="/diff",
+                href="/compare",
                 className="pill baseline",
                 title="Compare",
             ),
@@ -190,13 +216,15 @@ def _clock(context: Context) -> Component:
 
 
 def _rail(pages: Sequence[Page]) -> Component:
+    groups = {page.name: page.within for page in pages if page.within}
     return html.Nav(
         [
             dcc.Link([_icon(page), page.title], href=page.path, id=ids.rail(page.name))
             for page in pages
+            if not page.within
         ],
         className="rail",
-        **widgets.attributes(aria_label="Pages"),
+        **widgets.attributes(aria_label="Pages", data_groups=json.dumps(groups)),
     )
 
 

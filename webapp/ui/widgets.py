@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import ids
 from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import token_of
 from lanescope.webapp.ui.theme import GRAPH_CONFIG
@@ -203,9 +204,10 @@ def empty(title: str, *children: Any) -> Component:
 
 
 def page(title: str, lead: Any, *children: Any) -> Component:
-    """The body of a page."""
+    """The body of a page. The frame puts the findings of its kinds below the lead."""
+    found = html.Div(id=ids.PAGE_FINDINGS)
     return html.Div(
-        [html.H1(title), html.P(lead, className="lead"), *children], className="page-inner"
+        [html.H1(title), html.P(lead, className="lead"), found, *children], className="page-inner"
     )
 
 

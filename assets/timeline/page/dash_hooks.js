@@ -20,7 +20,8 @@ window.dash_clientside.lanescope = {
     document.body.dataset.page = page;
     const links = window.dash_clientside.callback_context.outputs_list.slice(1);
     requestAnimationFrame(() => window.lanescope?.shown(href));
-    const lit = links.map(({ id }) => (id === `rail-${page}` ? "here" : ""));
+    const groups = JSON.parse(document.querySelector(".rail").dataset.groups);
+    const lit = links.map(({ id }) => (id === `rail-${groups[page] || page}` ? "here" : ""));
     return [page === "timeline" ? "timeline" : "timeline away", ...lit];
   },
   /** The dock shows the answer to a settled view. */

@@ -27,5 +27,14 @@ PLUGIN = Plugin(
             kind="untraceable_graph",
         ),
     ),
-    pages=(Page("graph", "Graph", order=60, height=1320),),
+    pages=(
+        Page(
+            "graph",
+            "Graph",
+            order=60,
+            within="gradients",
+            kinds=("untraceable_graph",),
+            height=1320,
+        ),
+    ),
 )

@@ -44,5 +44,13 @@ PLUGIN = Plugin(
             link="/collectives",
         ),
     ),
-    pages=(Page("collectives", "Collectives", order=20, height=1240),),
+    pages=(
+        Page(
+            "collectives",
+            "Collectives",
+            order=20,
+            kinds=("straggler", "collective_mismatch"),
+            height=1240,
+        ),
+    ),
 )

@@ -62,7 +62,7 @@ def layout(context: Context) -> Component:
         )
     ranks = _ranks(context.run, base)
     return widgets.page(
-        "Diff",
+        "Compare",
         [
             html.B(context.run.title),
             " compared with the baseline ",

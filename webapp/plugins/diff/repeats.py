@@ -129,7 +129,7 @@ def nondeterminism(run: Run) -> list[Finding]:
             step=first.get("step"),
             where=first.get("where"),
             evidence=dict(entry),
-            link=difference_address(run, first) if known else "/diff",
+            link=difference_address(run, first) if known else "/compare",
         )
     ]
 

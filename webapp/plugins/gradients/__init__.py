@@ -91,5 +91,22 @@ PLUGIN = Plugin(
         "rank_map": "rank_map:rank_map",
     },
     figures=(Figure("Gradient norm", "headlines:gradient_norm", 60, "/gradients"),),
-    pages=(Page("gradients", "Gradients", order=50, height=2030),),
+    pages=(
+        Page(
+            "gradients",
+            "Gradients",
+            order=50,
+            kinds=(
+                "vanishing_gradient",
+                "exploding_gradient",
+                "dead_parameter",
+                "lora_inactive",
+                "scaler_skips",
+                "rank_divergence",
+                "nan",
+                "validator",
+            ),
+            height=2030,
+        ),
+    ),
 )

@@ -15,5 +15,5 @@ PLUGIN = Plugin(
             area="Communication",
         ),
     ),
-    pages=(Page("hang", "Hang", order=30, height=620),),
+    pages=(Page("hang", "Hangs", order=30, within="collectives", height=620),),
 )

@@ -54,7 +54,7 @@ def layout(context: Context) -> Component:
     else:
         verdict = widgets.note("No rank waits for another: every call was made by all.", "good")
     return widgets.page(
-        "Hang", LEAD, verdict, html.H2("Ranks"), _ranks(context, waiting), *_threads(run)
+        "Hangs", LEAD, verdict, html.H2("Ranks"), _ranks(context, waiting), *_threads(run)
     )
 
 

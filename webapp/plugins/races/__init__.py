@@ -1,6 +1,6 @@
 """Finds data races between threads and between streams."""
 
-from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
+from lanescope.webapp.analysis.plugin import Kind, Page, Plugin, Question
 
 PLUGIN = Plugin(
     name="races",
@@ -26,5 +26,15 @@ PLUGIN = Plugin(
         ),
     ),
     tables={"races": "race_findings:races"},
+    pages=(
+        Page(
+            "races",
+            "Races and deadlocks",
+            order=42,
+            within="threads",
+            kinds=("race", "concurrent_backward", "inplace_modification", "deadlock"),
+            height=820,
+        ),
+    ),
     span_facts="span_provider:facts",
 )

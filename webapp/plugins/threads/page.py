@@ -39,7 +39,7 @@ def layout(context: Context) -> Component:
     """The phase to choose; the rest follows it."""
     ranks = list(context.run.ranks)
     return widgets.page(
-        "Overlap",
+        "Threads",
         "Threads of one rank that are in the same phase at the same time. In the backward phase "
         "that may mean that gradients are written from two sides at once. The rate of a pair is "
         "the time both are in it, over the time of the one that is in it less.",

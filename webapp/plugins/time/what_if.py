@@ -86,8 +86,7 @@ class _RankStep:
     def stretches(self, factor: Float64Array | None = None) -> Float64Array:
         """Length of each stretch, ns, with each piece's length times its factor."""
         length = self.length if factor is None else self.length * factor
-        found = np.bincount(self.stretch, length, len(self.events) + 1).astype(np.float64)
-        return found
+        return np.bincount(self.stretch, length, len(self.events) + 1).astype(np.float64)
 
     def parts(self) -> Int64Array:
         """Number of arrivals before each stretch: what ranks have in common, waits or not."""
