@@ -105,7 +105,9 @@ def _tabs(page: Page, pages: Sequence[Page]) -> list[Component]:
         return []
     links = [
         dcc.Link(
-            one.tab or one.title, href=one.path, className="tab here" if one is page else "tab"
+            one.tab or one.title,
+            href=one.path,
+            className="page-tab here" if one is page else "page-tab",
         )
         for one in shared
     ]

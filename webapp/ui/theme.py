@@ -27,6 +27,17 @@ EITHER = "#808792"
 """Of words where it is not known which theme is on: a grey that can be read on both."""
 
 
+SERIES: dict[Theme, list[str]] = {
+    "light": ["#332288", "#117733", "#44aa99", "#5fa8d3", "#999933", "#aa4499"],
+    "dark": ["#77aadd", "#44bb99", "#99ddff", "#bbcc33", "#eedd88", "#ffaabb"],
+}
+"""Colours of ranks and other series: Paul Tol's "muted" and "light" schemes, which the common
+colour-blindnesses tell apart. None of them means a phase, nor that something is wrong."""
+
+SEQUENTIAL: dict[Theme, str] = {"light": "Viridis_r", "dark": "Viridis"}
+"""Colour scale of heat maps: perceptual, and monotonic in lightness away from the ground."""
+
+
 @lru_cache(maxsize=2)
 def template(theme: Theme) -> go.layout.Template:
     """The template of every chart: the page's fonts and colours, hairlines, no junk."""
@@ -51,11 +62,7 @@ def template(theme: Theme) -> go.layout.Template:
             "font": {"family": SANS, "size": 13, "color": colour["ink"]},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
-            # Charts tell series apart by these; none of them is red or amber: nothing is wrong yet.
-            "colorway": [
-                colour[name]
-                for name in ("forward", "backward", "collective", "optimizer", "other", "data")
-            ],
+            "colorway": SERIES[theme],
             "xaxis": axis,
             "yaxis": axis,
             "hovermode": "closest",

@@ -49,7 +49,7 @@ PLUGIN = Plugin(
             "collectives",
             "Collectives",
             order=20,
-            kinds=("straggler", "collective_mismatch"),
+            kinds=("hang", "straggler", "collective_mismatch"),
             height=1240,
         ),
     ),

@@ -10,7 +10,6 @@ from dash import Dash, Input, Output, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.collective_calls import group_title, members
-from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.plugins.collectives import charts, ids
@@ -27,13 +26,10 @@ from lanescope.webapp.plugins.collectives.skew import (
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named, ranks_text
-from lanescope.webapp.ui import findings as cards
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
-
-KINDS = ("hang", "collective_mismatch", "straggler")
 
 LEAD = (
     "Every collective of every rank, by process group and sequence number: which rank came last "
@@ -48,7 +44,6 @@ def layout(context: Context) -> Component:
     table = collectives(run)
     if table.empty:
         return widgets.page("Collectives", LEAD, _no_collectives(), *devices.section(run))
-    found = [one for one in findings(run) if one.kind in KINDS]
     groups = [
         {
             "label": group_title(run, group) + (f", ranks {ranks_text(ranks)}" if ranks else ""),
@@ -59,7 +54,6 @@ def layout(context: Context) -> Component:
     return widgets.page(
         "Collectives",
         LEAD,
-        *([cards.cards(context, found)] if found else []),
         *widgets.chart_section(
             "Arrival",
             [

@@ -49,7 +49,7 @@ def layout(context: Context) -> Component:
     if base is None:
         command = f"lanescope view {context.run.title} --baseline OTHER_RUN"
         return widgets.page(
-            "Diff",
+            "Compare",
             "Two recordings side by side, aligned by rank, step and name.",
             widgets.empty(
                 "There is no baseline to compare with.",

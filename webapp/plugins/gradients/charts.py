@@ -21,7 +21,7 @@ from lanescope.webapp.ui.charts import (
     step_figure,
 )
 from lanescope.webapp.ui.colours import Theme, tokens
-from lanescope.webapp.ui.theme import POWERS, step_axis, template
+from lanescope.webapp.ui.theme import POWERS, SEQUENTIAL, step_axis, template
 
 MODEL = "(model)"
 MAX_COLUMNS = 400
@@ -71,12 +71,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
     figure.add_heatmap(
         z=_plain(np.where(np.isfinite(logs), logs, np.nan)),
         text=[[units.number(value) for value in row] for row in values],
-        colorscale=[
-            [0, colour["panel"]],
-            [0.35, colour["data"]],
-            [0.7, colour["forward"]],
-            [1, colour["collective"]],
-        ],
+        colorscale=SEQUENTIAL[theme],
         zmin=low - BELOW * (high - low),
         zmax=high,
         colorbar=colour_bar(title, **powers(ticks)),

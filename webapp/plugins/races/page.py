@@ -52,7 +52,7 @@ def _pairs(run: Run) -> Component:
         return widgets.note(f"Not checked: {reason}.")
     table = races(run)
     if table.empty:
-        return widgets.note("No two accesses race.", "good")
+        return widgets.note("No data race between recorded accesses.", "good")
     rows = [
         (
             row["tensor"] or "an unnamed tensor",

@@ -14,7 +14,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.ui.charts import colour_bar, escaped, nothing
 from lanescope.webapp.ui.colours import Theme, tokens
-from lanescope.webapp.ui.theme import step_axis, template
+from lanescope.webapp.ui.theme import SEQUENTIAL, step_axis, template
 
 MAX_TIMES_MEDIAN = 3.0
 """A bar longer than this, as the first step's often is, is cut off and its length written on it:
@@ -210,7 +210,7 @@ def category_heat(table: pd.DataFrame, category: str, theme: Theme) -> go.Figure
         y=[f"rank {rank}" for rank in grid.index],
         z=grid.to_numpy().tolist(),
         zmin=0,
-        colorscale="Cividis" if theme == "dark" else "Cividis_r",
+        colorscale=SEQUENTIAL[theme],
         colorbar=colour_bar("% of the step"),
         hovertemplate=f"%{{y}}, step %{{x}}<br>{CATEGORIES[category]} %{{z:.3~g}} %<extra></extra>",
     )
