@@ -152,6 +152,7 @@ def _thread_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
     ]
 
 
+@lru_cache(maxsize=256)
 def _work_and_calls(run: Run, thread: Thread) -> tuple[Intervals, Intervals]:
     """When operators compute for the training thread, and when it is in calls of collectives."""
     work, talk = operators(run, thread.rank, thread.thread)
@@ -209,6 +210,7 @@ def collective_waits(run: Run, rank: int) -> pd.DataFrame:
     )
 
 
+@lru_cache(maxsize=256)
 def training_thread(run: Run, rank: int) -> Thread:
     """The thread whose optimizer ends the steps of a rank; without optimizer phases the one with
     the most steps in its phases, else the first."""
@@ -233,7 +235,8 @@ def autograd_threads(run: Run, training: Thread) -> list[Thread]:
     ]
 
 
-def phases_of(run: Run, thread: Thread) -> dict[str, Intervals]:
+@lru_cache(maxsize=256)
+def phases_of(run: Run, thread: Thread) -> Mapping[str, Intervals]:
     """When a thread is in a phase of each kind; of nested phases the innermost counts."""
     columns = ["start_ns", "duration_ns", "kind", "depth"]
     rows = run.events("phase", thread.rank, thread.thread, columns)
