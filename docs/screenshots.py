@@ -83,7 +83,7 @@ def ask(page: Page) -> None:
     page.wait_for_selector("#sql-table .ag-row")
 
 
-SHOWN_ON = {"hang": STUCK, "overview": STUCK, "compare": COMPARED[1], "repeat": REPEATED}
+SHOWN_ON = {"hang": STUCK, "compare": COMPARED[1], "repeat": REPEATED}
 """Page -> the run that its picture is of, where that is not DEMO."""
 PREPARE = {"sql": ask}
 

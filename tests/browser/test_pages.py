@@ -111,7 +111,7 @@ def test_overview_shows_figures_time_findings_and_the_recording(opened: Opener, 
     for word in ("Step time, median", "Backward overlap of threads", "Gradient norm"):
         assert word in text
     assert page.page.locator(".cards .spark").count() == 6
-    assert "Where a step goes" in text
+    assert "Critical path of a median step" in text
     # The threads' backward phases overlap by construction, which is said once.
     found = page.text("ol.findings")
     assert found.count("threads run backward at the same time for") == 1
