@@ -11,7 +11,7 @@ import pytest
 
 from lanescope.collector.compaction.compact import compact
 from lanescope.webapp import open_run
-from tests.support.processes import fork_program
+from tests.support.processes import fork_program, started
 from tests.support.recording import BIN, SLOW_ON_PORTABLE, write_program
 
 TRIALS = int(os.environ.get("LANESCOPE_KILLS", "50"))
@@ -162,30 +162,15 @@ def test_a_killed_launch_leaves_a_run_of_all_its_ranks(tmp_path: Path) -> None:
         """,
     )
     run = tmp_path / "run"
-    launch = subprocess.Popen(
-        [
-            str(BIN / "lanescope"),
-            "record",
-            "-o",
-            str(run),
-            "--",
-            str(BIN / "torchrun"),
-            "--standalone",
-            "--nproc-per-node=2",
-            str(program),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    assert launch.stdout is not None
-    ranks = [int(launch.stdout.read(8)) for _ in range(2)]  # both are at work
-    os.killpg(launch.pid, 9)  # the recorder's finishing process and torchrun
-    for pid in ranks:  # which torchrun gave sessions of their own
-        os.kill(pid, 9)
-    launch.stdout.read()  # until the last of them is gone
-    launch.wait()
+    ranks = (BIN / "torchrun", "--standalone", "--nproc-per-node=2", program)
+    recording = (BIN / "lanescope", "record", "-o", run, "--", *ranks)
+    with started(*recording, stderr=subprocess.DEVNULL) as launch:
+        assert launch.stdout is not None
+        pids = [int(launch.stdout.read(8)) for _ in range(2)]  # both are at work
+        os.killpg(launch.pid, 9)  # the recorder's finishing process and torchrun
+        for pid in pids:  # which torchrun gave sessions of their own
+            os.kill(pid, 9)
+        launch.stdout.read()  # until the last of them is gone
     opened = open_run(run)
     assert (opened.ranks, opened.world_size, opened.complete) == ((0, 1), 2, False)
     assert "all_reduce" in opened.events("collective", rank=1)["name"].to_pylist()
