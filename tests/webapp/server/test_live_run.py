@@ -30,8 +30,8 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_run, "POLL_S", 0.01)
 
 
-def begun(run: Path, pid: int | None = None) -> Recorder:
-    recorder = begin(run, pid)
+def begun(run: Path, **process: Any) -> Recorder:
+    recorder = begin(run, **process)
     write_ops(recorder, 0, OPS)
     return recorder
 
@@ -102,7 +102,7 @@ def test_a_killed_program_whose_run_is_finished(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with started("true") as gone:
         pass
-    recorder = begun(run, gone.pid)
+    recorder = begun(run, pid=gone.pid)
     write_ops(recorder, OPS, OPS)
     check_final(followed(run, lambda: compact(run, exit_status=137)), run, complete=False)
 
