@@ -8,7 +8,6 @@ import os
 import shutil
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
