@@ -46,7 +46,7 @@ KILLED = """
             os.write(writer, b"x")
             work(counts, 0, operators[0])
         os.read(ready, 1)
-        time.sleep(random.random() * 0.05)
+        time.sleep(random.random() * 0.02)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         done.append((child, *counts))

@@ -17,7 +17,7 @@ ABORT = ("--hang-timeout", "1", "--on-hang", "abort")
 PATIENT = """
     import asyncio, os, queue, signal, socket, subprocess, sys, threading, time, torch
 
-    LONG = 3  # seconds
+    LONG = 2  # seconds
 
     def later(command):
         return subprocess.Popen(["sh", "-c", f"sleep {LONG}; {command}"], stdout=subprocess.PIPE)
