@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.collector.watchdog.test_certain_hangs import ABORT
-from tests.support.recording import record_program
+from tests.support.recording import WATCHED, record_program
 
 HOLDS_THE_LOCK = """
-    import ctypes, time, torch
+    import ctypes, torch
     library = ctypes.PyDLL(None)  # unlike CDLL, keeps the interpreter's lock
     torch.ones(2).sum()
-    time.sleep(1.5)  # the watchdog begins with its first look
+    watched()
     library.sleep(7)
     print("goes on", flush=True)
     torch.ones(2).sum()
@@ -25,6 +25,6 @@ HOLDS_THE_LOCK = """
 
 
 def test_pythons_lock_is_held_for_long_and_then_for_good(tmp_path: Path) -> None:
-    recorded = record_program(tmp_path, HOLDS_THE_LOCK, "--engine", "native", *ABORT)
+    recorded = record_program(tmp_path, WATCHED + HOLDS_THE_LOCK, "--engine", "native", *ABORT)
     assert (recorded.status, recorded.stdout) == (1, "goes on\n"), recorded.stderr
     assert "abort" in {row["reason"] for row in recorded.rows("stall")}
