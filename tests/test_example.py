@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.support.processes import fork_program, run_program
+from tests.support.processes import fork_program, output_of, run_program, without
 
 PROGRAM = ROOT / "examples/train_gpt.py"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -31,17 +29,7 @@ TWO_RANKS = (SCRIPTS / "torchrun", "--standalone", "--nproc-per-node=2", PROGRAM
 
 def run(*command: str | Path) -> str:
     """Standard output of a command that must succeed."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("LANESCOPE")}
-    done = subprocess.run(
-        [str(word) for word in command],
-        env={**clean, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr[-4000:]}"
-    return done.stdout
+    return output_of(*command, environment=without("LANESCOPE"))
 
 
 def fork(*arguments: str, ranks: int = 0) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -20,6 +19,7 @@ import pytest
 import tomllib
 
 from tests.support import ROOT
+from tests.support.processes import output_of, without
 
 SOURCES = (
     "pyproject.toml",
@@ -80,7 +80,7 @@ class Environment:
         run(sys.executable, "-m", "pip", "--python", python, "install", *options, *arguments)
 
     def python(self, code: str) -> str:
-        return run(self.scripts / "python", "-c", code, cwd=self.folder)
+        return run(self.scripts / "python", "-c", code, folder=self.folder)
 
 
 def new_environment(folder: Path) -> Environment:
@@ -96,22 +96,9 @@ def new_environment(folder: Path) -> Environment:
     return environment
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    clean = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("PYTHON", "LANESCOPE"))
-    }
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env={**clean, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr}"
-    return done.stdout
+def run(*command: str | Path, folder: Path | None = None) -> str:
+    clean = {**without("PYTHON", "LANESCOPE"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return output_of(*command, environment=clean, folder=folder)
 
 
 # The environment in which the tests run has an editable install already.
@@ -218,7 +205,7 @@ def test_assets_are_found_as_files(installed: Environment) -> None:
 
 
 def test_console_script_runs(installed: Environment) -> None:
-    text = run(installed.scripts / "lanescope", "--help", cwd=installed.folder)
+    text = run(installed.scripts / "lanescope", "--help", folder=installed.folder)
     for command in ("record", "view", "info", "diff"):
         assert command in text
 
@@ -232,7 +219,7 @@ def op_files(run_folder: Path) -> list[Path]:
 
 def test_the_command_records_a_program(installed: Environment, tmp_path: Path) -> None:
     command = (installed.scripts / "lanescope", "record", "-o", tmp_path / "run", "--")
-    said = run(*command, installed.scripts / "python", "-c", PROGRAM, cwd=installed.folder)
+    said = run(*command, installed.scripts / "python", "-c", PROGRAM, folder=installed.folder)
     assert said.split() == ["6.0"]
     assert len(op_files(tmp_path / "run")) == 1
 
@@ -240,7 +227,7 @@ def test_the_command_records_a_program(installed: Environment, tmp_path: Path) -
 def test_the_environment_records_a_program(installed: Environment, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     python = installed.scripts / "python"
-    said = run("env", f"LANESCOPE_RECORD={folder}", python, "-c", PROGRAM, cwd=installed.folder)
+    said = run("env", f"LANESCOPE_RECORD={folder}", python, "-c", PROGRAM, folder=installed.folder)
     assert said.split() == ["6.0"]
     assert len(op_files(folder)) == 1
 

@@ -41,12 +41,7 @@ def start(state: dict[str, Any]) -> float:
     return float(state["viewport"]["t0"])
 
 
-def test_every_key_does_what_the_list_says(opened: Opener) -> None:
-    page = opened(f"/timeline?t={START}-{END}", height=560)
-    hands = Hands(page)
-    before, after = hands.press("q", "Q")  # the details: closed, nothing is asked for them
-    assert after["viewport"]["height"] > before["viewport"]["height"]
-
+def move_the_window(page: LanePage, hands: Hands) -> None:
     for key, factor in (("w", 0.6), ("s", 1 / 0.6)):
         before, after = hands.press(key, key.upper())
         assert span(after) == pytest.approx(span(before) * factor, rel=1e-3), key
@@ -66,6 +61,9 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
     before, after = hands.press("PageUp", "Page up")
     assert after["viewport"]["scrollY"] < before["viewport"]["scrollY"]
 
+
+def select_a_slice(page: LanePage, hands: Hands) -> str:
+    """Returns its name."""
     label = page.click_slice("aten::")
     page.page.mouse.move(5, 5)
     chosen = page.state["selection"]
@@ -89,7 +87,10 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
     for gone in ("range", "selection"):
         _, after = hands.press("Escape", "Esc")
         assert after[gone] is None
+    return str(label["name"])
 
+
+def search(page: LanePage, hands: Hands, name: str) -> None:
     hands.press("o", "O")
     first = page.window
     hands.press("o", "O")
@@ -98,19 +99,19 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
     assert page.window == pytest.approx(first)
     page.press("Escape")
     hands.press("/", "/")
-    page.page.keyboard.type(label["name"])
+    page.page.keyboard.type(name)
     page.page.keyboard.press("Tab")
     page.idle()
     _, one = hands.press("n", "N")
     _, two = hands.press("n", "N")
-    assert (two["hits"]["position"], two["selection"]["name"]) == (
-        one["hits"]["position"] + 1,
-        label["name"],
-    )
+    assert two["hits"]["position"] == one["hits"]["position"] + 1
+    assert two["selection"]["name"] == name
     _, after = hands.press("Shift+N", "Shift + N")
     assert after["selection"]["ref"] == one["selection"]["ref"]
     page.press("Escape", "Escape")
 
+
+def follow_a_collective(page: LanePage, hands: Hands) -> None:
     page.show(f"/timeline?t={START}-{START + 12 * MS}")
     page.click_slice("all_reduce")
     lane = page.state["selection"]["lane"]
@@ -121,13 +122,15 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
     assert after["selection"]["lane"] == lane
     page.press("Escape")
 
+
+def arrange_lanes(page: LanePage, hands: Hands) -> None:
     page.press("PageUp", "PageUp", "PageUp")
     lanes = [one["id"] for one in page.state["lanes"]]
     page.hover(300, page.state["lanes"][0]["y"] + 8)
     _, after = hands.press("p", "P")
     assert after["arrangement"]["pins"] == lanes[:1]
     page.press("p")
-    before, after = hands.press("Alt+ArrowDown", "Alt + ↓")
+    _, after = hands.press("Alt+ArrowDown", "Alt + ↓")
     assert [one["id"] for one in after["lanes"]][:2] == [lanes[1], lanes[0]]
     page.hover(300, next(one["y"] for one in after["lanes"] if one["id"] == lanes[0]) + 8)
     _, after = hands.press("Alt+ArrowUp", "Alt + ↑")
@@ -140,6 +143,18 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
     _, after = hands.press("Shift+G", "Shift + G")
     assert after["lanes"] == []
     page.press("Shift+G")
+
+
+def test_every_key_does_what_the_list_says(opened: Opener) -> None:
+    page = opened(f"/timeline?t={START}-{END}", height=560)
+    hands = Hands(page)
+    before, after = hands.press("q", "Q")  # the details: closed, nothing is asked for them
+    assert after["viewport"]["height"] > before["viewport"]["height"]
+    move_the_window(page, hands)
+    name = select_a_slice(page, hands)
+    search(page, hands, name)
+    follow_a_collective(page, hands)
+    arrange_lanes(page, hands)
 
     page.press("?")
     listed = set(page.page.locator("dialog.help dt kbd").all_inner_texts())

@@ -12,7 +12,8 @@ import pytest
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.run import Run, open_run
 from tests.browser.conftest import Opener, Server
-from tests.support import synthetic
+from tests.support import run_builder
+from tests.support.synthetic import write_run
 
 pytestmark = pytest.mark.browser
 
@@ -23,7 +24,7 @@ WORDS = ("thread", "kind", "scope", "op")
 
 def evil_run(path: Path, **options: Any) -> Run:
     """A run whose tables, manifest and notes are attacks wherever they hold text."""
-    plain = synthetic._array
+    plain = run_builder._array
 
     def attacking(value: Any, column: Any, count: int) -> Any:
         array = plain(value, column, count)
@@ -33,8 +34,8 @@ def evil_run(path: Path, **options: Any) -> Run:
         return plain([one and one + EVIL for one in array.to_pylist()], column, count)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(synthetic, "_array", attacking)
-        synthetic.write_run(path, steps=4, ops=20, **options)
+        patch.setattr(run_builder, "_array", attacking)
+        write_run(path, steps=4, ops=20, **options)
     at = path / "manifest.json"
     manifest = json.loads(at.read_text())
     manifest.update(command=["python", EVIL], notes=[EVIL])

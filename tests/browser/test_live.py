@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, Page
 
-from tests.support.processes import first_line, started
+from tests.support.processes import TIME_LIMIT_S, first_line, started
 from tests.support.recording import BIN, write_program
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -36,6 +36,7 @@ PROGRAM = """
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+        (folder / "first step").touch()
         time.sleep(0.1)
 """
 
@@ -47,74 +48,95 @@ def wait_until(there: Any, seconds: float = 120) -> None:
         time.sleep(0.1)
 
 
+class Followed:
+    """The page of a run that is being recorded."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    @property
+    def state(self) -> Any:
+        return self.page.evaluate("lanescope.debugState()")
+
+    def comes(self, expression: str) -> None:
+        """Waits until it is true: the page's policy forbids wait_for_function."""
+        wait_until(lambda: self.page.evaluate(expression))
+
+    def steps_come(self) -> Any:
+        """More of them come, and what the user sees stays where it is; returns the state."""
+        first = self.state
+        self.comes(f"lanescope.debugState().steps > {first['steps'] + 3}")
+        later = self.state
+        assert later["etag"] != first["etag"]
+        for side in ("t0", "t1"):
+            assert later["viewport"][side] == first["viewport"][side]
+        assert later["viewport"]["duration"] > first["viewport"]["duration"]
+        assert "recording" in self.page.locator(".pill.live").inner_text()
+        return later
+
+    def window_follows(self, after: float) -> None:
+        """Followed, the window ends where the run ends."""
+        self.page.locator(".pill.live").click()
+        self.comes(
+            f"""(() => {{
+              const {{ viewport, live }} = lanescope.debugState();
+              return live.on && viewport.t1 > {after} && viewport.t1 === viewport.duration;
+            }})()"""
+        )
+
+    def other_pages_follow(self) -> None:
+        self.page.locator("#rail-overview").click()
+        steps = "parseInt(document.querySelector('.figures small')?.textContent ?? 0)"
+        self.comes(f"{steps} > 0")
+        before = self.page.evaluate(steps)
+        self.comes(f"{steps} > {before}")
+        self.page.locator("#rail-timeline").click()
+
+    def finding_is_shown(self, fault: Path) -> None:
+        alert = self.page.locator(".live-alert")
+        self.comes("fetch('/api/live').then(a => a.json()).then(a => a.findings !== null)")
+        assert not alert.is_visible()
+        fault.touch()
+        alert.wait_for(timeout=60_000)
+        assert "validator nothing_planted of ReLU failed" in alert.inner_text()
+        assert alert.get_attribute("role") == "alert"
+
+    def has_all_of_it(self, steps: int) -> None:
+        """After the end of the recording, which had so many steps before."""
+        self.page.locator(".pill.live", has_text="recording ended").wait_for(timeout=60_000)
+        self.page.evaluate("lanescope.idle()")
+        last = self.state
+        facts = self.page.evaluate("fetch('/api/run').then(answer => answer.json())")
+        assert (last["etag"], last["steps"]) == (facts["etag"], facts["steps"]["count"])
+        assert last["steps"] >= steps
+        assert all(lane["loaded"] for lane in last["lanes"] if lane["visible"])
+
+
 def test_a_run_is_followed_until_it_is_killed(context: BrowserContext, tmp_path: Path) -> None:
     run, lanescope = tmp_path / "run", BIN / "lanescope"
     program = write_program(tmp_path, PROGRAM)
     recording = (lanescope, "record", "-o", run, "--", sys.executable, program, tmp_path)
     viewing = (lanescope, "view", run, "--no-browser", "--port", "0")
     with started(*recording) as recorder:
-        wait_until(lambda: any(run.glob("journal/*/*")))
-        time.sleep(1)  # something has to be there before it is opened
+        wait_until((tmp_path / "first step").exists)  # something is there before it is opened
         with started(*viewing) as viewer:
             page = context.new_page()
             problems: list[str] = []
             page.on("pageerror", lambda error: problems.append(str(error)))
             page.goto(first_line(viewer))
             page.wait_for_selector(".tl-lanes", timeout=60_000)  # it may be indexed
-
-            def comes(expression: str) -> None:  # the page's policy forbids wait_for_function
-                wait_until(lambda: page.evaluate(expression))
-
-            comes("globalThis.lanescope?.debugState().live")
+            followed = Followed(page)
+            followed.comes("globalThis.lanescope?.debugState().live")
             page.evaluate("globalThis.sameDocument = true")
-            first = page.evaluate("lanescope.debugState()")
-
-            # More steps come, and what the user sees stays where it is.
-            comes(f"lanescope.debugState().steps > {first['steps'] + 3}")
-            later = page.evaluate("lanescope.debugState()")
-            assert later["etag"] != first["etag"]
-            for side in ("t0", "t1"):
-                assert later["viewport"][side] == first["viewport"][side]
-            assert later["viewport"]["duration"] > first["viewport"]["duration"]
-            assert "recording" in page.locator(".pill.live").inner_text()
-
-            # Followed, the window ends where the run ends.
-            page.locator(".pill.live").click()
-            comes(
-                f"""(() => {{
-                  const {{ viewport, live }} = lanescope.debugState();
-                  return live.on && viewport.t1 > {later["viewport"]["t1"]}
-                    && viewport.t1 === viewport.duration;
-                }})()"""
-            )
-
-            # So do the other pages.
-            page.locator("#rail-overview").click()
-            steps = "parseInt(document.querySelector('.figures small')?.textContent ?? 0)"
-            comes(f"{steps} > 0")
-            before = page.evaluate(steps)
-            comes(f"{steps} > {before}")
-            page.locator("#rail-timeline").click()
-
-            # What is found meanwhile is said.
-            alert = page.locator(".live-alert")
-            comes("fetch('/api/live').then(a => a.json()).then(a => a.findings !== null)")
-            assert not alert.is_visible()
-            (tmp_path / "fault").touch()
-            alert.wait_for(timeout=60_000)
-            assert "validator nothing_planted of ReLU failed" in alert.inner_text()
-            assert alert.get_attribute("role") == "alert"
+            later = followed.steps_come()
+            followed.window_follows(later["viewport"]["t1"])
+            followed.other_pages_follow()
+            followed.finding_is_shown(tmp_path / "fault")
 
             # The program dies, whoever recorded it finishes the run; the page has all of it.
             os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-            recorder.wait()
-            page.locator(".pill.live", has_text="recording ended").wait_for(timeout=60_000)
-            page.evaluate("lanescope.idle()")
-            last = page.evaluate("lanescope.debugState()")
-            facts = page.evaluate("fetch('/api/run').then(answer => answer.json())")
-            assert (last["etag"], last["steps"]) == (facts["etag"], facts["steps"]["count"])
-            assert last["steps"] >= later["steps"]
-            assert all(lane["loaded"] for lane in last["lanes"] if lane["visible"])
+            recorder.wait(TIME_LIMIT_S)
+            followed.has_all_of_it(later["steps"])
             assert page.evaluate("globalThis.sameDocument")
             assert problems == []
             page.close()

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lanescope.collector.compaction import manifest
 from lanescope.collector.format.names import GRAPH_SERIES
-from lanescope.collector.format.options import Options
 from lanescope.collector.format.record_kinds import PhaseKind
 from lanescope.collector.journal.journal import (
     ACCESS_FIELDS,
@@ -29,8 +27,8 @@ from lanescope.collector.journal.journal import (
     Kind,
     float_bits,
 )
-from lanescope.collector.recorder.recorder import Recorder
 from tests.collector.compaction.test_decode import WRITERS
+from tests.support.growing import begin
 
 LAYOUTS = {
     Kind.ACCESS: np.dtype(list(ACCESS_FIELDS)),
@@ -52,26 +50,7 @@ Change = tuple[str, tuple[tuple[int, bytes], ...]]
 
 def write_journal(run: Path) -> Path:
     """Records each kind of record, as a killed process leaves them; returns the segment."""
-    manifest.create(run, Options(), ["program"], world_size=1)
-    recorder = Recorder(run, Options())
-    recorder.describe(
-        pid=7,
-        parent_pid=1,
-        rank=0,
-        world_size=1,
-        role="rank",
-        host="h",
-        engine="native",
-        start_ns=1,
-        end_ns=0,
-        closed=False,
-        argv=["program"],
-        python="3",
-        torch="2",
-        modules_root="",
-        clock_identity="c",
-        wall_minus_monotonic_ns=0,
-    )
+    recorder = begin(run, pid=7, host="h", engine="native")
     state = recorder.thread()
     state.phase, state.module = recorder.intern("warm-up"), recorder.intern("blocks.0")
     for write in WRITERS.values():

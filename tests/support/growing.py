@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 from lanescope.collector.compaction import manifest
 from lanescope.collector.format.options import Options
@@ -12,28 +13,32 @@ from lanescope.collector.journal.journal import NO_SEQUENCE, Kind
 from lanescope.collector.recorder.recorder import Recorder
 
 
-def begin(run: Path, pid: int | None = None) -> Recorder:
-    """A rank's recorder without sources; `pid` is the process that it says it is."""
+def begin(run: Path, **fields: Any) -> Recorder:
+    """Begins a run of one rank without hooks; `fields` are those of its process that differ.
+
+    Its process is this one, so that the run is still growing until the recorder is closed.
+    """
     manifest.create(run, Options(), ["program"], world_size=1)
     recorder = Recorder(run, Options())
-    recorder.describe(
-        pid=pid or os.getpid(),
-        parent_pid=1,
-        rank=0,
-        world_size=1,
-        role="rank",
-        host=socket.gethostname(),
-        engine="portable",
-        start_ns=1,
-        end_ns=0,
-        closed=False,
-        argv=["program"],
-        python="3",
-        torch="2",
-        modules_root="",
-        clock_identity="c",
-        wall_minus_monotonic_ns=0,
-    )
+    process = {
+        "pid": os.getpid(),
+        "parent_pid": 1,
+        "rank": 0,
+        "world_size": 1,
+        "role": "rank",
+        "host": socket.gethostname(),
+        "engine": "portable",
+        "start_ns": 1,
+        "end_ns": 0,
+        "closed": False,
+        "argv": ["program"],
+        "python": "3",
+        "torch": "2",
+        "modules_root": "",
+        "clock_identity": "c",
+        "wall_minus_monotonic_ns": 0,
+    }
+    recorder.describe(**process | fields)
     return recorder
 
 

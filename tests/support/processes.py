@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,20 @@ TIME_LIMIT_S = 300.0
 Ended = subprocess.CompletedProcess[str]
 
 
+Environment = Mapping[str, str | None]
+"""Variables that a program gets beside those of this process; None takes one away."""
+
+
 def run_program(
-    command: list[str],
+    command: Sequence[str | Path],
     *,
-    environment: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
     folder: Path | None = None,
     timeout: float = TIME_LIMIT_S,
 ) -> Ended:
     """Run a command to its end with one OpenMP thread, its output captured."""
     return subprocess.run(
-        command,
+        [str(word) for word in command],
         env=variables(environment),
         capture_output=True,
         text=True,
@@ -53,25 +57,31 @@ def run_program(
     )
 
 
-def output_of(*command: str | Path, environment: Mapping[str, str] | None = None) -> str:
+def output_of(
+    *command: str | Path, environment: Environment | None = None, folder: Path | None = None
+) -> str:
     """Standard output of a command that must succeed."""
-    done = run_program([str(word) for word in command], environment=environment)
+    done = run_program(command, environment=environment, folder=folder)
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr}"
     return done.stdout
 
 
 @contextmanager
 def started(
-    *command: str | Path, environment: Mapping[str, str] | None = None
+    *command: str | Path, environment: Environment | None = None, stderr: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A command with its output in pipes, and its first line by `first_line`; told to end (SIGTERM)
-    and waited for, however the test ends."""
+    """Starts a command in a session of its own, with its output in a pipe; `first_line` reads it.
+
+    Ends it (SIGTERM) and waits for it, however the test ends. `stderr` is that of Popen.
+    """
     process = subprocess.Popen(
         [str(word) for word in command],
         env=variables(environment),
         text=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,
     )
     try:
         yield process
@@ -84,8 +94,8 @@ def started(
             process.wait()
             raise
         finally:
-            if process.stdout is not None:
-                process.stdout.close()
+            for pipe in filter(None, (process.stdout, process.stderr)):
+                pipe.close()
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -104,7 +114,7 @@ def fork_program(
     program: Path,
     *arguments: str,
     ranks: int = 0,
-    environment: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
     timeout: float = TIME_LIMIT_S,
 ) -> Ended:
     """Run `python program arguments`, as `ranks` processes of one job where that is given.
@@ -128,9 +138,15 @@ COMPILING = {"TORCHINDUCTOR_VEC_ISA_OK": "0", "TORCHINDUCTOR_COMPILE_THREADS": "
 than all else, and without processes of its own, each of which imports torch."""
 
 
-def variables(added: Mapping[str, str] | None) -> dict[str, str]:
-    """The environment of a program: this process's, one OpenMP thread, and what is added."""
-    return {**os.environ, **COMPILING, "OMP_NUM_THREADS": "1", **(added or {})}
+def variables(changed: Environment | None) -> dict[str, str]:
+    """The environment of a program: this process's, one OpenMP thread, and what is changed."""
+    whole = {**os.environ, **COMPILING, "OMP_NUM_THREADS": "1", **(changed or {})}
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def without(*prefixes: str) -> dict[str, None]:
+    """Takes away the variables of this process whose names begin so."""
+    return dict.fromkeys(name for name in os.environ if name.startswith(prefixes))
 
 
 class ForkServer:

@@ -26,6 +26,16 @@ UNCOMPACTED = {SUPERVISOR_VARIABLE: str(os.getpid())}
 """Environment in which journals stay as they are, to be read by whoever opens the run: a program
 that makes ten runs need not wait for ten compactions."""
 
+WATCHED = """
+    def watched():
+        import os, pathlib, time
+        run, looks = pathlib.Path(os.environ["LANESCOPE_RECORD"]), f"journal/{os.getpid()}-*/alive"
+        while not any(sum(path.read_bytes()) for path in run.glob(looks)):
+            time.sleep(0.01)
+"""
+"""Beginning of a recorded program: a function that waits for the watchdog's first look, which comes
+once something was recorded."""
+
 _PORTABLE = pytest.param("portable", marks=pytest.mark.slow)
 SLOW_ON_PORTABLE = ("auto", _PORTABLE)
 OBSERVERS = ("native", _PORTABLE)

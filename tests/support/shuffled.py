@@ -10,7 +10,8 @@ import random
 
 import pytest
 
-SEED = os.environ.get("ORDER", "") or str(random.SystemRandom().randrange(10**6))
+SEED = os.environ.setdefault("ORDER", str(random.SystemRandom().randrange(10**6)))
+"""In the environment, so that all workers of xdist, which compare their orders, have the same."""
 
 
 def pytest_report_header() -> str:

@@ -14,7 +14,7 @@ from lanescope.collector.compaction.clock_fit import UNMEASURED_DRIFT_PPB, Fit
 from lanescope.collector.compaction.compact import compact
 from lanescope.webapp import open_run
 from lanescope.webapp.bundles.merge_ranks import merge
-from tests.support.synthetic import HOST, START_NS, Builder
+from tests.support.run_builder import HOST, START_NS, Builder
 
 SECOND = 1_000_000_000
 LENGTH = 20 * SECOND

@@ -90,24 +90,27 @@ def test_an_exit_while_the_store_is_asked_ends_well(tmp_path: Path) -> None:
     program = write_program(
         tmp_path,
         """
-        import atexit, datetime, sys, time
+        import atexit, datetime, sys, threading
         from pathlib import Path
         import torch.distributed as dist
         from lanescope.collector.format.options import Options
         from lanescope.collector.recorder.recorder import Recorder
         from lanescope.collector.hooks.collectives import clocks
 
+        asked = threading.Event()
+
         class Slow:
             def add(self, key, count):
                 return 0
             def check(self, keys):
                 print("asked", flush=True)
+                asked.set()
                 dist.HashStore().wait(["never"], datetime.timedelta(seconds=1))
 
         measured = clocks.Clocks(Recorder(Path(sys.argv[1]), Options()))
         atexit.register(measured.stop)
         measured.joined(Slow(), 1, 2)
-        time.sleep(0.5)
+        asked.wait()
         """,
     )
     done = fork_program(program, str(tmp_path))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from lanescope.collector.engines import build
+from tests.support.processes import run_program
 
 
 @pytest.mark.slow
@@ -18,7 +18,7 @@ def test_every_unit_compiles_without_warnings(native: Path, tmp_path: Path) -> N
 
     def messages(command: tuple[str, ...]) -> str:
         strict = [*command, "-Werror", "-fsyntax-only"]
-        return subprocess.run(strict, capture_output=True, text=True, check=False).stderr
+        return run_program(strict).stderr
 
     commands = build.compile_commands(build.find_torch(), compiler, tmp_path)
     with ThreadPoolExecutor(2) as pool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from lanescope.collector.engines.build_trampolines import ensure_trampolines
 from lanescope.collector.hooks import trampolines
+from tests.support.processes import output_of
 from tests.support.recording import write_program
 
 PROGRAM = """
@@ -182,14 +182,8 @@ def _pythons() -> list[str]:
 @pytest.mark.parametrize("python", _pythons(), ids=lambda path: Path(path).parts[-3])
 def test_a_hooked_function_answers_as_it_did(python: str, tmp_path: Path) -> None:
     program = write_program(tmp_path, PROGRAM)
-    done = subprocess.run(
-        [python, str(program), str(trampolines.__file__), str(ensure_trampolines())],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    known, failed, unraisable = json.loads(done.stdout)
+    answer = output_of(python, program, str(trampolines.__file__), str(ensure_trampolines()))
+    known, failed, unraisable = json.loads(answer)
     assert known["ValueError"] == 1
     assert min(known["begin"], known["done"]) > 90
     assert min(known["taken"], known["given"]) >= 4

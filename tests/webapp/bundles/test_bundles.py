@@ -8,14 +8,10 @@ import os
 import shutil
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lanescope.collector.compaction import manifest as manifests
 from lanescope.collector.format import schema
-from lanescope.collector.format.options import Options
-from lanescope.collector.recorder.recorder import Recorder
 from lanescope.webapp.bundles.verify import problems_of
 from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.runs import storage
@@ -25,6 +21,7 @@ from lanescope.webapp.runs.notes import Notes
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.bundled import NOTES, lanescope
+from tests.support.growing import begin, write_ops
 
 
 def same_rows(one: Run, other: Run) -> None:
@@ -133,38 +130,7 @@ def test_what_is_not_there_is_refused(
 
 def test_what_a_dead_process_left_is_packed(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    manifests.create(path, Options(), ["program"], world_size=1)
-    recorder = Recorder(path, Options())
-    recorder.describe(
-        pid=os.getpid(),
-        parent_pid=1,
-        rank=0,
-        world_size=1,
-        role="rank",
-        host="h",
-        engine="portable",
-        start_ns=1,
-        end_ns=0,
-        closed=False,
-        argv=["program"],
-        python="3",
-        torch="2",
-        modules_root="",
-        clock_identity="c",
-        wall_minus_monotonic_ns=0,
-    )
-    state = recorder.thread()
-    stack = recorder.intern("a.py\t1\tf")
-    for k in range(50):
-        recorder.put(
-            state,
-            schema_kind("OP"),
-            name=recorder.intern(f"op{k}"),
-            start=100 * k,
-            end=100 * k + 90,
-            sequence=k,
-            stack=stack,
-        )
+    write_ops(begin(path, host="another"), 0, 25)  # a child and a parent each
     run = open_run(path)
     pack(run, tmp_path / "dead.lanes")
     packed = open_run(tmp_path / "dead.lanes")
@@ -173,12 +139,6 @@ def test_what_a_dead_process_left_is_packed(tmp_path: Path) -> None:
     assert packed.warnings == run.warnings
     assert any("did not close its log" in text for text in packed.warnings)
     assert problems_of(tmp_path / "dead.lanes")[1] == []
-
-
-def schema_kind(name: str) -> Any:
-    from lanescope.collector.journal.journal import Kind
-
-    return Kind[name]
 
 
 def test_a_bundle_is_read_through_a_file_system_of_any_kind(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from lanescope.webapp.cli import main
 from lanescope.webapp.server.server import make_app
 from tests.support import ROOT
 from tests.support.plugin_copy import NAME, added, copy_skeleton, write_slow_run
+from tests.support.processes import output_of
 
 HOST = {"Host": "127.0.0.1:8050"}
 
@@ -72,7 +72,7 @@ def test_server_has_its_page_and_its_table(tmp_path: Path) -> None:
 def test_copy_passes_the_linter(tmp_path: Path) -> None:
     copy_skeleton(tmp_path)
     config = ["--config", str(ROOT / "pyproject.toml"), str(tmp_path)]
-    subprocess.run([sys.executable, "-m", "ruff", "check", *config], check=True)
+    output_of(sys.executable, "-m", "ruff", "check", *config)
 
 
 def test_skeleton_itself_is_no_plugin() -> None:

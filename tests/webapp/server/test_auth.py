@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
 import socket
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -23,6 +21,8 @@ from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.server.auth import LOCAL_NAMES, REFUSAL, Guarded, binding_of
 from lanescope.webapp.server.server import make_app
+from tests.support.processes import TIME_LIMIT_S, first_line, started
+from tests.support.recording import BIN
 from tests.support.synthetic import write_run
 
 TOKEN = "the-right-token"
@@ -153,46 +153,28 @@ def test_what_is_no_address_is_refused(run: Path, host: str) -> None:
 
 
 def test_a_served_run_asks_for_the_token_that_it_printed(run: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "lanescope.webapp.cli",
-        "view",
-        str(run),
-        "--port",
-        "0",
-        "--no-browser",
-        "--host",
-        "0.0.0.0",
-    ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        address = process.stdout.readline().strip()
-        try:
-            place, _, token = address.partition("?token=")
-            assert re.fullmatch(r"http://[0-9.]+:[0-9]+/", place)
-            assert len(token) >= 32
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(place)
-            assert refused.value.code == 401
-            assert refused.value.read().decode() == REFUSAL
-            keeping = urllib.request.HTTPCookieProcessor(CookieJar())
-            browser = urllib.request.build_opener(keeping)
-            with browser.open(address) as page:
-                assert (page.status, page.url) == (200, place)
-            with browser.open(place + "api/run") as answer:
-                assert answer.status == 200
-            port = int(place.rstrip("/").rpartition(":")[2])
-            with socket.create_connection(("127.0.0.1", port)) as raw:
-                raw.sendall(b"POST /api/notes/x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-                assert raw.recv(12) == b"HTTP/1.1 401"
-        finally:
-            process.send_signal(signal.SIGTERM)
-        assert process.wait() == 0
-        assert process.stdout.read() == ""
-        said = process.stderr.read()
-        assert said == "lanescope: whoever has this address can see the run\n"
-        assert token not in said
+    viewing = (BIN / "lanescope", "view", run, "--port", "0", "--no-browser", "--host", "0.0.0.0")
+    with started(*viewing, stderr=subprocess.PIPE) as process:
+        address = first_line(process)
+        place, _, token = address.partition("?token=")
+        assert re.fullmatch(r"http://[0-9.]+:[0-9]+/", place)
+        assert len(token) >= 32
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(place)
+        assert refused.value.code == 401
+        assert refused.value.read().decode() == REFUSAL
+        keeping = urllib.request.HTTPCookieProcessor(CookieJar())
+        browser = urllib.request.build_opener(keeping)
+        with browser.open(address) as page:
+            assert (page.status, page.url) == (200, place)
+        with browser.open(place + "api/run") as answer:
+            assert answer.status == 200
+        port = int(place.rstrip("/").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as raw:
+            raw.sendall(b"POST /api/notes/x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+            assert raw.recv(12) == b"HTTP/1.1 401"
+        process.terminate()
+        stdout, stderr = process.communicate(timeout=TIME_LIMIT_S)
+    assert (process.returncode, stdout) == (0, "")
+    assert stderr == "lanescope: whoever has this address can see the run\n"
+    assert token not in stderr

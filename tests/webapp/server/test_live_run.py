@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from lanescope.webapp.server import live_run
 from lanescope.webapp.server.live_run import Following
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.growing import begin, write_ops
+from tests.support.processes import started
 
 OPS = 500
 
@@ -31,8 +30,8 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_run, "POLL_S", 0.01)
 
 
-def begun(run: Path, pid: int | None = None) -> Recorder:
-    recorder = begin(run, pid)
+def begun(run: Path, **process: Any) -> Recorder:
+    recorder = begin(run, **process)
     write_ops(recorder, 0, OPS)
     return recorder
 
@@ -101,9 +100,9 @@ def test_a_compactor_that_goes_on_after_the_end_of_the_program(tmp_path: Path) -
 
 def test_a_killed_program_whose_run_is_finished(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    recorder = begun(run, gone.pid)
+    with started("true") as gone:
+        pass
+    recorder = begun(run, pid=gone.pid)
     write_ops(recorder, OPS, OPS)
     check_final(followed(run, lambda: compact(run, exit_status=137)), run, complete=False)
 

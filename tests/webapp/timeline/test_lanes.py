@@ -18,7 +18,7 @@ from lanescope.webapp.timeline.spans import SOURCES, LaneSlices, Names
 from lanescope.webapp.timeline.styles import STYLES
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 from lanescope.webapp.timeline.timeline import Timeline
-from tests.support import synthetic
+from tests.support import run_builder
 from tests.support.synthetic import START_NS, Builder, write_run
 
 MAIN = "1000-0"
@@ -160,7 +160,7 @@ def test_rows_are_the_same_however_the_log_is_cut_and_ordered(
     ops.append((START_NS + 6_100, None, "stuck", 0, "function"))
 
     def laid_out(name: str, chosen: list[int], group: int) -> list[list[tuple[int, int, str, str]]]:
-        monkeypatch.setattr(synthetic, "ROW_GROUP_ROWS", group)
+        monkeypatch.setattr(run_builder, "ROW_GROUP_ROWS", group)
         builder = Builder(tmp_path / name)
         builder.thread()
         builder.phase(START_NS + 1_000, 2_000, "forward")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -65,8 +64,7 @@ def why_no_namespaces() -> str:
     """What keeps this user from making hosts of namespaces; empty: nothing."""
     made = "ip link add a0 type veth peer name b0 && unshare --time --monotonic 1 true"
     try:
-        command = [*IN_NAMESPACES, "sh", "-c", made]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run_program([*IN_NAMESPACES, "sh", "-c", made])
     except OSError as error:
         return str(error)
     return done.stderr.strip() if done.returncode else ""

@@ -21,6 +21,45 @@ FRAMES = [
 ]
 
 
+def tensor(
+    builder: Builder, start: int, position: str, bits: int, expected: int | None = None
+) -> None:
+    builder.row(
+        "tensor",
+        0,
+        "1000-0",
+        start_ns=start,
+        depth=0,
+        position=position,
+        shape="[2, 4]",
+        dtype="float32",
+        numel=8,
+        mean=float(bits),
+        l2=1.0,
+        min=-1.0,
+        max=2.0,
+        hash=bits,
+        expected=expected,
+    )
+
+
+def access(builder: Builder, start: int, storage: int, *, write: bool, offset: int = 0) -> None:
+    builder.row(
+        "access",
+        0,
+        "1000-0",
+        start_ns=start,
+        duration_ns=50,
+        depth=0,
+        bytes=32,
+        offset=offset,
+        run=32,
+        storage=storage,
+        write=write,
+        birth=write,
+    )
+
+
 def program(
     path: Path,
     *,
@@ -40,53 +79,18 @@ def program(
     builder.process(argv=["train.py", *command[2:]])
     builder.rows("stack", 0, None, stack=[3], frames=[FRAMES])
 
-    def tensor(start: int, position: str, bits: int, **more: Any) -> None:
-        builder.row(
-            "tensor",
-            0,
-            "1000-0",
-            start_ns=start,
-            depth=0,
-            position=position,
-            shape="[2, 4]",
-            dtype="float32",
-            numel=8,
-            mean=float(bits),
-            l2=1.0,
-            min=-1.0,
-            max=2.0,
-            hash=bits,
-            expected=more.get("expected"),
-        )
-
-    def access(start: int, storage: int, *, write: bool, offset: int = 0) -> None:
-        builder.row(
-            "access",
-            0,
-            "1000-0",
-            start_ns=start,
-            duration_ns=50,
-            depth=0,
-            bytes=32,
-            offset=offset,
-            run=32,
-            storage=storage,
-            write=write,
-            birth=write,
-        )
-
     one, two = START_NS, START_NS + 100
     builder.op(one, 50, f"aten::{layer}", module="projectphoenix.act", stack=3, shapes="[2, 4]")
-    access(one, 64, write=True)
-    tensor(one, "out0", made)
+    access(builder, one, 64, write=True)
+    tensor(builder, one, "out0", made)
     builder.op(two, 50, "aten::mm", module="projectphoenix.fc", stack=3, shapes="[2, 4] [2, 4]")
-    access(two, 96, write=False)
-    access(two, 64, write=False, offset=offset)
-    access(two, 128, write=True)
-    tensor(two, "read0", 77)
+    access(builder, two, 96, write=False)
+    access(builder, two, 64, write=False, offset=offset)
+    access(builder, two, 128, write=True)
+    tensor(builder, two, "read0", 77)
     if found is not None:
-        tensor(two, "read1", found, expected=made)
-    tensor(two, "out0", result)
+        tensor(builder, two, "read1", found, expected=made)
+    tensor(builder, two, "out0", result)
     return open_run(builder.write())
 
 

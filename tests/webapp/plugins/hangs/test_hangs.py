@@ -122,7 +122,7 @@ class Runs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._pool = ThreadPoolExecutor(3)
+        self._pool = ThreadPoolExecutor(6)
         self._made: dict[str, Future[None]] = {}
 
     def start(self, *names: str) -> None:

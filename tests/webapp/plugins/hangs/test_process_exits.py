@@ -32,6 +32,28 @@ KILLED = rank("")
 """SIGKILL leaves no word."""
 
 
+def begin(builder: Builder, number: int, one: dict[str, Any], end: int) -> str:
+    """Lists the process of a rank and returns its thread."""
+    builder.process(
+        number,
+        engine="native",
+        start_ns=START_NS,
+        end_ns=end,
+        ended=one["ended"],
+        closed=one["ended"] in ("exit", "exception"),
+        exception=one["exception"],
+    )
+    return builder.thread(number)
+
+
+def stall(builder: Builder, number: int, at: int, duration: int, **columns: str) -> None:
+    """Adds what the watchdog of a rank saw of its main thread."""
+    pid = 1000 + number
+    thread = schema.thread_id(pid, 0)
+    place = {"time_ns": at, "duration_ns": duration, "pid": pid, "thread": thread}
+    builder.row("stall", number, None, **place, **columns)
+
+
 def job(
     path: Path,
     *ranks: dict[str, Any],
@@ -48,17 +70,7 @@ def job(
     least = min(one["calls"] for one in ranks)
     for number, one in enumerate(ranks):
         end = START_NS + LIFE + one["after_ms"] * MS
-        signal = one["ended"].startswith("signal")
-        builder.process(
-            number,
-            engine="native",
-            start_ns=START_NS,
-            end_ns=end,
-            ended=one["ended"],
-            closed=one["ended"] in ("exit", "exception"),
-            exception=one["exception"],
-        )
-        thread = builder.thread(number)
+        thread = begin(builder, number, one, end)
         starts = START_NS + np.arange(one["calls"]) * 400 * MS
         complete = [at + 5 * MS if at < starts[0] + least * 400 * MS else None for at in starts]
         builder.rows(
@@ -73,19 +85,9 @@ def job(
             group_size=len(ranks),
             sequence=np.arange(one["calls"]),
         )
-        if signal:
-            builder.row(
-                "stall",
-                number,
-                None,
-                time_ns=end,
-                duration_ns=0,
-                pid=1000 + number,
-                thread=thread,
-                name="main",
-                reason="signal",
-                last_op="aten::mm" if number == working else "",
-            )
+        if one["ended"].startswith("signal"):
+            last_op = "aten::mm" if number == working else ""
+            stall(builder, number, end, 0, name="main", reason="signal", last_op=last_op)
         if number == working:
             builder.rows(
                 "op",
@@ -96,18 +98,8 @@ def job(
                 name="aten::mm",
             )
         if stuck is not None and stuck[0] == number:
-            builder.row(
-                "stall",
-                number,
-                None,
-                time_ns=end - 500 * MS,
-                duration_ns=LIFE,
-                pid=1000 + number,
-                thread=thread,
-                name="MainThread",
-                reason="quiet",
-                waiting=stuck[1],
-            )
+            at = end - 500 * MS
+            stall(builder, number, at, LIFE, name="MainThread", reason="quiet", waiting=stuck[1])
     return open_run(builder.write())
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests.webapp.plugins.races import handed, memory, twins
-from tests.webapp.plugins.races.planted import together
+from tests.webapp.plugins.races.common import together
 
 
 def shared_gradient() -> None:
@@ -200,21 +200,6 @@ def done_before_join() -> None:
         thread.join()
 
 
-def of_another_shape() -> None:
-    """What is known of a tensor is each tensor's own; the elements are only read."""
-    table = torch.arange(12.0).reshape(3, 4)
-
-    def turn() -> None:
-        turned = table.detach()
-        turned.swapaxes_(0, 1)
-        turned.set_(table.untyped_storage(), 0, (12,), (1,))
-
-    def read() -> None:
-        table.sum()
-
-    together(turn, read)
-
-
 def in_steps() -> None:
     parts, barrier = torch.zeros(2, 3), threading.Barrier(2)
 
@@ -389,7 +374,6 @@ if __name__ == "__main__":
         two_buffers,
         done_before_join,
         in_steps,
-        of_another_shape,
         rounds_of_some,
         waiting_for_a_condition,
         counted,

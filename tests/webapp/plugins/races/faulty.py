@@ -9,7 +9,7 @@ import threading
 import torch
 from torch import nn
 
-from tests.webapp.plugins.races.planted import together
+from tests.webapp.plugins.races.common import together
 
 
 def changed_before_backward() -> None:

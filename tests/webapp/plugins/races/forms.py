@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
 
 from tests.webapp.plugins.races import planted
-from tests.webapp.plugins.races.planted import together
+from tests.webapp.plugins.races.common import together
 
 
 def stage_reused() -> None:

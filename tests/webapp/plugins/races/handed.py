@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch.futures import Future, collect_all, wait_all
 
-from tests.webapp.plugins.races.planted import together
+from tests.webapp.plugins.races.common import together
 
 
 def later() -> None:

@@ -1,4 +1,4 @@
-"""Threads that have nothing in common but addresses, which they use one after another."""
+"""Threads that have nothing in common but addresses, used in turn, or memory that is only read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tests.webapp.plugins.races.planted import together
+from tests.webapp.plugins.races.common import together
 
 ROUNDS = 100
 
@@ -75,6 +75,28 @@ def filled_by_another() -> None:
     thread.join()
 
 
+def of_another_shape() -> None:
+    """What is known of a tensor is each tensor's own; the elements are only read."""
+    table = torch.arange(12.0).reshape(3, 4)
+
+    def turn() -> None:
+        turned = table.detach()
+        turned.swapaxes_(0, 1)
+        turned.set_(table.untyped_storage(), 0, (12,), (1,))
+
+    def read() -> None:
+        table.sum()
+
+    together(turn, read)
+
+
 def run() -> None:
-    for clean in (arrays, copies, sent_by_a_worker, collated_by_a_worker, filled_by_another):
+    for clean in (
+        arrays,
+        copies,
+        sent_by_a_worker,
+        collated_by_a_worker,
+        filled_by_another,
+        of_another_shape,
+    ):
         clean()

@@ -6,22 +6,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import ClassVar
 
 import torch
 from torch import nn
 
-
-def together(*functions: Callable[[], object]) -> None:
-    """Runs all but the first in threads of their own, and waits for them."""
-    threads = [threading.Thread(target=function) for function in functions[1:]]
-    for thread in threads:
-        thread.start()
-    functions[0]()
-    for thread in threads:
-        thread.join()
+from tests.webapp.plugins.races.common import together
 
 
 def shared_gradient() -> None:

@@ -18,17 +18,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
 
-from tests.webapp.plugins.races.planted import together
-
-
-def small() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-
-
-def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    model(torch.randn(2, 4)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+from tests.webapp.plugins.races.common import small, step, together
 
 
 def saved_under_a_lock() -> None:
