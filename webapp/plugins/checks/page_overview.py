@@ -76,7 +76,7 @@ def _lead(run: Run) -> list[Any]:
         return [
             "Imported from ",
             html.Code(files),
-            f", format {engines}. What such a file does not tell is not known here. ",
+            f", format {engines}. ",
             dcc.Link("Open the timeline", href="/timeline"),
             ".",
         ]
