@@ -34,6 +34,11 @@ CLEAN = (
     "tests/collector/numerics",
     "tests/collector/validation",
     "tests/collector/watchdog",
+    "tests/webapp/plugins/autograd_graph",
+    "tests/webapp/plugins/checks",
+    "webapp/plugins/autograd_graph",
+    "webapp/plugins/checks",
+    "webapp/plugins/numerics",
 )
 
 AVOIDED = re.compile(

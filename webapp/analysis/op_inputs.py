@@ -12,7 +12,7 @@ from lanescope.webapp.runs.run import Run
 Place = tuple[str, int, int]
 """Thread, start and depth of an operator of a rank."""
 
-_TENSOR = (
+TENSOR_COLUMNS = (
     "start_ns",
     "depth",
     "position",
@@ -138,7 +138,7 @@ def _tensors(
     run: Run, rank: int, thread: str, starts: list[int]
 ) -> dict[tuple[int, int], list[dict[str, Any]]]:
     """Rows of the operators of a thread that start then, by start and depth."""
-    rows = run.events("tensor", rank, thread, list(_TENSOR))
+    rows = run.events("tensor", rank, thread, list(TENSOR_COLUMNS))
     rows = rows.filter(pc.is_in(rows["start_ns"], pa.array(starts, pa.int64())))
     found: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row in rows.to_pylist():

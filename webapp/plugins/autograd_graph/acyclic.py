@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 MAX_PARTS = 48
-"""Of one module: what is called more often (a cell of a recurrent network) stays whole."""
+"""Calls of one module; a module called more often (a recurrent cell) is not split."""
 
 
 def parts(groups: Sequence[str], following: Sequence[Sequence[int]]) -> list[int]:

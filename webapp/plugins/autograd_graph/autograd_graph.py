@@ -90,7 +90,7 @@ def _between(sequence: float, numbers: Int64Array, modules: list[str], roots: se
     common = ".".join(name for name, _ in takewhile(lambda pair: pair[0] == pair[1], around))
     if common or not one or not other:
         return common
-    # Of a model, whose own path is no part of its children's.
+    # The path of the model itself is not a prefix of its children's paths.
     models = roots & {one, other} or roots
     return next(iter(models)) if len(models) == 1 else ""
 

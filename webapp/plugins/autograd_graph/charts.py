@@ -64,19 +64,11 @@ def graph_figure(
     figure = go.Figure(layout={"template": template(theme)})
     _lines(figure, layout.paths, "", colour["muted"])
     sides = {name: (x + widths[name] / 2, y) for name, (x, y) in layout.boxes.items()}
-    _lines(
-        figure,
-        [_around(sides, a, b) for a, b in back],
-        "back to a module above",
-        colour["muted"],
-        "dot",
-    )
+    upwards = [_around(sides, a, b) for a, b in back]
+    _lines(figure, upwards, "back to a module above", colour["muted"], "dot")
     scale = _scale(norms[g.module] for g in graph.groups if norms.get(g.module, 0) > 0)
     boxes = _Boxes(figure, layout.boxes, widths, labels, theme)
-    ramp = [
-        (stop, over([(0, colour["panel"]), (1, colour[name])], SOFT[theme]))
-        for stop, name in ((0.0, "data"), (0.5, "forward"), (1.0, "collective"))
-    ]
+    ramp = _ramp(theme)
     kinds: dict[str, list[Group]] = {"": [], "no norm": [], "zero, or NaN": []}
     fills = {"no norm": colour["panel"], "zero, or NaN": colour["bad"]}
     for group in graph.groups:
@@ -103,6 +95,15 @@ def graph_figure(
     width += 2 * ROW if back else 0
     _fit(figure, layout.width / 2, width, height, room)
     return Drawing(figure, int(width) + 8, int(height) + HEAD + 4)
+
+
+def _ramp(theme: Theme) -> list[tuple[float, str]]:
+    """Returns the colour scale of the norms: position in 0 to 1, colour."""
+    colour = tokens()[theme]
+    return [
+        (stop, over([(0, colour["panel"]), (1, colour[name])], SOFT[theme]))
+        for stop, name in ((0.0, "data"), (0.5, "forward"), (1.0, "collective"))
+    ]
 
 
 def _fit(figure: go.Figure, middle: float, width: float, height: float, room: int) -> None:
@@ -235,7 +236,7 @@ def _around(sides: Mapping[str, Point], one: str, other: str) -> list[Point]:
 
 
 def _scale(norms: Iterable[float]) -> tuple[float, float]:
-    """Logarithms of the norms that the ends of the colours stand for."""
+    """Returns log10 of the norms at both ends of the colour scale."""
     logs = [float(np.log10(norm)) for norm in norms if np.isfinite(norm)]
     low, high = (min(logs), max(logs)) if logs else (0.0, 1.0)
     if high - low < MIN_DECADES:

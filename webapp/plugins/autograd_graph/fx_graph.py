@@ -145,5 +145,5 @@ def _rows(run: Run, rank: int) -> pd.DataFrame:
 
 
 def _short(target: str, op: str) -> str:
-    """What a node does, so that alike ones have one name: a module is told by where it is."""
+    """Returns the name that nodes of the same kind share; modules are named by their path."""
     return "module" if op == "call_module" else target

@@ -100,14 +100,14 @@ def _drawing(note: str, chart: str, *, hidden: bool = False) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The drawings follow their controls, what is opened, what is looked for, and the theme."""
+    """Redraws the graphs after a change of controls, open modules, search text or theme."""
     _register_choice(app, context)
     _register_autograd(app, context)
     _register_fx(app, context.run)
 
 
 def _register_choice(app: Dash, context: Context) -> None:
-    """Modules that are opened and closed, and what is said of the one that is chosen."""
+    """Opens and closes modules, and describes the selected one."""
     run = context.run
 
     @app.callback(
@@ -164,7 +164,7 @@ def _register_choice(app: Dash, context: Context) -> None:
 
 
 def _register_autograd(app: Dash, context: Context) -> None:
-    """The autograd graph, and what is said of the whole of it."""
+    """Draws the autograd graph and its summary."""
     run = context.run
 
     @app.callback(

@@ -1,4 +1,4 @@
-"""What the Graph page says beside its drawings: what is cut off, breaks, ties to torch.fx."""
+"""Texts beside the drawings of the Graph page: cut-off modules, breaks, links to torch.fx."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def norms(run: Run, rank: int, graph: Graph) -> dict[str, float]:
 def broken(
     run: Run, rank: int, graph: Graph, depth: int | None, opened: list[str]
 ) -> dict[str, str]:
-    """Module drawn -> words about the breaks in it; what is cut off has a mark of its own."""
+    """Returns drawn module -> text about its breaks; cut-off modules have a mark of their own."""
     drawn = {group.module for group in graph.groups}
     words: dict[str, str] = {}
     for one in gradient_breaks.breaks(run, rank):
@@ -177,7 +177,7 @@ def break_table(context: Context, rank: int) -> list[Component]:
 
 
 def fx_words(run: Run, rank: int) -> list[Component]:
-    """What torch.fx could not follow, and how to get a graph where there is none."""
+    """Lists the modules that torch.fx could not trace, and how to make them traceable."""
     items = [
         html.Li(
             [

@@ -86,7 +86,7 @@ def untraceable_graphs(run: Run) -> list[Finding]:
 
 @lru_cache(maxsize=4)
 def walks(run: Run) -> tuple[Walk, ...]:
-    """Every backward of which the graph was walked."""
+    """Returns the backward passes whose graph was walked."""
     return tuple(walk for rank in run.ranks for walk in _walks(run, rank))
 
 
@@ -201,7 +201,7 @@ def _finding(run: Run, rank: int, found: list[Walk]) -> Finding:
             "no_node": dict(worst.not_run.most_common()),
             "no_operator": dict(worst.no_operator.most_common()),
             "backwards": len(found),
-            "advice": "--include what is left out, and record without --min-duration",
+            "advice": "--include the missing operators, and record without --min-duration",
         },
         link=timeline_address(worst.start_ns, worst.end_ns, run.duration_ns, at),
     )

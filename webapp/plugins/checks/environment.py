@@ -1,4 +1,4 @@
-"""Was a run set up well? What a recording tells of settings that cost time.
+"""Was a run set up well? Finds settings in a recording that cost time.
 
 The same questions that `lanescope doctor` asks of a machine, as far as a run answers them.
 """

@@ -62,7 +62,7 @@ class Facts:
     busy_ports: tuple[int, ...]  # of PORTS, on this machine
     infiniband: bool
     compiler: str | None
-    shared_memory: int | None  # bytes free in /dev/shm; None: there is none
+    shared_memory: int | None  # bytes free in /dev/shm; None: no /dev/shm
     master_port_free: bool | None = field(default=None)  # None: not named, or on another machine
 
     @property
@@ -71,7 +71,7 @@ class Facts:
         return int(self.torch["gpus"]) if self.torch else 0
 
     def number(self, name: str) -> int | None:
-        """A variable as a whole number; None where it is not set, or is none."""
+        """Returns a variable as an integer; None if unset or not an integer."""
         text = self.variables.get(name, "").strip()
         return int(text) if text.removeprefix("-").isdecimal() else None
 
@@ -211,7 +211,7 @@ def _ports(facts: Facts) -> Advice:
     span = f"{PORTS[0]}-{PORTS[-1]}"
     if facts.master_port_free is False:
         port = facts.variables["MASTER_PORT"]
-        why = "Rank 0 must listen there; the others would talk to a stranger, or to nobody."
+        why = "Rank 0 must listen there; the others would reach another program, or none."
         return Advice(
             "ports",
             "error",

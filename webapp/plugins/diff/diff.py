@@ -120,29 +120,20 @@ def diff(base: Run, run: Run, mode: Mode = "bitwise") -> pd.DataFrame:
 def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = None) -> Comparison:
     """Compares two runs.
 
-    Norms are the same in mode bitwise where their bits are equal (a NaN equals itself, 0.0 is not
-    -0.0), in mode tolerance where
-        |base - run| <= RELATIVE[dtype] * max(|base|, |run|)
-    with the coarser of the two dtypes, in mode simple where |base - run| <= 1e-4; NaN equals NaN
-    in the latter two. No gradient on one side and one on the other is a difference in all modes.
+    Norms are equal in mode bitwise if their bits are (a NaN equals itself, 0.0 is not -0.0), in
+    mode tolerance if |base - run| <= RELATIVE[dtype] * max(|base|, |run|), with the coarser dtype,
+    in mode simple if |base - run| <= 1e-4. NaN equals NaN in the latter two. A gradient on one
+    side only is a difference in all modes. Tensors of runs at level numerics count as norms do:
+    see `closeness.tensor_states`, and `tensor_fingerprints.pair_ops` for how they are paired.
 
-    The verdict is "diverged" where a norm differs, "within_tolerance" where none does but not all
-    have equal bits, "identical" otherwise. Calls of ops that only one side made are counted in
-    `only_in_base` and `only_in_run` and leave the verdict alone: a logging thread that comes round
-    once more does not make two trainings differ. Only where the runs have no norm in common do
-    they decide: other numbers of calls, or nothing in common at all, is "diverged" then.
+    The verdict is "diverged" if a norm differs, "within_tolerance" if only bits do. Calls of one
+    side alone are counted in `only_in_base` and `only_in_run` and do not decide: a logging thread
+    that runs once more does not make two trainings differ. Without a common norm they do.
 
-    Where both runs were recorded at level numerics, tensors count as norms do: see
-    `closeness.tensor_states` for the modes and `tensor_fingerprints.pair_ops` for what is compared
-    with what. `first` is then the first operator that differs, by step and time, with its `origin`.
-
-    `noise` is another recording of what `base` is one of, for mode tolerance: what these two are
-    apart is allowed as well, see `noise`.
+    `first` is the first difference by step and time. `noise`, for mode tolerance, is a second
+    recording of `base`: differences between the two are allowed as well, see `noise`.
     """
-    if mode not in MODES:
-        raise RunError(f"no mode {mode!r}, expected one of {', '.join(MODES)}")
-    if noise is not None and mode != "tolerance":
-        raise RunError(f"a noise floor is for mode tolerance, not for mode {mode}")
+    _check_mode(mode, noise)
     base, run = comparable(base, run)
     floors = None if noise is None else (tensor_floor(base, noise), _norm_floor(base, noise))
     names = renamed(base, run)
@@ -158,24 +149,19 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     if values is None:
         ops = int(calls[["base", "run"]].fillna(0).min(axis=1).sum())
         names_alone = unpaired_calls(calls)
-        tensors, differing, notes = 0, 0, [_no_values(base, run)]
-        tables = []
     else:
         ops, names_alone = values.compared, (values.only_in_base, values.only_in_run)
-        tensors, differing, notes = values.tensors, values.different, values.notes
-        tables = values.tables
         states |= {"different"} if values.different else set()
         states |= {"within_tolerance"} if values.within_tolerance else set()
+    tensors = values.tensors if values else 0
     alone = (Unpaired(names_alone[0], only[0]), Unpaired(names_alone[1], only[1]))
     nothing = matched + ops == 0 or (matched + tensors == 0 and any(one.count for one in alone))
-    if floors is not None:
-        sides = (f"{what}: {one.words()}" for what, one in zip(_FLOORS, floors, strict=True))
-        notes = [*notes, f"noise floor of the two baselines at the last step, {', '.join(sides)}"]
     wanted = "different" if "different" in states else "within_tolerance"
     first = _first_of_all(values, norms[norms["state"] == wanted], run, wanted)
-    told = [names.words()]
-    told += [settings_words(base, run), compiled_words(base, run)] if any(names_alone) else []
-    notes = [*notes, *filter(None, told), *_explained(base, run, norms, values)]
+    notes = values.notes if values else [_no_values(base, run)]
+    notes = [*notes, *_floor_notes(floors), *filter(None, [names.words()])]
+    if any(names_alone):
+        notes += filter(None, [settings_words(base, run), compiled_words(base, run)])
     return Comparison(
         mode=mode,
         verdict="diverged" if nothing else _verdict(states),
@@ -185,12 +171,28 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         valued=values is not None,
         alone=alone,
         first=first,
-        table=_all_rows(norms, calls, tables),
-        notes=tuple(notes),
-        differing=differing,
+        table=_all_rows(norms, calls, values.tables if values else []),
+        notes=(*notes, *_explained(base, run, norms, values)),
+        differing=values.different if values else 0,
         timing=timing_differences(base, run),
         growth=values.grown() if values else pd.DataFrame(),
     )
+
+
+def _check_mode(mode: str, noise: Run | None) -> None:
+    """Raises RunError for an unknown mode, or a noise floor that the mode does not use."""
+    if mode not in MODES:
+        raise RunError(f"no mode {mode!r}, expected one of {', '.join(MODES)}")
+    if noise is not None and mode != "tolerance":
+        raise RunError(f"a noise floor is for mode tolerance, not for mode {mode}")
+
+
+def _floor_notes(floors: tuple[Floor, Floor] | None) -> list[str]:
+    """Returns the note on the noise floors of tensors and norms, if any."""
+    if floors is None:
+        return []
+    sides = (f"{what}: {one.words()}" for what, one in zip(_FLOORS, floors, strict=True))
+    return [f"noise floor of the two baselines at the last step, {', '.join(sides)}"]
 
 
 def _verdict(states: Set[str]) -> Verdict:

@@ -17,21 +17,22 @@ Shared = dict[int, Int64Array]  # steps that are compared, by rank
 
 FACTOR = 1.2
 MIN_NS = 20_000
-"""An op of a module is slower where the median of its time per step is this many times the
-baseline's and this much more, ns, and all but a quarter of its steps took longer than all but a
-quarter of the baseline's (all of them, of fewer than MANY): a busy machine makes single steps long.
-It makes most ops slower too, so what the median op is slower by, of COMMON ops or more, is allowed.
+"""An op of a module is slower if the median of its time per step is this many times the baseline's
+and this much more, ns, and all but a quarter of its steps took longer than all but a quarter of the
+baseline's (all of them, of fewer than MIN_QUARTILE_STEPS): a busy machine makes single steps long.
+It makes most ops slower too, so the slowdown of the median op, of MIN_COMMON_OPS or more, is
+allowed.
 """
 
-FEW, MANY = 3, 10
-"""From FEW shared steps on the first is left out: it does what is done once."""
+MIN_WARMUP_STEPS, MIN_QUARTILE_STEPS = 3, 10
+"""From MIN_WARMUP_STEPS shared steps on the first is left out: it does what is done once."""
 
-TELLING = 5
+MIN_STEPS = 5
 """Steps that it takes to call an op slower: where chance alone makes lengths, all of so many of one
 run are longer than all of the other with a chance of 1 in 252; of two, 1 in 6.
 """
 
-COMMON = 10
+MIN_COMMON_OPS = 10
 
 COLUMNS = (
     "name",
@@ -54,7 +55,7 @@ class Timing:
     base_step_ns: float  # median length of these steps over all shared ranks; NaN without any
     run_step_ns: float
     table: pd.DataFrame = field(repr=False)
-    common: float = 1.0  # the run's time over the base's of the median op; 1 of fewer than COMMON
+    common: float = 1.0  # median over ops of run / base; 1 of fewer than MIN_COMMON_OPS ops
 
     @property
     def telling(self) -> pd.DataFrame:
@@ -69,7 +70,7 @@ def timing_differences(base: Run, run: Run) -> Timing:
     and run_ns are medians over these steps of the self time in a step (means, of what only one
     run has), base_calls and run_calls mean calls in a step, ratio is run_ns / base_ns, state
     "slower", "faster", "added" (ran in the run only), "removed" or "same"; see FACTOR and MIN_NS.
-    Largest difference first. Without shared steps the table is empty; of fewer than TELLING no op
+    Largest difference first. Without shared steps the table is empty; of fewer than MIN_STEPS no op
     is called slower or faster.
     """
     shared: Shared = {}
@@ -77,7 +78,7 @@ def timing_differences(base: Run, run: Run) -> Timing:
     for rank in sorted({*base.ranks} & {*run.ranks}):
         sides = base.steps(rank), run.steps(rank)
         numbers, *places = np.intersect1d(sides[0].index, sides[1].index, return_indices=True)
-        first = 1 if len(numbers) >= FEW else 0
+        first = 1 if len(numbers) >= MIN_WARMUP_STEPS else 0
         if len(numbers):
             shared[rank] = numbers[first:]
             for side, at, into in zip(sides, places, lengths, strict=True):
@@ -126,8 +127,8 @@ def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, 
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = ours / theirs
     long = ~single & (np.minimum(ours, theirs) >= MIN_NS)
-    common = float(np.median(ratio[long])) if long.sum() >= COMMON else 1.0
-    if len(every) >= TELLING:
+    common = float(np.median(ratio[long])) if long.sum() >= MIN_COMMON_OPS else 1.0
+    if len(every) >= MIN_STEPS:
         state[_longer(high, low * max(common, 1.0))] = "slower"
         state[_longer(low, high / min(common, 1.0))] = "faster"
     state[was == 0] = "added"
@@ -148,7 +149,7 @@ def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, 
 def _longer(one: Float64Array, other: Float64Array) -> BoolArray:
     """Rows of `one` that took longer than the same rows of `other`, by the rule at FACTOR."""
     middle, least = np.median(one, axis=1), np.median(other, axis=1)
-    share = 0.25 if one.shape[1] >= MANY else 0.0
+    share = 0.25 if one.shape[1] >= MIN_QUARTILE_STEPS else 0.0
     apart = np.quantile(one, share, axis=1) > np.quantile(other, 1 - share, axis=1)
     longer: BoolArray = apart & (middle >= FACTOR * least) & (middle - least >= MIN_NS)
     return longer

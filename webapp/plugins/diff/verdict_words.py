@@ -12,7 +12,7 @@ from lanescope.webapp.plugins.diff.first_difference import (
     other_parts,
     reads_other_parts,
 )
-from lanescope.webapp.plugins.diff.timing_differences import FACTOR, TELLING, Timing
+from lanescope.webapp.plugins.diff.timing_differences import FACTOR, MIN_STEPS, Timing
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -186,8 +186,10 @@ def step_times(timing: Timing) -> str:
     times = units.number(change)
     text = f"a step takes {sides[0]}, in the base {sides[1]} (x {times}, median of {of})"
     beyond = "ops by module: "
-    if timing.steps < TELLING:
-        told.append(f"none is called slower or faster, which takes {TELLING} steps after the first")
+    if timing.steps < MIN_STEPS:
+        told.append(
+            f"none is called slower or faster, which takes {MIN_STEPS} steps after the first"
+        )
     if max(timing.common, 1 / timing.common) >= FACTOR:
         common = units.number(timing.common)
         beyond = f"most ops take x {common} alike (machine or threads), beyond that: "

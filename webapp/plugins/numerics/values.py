@@ -18,7 +18,7 @@ from lanescope.collector.format.names import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp.analysis.access_site import phase_names
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.op_inputs import operands
+from lanescope.webapp.analysis.op_inputs import TENSOR_COLUMNS, operands
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.analysis.tensor_fingerprints import NOT_LOOKED_AT
@@ -26,19 +26,6 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _OP = ["start_ns", "duration_ns", "depth", "name", "module", "phase", "step", "stack"]
-_TENSOR = [
-    "start_ns",
-    "depth",
-    "position",
-    "shape",
-    "dtype",
-    "mean",
-    "l2",
-    "min",
-    "max",
-    "nan",
-    "inf",
-]
 _FILLING = ("copy", "fill", "full", "full_like", "masked_fill", "new_full", "tensor", "where")
 _WORD = 2**64 - 1
 
@@ -67,7 +54,7 @@ def unrecorded_writes(run: Run) -> list[Finding]:
     _recorded(run)
     groups: dict[tuple[int, str | None, str, str], list[tuple[str, Any, Any]]] = {}
     for rank, thread in _threads(run):
-        rows = run.events("tensor", rank, thread, [*_TENSOR, "hash", "expected"])
+        rows = run.events("tensor", rank, thread, [*TENSOR_COLUMNS, "expected"])
         rows = rows.filter(pc.is_valid(rows["expected"]))
         for tensor, op in _with_ops(run, rank, thread, rows):
             key = (rank, where_of(run, rank, op["stack"]), op["name"], tensor["position"])
@@ -89,7 +76,7 @@ def _threads(run: Run) -> Iterator[tuple[int, str]]:
 class _Made:
     """A tensor that was not finite, and its operator."""
 
-    weight: int  # how well it tells where that comes from: one of _NAN_OF_FINITE, ...
+    weight: int  # how well it shows the origin: one of _NAN_OF_FINITE, ...
     thread: str
     tensor: dict[str, Any]
     op: dict[str, Any]
@@ -108,8 +95,8 @@ def _first_made(run: Run, rank: int) -> dict[int, _Made]:
     for where, thread in _threads(run):
         if where != rank:
             continue
-        rows = run.events("tensor", rank, thread, [*_TENSOR, "finite_inputs", "unset"])
-        # What lies in memory that nobody had set is chance, and no operator's doing.
+        rows = run.events("tensor", rank, thread, [*TENSOR_COLUMNS, "finite_inputs", "unset"])
+        # Uninitialised memory holds arbitrary values, which no operator computed.
         rows = rows.filter(pc.invert(rows["unset"].fill_null(False)))
         made, nan = rows["finite_inputs"].fill_null(False), pc.greater(rows["nan"], 0)
         infinite = pc.and_(pc.greater(rows["inf"], 0), made)
@@ -156,18 +143,18 @@ class _Skips:
 
 
 def _on_purpose(tensor: dict[str, Any], op: dict[str, Any]) -> bool:
-    """Whether the operator did not compute it: it was told to, or found it so."""
-    return _told_to(op) or tensor["position"].startswith("read")
+    """True if the operator did not compute the value: it was an argument, or was read."""
+    return _fills(op) or tensor["position"].startswith("read")
 
 
-def _told_to(op: dict[str, Any]) -> bool:
-    """An operator that only puts in what it is told, as a mask's infinities."""
+def _fills(op: dict[str, Any]) -> bool:
+    """True for operators that only store an argument, such as a mask's infinities."""
     return op["name"].rpartition("::")[2].rstrip("_") in _FILLING
 
 
 def _deed(tensor: dict[str, Any], op: dict[str, Any], kind: str) -> str:
-    if _told_to(op):
-        return f"was told to put in {kind}"
+    if _fills(op):
+        return f"was given {kind} values to store"
     if tensor["position"].startswith("read"):
         return f"found {kind} values that no recorded operator made"
     source = "finite ones" if tensor["finite_inputs"] else "some that were not finite"
@@ -211,7 +198,7 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
         values += "; the gradient scaler left that step out"
     return Finding(
         kind="nan",
-        severity="error" if made.weight <= _NAN and not _told_to(op) else "info",
+        severity="error" if made.weight <= _NAN and not _fills(op) else "info",
         title=f"{op['name']}{module}{at} {_deed(tensor, op, kind)}: {units.count(count)} in "
         f"{tensor['shape']} {tensor['dtype']}{values}",
         evidence={
@@ -225,10 +212,10 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
     )
 
 
-def _range(told: dict[str, Any]) -> str:
-    if told["min"] is None or told["max"] is None:
-        return str(told["shape"])
-    return f"{told['shape']} of {units.number(told['min'])} to {units.number(told['max'])}"
+def _range(tensor: dict[str, Any]) -> str:
+    if tensor["min"] is None or tensor["max"] is None:
+        return str(tensor["shape"])
+    return f"{tensor['shape']} of {units.number(tensor['min'])} to {units.number(tensor['max'])}"
 
 
 def _write_finding(

@@ -1,4 +1,4 @@
-"""The recorded autograd graph, by module: edges, levels, what is cut off, the drawing."""
+"""The recorded autograd graph, by module: edges, levels, cut-off modules, the drawing."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_modules_and_what_leads_to_what(run: Run) -> None:
     assert graph.nodes == sum(1 for _ in run.events("node").to_pylist())
 
 
-def test_what_is_cut_off_and_why(run: Run) -> None:
+def test_cut_off_modules_and_reasons(run: Run) -> None:
     assert of(run).cut_off == {
         "detached": "not_reached",
         "silent": "no_grad",
@@ -197,7 +197,7 @@ def test_the_drawing(run: Run) -> None:
     assert drawn.height == figure.layout.yaxis.range[0] + HEAD + 4
 
 
-def test_a_long_path_is_told_by_its_end() -> None:
+def test_a_long_path_is_shortened_to_its_end() -> None:
     names = ["layers.1", "base_model.model.layers.1.self_attention.q_proj.lora_A.default"]
     groups = tuple(Group(name, 1, (), (), level, name) for level, name in enumerate(names))
     figure = graph_figure(Graph(0, groups, {}), {names[1]: 1234.5}, "light").figure

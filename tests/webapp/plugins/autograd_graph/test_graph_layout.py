@@ -10,7 +10,7 @@ from lanescope.webapp.plugins.autograd_graph.acyclic import MAX_PARTS, parts
 from lanescope.webapp.plugins.autograd_graph.graph_layout import BOX, GAP, ROW, laid_out
 
 
-def test_what_is_around_others_is_in_parts() -> None:
+def test_a_module_around_others_is_split_into_parts() -> None:
     #        add0 -> linear -> add1 -> linear -> weight of the outer
     groups = ["outer", "inner", "outer", "inner", "outer"]
     assert parts(groups, [[1, 2], [2], [3, 4], [4], []]) == [0, 0, 1, 1, 2]

@@ -73,8 +73,8 @@ def test_nodes_are_tied_but_those_whose_operator_was_left_out(run: Run) -> None:
     total = sum(walk.reached for walk in walks(run))
     assert metric == (total - 1) / total
     for limit, severity in ((1.0, "error"), (0.5, "warning")):
-        told = check(run, settings=Settings({"graph_traceability": limit})).findings
-        assert [f.severity for f in told if f.kind == "untraceable_graph"] == [severity]
+        findings = check(run, settings=Settings({"graph_traceability": limit})).findings
+        assert [f.severity for f in findings if f.kind == "untraceable_graph"] == [severity]
 
 
 def test_a_part_that_torchscript_runs_as_one_is_tied_without_an_operator(run: Run) -> None:
