@@ -84,5 +84,7 @@ def test_a_recording_that_ends_while_a_state_is_opened(tmp_path: Path, opened: O
         assert page.evaluate("lanescope.debugState().etag") == facts["etag"]
         assert facts["etag"] == Timeline.open(last).etag
         assert last.complete
-        assert units.count(last.counts["op"]) in page.locator("details.recording summary").inner_text()
+        assert (
+            units.count(last.counts["op"]) in page.locator("details.recording summary").inner_text()
+        )
         lanes.close()

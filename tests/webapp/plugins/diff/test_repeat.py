@@ -204,10 +204,9 @@ def test_the_page_of_a_repetition(tmp_path: Path) -> None:
     assert "repeat-threads" in json.dumps(
         layout(Context(run)), default=lambda part: part.to_plotly_json()
     )
-    rail = client.get("/_dash-layout").get_data(as_text=True)
-    assert "rail-repeat" in rail
+    assert '"repeat": "compare"' in str(client.get("/_dash-layout").get_json())
     plain = make_app(open_run(write_run(tmp_path / "plain"))).server.test_client()
-    assert "rail-repeat" not in plain.get("/_dash-layout").get_data(as_text=True)
+    assert '"repeat": "compare"' not in str(plain.get("/_dash-layout").get_json())
 
 
 def test_view_of_a_repetition_without_runs(tmp_path: Path) -> None:
