@@ -22,7 +22,7 @@ import { Dock, Tabs } from "../panels/dock.js";
 import { helpDialog } from "../panels/help.js";
 import { Notes, notesTitle } from "../panels/notes.js";
 import { OverlapField } from "../panels/overlap_field.js";
-import { match, Search } from "../panels/search.js";
+import { match, Search, stepAsked } from "../panels/search.js";
 import { SpanTable } from "../panels/span_table.js";
 import { listenChartPictures } from "./chart_pictures.js";
 import { listenConnection } from "./connection_notice.js";
@@ -60,11 +60,12 @@ globalThis.lanescope = {
 
 function writeAddress() {
   if (!timeline || !onTimeline()) return;
-  const { view, duration, selection, range, collapsed, expanded, query, scrollY, overlaps, arrangement } = timeline;
-  const all = view.t0 <= 0.5 && view.t1 >= duration - 0.5;
+  const { view, selection, range, collapsed, expanded, query, scrollY, overlaps, arrangement } = timeline;
+  const { opening } = timeline;
+  const opens = Math.abs(view.t0 - opening.t0) <= 0.5 && Math.abs(view.t1 - opening.t1) <= 0.5;
   const { current } = selection;
   const search = format({
-    window: all ? null : view,
+    window: opens ? null : view,
     selected: current,
     range,
     collapsed: [...collapsed],
@@ -87,7 +88,7 @@ function applyAddress(search) {
   timeline.expanded = new Set(state.expanded);
   timeline.arrangement = state.lanes;
   timeline.relayout();
-  timeline.setView(state.window ?? { t0: 0, t1: timeline.duration });
+  timeline.setView(state.window ?? timeline.opening);
   timeline.scrollBy(state.scrollY - timeline.scrollY);
   timeline.range = state.range;
   find(state.query);
@@ -273,7 +274,11 @@ function mountSearch(host) {
   search = new Search(document.getElementById("search-host"), timeline.names, {
     begun: loadModules,
     changed: find,
-    step: (direction) => timeline.selection.match(direction),
+    step: (direction) => {
+      const step = stepAsked(timeline.query);
+      if (step === null) timeline.selection.match(direction);
+      else timeline.showStep(step);
+    },
     leave: () => host.focus(),
   });
 }

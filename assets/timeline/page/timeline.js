@@ -30,6 +30,8 @@ import { verticalScroll } from "./timeline_dom.js";
 const GLIDE = 0.34;
 /** The end of a range snaps to the edge of a span within this distance, px. */
 const SNAP = 6;
+/** Windows that `back` can return to. */
+const MAX_BEFORE = 100;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Timeline {
@@ -45,8 +47,11 @@ export class Timeline {
     Object.assign(this, { dom, run, idle, whenDrawn: page.drawn });
     this.painter = new Painter(dom.lanesCanvas, run.names);
     this.adopt(run, this.tileSourceOf(run), groupsOf(run.lanes));
-    this.view = { t0: 0, t1: this.duration };
+    this.view = this.opening;
     this.goal = this.view;
+    /** @type {vp.Window[]} windows that were shown before, for `back` */
+    this.before = [];
+    this.resting = this.view;
     this.scrollY = 0;
     this.collapsed = new Set();
     this.expanded = new Set();
@@ -76,6 +81,7 @@ export class Timeline {
     this.differences = new Differences(this, run);
     this.placeThumb = verticalScroll(dom, (y) => this.scrollBy(y - this.scrollY));
     this.settled = debounced(idle, "settling", 160, () => {
+      this.remember();
       page.settled();
       this.hits.follow();
     });
@@ -89,6 +95,9 @@ export class Timeline {
   adopt(run, tileSource, groups) {
     Object.assign(this, { run, tileSource, groups, names: run.names, lanes: run.lanes });
     this.duration = Math.max(run.duration_ns, 1);
+    const [t0, t1] = run.opening ?? [0, this.duration];
+    /** @type {vp.Window} the window without an address of its own: the training */
+    this.opening = t1 > t0 ? { t0, t1 } : { t0: 0, t1: this.duration };
     this.laneById = new Map(run.lanes.map((lane) => [lane.id, lane]));
     this.steps = Object.entries(run.steps ?? {}).find(([key]) => key.startsWith("rank"))?.[1] ?? [];
     this.painter.rename(run.names);
@@ -191,6 +200,59 @@ export class Timeline {
     }
     this.goal = vp.clamp(goal, this.duration);
     this.changed();
+  }
+
+  /** Keeps the window in which the view rested before this one. */
+  remember() {
+    const { resting, view } = this;
+    const moved = Math.abs(view.t0 - resting.t0) + Math.abs(view.t1 - resting.t1);
+    if (moved < (resting.t1 - resting.t0) * 0.01) return;
+    this.before.push(resting);
+    if (this.before.length > MAX_BEFORE) this.before.shift();
+    this.resting = view;
+  }
+
+  /** Shows the window before this one. */
+  back() {
+    const last = this.before.pop();
+    if (!last) {
+      this.toast("No window before this one.");
+      return;
+    }
+    this.resting = last;
+    this.glideTo(last);
+  }
+
+  /**
+   * Shows a step and measures it.
+   * @param {number} number of the step
+   * @returns {boolean} false where the first rank has no such step
+   */
+  showStep(number) {
+    const found = this.steps.find(([step]) => step === number);
+    if (!found) {
+      const [first, last] = [this.steps.at(0)?.[0], this.steps.at(-1)?.[0]];
+      this.toast(first === undefined ? "The run holds no steps." : `No step ${number}: steps are ${first} to ${last}.`);
+      return false;
+    }
+    this.setRange(found[1], found[2]);
+    this.glideTo(vp.around(found[1], found[2], 0.05, this.duration));
+    return true;
+  }
+
+  /** Shows the next or previous step; at first the one in the middle of the window. @param {1|-1} direction */
+  nextStep(direction) {
+    const { range, goal, steps } = this;
+    const here = steps.findIndex(([, start, end]) => range && start === range.t0 && end === range.t1);
+    const middle = (goal.t0 + goal.t1) / 2;
+    const there = here >= 0 ? here + direction : steps.findIndex(([, , end]) => end > middle);
+    if (steps[there]) this.showStep(steps[there][0]);
+    else this.toast(direction > 0 ? "This is the last step." : "This is the first step.");
+  }
+
+  /** Returns the step at an instant. @param {number} t @returns {number|undefined} */
+  stepAt(t) {
+    return this.steps.find(([, start, end]) => start <= t && t < end)?.[0];
   }
 
   fitAll() {
@@ -320,9 +382,10 @@ export class Timeline {
   /** @param {string} query @param {import("../panels/search.js").Found|null} found */
   setSearch(query, found) {
     this.query = query;
-    // Tiles do not hold modules: hits of a module are outlined, and nothing fades.
-    this.matches = found && !found.modules.length ? found.flags : null;
-    this.hits.look(found && { names: found.ids, modules: found.modules });
+    // Tiles hold neither modules nor lengths: such hits are outlined, and nothing fades.
+    this.matches = found && !found.modules.length && !found.timed ? found.flags : null;
+    const { ids: names, modules, least, most } = found ?? {};
+    this.hits.look(found && { names, modules, least, most });
     this.changed();
   }
 
