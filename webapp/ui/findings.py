@@ -14,6 +14,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run_warnings import ranks_text
 from lanescope.webapp.ui import pictures, widgets
 from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.finding_places import address_of
 
 TONES = {"error": "bad", "warning": "warn", "info": ""}
 
@@ -38,12 +39,20 @@ def _card(context: Context, finding: Finding) -> Component:
     words = [
         html.Div([html.Span(fact) for fact in facts], className="facts"),
         html.P(finding.title),
-        dcc.Link("Show on the timeline", href=context.address(finding.link)),
+        dcc.Link(
+            "Show on the timeline", href=address_of(context, finding, _position(context, finding))
+        ),
     ]
     drawn = _picture(context, finding)
     if drawn is None:
         return html.Li(words, className=f"finding {tone}".strip())
     return html.Li([html.Div(words), drawn], className=f"finding with-picture {tone}".strip())
+
+
+def _position(context: Context, finding: Finding) -> int:
+    """Which of all findings it is."""
+    found = context.report().findings
+    return found.index(finding) if finding in found else 0
 
 
 def _picture(context: Context, finding: Finding) -> Component | None:

@@ -19,6 +19,7 @@ import { LaneFilter } from "../input/lane_filter.js";
 import { SpanPanel } from "../model/span_panel.js";
 import { CommandBar } from "../panels/command_bar.js";
 import { Dock, Tabs } from "../panels/dock.js";
+import { FindingStrip } from "../panels/finding_strip.js";
 import { helpDialog } from "../panels/help.js";
 import { Notes, notesTitle } from "../panels/notes.js";
 import { OverlapField } from "../panels/overlap_field.js";
@@ -41,6 +42,8 @@ const pageOf = (path) => path.slice(1) || "overview";
 const onTimeline = () => location.pathname === PATH;
 let timeline = null;
 let written = location.search;
+/** @type {FindingStrip|null} */
+let strip = null;
 
 const theme = new Theme(parse(location.search).theme, (name) => {
   timeline?.retheme();
@@ -73,6 +76,7 @@ function writeAddress() {
     query,
     scrollY,
     theme: theme.chosen,
+    finding: strip?.position ?? null,
     overlaps: overlaps.on,
     of: overlaps.of,
     lanes: arrangement,
@@ -99,6 +103,7 @@ function applyAddress(search) {
   else if (timeline.selection.current) timeline.selection.clear();
   timeline.overlaps.choose(state.of);
   if (state.overlaps) timeline.overlaps.show();
+  strip?.show(state.finding);
 }
 
 /** Call when Dash shows another page, or another address of this one. @param {string} href */
@@ -264,6 +269,7 @@ function drawTimeline(host, run, lanesDrawn) {
   timeline = new Timeline(buildDom(host), run, idle, details, { settled, drawn: () => setTimeout(lanesDrawn) });
   if (!run.lanes.length)
     failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
+  strip = new FindingStrip(timeline.dom.strip, timeline, applyAddress);
   if (onTimeline()) applyAddress(location.search);
   return details;
 }

@@ -58,6 +58,8 @@ export class Timeline {
     /** @type {import("../model/lane_order.js").Arrangement} */
     this.arrangement = asListed();
     this.range = null;
+    /** @type {import("../draw/finding_marks.js").Mark[]} of the finding that is shown */
+    this.marks = [];
     this.query = "";
     this.matches = null;
     this.pointer = { x: null, y: null };

@@ -9,8 +9,14 @@ PLUGIN = Plugin(
             "collective_mismatch",
             "collectives.md#mismatches",
             "lanescope.webapp.analysis.findings:Collective",
+            marks="pictures:never_came",
         ),
-        Kind("straggler", "collectives.md#stragglers", picture="pictures:late_ranks"),
+        Kind(
+            "straggler",
+            "collectives.md#stragglers",
+            picture="pictures:late_ranks",
+            marks="pictures:late_gap",
+        ),
     ),
     questions=(
         Question(
