@@ -182,9 +182,9 @@ function rangeFrom(timeline, target, event) {
     () => {
       target.classList.remove("ranging");
       if (moved) return;
-      const step = timeline.stepAt(from);
+      const step = timeline.stepping.at(from);
       if (onLanes) timeline.measureTo(event.clientX - box.left, event.clientY - box.top);
-      else if (event.clientY - box.top >= STRIP + RULER && step !== undefined) timeline.showStep(step);
+      else if (event.clientY - box.top >= STRIP + RULER && step !== undefined) timeline.stepping.show(step);
       else timeline.setRange(0, 0);
     },
   );
@@ -201,7 +201,7 @@ function gripAt(timeline, x) {
 function headCursor(timeline, event) {
   const { head } = timeline.dom;
   if (event.offsetY >= STRIP) {
-    const onStep = event.offsetY >= STRIP + RULER && timeline.stepAt(timeline.timeAt(event.offsetX)) !== undefined;
+    const onStep = event.offsetY >= STRIP + RULER && timeline.stepping.at(timeline.timeAt(event.offsetX)) !== undefined;
     head.style.cursor = onStep ? "pointer" : "col-resize";
     timeline.pointAt(event.offsetX, null);
     return;

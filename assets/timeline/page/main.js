@@ -283,7 +283,7 @@ function mountSearch(host) {
     step: (direction) => {
       const step = stepAsked(timeline.query);
       if (step === null) timeline.selection.match(direction);
-      else timeline.showStep(step);
+      else timeline.stepping.show(step);
     },
     leave: () => host.focus(),
   });

@@ -22,6 +22,8 @@ import { Overlaps } from "../model/overlaps.js";
 import { Picker } from "../model/pick.js";
 import { SearchMarks } from "../model/search_marks.js";
 import { Selection } from "../model/selection.js";
+import { Stepping } from "../model/stepping.js";
+import { WindowHistory } from "../model/window_history.js";
 import { Tooltip } from "../panels/tooltip.js";
 import { TileSource } from "../tiles/tile_source.js";
 import { verticalScroll } from "./timeline_dom.js";
@@ -30,8 +32,6 @@ import { verticalScroll } from "./timeline_dom.js";
 const GLIDE = 0.34;
 /** The end of a range snaps to the edge of a span within this distance, px. */
 const SNAP = 6;
-/** Windows that `back` can return to. */
-const MAX_BEFORE = 100;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Timeline {
@@ -49,16 +49,12 @@ export class Timeline {
     this.adopt(run, this.tileSourceOf(run), groupsOf(run.lanes));
     this.view = this.opening;
     this.goal = this.view;
-    /** @type {vp.Window[]} windows that were shown before, for `back` */
-    this.before = [];
-    this.resting = this.view;
     this.scrollY = 0;
     this.collapsed = new Set();
     this.expanded = new Set();
     /** @type {import("../model/lane_order.js").Arrangement} */
     this.arrangement = asListed();
     this.range = null;
-    /** @type {import("../draw/finding_marks.js").Mark[]} of the finding that is shown */
     this.marks = [];
     this.query = "";
     this.matches = null;
@@ -81,9 +77,11 @@ export class Timeline {
     this.hits = new SearchMarks(this, run.etag);
     this.overlaps = new Overlaps(this, run.etag);
     this.differences = new Differences(this, run);
+    this.stepping = new Stepping(this);
+    this.history = new WindowHistory(this);
     this.placeThumb = verticalScroll(dom, (y) => this.scrollBy(y - this.scrollY));
     this.settled = debounced(idle, "settling", 160, () => {
-      this.remember();
+      this.history.remember(this.view);
       page.settled();
       this.hits.follow();
     });
@@ -97,9 +95,8 @@ export class Timeline {
   adopt(run, tileSource, groups) {
     Object.assign(this, { run, tileSource, groups, names: run.names, lanes: run.lanes });
     this.duration = Math.max(run.duration_ns, 1);
-    const [t0, t1] = run.opening ?? [0, this.duration];
-    /** @type {vp.Window} the window without an address of its own: the training */
-    this.opening = t1 > t0 ? { t0, t1 } : { t0: 0, t1: this.duration };
+    const [t0, t1] = run.opening ?? [0, this.duration]; // what an address without a window shows
+    this.opening = { t0, t1: Math.max(t1, t0 + 1) };
     this.laneById = new Map(run.lanes.map((lane) => [lane.id, lane]));
     this.steps = Object.entries(run.steps ?? {}).find(([key]) => key.startsWith("rank"))?.[1] ?? [];
     this.painter.rename(run.names);
@@ -179,10 +176,9 @@ export class Timeline {
   }
 
   scrollBy(px) {
-    const next = Math.min(Math.max(this.scrollY + px, 0), this.scrollable);
-    if (next === this.scrollY) return;
-    this.scrollY = next;
-    this.changed();
+    const before = this.scrollY;
+    this.scrollY = Math.min(Math.max(before + px, 0), this.scrollable);
+    if (this.scrollY !== before) this.changed();
   }
 
   /** Moves smoothly: each key press moves the goal, and frames approach it. */
@@ -196,65 +192,9 @@ export class Timeline {
   }
 
   glideTo(goal) {
-    if (still.matches) {
-      this.setView(goal);
-      return;
-    }
     this.goal = vp.clamp(goal, this.duration);
+    if (still.matches) this.view = this.goal;
     this.changed();
-  }
-
-  /** Keeps the window in which the view rested before this one. */
-  remember() {
-    const { resting, view } = this;
-    const moved = Math.abs(view.t0 - resting.t0) + Math.abs(view.t1 - resting.t1);
-    if (moved < (resting.t1 - resting.t0) * 0.01) return;
-    this.before.push(resting);
-    if (this.before.length > MAX_BEFORE) this.before.shift();
-    this.resting = view;
-  }
-
-  /** Shows the window before this one. */
-  back() {
-    const last = this.before.pop();
-    if (!last) {
-      this.toast("No window before this one.");
-      return;
-    }
-    this.resting = last;
-    this.glideTo(last);
-  }
-
-  /**
-   * Shows a step and measures it.
-   * @param {number} number of the step
-   * @returns {boolean} false where the first rank has no such step
-   */
-  showStep(number) {
-    const found = this.steps.find(([step]) => step === number);
-    if (!found) {
-      const [first, last] = [this.steps.at(0)?.[0], this.steps.at(-1)?.[0]];
-      this.toast(first === undefined ? "The run holds no steps." : `No step ${number}: steps are ${first} to ${last}.`);
-      return false;
-    }
-    this.setRange(found[1], found[2]);
-    this.glideTo(vp.around(found[1], found[2], 0.05, this.duration));
-    return true;
-  }
-
-  /** Shows the next or previous step; at first the one in the middle of the window. @param {1|-1} direction */
-  nextStep(direction) {
-    const { range, goal, steps } = this;
-    const here = steps.findIndex(([, start, end]) => range && start === range.t0 && end === range.t1);
-    const middle = (goal.t0 + goal.t1) / 2;
-    const there = here >= 0 ? here + direction : steps.findIndex(([, , end]) => end > middle);
-    if (steps[there]) this.showStep(steps[there][0]);
-    else this.toast(direction > 0 ? "This is the last step." : "This is the first step.");
-  }
-
-  /** Returns the step at an instant. @param {number} t @returns {number|undefined} */
-  stepAt(t) {
-    return this.steps.find(([, start, end]) => start <= t && t < end)?.[0];
   }
 
   fitAll() {
