@@ -105,9 +105,10 @@ format: $(READY) $(NODE)  ## bring the code into the project's format
 bench: $(READY)  ## run the benchmarks and print their tables (ONLY=tiles for one of them)
 	python benchmarks/run.py $(ONLY)
 
-docs: $(READY)  ## make the generated parts of the docs again: schema tables, screenshots
+docs: $(READY)  ## make the generated parts of the docs again and build the site, build/site/index.html
 	python docs/schema_reference.py
 	PYTHONPATH=. python docs/screenshots.py
+	mkdocs build --strict
 
 lock:  ## resolve requirements-dev.in and pyproject.toml anew into requirements-dev.txt
 	rm -rf build/lock
