@@ -43,9 +43,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     del config
     here = page.file.src_uri
     source = ELSEWHERE.get(here, f"docs/{here}")
-    known = {
-        ELSEWHERE.get(one, f"docs/{one}"): one for one in files.src_uris
-    }
+    known = {ELSEWHERE.get(one, f"docs/{one}"): one for one in files.src_uris}
 
     def target(path: str) -> str | None:
         found = known.get(posixpath.normpath(posixpath.join(posixpath.dirname(source), path)))

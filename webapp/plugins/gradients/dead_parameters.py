@@ -5,6 +5,8 @@ A layer is a module with parameters of its own. Causes:
 - unused: its parameters' gradient was None at every step, of UNUSED_STEPS or more;
 - zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
   FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before;
+- stopped: they had gradients, and none at the last FELL_SILENT steps, for more than TURNS times as
+  long as ever before, though they are still trainable;
 - not_in_optimizer: it is trainable and has gradients, no optimizer of the run ever held it, and
   its value does not change (something else may train it);
 - clipped, rounded, undone: its optimizer's steps change nothing, or not for good (`unmoved`);
@@ -37,6 +39,7 @@ from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.plugins.gradients.lora import is_lora
 from lanescope.webapp.plugins.gradients.update_effects import decays, unmoved
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray
 
 UNUSED_STEPS = 2  # optimizer steps
 ZERO_STEPS = 5  # optimizer steps
@@ -56,6 +59,12 @@ _WORDS = {
     "zero": (
         "has a gradient of exactly zero: dead activations, a mask, or a factor of 0",
         "have a gradient of exactly zero: dead activations, a mask, or a factor of 0",
+    ),
+    "stopped": (
+        "has no gradient any more: from then on it runs under no_grad, its output is detached, or "
+        "the loss does not use it; freeze it with requires_grad_(False) where that is meant",
+        "have no gradient any more: from then on they run under no_grad, their output is detached, "
+        "or the loss does not use them; freeze them with requires_grad_(False) where that is meant",
     ),
     "not_in_optimizer": (
         "has gradients that no optimizer uses: add it to one, or freeze it",
@@ -121,6 +130,8 @@ def dead_parameters(run: Run) -> list[Finding]:
         since = _unused(group, trained.get(int(rank), set()), least)
         cause = "unused"
         if since is None:
+            since, cause = _stopped(group, sampled[sampled["rank"] == rank]), "stopped"
+        if since is None:
             since, cause = _zero(group), "zero"
         if since is not None:
             for name, numel in group.groupby("parameter", sort=False)["numel"].first().items():
@@ -175,6 +186,30 @@ def _unused(layer: pd.DataFrame, trained: set[str], least: int) -> int | None:
     return int(layer["step"].iloc[0])
 
 
+def _stopped(layer: pd.DataFrame, sampled: pd.DataFrame) -> int | None:
+    """Since when a layer that had gradients has none; None: it has, never had, or was frozen."""
+    calls = layer.groupby("call")
+    missing, steps = calls["missing"].all().to_numpy(), calls["step"].first()
+    since = _silent_since(missing)
+    if since is None or missing.all():
+        return None
+    after = sampled[sampled["step"] >= steps.iloc[since]]
+    if not after["parameter"].isin(set(layer["parameter"])).any():
+        return None  # no longer trainable, or not looked at since
+    return int(steps.iloc[since])
+
+
+def _silent_since(silent: BoolArray) -> int | None:
+    """Begin of the stretch that lasts to the end, where it is long and longer than any before."""
+    stretches = [(high - low, low, high) for low, high in streaks(silent)]
+    length, since, until = stretches.pop() if stretches else (0, 0, 0)
+    if length < FELL_SILENT or until < len(silent):
+        return None
+    if stretches and length <= TURNS * max(stretches)[0]:
+        return None
+    return since
+
+
 def _zero(layer: pd.DataFrame) -> int | None:
     """Since when a layer's gradient is zero; None: it is not."""
     there = layer[~layer["missing"]]
@@ -182,13 +217,8 @@ def _zero(layer: pd.DataFrame) -> int | None:
     steps = there.groupby("call")["step"].first()
     if len(largest) and not (largest != 0).any():
         return int(steps.iloc[0]) if len(largest) >= ZERO_STEPS else None
-    silent = [(high - low, low, high) for low, high in streaks(largest.to_numpy() == 0)]
-    length, since, until = silent.pop() if silent else (0, 0, 0)
-    if length < FELL_SILENT or until < len(largest):
-        return None
-    if silent and length <= TURNS * max(silent)[0]:
-        return None
-    return int(steps.iloc[since])
+    since = _silent_since(largest.to_numpy() == 0)
+    return None if since is None else int(steps.iloc[since])
 
 
 def _forgotten(samples_: pd.DataFrame) -> bool:
