@@ -79,7 +79,7 @@ def test_operators_and_works_become_one_collective(traces: Run) -> None:
 def test_nothing_is_found_where_nothing_is_wrong(traces: Run) -> None:
     assert findings(traces) == []
     answered = {one.question: one.unanswered for one in run_questions(traces)}
-    assert "not whole" in answered["Does a rank wait for one that does not come?"]
+    assert "not whole" in answered["Hangs"]
     assert check(traces).failed("warning") is False
     assert len(collectives(traces))
 

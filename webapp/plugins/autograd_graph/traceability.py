@@ -75,7 +75,7 @@ def untraceable_graphs(run: Run) -> list[Finding]:
     """Findings of kind `untraceable_graph`, one per rank. NotApplicable where none was walked."""
     if not walks(run):
         raise NotApplicable(
-            "no graph was walked (no backward in a recorded step, or portable engine)"
+            "record a backward pass with the native engine: no autograd graph was walked"
         )
     by_rank: dict[int, list[Walk]] = {}
     for walk in walks(run):

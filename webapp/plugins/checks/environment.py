@@ -39,7 +39,7 @@ class EnvironmentEvidence(TypedDict):
 def environment(run: Run) -> list[Finding]:
     """Findings of kind `environment`. Raises NotApplicable for a run without steps."""
     if not any(len(run.steps(rank)) for rank in run.ranks):
-        raise NotApplicable("the run has no training steps")
+        raise NotApplicable("record a training step: there is none in the run")
     return [*_backend(run), *_unused_parameters(run), *_loading(run)]
 
 

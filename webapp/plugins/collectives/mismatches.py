@@ -79,9 +79,9 @@ class Mismatch:
 def mismatches(run: Run) -> list[Finding]:
     """Findings of kind `collective_mismatch`. NotApplicable: there are too few."""
     if calls(run)["rank"].nunique() < 2:
-        raise NotApplicable("no collective was recorded on two ranks or more")
+        raise NotApplicable("record a job of two ranks or more: no collective was recorded on two")
     if run.imported and calls(run).groupby("group")["rank"].nunique().max() < 2:
-        raise NotApplicable("which calls of the ranks belong together is not known")
+        raise NotApplicable("not in imported traces without process groups")
     return [_finding(run, one) for one in (*first_mismatches(run), *unlike_exchanges(run))]
 
 

@@ -45,15 +45,15 @@ MIN_WAIT_NS = 10_000_000
 def stragglers(run: Run) -> list[Finding]:
     """Findings of kind `straggler`. NotApplicable: nothing to compare."""
     if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
+        raise NotApplicable("record a job of two ranks or more: this one has a single rank")
     if not run.clock_calibrated:
         raise NotApplicable(
-            "the clocks of the ranks were not compared, so who is late is not known"
+            "record all ranks with one lanescope record: their clocks were not compared"
         )
     came = arrivals(run)
     came = came[came["ranks"] > 1]
     if came.empty:
-        raise NotApplicable("no collective was recorded on two ranks or more")
+        raise NotApplicable("record a job of two ranks or more: no collective was recorded on two")
     rounds = by_round(came)
     found = []
     for rank, shares in rounds.items():

@@ -20,7 +20,9 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
     result = compare(baseline, run, "tolerance", noise)
     if result.verdict != "diverged":
         if result.norms + result.tensors == 0:
-            raise NotApplicable("neither gradients nor values of operators are in both runs")
+            raise NotApplicable(
+                "record both with --level numerics: they share no gradients or values"
+            )
         return []
     first = result.first or {}
     norm = not first or "parameter" in first

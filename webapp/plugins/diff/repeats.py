@@ -107,7 +107,7 @@ def nondeterminism(run: Run) -> list[Finding]:
     """Findings of kind `nondeterminism`. NotApplicable for a run that was not repeated."""
     entry = _entry(run)
     if entry is None:
-        raise NotApplicable("the run is not part of a repetition (lanescope repeat)")
+        raise NotApplicable("record with lanescope repeat -n 10 -- COMMAND")
     if entry["bitwise_identical"]:
         return []
     spread, first = gradient_fluctuation(run), entry["first"] or {}

@@ -60,11 +60,13 @@ class Parting:
 def divergence(run: Run) -> list[Finding]:
     """Findings of kind `rank_divergence`. Raises NotApplicable where nothing can be compared."""
     if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
+        raise NotApplicable("record a job of two ranks or more: this one has a single rank")
     if _hashes(run).empty:
-        raise NotApplicable("no hashes of gradients and parameters were recorded")
+        raise NotApplicable("record with --level access: nothing was hashed")
     if not replicas(run):
-        raise NotApplicable("no ranks are known to be replicas of each other")
+        raise NotApplicable(
+            "record from the start of the program: no ranks are known to be replicas"
+        )
     return [_finding(run, one) for one in partings(run) if not _told_of_as_unused(run, one)]
 
 

@@ -46,7 +46,7 @@ def exploding(run: Run) -> list[Finding]:
 def _by_optimizer(run: Run) -> list[tuple[tuple[int, int], pd.DataFrame]]:
     rows = gradient_rows(run)
     if rows.empty:
-        raise NotApplicable("no optimizer stepped while recording")
+        raise NotApplicable("record an optimizer step: there is none in the run")
     return [
         ((int(rank), int(optimizer)), group)
         for (rank, optimizer), group in rows.groupby(["rank", "optimizer"], sort=True)

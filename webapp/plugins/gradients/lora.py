@@ -86,10 +86,10 @@ def lora(run: Run) -> list[Finding]:
     """Findings of kind `lora_inactive`, one per adapter and cause. Raises NotApplicable."""
     sampled = _adapters(samples(run))
     if sampled.empty:
-        raise NotApplicable("no low-rank adapter (lora_A, lora_B) was seen")
+        raise NotApplicable("the model has no low-rank adapter (lora_A, lora_B)")
     taken = gradient_rows(run)
     if taken.empty:
-        raise NotApplicable("no optimizer stepped while recording")
+        raise NotApplicable("record an optimizer step: there is none in the run")
     gradients = _adapters(taken)
     found: dict[tuple[str, str], list[tuple[int, int, list[str]]]] = {}
     for (rank, adapter), rows in sampled.groupby(["rank", "adapter"], sort=True):

@@ -41,7 +41,7 @@ def scaler_skips(run: Run) -> list[Finding]:
     """Findings of kind `scaler_skips`, at most one. Raises NotApplicable."""
     scales, skips = logged(run, None, LOSS_SCALE), logged(run, None, SKIPPED_STEPS)
     if scales.empty:
-        raise NotApplicable("no gradient scaler was in use")
+        raise NotApplicable("the program uses no gradient scaler")
     found = []
     for rank, updates in scales.groupby("rank", sort=True):
         why = _collapsed(updates, skips[skips["rank"] == rank])
@@ -90,7 +90,7 @@ def clipped_while_scaled(run: Run) -> list[Finding]:
         if len(wrong) >= max(MIN_CLIPPED, len(steps) / 2):
             found[rank] = wrong.iloc[0]
     if not asked:
-        raise NotApplicable("no gradient scaler was in use, or nothing was clipped")
+        raise NotApplicable("the program uses no gradient scaler, or clips nothing")
     if not found:
         return []
     rank, at = next(iter(found.items()))

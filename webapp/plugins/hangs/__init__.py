@@ -8,7 +8,7 @@ PLUGIN = Plugin(
     kinds=(Kind("hang", "hangs.md", "lanescope.webapp.analysis.findings:Collective"),),
     questions=(
         Question(
-            "Does a rank wait for one that does not come?",
+            "Hangs",
             "hangs:hangs",
             ("hang", "straggler", "collective_mismatch"),
             order=10,

@@ -64,10 +64,10 @@ def hangs(run: Run) -> list[Finding]:
     if not run.counts["collective"]:
         failed = deaths(run, ())
         if not failed:
-            raise NotApplicable("no collective was recorded")
+            raise NotApplicable("the program made no collective call")
         return failed
     if cut_short(run):
-        raise NotApplicable("the recording is not whole, so what is missing in it proves nothing")
+        raise NotApplicable("record without --steps and --keep-last: the recording is not whole")
     found = incomplete_collectives(run)
     rest = [wait for wait in found if not _disagrees(run, wait)]
     circle = cycle(rest)

@@ -64,7 +64,7 @@ def unrecorded_writes(run: Run) -> list[Finding]:
 
 def _recorded(run: Run) -> None:
     if not run.counts["tensor"]:
-        raise NotApplicable("values were not recorded (lanescope record --level numerics)")
+        raise NotApplicable("record with --level numerics")
 
 
 def _threads(run: Run) -> Iterator[tuple[int, str]]:

@@ -39,7 +39,7 @@ class RaceEvidence(TypedDict):
 def race_findings(run: Run) -> list[Finding]:
     """Findings of kind `race`. Raises NotApplicable where accesses were not recorded."""
     if not run.counts["access"]:
-        raise NotApplicable("reads and writes of tensors were not recorded (level access, native)")
+        raise NotApplicable("record with --level access and the native engine")
     found = all_races(run)
     trained, rest = fold(run, [race for race in found if not race.first.stream])
     return [

@@ -35,7 +35,7 @@ def concurrent_backwards(run: Run) -> list[Finding]:
     Raises NotApplicable where accesses were not recorded.
     """
     if not run.counts["access"]:
-        raise NotApplicable("reads and writes of tensors were not recorded (level access, native)")
+        raise NotApplicable("record with --level access and the native engine")
     groups: dict[tuple[int, tuple[str, ...]], list[Race]] = {}
     for race in find_races(run):
         if race.first.phase == race.second.phase == _PHASE and race.first.write:

@@ -238,7 +238,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
     """
     rate, limit = overlap_rate(run), metric("thread_overlap_rate").limit
     if rate is None:
-        raise NotApplicable("no thread was in backward")
+        raise NotApplicable("record a training step: no thread was in backward")
     if rate < limit:
         return []
     regions = overlap_regions(run)
