@@ -38,6 +38,8 @@ CLEAN = (
     "tests/webapp/plugins/checks",
     "webapp/plugins/autograd_graph",
     "webapp/plugins/checks",
+    "webapp/plugins/collectives",
+    "webapp/plugins/hangs",
     "webapp/plugins/numerics",
 )
 
