@@ -114,7 +114,7 @@ def test_overview_shows_figures_time_findings_and_the_recording(opened: Opener, 
     assert "Critical path of a median step" in text
     # The threads' backward phases overlap by construction, which is said once.
     found = page.text("ol.findings")
-    assert found.count("threads run backward at the same time for") == 1
+    assert found.count("Threads run backward at the same time for") == 1
     assert page.page.locator("#overview-examined > .note.bad").count() == 0
     recording = page.page.locator("details.recording")
     assert "Recording: complete" in recording.locator("summary").inner_text()

@@ -104,7 +104,7 @@ def dead_parameters(run: Run) -> list[Finding]:
     """Findings of kind `dead_parameter`, one per cause. Raises NotApplicable."""
     rows = gradient_rows(run)
     if rows.empty:
-        raise NotApplicable("record an optimizer step: there is none in the run")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     rows = rows[~is_lora(rows["parameter"]) & (rows["numel"] > 0)]
     sampled = samples(run)
     sampled = sampled[~is_lora(sampled["parameter"]) & sampled["trainable"].astype(bool)]

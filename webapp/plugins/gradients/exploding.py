@@ -46,7 +46,7 @@ def exploding(run: Run) -> list[Finding]:
 def _by_optimizer(run: Run) -> list[tuple[tuple[int, int], pd.DataFrame]]:
     rows = gradient_rows(run)
     if rows.empty:
-        raise NotApplicable("record an optimizer step: there is none in the run")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     return [
         ((int(rank), int(optimizer)), group)
         for (rank, optimizer), group in rows.groupby(["rank", "optimizer"], sort=True)

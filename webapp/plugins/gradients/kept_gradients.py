@@ -54,7 +54,7 @@ def kept_gradients(run: Run) -> list[Finding]:
         for _, own in rows.dropna(subset=["norm"]).groupby("optimizer", sort=True):
             found += _of_optimizer(run, rank, own)
     if not stepped:
-        raise NotApplicable("record an optimizer step: there is none in the run")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     if not any(run.counts_of(rank)["access"] for rank in run.ranks):
         raise NotApplicable("record with --level access and the native engine")
     return found

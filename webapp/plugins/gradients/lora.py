@@ -89,7 +89,7 @@ def lora(run: Run) -> list[Finding]:
         raise NotApplicable("the model has no low-rank adapter (lora_A, lora_B)")
     taken = gradient_rows(run)
     if taken.empty:
-        raise NotApplicable("record an optimizer step: there is none in the run")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     gradients = _adapters(taken)
     found: dict[tuple[str, str], list[tuple[int, int, list[str]]]] = {}
     for (rank, adapter), rows in sampled.groupby(["rank", "adapter"], sort=True):

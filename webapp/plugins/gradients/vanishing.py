@@ -58,7 +58,7 @@ def vanishing(run: Run) -> list[Finding]:
     """Findings of kind `vanishing_gradient`, one for ranks that are alike. Raises NotApplicable."""
     rows = gradient_rows(run)
     if rows.empty:
-        raise NotApplicable("record an optimizer step: there is none in the run")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     rows = rows[~is_lora(rows["parameter"])]
     found: dict[tuple[Vanished, ...], list[int]] = {}
     for rank, own in rows.groupby("rank", sort=True):

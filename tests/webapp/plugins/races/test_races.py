@@ -260,7 +260,9 @@ def test_threads_at_rest_without_a_circle(tmp_path: Path) -> None:
     assert places[lines["consumer"]] == "an item of a queue"
     assert places[lines["producer"]] == "a lock that consumer holds"
     assert places[lines["outer"]] == places[lines["main"]] == "the result of a future"
-    assert found.title.startswith("nothing goes on: main waits for the result of a future at ")
+    assert found.title.startswith(
+        "Deadlock: every thread is blocked: main waits for the result of a future at "
+    )
     assert "a pool of their own" in found.evidence["advice"]
 
 
