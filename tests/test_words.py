@@ -41,6 +41,7 @@ CLEAN = (
     "webapp/plugins/collectives",
     "webapp/plugins/hangs",
     "webapp/plugins/numerics",
+    "webapp/plugins/races",
     "webapp/plugins/threads",
 )
 

@@ -59,8 +59,8 @@ def _finding(run: Run, rank: int, variable: str, path: str, reads: list[dict[str
         kind="lost_context",
         severity="warning",
         title=f"Context variable {variable} is lost: it is set where the {first['what']} is "
-        f"started ({started}), but {name}{and_more(len(threads), 'thread')} found {first['saw']} at "
-        f"{where}{times}. {_ADVICE}",
+        f"started ({started}), but {name}{and_more(len(threads), 'thread')} found {first['saw']} "
+        f"at {where}{times}. {_ADVICE}",
         rank=rank,
         ranks=(rank,),
         thread=first["thread"],
