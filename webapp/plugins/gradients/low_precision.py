@@ -1,4 +1,4 @@
-"""How much of what layers compute in few bits underflows, overflows or is no number?
+"""Counts elements of low precision that underflow, overflow or are NaN, by layer.
 
 Of the elements that operators made in float16, bfloat16 or 8 bits: 0 is what a number too small
 becomes (and what a ReLU or a mask makes on purpose), infinite one too large.

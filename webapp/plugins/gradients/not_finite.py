@@ -1,4 +1,4 @@
-"""Which layers had NaN or infinite gradients, at how many of their steps?
+"""Finds layers with NaN or infinite gradients, and the share of their steps.
 
 A step that a gradient scaler left out counts too: what it skipped is what it found.
 """
@@ -59,8 +59,8 @@ def not_finite_elements(run: Run) -> pd.Series:
     """Layer -> share of the elements that its backward computed which were NaN or infinite.
 
     Of what the operators returned, or changed, within the autograd nodes that forward operators of
-    the layer's module made (by sequence number and name, on the same thread). Only layers of which
-    tensors were looked at (level numerics) are in it.
+    the layer's module made (by sequence number and name, on the same thread). Only layers with
+    recorded tensor values (level numerics) are in it.
     """
     if not run.counts["tensor"]:
         return pd.Series(dtype="float64")
