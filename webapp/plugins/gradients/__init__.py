@@ -95,7 +95,7 @@ PLUGIN = Plugin(
     functions={
         "added_by_layer": "backward_threads:added_by_layer",
         "backward_threads": "backward_threads:backward_threads",
-        "low_precision": "low_precision:low_precision",
+        "low_precision": "not_finite:low_precision",
         "rank_map": "rank_map:rank_map",
     },
     figures=(Figure("Gradient norm", "headlines:gradient_norm", 60, "/gradients"),),

@@ -46,8 +46,9 @@ def backward_threads(run: Run) -> pd.DataFrame:
     rank, thread, step, added (L2 norm of what the thread's backward added to gradients; of several
     in a step the root of the sum of their squares; NaN where it was not measured), accumulations
     and elements (that the thread's AccumulateGrad nodes added to gradients; NaN on a rank
-    without such nodes), backward_s (time in backward, nested ones once; NaN: no backward of that step was called there), norm (L2, of all gradients that the thread's own optimizer steps
-    used, where more than one of the threads that run backward makes steps; NaN where it made none,
+    without such nodes), backward_s (time in backward, nested ones once; NaN: no backward of that
+    step was called there), norm (L2, of all gradients that the thread's own optimizer steps used,
+    where more than one of the threads that run backward makes steps; NaN where it made none,
     or one of them was NaN). A backward counts whole for the step in which it began.
     """
     phases = _backwards(run)

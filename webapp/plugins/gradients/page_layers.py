@@ -25,8 +25,11 @@ from lanescope.webapp.plugins.gradients.layer_map import (
     layer_map,
     profile,
 )
-from lanescope.webapp.plugins.gradients.low_precision import low_precision
-from lanescope.webapp.plugins.gradients.not_finite import not_finite_elements, not_finite_layers
+from lanescope.webapp.plugins.gradients.not_finite import (
+    low_precision,
+    not_finite_elements,
+    not_finite_layers,
+)
 from lanescope.webapp.plugins.gradients.rank_map import ranks_with_gradients
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui import ids as frame_ids
