@@ -39,6 +39,7 @@ CLEAN = (
     "webapp/plugins/autograd_graph",
     "webapp/plugins/checks",
     "webapp/plugins/collectives",
+    "webapp/plugins/diff",
     "webapp/plugins/gradients",
     "webapp/plugins/hangs",
     "webapp/plugins/numerics",

@@ -199,7 +199,10 @@ def test_op_counts_decide_where_there_are_no_norms(tmp_path: Path) -> None:
         divergence(one, same)
     assert compare(one, more).verdict == "diverged"
     (told,) = divergence(one, more)
-    assert told.title == "other operators ran than in the baseline, and no values are in both runs"
+    assert told.title == (
+        "Other operators ran than in the baseline, and the runs share no values. Record both with "
+        "--level numerics."
+    )
     assert compare(one, other).verdict == "diverged"
 
 
