@@ -43,8 +43,11 @@ CLEAN = (
     "webapp/plugins/gradients",
     "webapp/plugins/hangs",
     "webapp/plugins/numerics",
+    "webapp/plugins/overview",
     "webapp/plugins/races",
+    "webapp/plugins/sql",
     "webapp/plugins/threads",
+    "webapp/plugins/time",
 )
 
 AVOIDED = re.compile(
