@@ -63,7 +63,7 @@ def _picture(context: Context, finding: Finding) -> Component | None:
 
 
 def asked(examined: Sequence[AnalysisResult]) -> Component:
-    """Every question that was asked of the run, and its answer."""
+    """Returns every check of the run, with its result."""
     rows = [
         (
             one.question,
@@ -71,21 +71,19 @@ def asked(examined: Sequence[AnalysisResult]) -> Component:
         )
         for one in examined
     ]
-    return widgets.plain_table(("asked", "answer"), rows)
+    return widgets.plain_table(("check", "result"), rows)
 
 
 def tone(one: AnalysisResult) -> str:
-    """The class in which the answer to a question is written."""
+    """Returns the class in which the result of a check is written."""
     return "bad" if one.failed else "muted" if one.unanswered else ""
 
 
 def answer(one: AnalysisResult) -> str:
-    """What came of a question, in words."""
+    """Returns "passed", the number of problems, or "not checked" with what to record or do."""
     if one.failed:
         return f"not checked: {one.failed}"
     if one.unanswered:
-        return f"not known: {one.unanswered}"
+        return f"not checked: {one.unanswered}"
     number = len(one.findings) + one.omitted
-    if not number:
-        return "nothing found"
-    return f"{units.count(number)} finding{'' if number == 1 else 's'}"
+    return units.counted(number, "problem") if number else "passed"

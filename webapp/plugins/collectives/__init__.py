@@ -20,14 +20,14 @@ PLUGIN = Plugin(
     ),
     questions=(
         Question(
-            "Do all ranks make the same collective calls?",
+            "Mismatched collective calls",
             "mismatches:mismatches",
             ("collective_mismatch",),
             order=20,
             area="Communication",
         ),
         Question(
-            "Does one rank keep the others waiting?",
+            "Stragglers",
             "stragglers:stragglers",
             ("straggler",),
             order=30,

@@ -34,7 +34,7 @@ _TALK = re.compile(
     r"c10d::|_c10d_functional|gloo:|nccl:|record_param_comms|ncclDevKernel|ncclKernel"
 )
 _NO_WORK = (schema.OpScope.user.name,)
-"""A range that the program named is no computation; what runs in it is."""
+"""Ranges that the program named do not count as computation; operators in them do."""
 
 
 @lru_cache(maxsize=256)

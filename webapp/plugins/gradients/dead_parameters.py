@@ -38,6 +38,7 @@ from lanescope.webapp.analysis.parameter_history import (
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.plugins.gradients.lora import is_lora
 from lanescope.webapp.plugins.gradients.update_effects import decays, unmoved
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
@@ -48,17 +49,19 @@ TURNS = 2.0  # times the longest stretch before that it was zero for
 DECAY_SAMPLES = 3  # samples, the last of the run
 SHRUNK = 0.5  # of the first norm
 LISTED = 20  # parameters named in the evidence
-UNNAMED = re.compile(r"optimizer\d+\.parameter\d+")
+UNNAMED = re.compile(r"optimizer(\d+)\.parameter(\d+)")
 """A parameter of no module that was called, by its place in its optimizer."""
 
 _WORDS = {
     "unused": (
-        "never has a gradient: it takes no part in the loss, or its output is detached",
-        "never have a gradient: they take no part in the loss, or their output is detached",
+        "never gets a gradient",
+        "never get a gradient",
+        "The loss does not depend on {it}: use {its} output without detach(), or freeze {it}.",
     ),
     "zero": (
-        "has a gradient of exactly zero: dead activations, a mask, or a factor of 0",
-        "have a gradient of exactly zero: dead activations, a mask, or a factor of 0",
+        "has a gradient of exactly zero",
+        "have gradients of exactly zero",
+        "Look for dead activations, a mask, or a factor of 0.",
     ),
     "stopped": (
         "has no gradient any more: from then on it runs under no_grad, its output is detached, or "
@@ -67,38 +70,37 @@ _WORDS = {
         "or the loss does not use them; freeze them with requires_grad_(False) where that is meant",
     ),
     "not_in_optimizer": (
-        "has gradients that no optimizer uses: add it to one, or freeze it",
-        "have gradients that no optimizer uses: add them to one, or freeze them",
+        "has gradients that no optimizer uses",
+        "have gradients that no optimizer uses",
+        "Add {it} to an optimizer, or freeze {it}.",
     ),
     "clipped": (
-        "is clipped until its optimizer's steps change next to nothing: check max_norm, and the "
-        "scale of the loss",
-        "are clipped until their optimizer's steps change next to nothing: check max_norm, and the "
-        "scale of the loss",
+        "hardly changes, as its gradient is clipped to almost nothing",
+        "hardly change, as their gradients are clipped to almost nothing",
+        "Check max_norm, and the scale of the loss.",
     ),
     "rounded": (
-        "is not changed by its optimizer's steps, which are lost in the rounding of its 16 bits: "
-        "keep it in float32, or raise the learning rate",
-        "are not changed by their optimizer's steps, which are lost in the rounding of their 16 "
-        "bits: keep them in float32, or raise the learning rate",
+        "does not change, as its optimizer's steps are lost in the rounding of its 16 bits",
+        "do not change, as their optimizer's steps are lost in the rounding of their 16 bits",
+        "Keep {it} in float32, or raise the learning rate.",
     ),
     "undone": (
-        "is changed by its optimizer's steps, and is before each what it was at first: something "
-        "writes the old values back",
-        "are changed by their optimizer's steps, and are before each what they were at first: "
-        "something writes the old values back",
+        "does not learn: steps change it, and before each it has its first value again",
+        "do not learn: steps change them, and before each they have their first values again",
+        "Find what writes the old values back.",
     ),
     "decay": (
         "shrinks: weight decay is stronger than its gradient",
-        "shrink: weight decay is stronger than their gradient",
+        "shrink: weight decay is stronger than their gradients",
+        "Lower weight_decay, or exclude {it} from it.",
     ),
 }
-"""What to say of one parameter, and of several."""
+"""What to say of one parameter, of several, and what to do."""
 
 _SEVERE = ("zero",)
 _OF_ALL = {
-    "unused": "no parameter has a gradient when the optimizer steps",
-    "zero": "all gradients are exactly zero",
+    "unused": "No parameter has a gradient when the optimizer steps",
+    "zero": "All gradients are exactly zero",
 }
 """What to say where it holds for all that optimizers hold."""
 
@@ -113,7 +115,7 @@ def dead_parameters(run: Run) -> list[Finding]:
     """Findings of kind `dead_parameter`, one per cause. Raises NotApplicable."""
     rows = gradient_rows(run)
     if rows.empty:
-        raise NotApplicable("no optimizer stepped while recording")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     rows = rows[~is_lora(rows["parameter"]) & (rows["numel"] > 0)]
     sampled = samples(run)
     sampled = sampled[~is_lora(sampled["parameter"]) & sampled["trainable"].astype(bool)]
@@ -244,21 +246,26 @@ def _finding(
 ) -> Finding:
     first = next(iter(names))
     step, _, ranks = names[first]
-    words = f"{first}{and_more(len(names), 'parameter')} {_WORDS[cause][len(names) > 1]}"
-    advice, ended_by_it = "", False
+    several, ended_by_it = len(names) > 1, False
+    *verbs, advice = _WORDS[cause]
+    words = f"{_called(first, names[first][1])}{and_more(len(names), 'parameter')} {verbs[several]}"
+    if cause == "unused" and UNNAMED.fullmatch(first):
+        advice = "The model lost {it}: build the optimizer after parameters are replaced."
+    it, its = ("them", "their") if several else ("it", "its")
+    advice = advice.format(it=it, its=its)
     if whole:
         words = _OF_ALL[cause]
         advice = _whole_advice(run, ranks[0]) if cause == "zero" else _none_advice(run, first)
     elif cause == "unused" and len(run.ranks) > 1 and first not in sharded_names(run):
-        advice = ". DistributedDataParallel needs find_unused_parameters=True for such parameters"
+        advice += " DistributedDataParallel needs find_unused_parameters=True for such parameters"
         ended_by_it = reduction_unfinished(run)
-        advice += ": that is what ended this run" if ended_by_it else ""
-    # A margin that all samples keep by now is no fault.
+        advice += ": that is what ended this run." if ended_by_it else "."
+    # A margin that all samples keep by now is a flat loss, not a fault.
     severe = ended_by_it or (cause in _SEVERE and not (whole and step))
     return Finding(
         kind="dead_parameter",
         severity="error" if severe else "warning",
-        title=f"{words} (since step {step}){advice}",
+        title=f"{words} (since step {step}). {advice}",
         rank=ranks[0],
         ranks=tuple(ranks),
         step=step,
@@ -272,20 +279,29 @@ def _finding(
     )
 
 
+def _called(name: str, elements: int) -> str:
+    """Returns the name of a parameter; of one of no module its place in the optimizer."""
+    place = UNNAMED.fullmatch(name)
+    if place is None:
+        return name
+    size = units.counted(elements, "element")
+    return f"Parameter {place[2]} of optimizer {place[1]} ({size})"
+
+
 def _whole_advice(run: Run, rank: int) -> str:
     if _clips_to_zero(run, rank):
-        return ": they are clipped to 0"
-    flat = "the loss is flat (a margin that all samples keep, everything masked)"
+        return "They are clipped to 0: raise max_norm."
+    flat = "The loss is flat (a margin that all samples keep, everything masked)"
     cut_off = "the outputs are cut off (a dead ReLU)"
-    return f": {flat}, {cut_off}, or zero_grad() is called before step()"
+    return f"{flat}, {cut_off}, or zero_grad() is called before step()."
 
 
 def _none_advice(run: Run, first: str) -> str:
     if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", run.ranks[0])):
-        return ": no backward ran"
+        return "No backward ran: call loss.backward() before step()."
     if UNNAMED.match(first):
-        return ": the optimizer was made before they were copied, or replaced by others"
-    return ": zero_grad() is called before step(), or the loss does not lead to them"
+        return "The model holds other parameters: build the optimizer after they are replaced."
+    return "Call zero_grad() after step(), and check that the loss depends on the parameters."
 
 
 def _clips_to_zero(run: Run, rank: int) -> bool:

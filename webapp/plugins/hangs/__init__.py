@@ -15,7 +15,7 @@ PLUGIN = Plugin(
     ),
     questions=(
         Question(
-            "Does a rank wait for one that does not come?",
+            "Hangs",
             "hangs:hangs",
             ("hang", "straggler", "collective_mismatch"),
             order=10,
