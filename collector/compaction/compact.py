@@ -67,6 +67,20 @@ def advance(run: Path) -> bool:
     return done
 
 
+def is_abandoned(run: Path) -> bool:
+    """Returns True if journals are left, their processes have ended, and no one converts them now.
+
+    Writes nothing. A process of another host counts as alive, as for `advance`.
+    """
+    try:
+        folders = _folders(run)
+        latest = {_pid(folder): folder for folder in folders}
+        alive = any(not _ended(folder) for folder in latest.values())
+        return bool(folders) and not alive and not manifests.is_locked(run)
+    except OSError:  # a folder was removed just now
+        return False
+
+
 def _folders(run: Path) -> list[Path]:
     journal = run / JOURNAL_FOLDER
     if not journal.is_dir():
