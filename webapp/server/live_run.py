@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from lanescope.collector.compaction.compact import is_abandoned
+from lanescope.collector.compaction.journal_folders import is_abandoned
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.growing import growing

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from lanescope.collector.compaction import manifest
-from lanescope.collector.compaction.compact import advance, compact, is_abandoned
+from lanescope.collector.compaction.compact import advance, compact
+from lanescope.collector.compaction.journal_folders import UNREADABLE, is_abandoned
+from lanescope.collector.format import schema
 from lanescope.collector.recorder.recorder import Recorder
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.runs import journal_recovery
@@ -149,6 +151,10 @@ def test_a_dead_program_is_not_given_up_while_its_run_is_converted(tmp_path: Pat
     assert is_abandoned(run)
     with manifest.locked(run):
         assert not is_abandoned(run)
+    (journal,) = (run / schema.JOURNAL_FOLDER).iterdir()
+    set_aside = journal.rename(journal.with_name(UNREADABLE + journal.name))
+    assert is_abandoned(run)
+    set_aside.rename(journal)
     compact(run)
     assert not is_abandoned(run)
 
