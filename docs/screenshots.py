@@ -164,7 +164,7 @@ def take(page: Page, address: str, run: dict[str, Any], picture: Picture, theme:
 
 def described(page: Page, address: str) -> dict[str, Any]:
     """The run as the page gets it, once its index is there."""
-    page.goto(address)
+    page.goto(f"{address}timeline")
     page.wait_for_selector(".tl-lanes")  # until then the page says how far the index is
     answers = "path => fetch(path).then(answer => answer.json())"
     found: dict[str, Any] = page.evaluate(answers, "/api/run")

@@ -63,7 +63,7 @@ def never_came(run: Run, finding: Finding) -> list[Mark]:
     frame = calls(run)
     same = (frame["group"] == evidence["group"]) & (frame["sequence"] == evidence["sequence"])
     since = frame.loc[same, "start_ns"].min()
-    if since != since:  # nobody made the call
+    if since != since:  # no rank made the call: NaN
         return []
     missing = {one["rank"] for one in evidence["missing"]} & set(run.ranks)
     first = {one.rank: one.thread for one in reversed(run.threads) if one.rank in missing}

@@ -64,10 +64,10 @@ _WORDS = {
         "Look for dead activations, a mask, or a factor of 0.",
     ),
     "stopped": (
-        "has no gradient any more: from then on it runs under no_grad, its output is detached, or "
-        "the loss does not use it; freeze it with requires_grad_(False) where that is meant",
-        "have no gradient any more: from then on they run under no_grad, their output is detached, "
-        "or the loss does not use them; freeze them with requires_grad_(False) where that is meant",
+        "had gradients, and gets none any more",
+        "had gradients, and get none any more",
+        "Look for no_grad() or detach() that begins there; freeze {it} with requires_grad_(False) "
+        "where that is meant.",
     ),
     "not_in_optimizer": (
         "has gradients that no optimizer uses",
