@@ -10,7 +10,7 @@ import pytest
 
 from lanescope.webapp import open_run
 from tests.support.processes import fork_program, run_program
-from tests.support.recording import OBSERVERS, UNCOMPACTED, write_program
+from tests.support.recording import OBSERVERS, UNCOMPACTED, record_program, write_program
 
 ENGINES = ("native", "portable")
 
