@@ -80,10 +80,12 @@ def tone(one: AnalysisResult) -> str:
 
 
 def answer(one: AnalysisResult) -> str:
-    """Returns "passed", the number of problems, or "not checked" with what to record or do."""
+    """Returns "passed", the number of problems (of notes, if all are information), or the reason
+    why it was not checked."""
     if one.failed:
         return f"not checked: {one.failed}"
     if one.unanswered:
         return f"not checked: {one.unanswered}"
     number = len(one.findings) + one.omitted
-    return units.counted(number, "problem") if number else "passed"
+    noted = all(finding.severity == "info" for finding in one.findings)
+    return units.counted(number, "note" if noted else "problem") if number else "passed"

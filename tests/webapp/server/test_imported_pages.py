@@ -113,5 +113,5 @@ def test_without_bandwidths_there_are_words_and_no_axes() -> None:
     figure = collective_charts.by_size(table, "busbw_gbs", "bus bandwidth", "light")
     assert not figure.data
     (words,) = figure.layout.annotations
-    assert words.text == "The run does not tell the bus bandwidth of any call."
+    assert words.text == "The bus bandwidth is unknown for every call of this run."
     assert figure.layout.xaxis.visible is False

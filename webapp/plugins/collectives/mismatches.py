@@ -87,7 +87,7 @@ class Mismatch:
 def mismatches(run: Run) -> list[Finding]:
     """Findings of kind `collective_mismatch`. NotApplicable: there are too few."""
     if calls(run)["rank"].nunique() < 2:
-        raise NotApplicable("record a job of two ranks or more: no collective was recorded on two")
+        raise NotApplicable("record collective calls of two ranks or more")
     if run.imported and calls(run).groupby("group")["rank"].nunique().max() < 2:
         raise NotApplicable("not in imported traces without process groups")
     return [_finding(run, one) for one in (*first_mismatches(run), *unlike_exchanges(run))]

@@ -45,7 +45,7 @@ MIN_WAIT_NS = 10_000_000
 def stragglers(run: Run) -> list[Finding]:
     """Findings of kind `straggler`. NotApplicable: nothing to compare."""
     if run.world_size == 1:
-        raise NotApplicable("record a job of two ranks or more: this one has a single rank")
+        raise NotApplicable("the job has a single rank")
     if not run.clock_calibrated:
         raise NotApplicable(
             "record all ranks with one lanescope record: their clocks were not compared"
@@ -53,7 +53,7 @@ def stragglers(run: Run) -> list[Finding]:
     came = arrivals(run)
     came = came[came["ranks"] > 1]
     if came.empty:
-        raise NotApplicable("record a job of two ranks or more: no collective was recorded on two")
+        raise NotApplicable("record collective calls of two ranks or more")
     rounds = by_round(came)
     found = []
     for rank, shares in rounds.items():

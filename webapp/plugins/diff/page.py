@@ -52,7 +52,7 @@ def layout(context: Context) -> Component:
             "Compare",
             "Two recordings side by side, aligned by rank, step and name.",
             widgets.empty(
-                "Open the run with a baseline to compare it.",
+                "This run has no baseline.",
                 html.P(["Open this run together with another one: ", html.Code(command)]),
                 html.P(
                     "Here you would then see from which step on gradient norms differ, and which "

@@ -60,7 +60,7 @@ class Parting:
 def divergence(run: Run) -> list[Finding]:
     """Findings of kind `rank_divergence`. Raises NotApplicable where nothing can be compared."""
     if run.world_size == 1:
-        raise NotApplicable("record a job of two ranks or more: this one has a single rank")
+        raise NotApplicable("the job has a single rank")
     if _hashes(run).empty:
         raise NotApplicable("record with --level access: nothing was hashed")
     if not replicas(run):

@@ -250,7 +250,7 @@ def _finding(
     *verbs, advice = _WORDS[cause]
     words = f"{_called(first, names[first][1])}{and_more(len(names), 'parameter')} {verbs[several]}"
     if cause == "unused" and UNNAMED.fullmatch(first):
-        advice = "The model lost {it}: build the optimizer after parameters are replaced."
+        advice = "No module that ran holds {it}: build the optimizer last, or leave {it} out."
     it, its = ("them", "their") if several else ("it", "its")
     advice = advice.format(it=it, its=its)
     if whole:

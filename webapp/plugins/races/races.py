@@ -280,6 +280,6 @@ def _made(
         return "a tensor made before it was first seen"
     site = sites.known[int(accesses.site[rows[0]])]
     if not site.op:
-        return "a tensor made by an operator that is left out (torch.empty or the like)"
+        return "an unnamed tensor (allocated by torch.empty or similar)"
     at = place(_frames(site, stacks)) or site.module
     return f"the tensor made by {site.op}" + (f" at {at}" if at else "")

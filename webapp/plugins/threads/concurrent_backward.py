@@ -62,6 +62,7 @@ def _finding(
     start, end = int(both.start[longest]), int(both.end[longest])
     tensors = list(dict.fromkeys(tensor for race in races for tensor in race.tensors))
     race = min(races, key=lambda one: one.first.start_ns)
+    places = " and ".join(dict.fromkeys((race.first.place, race.second.place)))
     shared = _shared_nodes(run, rank, threads)
     also = f". {units.counted(shared, 'node')} of one graph ran in both" if shared else ""
     return Finding(
@@ -69,7 +70,7 @@ def _finding(
         severity="error",
         title=f"{_called([names[t] for t in threads])} run backward at the same time into the "
         f"same {units.counted(len(tensors), 'gradient')} for {units.duration(both.total)} in all, "
-        f"at {race.first.place} and {race.second.place}{also}. {_ADVICE}",
+        f"at {places}{also}. {_ADVICE}",
         rank=rank,
         ranks=(rank,),
         thread=race.first.thread,
