@@ -168,7 +168,9 @@ def described(page: Page, address: str) -> dict[str, Any]:
     page.wait_for_selector(".tl-lanes")  # until then the page says how far the index is
     answers = "path => fetch(path).then(answer => answer.json())"
     found: dict[str, Any] = page.evaluate(answers, "/api/run")
-    found |= page.evaluate(answers, "/api/findings")
+    while "findings" not in found:  # a busy server says so
+        found |= page.evaluate(answers, "/api/findings")
+        page.wait_for_timeout(200)
     page.close()
     return found
 

@@ -9,7 +9,6 @@ PLUGIN = Plugin(
             "collective_mismatch",
             "collectives.md#mismatches",
             "lanescope.webapp.analysis.findings:Collective",
-            marks="pictures:never_came",
         ),
         Kind(
             "straggler",
