@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qs, urlsplit
 
 from lanescope.webapp.analysis.findings import Finding
@@ -58,10 +58,11 @@ def _keys(run: Run, finding: Finding) -> Iterator[str]:
     if finding.rank is None:
         return
     evidence = finding.evidence
-    sides = [evidence.get(side) or {} for side in ("first", "second", "modified_by", "saved_by")]
-    threads = [side.get("thread") for side in sides]
-    for pair in (evidence.get("pairs") or [])[:1]:
-        threads += [pair.get("a"), pair.get("b")]
+    sides = [evidence.get(side) for side in ("first", "second", "modified_by", "saved_by")]
+    threads = [side.get("thread") for side in sides if isinstance(side, Mapping)]
+    pairs = evidence.get("pairs")  # of some kinds their number
+    if isinstance(pairs, list) and pairs:
+        threads += [pairs[0].get("a"), pairs[0].get("b")]
     known = {one.thread for one in run.threads if one.rank == finding.rank}
     for thread in (finding.thread, *threads):
         if thread in known:

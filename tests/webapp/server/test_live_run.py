@@ -119,7 +119,7 @@ def test_a_killed_program_whose_run_is_never_finished(
     run = tmp_path / "run"
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    recorder = begun(run, gone.pid)
+    recorder = begun(run, pid=gone.pid)
     found = followed(run, lambda: write_ops(recorder, OPS, OPS))
     said, last = found.state(), open_run(run)
     assert growing(run)
@@ -148,7 +148,7 @@ def test_a_dead_program_is_not_given_up_while_its_run_is_converted(tmp_path: Pat
     run = tmp_path / "run"
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    begun(run, gone.pid)
+    begun(run, pid=gone.pid)
     assert is_abandoned(run)
     with manifest.locked(run):
         assert not is_abandoned(run)
