@@ -1,4 +1,4 @@
-"""Does a thread use a CUDA device that it should not touch, or CUDA where it cannot?
+"""Finds threads on the wrong CUDA device, and CUDA in forked processes.
 
 A process's own device is the one that its main thread chose first; where it chose none, that of its
 LOCAL_RANK, if there are so many. A program may use several devices, so another one is wrong only

@@ -1,4 +1,4 @@
-"""Do threads of a process wait for each other, or is one stuck in backward?
+"""Finds threads that wait for each other, or are stuck in backward.
 
 A thread waits for one thing at a time: for a lock, which the thread holds that acquired it last and
 has not let go of it, or for the end of a thread. Where following who waits for whom comes round in
