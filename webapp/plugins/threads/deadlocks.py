@@ -214,7 +214,7 @@ def _stuck(run: Run, rank: int) -> list[Finding]:
             Finding(
                 kind="deadlock",
                 severity="error",
-                title=f"Thread {row['name']} is stuck in backward{after}{waiting}"
+                title=f"Backward is stuck in {row['name']}{after}{waiting}"
                 + (f" at {where}" if where else "")
                 + ". Its stack is in the evidence and on the Hangs page.",
                 rank=rank,
