@@ -1,4 +1,4 @@
-"""Which collectives ran, how often, over how many bytes, how long did they take, how fast?"""
+"""Tabulates collectives: calls, bytes, latency, skew and bandwidth."""
 
 from __future__ import annotations
 

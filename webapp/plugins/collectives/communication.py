@@ -1,4 +1,4 @@
-"""How much of the communication is hidden behind computation, and how much is exposed?
+"""Measures how much communication overlaps with computation, and how much is exposed.
 
 Per rank, over the whole run or within each of its steps,
 

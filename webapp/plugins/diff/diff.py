@@ -1,4 +1,4 @@
-"""Do two runs compute the same, and where is the first difference?
+"""Compares two runs and finds the first difference.
 
 Compared are gradient norms, by rank, step and parameter, and operators: where both runs know what
 was in their tensors (level numerics), each with its like on the other side by those values; else

@@ -1,4 +1,4 @@
-"""What does each thread contribute to a step's gradients, where several run backward?
+"""Measures what each thread adds to a step's gradients, where several run backward.
 
 Gradients are measured when an optimizer uses them: by then the contributions of all threads that
 share them are one sum. So the recorder measures what each backward adds before it is added, from

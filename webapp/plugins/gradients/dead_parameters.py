@@ -1,4 +1,4 @@
-"""Which parameters do not learn at all, and why?
+"""Finds parameters that do not learn, and the cause.
 
 A layer is a module with parameters of its own. Causes:
 

@@ -1,4 +1,4 @@
-"""Which operator made the first NaN, and whose tensors did somebody else write?
+"""Finds the operator that made the first NaN, and tensors with unrecorded writes.
 
 Both are in the tensor table (level numerics). A number that is not finite is made by the operator
 that found none among its inputs and left one; all that follows has inherited it.

@@ -1,4 +1,4 @@
-"""Which operator changed a tensor that backward still needed?
+"""Finds operators that change a tensor in place which backward still needs.
 
 Autograd notices only when backward comes to the tensor, and says which version it found. The node
 that raised was made by a forward operator; of the storages that this one read or made, the culprit

@@ -1,4 +1,4 @@
-"""Does a thread use a CUDA device that it should not touch, or CUDA where it cannot?
+"""Finds threads on the wrong CUDA device, and CUDA in forked processes.
 
 A process's own device is the one that its main thread chose first; where it chose none, that of its
 LOCAL_RANK, if there are so many. A program may use several devices, so another one is wrong only
@@ -172,7 +172,7 @@ def _foreign(run: Run, process: Process, device: int, owner: Process) -> Finding
     use = process.uses[device][0]
     title = (
         f"Rank {process.rank} runs {use.op} on cuda:{device}, the device of rank {owner.rank}, in "
-        f"thread {_name(run, process.rank, use.thread)}{_at(use.where)}. Its own device is "
+        f"{_name(run, process.rank, use.thread)}{_at(use.where)}. Its own device is "
         f"cuda:{process.own}. {_PIN}"
     )
     evidence = {"owner": owner.rank, "op": use.op, "advice": _PIN}
@@ -181,8 +181,8 @@ def _foreign(run: Run, process: Process, device: int, owner: Process) -> Finding
 
 def _stray(run: Run, process: Process, device: int, use: Use) -> Finding:
     title = (
-        f"Thread {_name(run, process.rank, use.thread)} runs {use.op} on cuda:{device}"
-        f"{_at(use.where)}: it chose no device, and the main thread had chosen "
+        f"Device cuda:{device} runs {use.op} of {_name(run, process.rank, use.thread)}"
+        f"{_at(use.where)}: that thread chose no device, and the main thread had chosen "
         f"cuda:{process.own}. {_PIN}"
     )
     evidence = {"op": use.op, "advice": _PIN}

@@ -1,4 +1,4 @@
-"""Do threads of a process wait for each other, or is one stuck in backward?
+"""Finds threads that wait for each other, or are stuck in backward.
 
 A thread waits for one thing at a time: for a lock, which the thread holds that acquired it last and
 has not let go of it, or for the end of a thread. Where following who waits for whom comes round in
@@ -214,7 +214,7 @@ def _stuck(run: Run, rank: int) -> list[Finding]:
             Finding(
                 kind="deadlock",
                 severity="error",
-                title=f"Thread {row['name']} is stuck in backward{after}{waiting}"
+                title=f"Backward is stuck in {row['name']}{after}{waiting}"
                 + (f" at {where}" if where else "")
                 + ". Its stack is in the evidence and on the Hangs page.",
                 rank=rank,

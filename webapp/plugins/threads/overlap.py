@@ -1,4 +1,4 @@
-"""Are two threads in the same phase at the same time, and for how long?
+"""Measures how long threads are in the same phase at the same time.
 
 Threads of one rank are looked at together, over the whole run. Threads of different ranks are in
 different processes and share no autograd graph, so their overlap is the normal case and says
