@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from .graphs.autograd_graph import Graphs
     from .graphs.fx_graphs import FxGraphs
     from .threads.contexts import Contexts
-    from .threads.sync_events import Handovers
+    from .threads.sync_events import SyncRecorder
     from .training.gradients import Gradients
     from .training.modules import Modules
     from .training.norms import Norms
     from .training.optimizers import Optimizers
-    from .training.thread_gradients import Contributions
+    from .training.thread_gradients import ThreadGradients
     from .validators import Validators
 
 Undo = Callable[[], object]
@@ -38,9 +38,9 @@ class HookContext:
     optimizers: Optimizers
     fx_graphs: FxGraphs
     graphs: Graphs
-    thread_gradients: Contributions
+    thread_gradients: ThreadGradients
     clocks: Clocks
-    sync: Handovers
+    sync: SyncRecorder
     contexts: Contexts
     validators: Validators
     cuda: CudaContexts | None = None

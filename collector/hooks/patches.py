@@ -1,8 +1,7 @@
-"""Hooks functions and methods, and takes the hooks off.
+"""Hooks functions and methods, and removes the hooks.
 
-With the library of `trampolines.py` a hooked function stays the object that it is. Where there is
-no compiler to build it, another function is put in its place, which a program can tell apart; the
-run's coverage says so.
+With the library of `trampolines.py` a hooked function stays the same object. Without a compiler to
+build it, another function takes its place. A program can notice that; the run's coverage says so.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ _REPLACED = "calls without other functions in the place of the program's"
 
 
 class _Means:
-    """How functions of this process are hooked."""
+    """Holds how functions of this process are hooked."""
 
     library: Trampolines | None = None
     failed: Callable[[BaseException], object] = staticmethod(lambda error: None)
     concurrent = False
-    why = ""  # there is no library
+    why = ""  # reason for having no library
 
 
 def prepare(library: Path | None, failed: Callable[[BaseException], object], why: str = "") -> None:
-    """Says with which library hooks are made, and who gets what they raise. Before any is."""
+    """Sets the library for all hooks, and the receiver of their exceptions. Call it first."""
     if library is None:
         _Means.library, _Means.why = None, why
         unavailable(_REPLACED, why)
@@ -49,19 +48,19 @@ def prepare(library: Path | None, failed: Callable[[BaseException], object], why
 
 
 def concurrent(*, is_so: bool) -> None:
-    """Says whether there is more than one thread: hooks of what orders them are silent before."""
+    """Sets whether there is more than one thread; without one, sync hooks stay silent."""
     _Means.concurrent = is_so
     if _Means.library is not None:
         _Means.library.concurrent(is_so)
 
 
 def in_place() -> bool:
-    """Whether hooked functions stay the objects that they are."""
+    """Returns whether hooked functions stay the same objects."""
     return _Means.library is not None
 
 
 class Patches:
-    """Hooks of one source. What cannot be hooked is left as it is, and named in the coverage."""
+    """Hooks of one module. The coverage names functions that cannot be hooked."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
@@ -80,11 +79,11 @@ class Patches:
         lost: str = "",
         also: Sequence[str] = (),
     ) -> None:
-        """Calls `begin`, `done` and `raised` around a class's own method or a module's function.
+        """Calls `begin`, `done` and `raised` (see `Ends`) around a method or a module's function.
 
-        As `Ends` has it. `self_alone`: `begin` gets the first argument alone; `when_concurrent`:
-        nothing is called until there is a second thread. `lost` says what is not recorded where
-        this version has no such name. `also` names other modules that hold the function.
+        `self_alone`: `begin` gets only the first argument. `when_concurrent`: nothing is called
+        until there is a second thread. `lost`: what goes unrecorded if this version has no such
+        name. `also`: other modules that hold the function.
         """
         if lost:
             module = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
@@ -112,7 +111,7 @@ class Patches:
                 self.put(holder, name, type(found)(wrapped) if _is_static(found) else wrapped)
 
     def locks(self, kind: type, ends: LockEnds) -> None:
-        """The same for the methods of a type of locks, as `LockEnds` has it."""
+        """Calls the callbacks of `LockEnds` around the methods of a type of locks."""
         if _Means.library is not None:
             self._undo.append(_Means.library.lock(kind, ends))
             return
@@ -149,11 +148,11 @@ class Patches:
             unavailable(lost, _Means.why)
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
-        """Puts another object in a class or module, for the program to see.
+        """Replaces an object of a class or module; the program sees the replacement.
 
-        A class that is written in C refuses new attributes, but looks its methods up in a
-        dictionary like any other: in that, they are replaced for all its instances, also for those
-        that were made before, whatever name the program imported the class under.
+        A class written in C refuses new attributes, but looks its methods up in a dictionary like
+        any other class. A replacement there is effective for existing instances too, and under
+        every name by which the program imported the class.
         """
         original = vars(owner)[name]
         assign = _assign_to_builtin if isinstance(original, type(type.mro)) else setattr
@@ -166,7 +165,7 @@ class Patches:
         self._undo.append(undo)
 
     def undo(self) -> None:
-        """Takes all hooks off."""
+        """Removes all hooks."""
         while self._undo:
             self._undo.pop()()
         self._hooked.clear()
@@ -179,9 +178,9 @@ def around(
     *,
     thread: bool = False,
 ) -> Callable[..., Any]:
-    """Returns what calls `begin`, `function`, and then `done` with what `begin` returned.
+    """Returns a callable: `begin`, then `function`, then `done` with the result of `begin`.
 
-    `thread`: a thread begins with it. What the function raises names the function all the same.
+    `thread`: it is the first function of a thread. Tracebacks still name the function.
     """
     for one in (begin, done):
         run_as_it_is(one)
@@ -190,19 +189,19 @@ def around(
 
     @wraps(function)
     def run(*args: Any, **keywords: Any) -> Any:
-        token = _told(begin)
+        token = _call_safely(begin)
         try:
             return function(*args, **keywords)
         finally:
-            _told(done, token)
+            _call_safely(done, token)
 
     return run
 
 
 def caller(depth: int = 1) -> FrameType | None:
-    """Returns the frame that called a hooked function; `depth`: how far out `begin` is from here.
+    """Returns the frame that called a hooked function; `depth`: frames between here and `begin`.
 
-    What stands in for a function where there is no library is passed over.
+    Skips the frames of replaced functions.
     """
     frame: FrameType | None = sys._getframe(depth + 1)
     while frame is not None and frame.f_code.co_filename == __file__:
@@ -210,14 +209,15 @@ def caller(depth: int = 1) -> FrameType | None:
     return frame
 
 
-# Where there is no library ---------------------------------------------------------------------
+# Without the library ---------------------------------------------------------------------------
 
 
 def _is_static(found: Any) -> bool:
     return isinstance(found, (staticmethod, classmethod))
 
 
-def _told(callback: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+def _call_safely(callback: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """Returns the result of a callback; reports its exception and returns None."""
     try:
         return callback(*args, **keywords)
     except Exception as error:
@@ -234,7 +234,11 @@ def _wrapped(original: Callable[..., Any], ends: Ends) -> Callable[..., Any]:
             return original(*args, **keywords)
         token: Any = None
         if begin is not None:
-            token = _told(begin, args[0]) if flags & SELF_ALONE else _told(begin, *args, **keywords)
+            token = (
+                _call_safely(begin, args[0])
+                if flags & SELF_ALONE
+                else _call_safely(begin, *args, **keywords)
+            )
             if token is None:
                 return original(*args, **keywords)
         if isinstance(token, Changed):
@@ -244,10 +248,10 @@ def _wrapped(original: Callable[..., Any], ends: Ends) -> Callable[..., Any]:
             result = original(*args, **keywords)
         except BaseException as error:
             if raised is not None:
-                _told(raised, token, error)
+                _call_safely(raised, token, error)
             raise
         if done is not None:
-            _told(done, token, result)
+            _call_safely(done, token, result)
         return result
 
     return call
@@ -258,7 +262,7 @@ def _acquiring(
 ) -> Callable[..., Any]:
     @wraps(original)
     def acquire(self: Any, blocking: bool = True, timeout: float = -1) -> Any:
-        if not _Means.concurrent or not (id(self) in ends.programs or ends.becomes(self)):
+        if not _Means.concurrent or not (id(self) in ends.user_locks or ends.mark_user_lock(self)):
             return original(self, blocking, timeout)
         got = False
         try:
@@ -266,7 +270,7 @@ def _acquiring(
                 got = True
                 if ends.held is not None:
                     ends.held[id(self)] = get_ident()
-                ends.taken(self)
+                ends.on_acquired(self)
                 return got
             token = ends.waits(self)
             try:
@@ -274,7 +278,7 @@ def _acquiring(
             finally:
                 ends.waited(self, token, got)
         except BaseException:
-            # Whoever called takes it that the lock was not acquired.
+            # The caller assumes that the lock was not acquired.
             if got:
                 release(self)
             raise
@@ -287,10 +291,10 @@ def _releasing(original: Callable[..., Any], ends: LockEnds) -> Callable[..., An
     @wraps(original)
     def release(self: Any, *_: Any) -> Any:
         try:
-            if _Means.concurrent and (id(self) in ends.programs or ends.becomes(self)):
+            if _Means.concurrent and (id(self) in ends.user_locks or ends.mark_user_lock(self)):
                 if ends.held is not None:
                     ends.held.pop(id(self), None)
-                ends.given(self)
+                ends.on_released(self)
         finally:
             original(self)
 

@@ -1,12 +1,12 @@
-"""Hooks functions where they are, by the library of engines/trampolines.
+"""Hooks functions in place, with the library of engines/trampolines.
 
-A hooked function is the object that it was: `is`, pickle, signatures, and what others do with it
-are as before, and no frame is added to its calls. What Python does at a call differs:
+A hooked function stays the same object: `is`, pickle and signatures work as before, and its calls
+get no additional frame. How Python makes the call decides how it is hooked:
 
 - a function or method written in C is called through its definition, a `PyMethodDef`;
-- one written in Python through its `vectorcall`; but Python 3.11 calls such functions from others
-  past that, and newer ones `__init__`, so there the function gets another code, and `__code__`
-  answers with its own.
+- one written in Python is called through its `vectorcall`. Python 3.11 bypasses that for calls from
+  other Python functions, newer versions for `__init__`; there the function gets another code, and
+  `__code__` still returns its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CALLED = "lanescope"
 
 
 class Changed(NamedTuple):
-    """What a `begin` returns to have the function called with other arguments."""
+    """Returned by a `begin` to call the function with other arguments."""
 
     token: Any
     arguments: tuple[Any, ...]
@@ -37,10 +37,10 @@ class Changed(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What is called when a hooked function is called, returns and raises.
+    """Callbacks for when a hooked function is called, returns and raises.
 
-    `begin` gets its arguments and returns a token; None: nothing more is to be told of this call.
-    `done` gets the token and the result, `raised` the token and the exception.
+    `begin` gets the function's arguments and returns a token; None: skip the other two for this
+    call. `done` gets the token and the result, `raised` the token and the exception.
     """
 
     begin: Callable[..., Any] | None = None
@@ -50,19 +50,19 @@ class Ends(NamedTuple):
 
 
 class LockEnds(NamedTuple):
-    """What is called of a type of locks; see locks.py."""
+    """Callbacks for a type of locks, in the order that trampolines.cpp expects; see locks.py."""
 
-    programs: set[int]
-    held: dict[int, int] | None  # where it is noted who has one; None: `taken` and `given` do that
-    becomes: Callable[[Any], bool]
-    taken: Callable[[Any], object]
-    given: Callable[[Any], object]
+    user_locks: set[int]
+    held: dict[int, int] | None  # lock -> owner; None: `on_acquired` and `on_released` keep it
+    mark_user_lock: Callable[[Any], bool]
+    on_acquired: Callable[[Any], object]
+    on_released: Callable[[Any], object]
     waits: Callable[[Any], Any]
     waited: Callable[[Any, Any, Any], object]
 
 
 class Trampolines:
-    """The library. One per process: functions keep what it gave them."""
+    """Wraps the library. One per process: functions keep pointers into it."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.PyDLL(str(path))
@@ -88,7 +88,7 @@ class Trampolines:
         self._setter = function("setter", i32, anything, anything, address)
         self._maker = function("maker", i32, anything, address)
         self._runner = function("runner", anything, anything, anything, anything, i32)
-        self._others: set[FunctionType] = set()  # which have another code than their own
+        self._others: set[FunctionType] = set()  # whose code is replaced
 
     def hook(self, function: Any, ends: Ends) -> Callable[[], None] | None:
         """Hooks a function; returns how to undo it, None for a kind that cannot be hooked."""
@@ -137,9 +137,9 @@ class Trampolines:
         *,
         thread: bool,
     ) -> Callable[..., Any]:
-        """Returns what calls `begin`, `function`, and `done` with what `begin` returned.
+        """Returns a callable: `begin`, then `function`, then `done` with the result of `begin`.
 
-        `thread`: a thread begins with it, and what it raises ends the thread.
+        `thread`: it is the first function of a thread, and its exceptions end the thread.
         """
         made: Callable[..., Any] = self._runner(function, begin, done, thread)
         return made
@@ -181,9 +181,9 @@ def _runs_past_vectorcall(function: FunctionType) -> bool:
 
 
 def _code_calling(own: CodeType, called: object) -> CodeType:
-    """Returns a code with the arguments of `own` that hands them to `called`.
+    """Returns code with the parameters of `own` that forwards them to `called`.
 
-    It has no RESUME: Python takes its frame for one that has not begun, and shows it nowhere.
+    It has no RESUME, so Python treats its frame as not yet started and never shows it.
     """
     names, plain, only = own.co_varnames, own.co_argcount, own.co_kwonlyargcount
     signature, handed = list(names[:plain]), list(names[:plain])

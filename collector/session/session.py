@@ -68,8 +68,8 @@ class Session:
         self._undo.append(engine.stop)
         for hook in registry.WITH_ENGINE:
             self._install(hook, context)
-        holder = context.sync.holder
-        self._watchdog = Watchdog(recorder, self._library, holder, context.stacks.is_library)
+        owner_of = context.sync.owner_of
+        self._watchdog = Watchdog(recorder, self._library, owner_of, context.stacks.is_library)
         self._watchdog.start()
         self._undo.append(self._watchdog.stop)
         os.register_at_fork(after_in_child=self._after_fork)

@@ -1,7 +1,7 @@
-"""Storages that no operator makes: memory of numpy and others that becomes a tensor's, copies.
+"""Records storages made outside operators, of memory from numpy and others, and by copying.
 
-Their addresses are used again as soon as the array is gone, by another thread as well. So each that
-is new counts as born; the same memory handed over again stays what it was.
+Their addresses are reused once the array is deleted, possibly by another thread. So each new one
+counts as born; passing the same memory again does not.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
 from ..stacks import Stacks
-from ..threads.sync_events import Handovers
-from .synthetic_accesses import Extent, Touch, Touches, extent_of, whole
+from ..threads.sync_events import SyncRecorder
+from .synthetic_accesses import Extent, SyntheticAccess, SyntheticAccesses, extent_of, whole
 
 _MAPPING = (
     "_new_using_fd_cpu",
@@ -30,29 +30,29 @@ _MAPPING = (
     "_new_shared_filename_cpu",
     "from_file",
 )
-"""What makes a storage of memory that is mapped: shared with other processes, or a file's."""
+"""Functions that make a storage of mapped memory: shared with other processes, or a file."""
 _SHARING = ("_share_fd_cpu_", "_share_filename_cpu_")
-"""What moves a storage into such memory, unless it is there."""
+"""Functions that move a storage into such memory, unless it is there already."""
 
 
-class Arrivals:
-    """Knows which memory lies where, as long as it is there."""
+class ExternalMemory:
+    """Keeps which memory is at which address, until it is freed."""
 
-    def __init__(self, touches: Touches, handovers: Handovers) -> None:
-        self._touches = touches
-        self._handovers = handovers
+    def __init__(self, accesses: SyntheticAccesses, sync: SyncRecorder) -> None:
+        self._accesses = accesses
+        self._sync = sync
         self._owners: dict[int, weakref.ref[Any]] = {}  # by address
 
-    def arrived(self, name: str, tensor: torch.Tensor, memory: Any) -> None:
-        """The calling thread made `tensor` of `memory`, by the function `name`."""
+    def on_tensor(self, name: str, tensor: torch.Tensor, memory: Any) -> None:
+        """Records that the calling thread made `tensor` of `memory` by calling `name`."""
         owner = _owner(memory)
         if isinstance(owner, torch.Tensor):
             return
         extent = extent_of(tensor)
         if extent is None or not self._is_new(extent.storage, owner):
             return
-        if self._handovers.concurrent:
-            self._touches.note(name, [Touch(extent, write=True, birth=True)])
+        if self._sync.concurrent:
+            self._accesses.note(name, [SyntheticAccess(extent, write=True, birth=True)])
 
     def _is_new(self, address: int, owner: Any) -> bool:
         known = self._owners.get(address)
@@ -65,13 +65,13 @@ class Arrivals:
 
         try:
             self._owners[address] = weakref.ref(owner, gone)
-        except TypeError:  # nobody can tell whether it is the one that was there before
+        except TypeError:  # it cannot be compared with the previous owner
             self._owners.pop(address, None)
         return True
 
 
 def _owner(memory: Any) -> Any:
-    """What `memory` lies in: the array that it is a view of, or what that was made of."""
+    """Returns the owner of `memory`: the base of a view, or the object that base was made of."""
     array: Any = vars(sys.modules.get("numpy", object)).get("ndarray", ())
     while isinstance(memory, array) and memory.base is not None:
         base = memory.base
@@ -81,10 +81,10 @@ def _owner(memory: Any) -> Any:
     return memory
 
 
-def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callable[[], None]:
-    """Note what torch's functions make tensors of."""
-    touches, patches = Touches(recorder, stacks), Patches()
-    arrivals = Arrivals(touches, handovers)
+def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[[], None]:
+    """Records new storages of functions that make tensors of external memory."""
+    accesses, patches = SyntheticAccesses(recorder, stacks), Patches()
+    external = ExternalMemory(accesses, sync)
     is_compiling = torch.compiler.is_compiling
 
     def arrives(name: str) -> tuple[Callable[..., Any], ...]:
@@ -93,14 +93,14 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
 
         def done(given: tuple[Any], made: Any) -> None:
             if type(made) is torch.Tensor and not is_compiling() and _shares(made, *given):
-                arrivals.arrived(f"torch.{name}", made, *given)
+                external.on_tensor(f"torch.{name}", made, *given)
 
         return begin, done
 
     def born(_: Any, storage: Any) -> None:
-        """A storage is made by its type, as `copy.deepcopy` does."""
-        if handovers.concurrent and not is_compiling() and (extent := whole(storage)):
-            touches.note(MADE_STORAGE, [Touch(extent, write=True, birth=True)])
+        """Records a storage made by its type, as `copy.deepcopy` does."""
+        if sync.concurrent and not is_compiling() and (extent := whole(storage)):
+            accesses.note(MADE_STORAGE, [SyntheticAccess(extent, write=True, birth=True)])
 
     def shares(storage: Any) -> tuple[Any, int, Extent | None]:
         return storage, clock.now(), whole(storage)
@@ -109,8 +109,8 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
         storage, instant, before = began
         extent = whole(storage)
         if extent and extent != before:
-            # Its bytes have been copied there already, by an operator.
-            touches.note(MADE_STORAGE, [Touch(extent, write=True, birth=True)], instant)
+            # An operator has already copied its bytes there.
+            accesses.note(MADE_STORAGE, [SyntheticAccess(extent, write=True, birth=True)], instant)
 
     for name in ARRIVALS:
         patches.ends(torch, name, *arrives(name))
@@ -133,7 +133,7 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
 
 
 def _shares(tensor: torch.Tensor, memory: Any) -> bool:
-    """Whether the tensor lies in the array or buffer that it was made of, and is no copy."""
+    """Returns whether the tensor shares the array or buffer it was made of, instead of copying."""
     if isinstance(memory, (torch.Tensor, list, tuple, bool, int, float, complex)):
         return False
     interface = getattr(memory, "__array_interface__", None)

@@ -1,10 +1,9 @@
-"""Gradients that a program lets go of: no operator does it, yet it is an access.
+"""Records releases of gradients, which are accesses outside operators.
 
-`zero_grad(set_to_none=True)`, `p.grad = None`, `del p.grad` and `p.grad = another` are noted where
-there is a second thread, for whom alone they matter. Each counts as a write to the gradient that is
-let go: who still holds that tensor may read it in peace, but a backward that adds to it adds to
-what nobody will find. It counts as a read of the parameter as well, which an optimizer's step that
-takes place before or after, as chance will have it, writes.
+`zero_grad(set_to_none=True)`, `p.grad = None`, `del p.grad` and `p.grad = another` matter only to
+other threads, so recording starts with the second one. Each counts as a write to the released
+gradient: a concurrent backward would add to a tensor that the optimizer never sees. Each also
+counts as a read of the parameter, which a concurrent optimizer step writes.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
 from ..stacks import Stacks
-from .synthetic_accesses import Touch, Touches, extent_of
+from .synthetic_accesses import SyntheticAccess, SyntheticAccesses, extent_of
 
 
 class Releases:
-    """Writes an operator for each call that lets gradients go."""
+    """Writes an operator for each call that releases gradients."""
 
     def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
-        self._touches = Touches(recorder, stacks)
-        self._zeroing: set[int] = set()  # idents of threads in a zero_grad that is noted as one
+        self._accesses = SyntheticAccesses(recorder, stacks)
+        self._zeroing: set[int] = set()  # idents of threads in `zero_grad`
 
     def begin_zeroing(self, parameters: Callable[[], Iterable[torch.Tensor]]) -> bool:
-        """The gradients of `parameters` are about to be set to None, until `end_zeroing`.
+        """Records that a call is about to set gradients to None; `end_zeroing` ends it.
 
-        Returns whether this is the outermost of such calls.
+        Returns whether it is the outermost of nested calls.
         """
         self._released(parameters(), RELEASED_GRADIENTS)
         me = get_ident()
@@ -43,12 +42,12 @@ class Releases:
         return outermost
 
     def end_zeroing(self, outermost: bool) -> None:
-        """They have been."""
+        """Ends a call; `outermost`: result of `begin_zeroing`."""
         if outermost:
             self._zeroing.discard(get_ident())
 
     def assigned(self, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
-        """The calling thread is about to give a parameter that gradient, or none."""
+        """Records that the calling thread is about to assign a parameter's gradient."""
         held = parameter.grad
         if held is None or held is gradient or get_ident() in self._zeroing:
             return
@@ -56,16 +55,19 @@ class Releases:
         self._released((parameter,), name)
 
     def _released(self, parameters: Iterable[torch.Tensor], name: str) -> None:
-        touches: list[Touch] = []
+        accesses: list[SyntheticAccess] = []
         for parameter in parameters:
             gradient, own = extent_of(parameter.grad), extent_of(parameter)
             if gradient and own:
-                touches += (Touch(gradient, write=True), Touch(own, write=False))
-        self._touches.note(name, touches)
+                accesses += (
+                    SyntheticAccess(gradient, write=True),
+                    SyntheticAccess(own, write=False),
+                )
+        self._accesses.note(name, accesses)
 
 
 def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
-    """Note what modules, optimizers and assignments to a parameter's gradient let go of."""
+    """Hooks `zero_grad` of modules and optimizers, and assignments to a parameter's gradient."""
     releases, patches = Releases(recorder, stacks), Patches()
 
     def zeroes(
@@ -93,7 +95,7 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     lost = "gradients that are removed or replaced"
     base = optional("torch._C", "TensorBase", lost)
     if base is not None:
-        # Of parameters only: others have no optimizer.
+        # Only of parameters: other tensors have no optimizer.
         patches.setter(base, "grad", torch.nn.Parameter, releases.assigned, lost)
     return patches.undo
 

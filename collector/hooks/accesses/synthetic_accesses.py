@@ -1,4 +1,4 @@
-"""Accesses that no operator makes, written as those of an operator by a name of their own."""
+"""Writes accesses made outside operators, as those of a pseudo-operator with its own name."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from ..stacks import Stacks
 from ..training.optimizer_parameters import local_part
 
 _NO_VERSION = 2**32 - 1
-"""It changes no bytes, and so none is the version that it found."""
+"""Version of a tensor whose access has none."""
 
 
 class Extent(NamedTuple):
-    """Where a tensor lies, in bytes."""
+    """Range of memory of a tensor: address of its storage, then bytes."""
 
     storage: int  # address
     offset: int
     size: int
 
 
-class Touch(NamedTuple):
-    """One access."""
+class SyntheticAccess(NamedTuple):
+    """One access to memory."""
 
     extent: Extent
     write: bool
-    birth: bool = False  # it is new there
+    birth: bool = False  # the storage is new
 
     @property
     def flags(self) -> int:
-        """As records have it."""
+        """Returns the flags of a record."""
         return AccessFlag.WRITE * self.write | AccessFlag.BIRTH * self.birth
 
 
-_NOTHING = Touch(Extent(0, 0, 0), False)
+_NOTHING = SyntheticAccess(Extent(0, 0, 0), False)
 
 
-class Touches:
-    """Writes them, with the place in the program."""
+class SyntheticAccesses:
+    """Writes pseudo-operators with their accesses and stack."""
 
     def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
         self._recorder = recorder
         self._stacks = stacks
 
-    def note(self, name: str, touches: Sequence[Touch], instant: int = 0) -> None:
-        """The calling thread does what is called `name`, and touches these by that.
+    def note(self, name: str, accesses: Sequence[SyntheticAccess], instant: int = 0) -> None:
+        """Records that the calling thread makes accesses by a pseudo-operator `name`.
 
-        `instant`: when it did, where that was not now.
+        `instant`: when it did, in ns; 0: now.
         """
         recorder = self._recorder
         state = recorder.thread()
-        if not touches or not recorder.active or state.busy:
+        if not accesses or not recorder.active or state.busy:
             return
         # Accesses belong to the operator that is stored next.
-        for i in range(0, len(touches), 2):
-            one, other = touches[i], touches[i + 1] if i + 1 < len(touches) else _NOTHING
+        for i in range(0, len(accesses), 2):
+            one, other = accesses[i], accesses[i + 1] if i + 1 < len(accesses) else _NOTHING
             flags = one.flags | other.flags << 8
-            accesses = ACCESS_RECORD.pack(
+            packed = ACCESS_RECORD.pack(
                 Kind.ACCESS,
-                min(2, len(touches) - i),
+                min(2, len(accesses) - i),
                 flags,
                 _NO_VERSION,
                 *one.extent,
@@ -72,7 +72,7 @@ class Touches:
                 0,
                 *other.extent,
             )
-            state.journal.append(*RECORD.unpack(accesses))
+            state.journal.append(*RECORD.unpack(packed))
         instant = instant or clock.now()
         recorder.put(
             state,
@@ -87,7 +87,7 @@ class Touches:
 
 
 def extent_of(tensor: torch.Tensor | None) -> Extent | None:
-    """Where a tensor lies, gaps included; None: nowhere that could be told."""
+    """Returns a tensor's range of memory, gaps included; None: it has no known address."""
     if tensor is None:
         return None
     part = local_part(tensor)
@@ -95,7 +95,7 @@ def extent_of(tensor: torch.Tensor | None) -> Extent | None:
         return None
     try:
         address = part.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # of what vmap or a tracer sees
+    except (RuntimeError, NotImplementedError):  # a tensor of vmap or a tracer
         return None
     if not address or not part.numel():
         return None
@@ -105,7 +105,7 @@ def extent_of(tensor: torch.Tensor | None) -> Extent | None:
 
 
 def whole(storage: torch.UntypedStorage) -> Extent | None:
-    """All of a storage; None: it has no memory."""
+    """Returns the range of a whole storage; None: it has no memory."""
     try:
         address = storage.data_ptr()
     except (RuntimeError, NotImplementedError):

@@ -1,10 +1,10 @@
-"""What a thread has of the one that started it: phase, place, and values of context variables.
+"""Passes phase and place on to a started thread, and finds context variables that it misses.
 
-Python gives a new thread an empty context, and a task of an executor that of the thread it runs on
-(PEP 567): `ContextVar.get` then finds the default, where whoever started it had set a value. What
-is told is a read by the program's own code that came out otherwise than for the starter, unless the
-thread sets the variable afterwards, having one of its own. Reads are looked at only from when a
-thread starts, or a task is submitted, where a variable is set.
+Python gives a new thread an empty context, and a task of an executor the context of its thread
+(PEP 567). So `ContextVar.get` returns the default there, though the starter had set a value. Each
+read by the program's own code whose value differs from the starter's is reported, unless the thread
+sets the variable later: it then has one of its own. Reads are observed from the first start of a
+thread, or submission of a task, while a variable is set.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from ..base import Hook, HookContext, Undo
 from ..patches import Changed, Patches, around, caller
 from ..stacks import Stacks
 
-_PLAIN = (bool, int, float, str, bytes, type(None))
-"""Kept to be compared with; of any other value only which object it was: it may be large."""
+_COMPARED_BY_VALUE = (bool, int, float, str, bytes, type(None))
+"""Types whose values are kept. Other values may be large: only their identity is kept."""
 
 _EXECUTORS = "concurrent.futures.thread"
 _LEFT = "_lanescope_left"
 
-_MOST = 1000
-"""Distinct sentences told: their number must not grow with a program that makes variables."""
+_MAX_REPORTS = 1000
+"""Distinct reports of a run; bounds them where a program makes variables without end."""
 
 Variable = ContextVar[Any]
 
 
 @dataclass(slots=True)
 class Inherited:
-    """What a thread or a task would have of its starter, and what it missed of that so far."""
+    """Values that a thread or a task could have from its starter, and those it missed so far."""
 
     what: str  # thread or task
-    where: str  # it was started
+    where: str  # file:line of the start
     phase: int
-    stack: int  # that it was started at
+    stack: int  # text id of the stack that started it
     values: dict[Variable, tuple[type, Any]]
     missed: dict[Variable, tuple[str, int]] = field(default_factory=dict)  # sentence, instant
 
 
 Before = tuple[Inherited | None, int, int]
-"""What the thread itself had: of its starter, the phase and the stack that it was started at."""
+"""What a thread had before a task: inherited values, and phase and stack of its start."""
 
 NOTHING: Before = (None, 0, 0)
 
 
 class Contexts:
-    """Notes what starters leave, and what is missing where it is read."""
+    """Keeps the values of starters, and reports reads that miss them."""
 
     def __init__(self, recorder: Recorder, stacks: Stacks | None) -> None:
         self._recorder = recorder
@@ -67,13 +67,13 @@ class Contexts:
         self._stacks = Stacks(recorder.intern, 1)
         self._packages = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
         self._inherited: dict[int, Inherited] = {}  # by the running thread's identity
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._patches = Patches()
         self._lock = threading.Lock()
         self._watching = False
 
     def left(self, what: str) -> Inherited | None:
-        """What the calling thread would hand on to a `what` that it starts now; None: nothing."""
+        """Returns what a `what` started now by the calling thread inherits; None: nothing."""
         recorder = self._recorder
         try:
             context = copy_context()
@@ -90,7 +90,7 @@ class Contexts:
             return None
 
     def enter(self, inherited: Inherited | None) -> Before:
-        """The calling thread begins what was left so; returns what `leave` shall go back to."""
+        """Begins a task on the calling thread; returns the argument for `leave`."""
         own = get_ident()
         state = getattr(self._recorder.local, "state", None)
         carried = (0, 0) if state is None else (state.carried, state.started)
@@ -101,11 +101,11 @@ class Contexts:
         return before
 
     def leave(self, before: Before) -> None:
-        """It has ended."""
+        """Ends the task."""
         inherited = self._inherited.pop(get_ident(), None)
         if inherited is not None:
             for sentence, instant in inherited.missed.values():
-                self._tell(sentence, instant)
+                self._report(sentence, instant)
         outer, *carried = before
         if outer is not None:
             self._inherited[get_ident()] = outer
@@ -159,7 +159,7 @@ class Contexts:
             if frame is None:
                 return
             file = frame.f_code.co_filename
-            # What a library makes of a thread without a context is its own affair.
+            # How a library deals with a thread without a context is not the program's fault.
             if self._stacks.is_library(file) or file.startswith(self._packages):
                 return
             known = inherited.missed.pop(variable, None)
@@ -176,16 +176,16 @@ class Contexts:
                 )
             else:  # read again, and not set between
                 inherited.values.pop(variable, None)
-                self._tell(*known)
+                self._report(*known)
 
-    def _tell(self, sentence: str, instant: int) -> None:
+    def _report(self, sentence: str, instant: int) -> None:
         recorder = self._recorder
         with recorder.contain_errors():
             if recorder.closed or not recorder.active:
                 return
-            if len(self._told) >= _MOST and sentence not in self._told:
+            if len(self._reported) >= _MAX_REPORTS and sentence not in self._reported:
                 return
-            self._told.add(sentence)
+            self._reported.add(sentence)
             state = recorder.thread()
             recorder.put(
                 state,
@@ -200,20 +200,22 @@ class Contexts:
     # tasks ---------------------------------------------------------------------------------
 
     def install(self) -> Callable[[], None]:
-        """Hand on to the tasks of executors and pools; threads are told of by `threads`."""
+        """Propagates context to tasks of executors and pools; `threads` does so for threads."""
         lost = "what tasks of ThreadPoolExecutor inherit"
         item = optional(_EXECUTORS, "_WorkItem", lost)
         if item is not None:
             self._patches.ends(item, "__init__", self._submits, self_alone=True)
             ends = self._runs, self._ran, self._ran
             self._patches.ends(item, "run", *ends, self_alone=True, lost=lost)
-        # What all of a pool's methods for tasks come down to; those of processes are not concerned.
+        # All of a pool's methods for tasks call these. `_submits_to_pool` skips pools of processes.
         lost = "what tasks of Pool.map and starmap inherit"
         for name in ("apply_async", "imap", "imap_unordered", "_map_async"):
-            self._patches.ends(Pool, name, self._gives, lost=lost if name[0] == "_" else "")
+            self._patches.ends(
+                Pool, name, self._submits_to_pool, lost=lost if name[0] == "_" else ""
+            )
 
         def uninstall() -> None:
-            self._watching = True  # not again, by a thread that is just being started
+            self._watching = True  # a thread that starts now must not hook again
             self._patches.undo()
 
         return uninstall
@@ -227,8 +229,8 @@ class Contexts:
     def _ran(self, before: Before, _: Any) -> None:
         self.leave(before)
 
-    def _gives(self, *args: Any, **keywords: Any) -> Changed | None:
-        """A pool is given a task: one of threads is to run it for the calling thread."""
+    def _submits_to_pool(self, *args: Any, **keywords: Any) -> Changed | None:
+        """Wraps a task for a pool of threads, so that it runs with the caller's context."""
         if not args or not isinstance(args[0], ThreadPool):
             return None
         pool, *rest = args
@@ -239,15 +241,15 @@ class Contexts:
         return Changed(None, (pool, *rest), keywords)
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, to be run by a thread of a pool for the calling thread."""
+        """Returns `function` wrapped to run with what the calling thread leaves."""
         left = self.left("task")
         return around(function, lambda: self.enter(left), self.leave)
 
 
 def _trace(value: Any) -> tuple[type, Any]:
-    """What tells a value from others without keeping it alive, or asking it."""
+    """Returns a key to compare a value without keeping it alive or calling its methods."""
     kind = type(value)
-    return kind, value if kind in _PLAIN else id(value)
+    return kind, value if kind in _COMPARED_BY_VALUE else id(value)
 
 
 def _hook(context: HookContext) -> Undo:

@@ -1,4 +1,4 @@
-"""Results and calls that one thread leaves for another: futures, and an event loop's callbacks."""
+"""Records results and calls passed between threads: futures, and callbacks of event loops."""
 
 from __future__ import annotations
 
@@ -15,31 +15,29 @@ from ...format.record_kinds import SyncKind
 from ...recorder.private_names import optional
 from ..base import Hook
 from ..patches import Patches
-from .sync_events import Handovers, Waiting
+from .sync_events import SyncRecorder, Waiting
 
 _BASE = "concurrent.futures._base"
 
 
-def install(handovers: Handovers) -> Callable[[], None]:
-    """Record `concurrent.futures`, thread pools and what an asyncio loop gets."""
+def install(sync: SyncRecorder) -> Callable[[], None]:
+    """Records `concurrent.futures`, thread pools and calls posted to asyncio loops."""
     patches, future = Patches(), concurrent.futures.Future
-    sets, looks = _setting(handovers), _looking(handovers)
+    sets, looks = _setting(sync), _looking(sync)
     for name in ("set_result", "set_exception"):
         patches.ends(future, name, sets, self_alone=True, when_concurrent=True)
     for name in ("result", "exception"):
-        patches.ends(future, name, *_getting(handovers), self_alone=True, when_concurrent=True)
+        patches.ends(future, name, *_getting(sync), self_alone=True, when_concurrent=True)
     patches.ends(future, "done", *looks, self_alone=True, when_concurrent=True)
-    _callbacks_on_done(handovers, patches)
-    # What `wait` and `as_completed` look up each time, whatever name a program has them by.
+    _callbacks_on_done(sync, patches)
+    # `wait` and `as_completed` look these up at each call.
     for name in ("DoneAndNotDoneFutures", "_yield_finished_futures"):
         lost = "order by concurrent.futures.wait, as_completed"
         found = optional(_BASE, name, lost)
         if isinstance(found, type):
-            patches.ends(found, "__new__", _all_received(handovers, 1), when_concurrent=True)
+            patches.ends(found, "__new__", _all_received(sync, 1), when_concurrent=True)
         elif found is not None:
-            patches.ends(
-                sys.modules[_BASE], name, _all_received(handovers, 0), when_concurrent=True
-            )
+            patches.ends(sys.modules[_BASE], name, _all_received(sync, 0), when_concurrent=True)
     for result in (pool.ApplyResult, pool.MapResult, pool.IMapIterator, pool.IMapUnorderedIterator):
         patches.ends(
             result,
@@ -51,90 +49,88 @@ def install(handovers: Handovers) -> Callable[[], None]:
         )
     patches.ends(pool.ApplyResult, "ready", *looks, self_alone=True, when_concurrent=True)
     for name in ("next", "__next__"):
-        patches.ends(
-            pool.IMapIterator, name, *_taking(handovers), self_alone=True, when_concurrent=True
-        )
-    _loop(handovers, patches)
+        patches.ends(pool.IMapIterator, name, *_taking(sync), self_alone=True, when_concurrent=True)
+    _loop(sync, patches)
     return patches.undo
 
 
-def _received(handovers: Handovers, future: Any) -> None:
-    """The calling thread knows what whoever set the future did before."""
-    handovers.note(SyncKind.future_get, handovers.key(future))
+def _received(sync: SyncRecorder, future: Any) -> None:
+    """Records that the calling thread received from the thread that set the future."""
+    sync.note(SyncKind.future_get, sync.key(future))
 
 
 def _itself(own: Any) -> Any:
     return own
 
 
-def _setting(handovers: Handovers) -> Callable[[Any], None]:
+def _setting(sync: SyncRecorder) -> Callable[[Any], None]:
     def begin(own: Any) -> None:
-        handovers.note(SyncKind.future_set, handovers.key(own))
+        sync.note(SyncKind.future_set, sync.key(own))
 
     return begin
 
 
-def _getting(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+def _getting(sync: SyncRecorder) -> tuple[Callable[..., Any], ...]:
     def begin(future: Any) -> tuple[Any, Waiting] | None:
         if not isinstance(future, concurrent.futures.Future):
             return None  # the call is about to fail
-        return future, handovers.waits(SyncKind.future_get, handovers.key(future))
+        return future, sync.waits(SyncKind.future_get, sync.key(future))
 
     def done(began: tuple[Any, Waiting], _: Any) -> None:
         waiting = began[1]
-        handovers.waited(waiting)
-        handovers.note(SyncKind.future_get, waiting.target, waiting.start)
+        sync.waited(waiting)
+        sync.note(SyncKind.future_get, waiting.target, waiting.start)
 
     def raised(began: tuple[Any, Waiting], _: BaseException) -> None:
         future, waiting = began
-        handovers.waited(waiting)
-        # The result may be that exception; a time that is over has received nothing.
+        sync.waited(waiting)
+        # The exception may be the result; after a timeout nothing was received.
         if future.done():
-            handovers.note(SyncKind.future_get, waiting.target)
+            sync.note(SyncKind.future_get, waiting.target)
 
     return begin, done, raised
 
 
-def _looking(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+def _looking(sync: SyncRecorder) -> tuple[Callable[..., Any], ...]:
     def done(own: Any, seen: Any) -> None:
         if seen:
-            _received(handovers, own)
+            _received(sync, own)
 
     return _itself, done
 
 
-def _taking(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+def _taking(sync: SyncRecorder) -> tuple[Callable[..., Any], ...]:
     def done(own: Any, _: Any) -> None:
-        _received(handovers, own)
+        _received(sync, own)
 
     return _itself, done
 
 
-def _all_received(handovers: Handovers, position: int) -> Callable[..., None]:
-    """The futures of an argument are done, and whoever called knows that."""
+def _all_received(sync: SyncRecorder, position: int) -> Callable[..., None]:
+    """Returns a hook: the caller receives all futures of the argument at `position`."""
 
     def begin(*args: Any, **keywords: Any) -> None:
         for future in (*args, *keywords.values())[position]:
-            _received(handovers, future)
+            _received(sync, future)
 
     return begin
 
 
-def _callbacks_on_done(handovers: Handovers, patches: Patches) -> None:
-    """Called by whoever sets the result, or by whoever adds them where it is set already."""
+def _callbacks_on_done(sync: SyncRecorder, patches: Patches) -> None:
+    """Hooks callbacks: run by the thread that sets the result, or that adds them late."""
     future = concurrent.futures.Future
 
     def number(own: Any) -> int:
-        return handovers.part(handovers.key(own), 1)
+        return sync.part(sync.key(own), 1)
 
     def adds(*args: Any, **_: Any) -> None:
         if args[0].done():
-            _received(handovers, args[0])
+            _received(sync, args[0])
         else:
-            handovers.note(SyncKind.callback_post, number(args[0]))
+            sync.note(SyncKind.callback_post, number(args[0]))
 
     def calls(own: Any) -> None:
-        handovers.note(SyncKind.callback_run, number(own))
+        sync.note(SyncKind.callback_run, number(own))
 
     patches.ends(future, "add_done_callback", adds, when_concurrent=True)
     patches.ends(
@@ -148,21 +144,21 @@ def _callbacks_on_done(handovers: Handovers, patches: Patches) -> None:
 
 
 class _Posting(threading.local):
-    """The call that the thread is posting to a loop; 0: none."""
+    """Number of the call that the thread is posting to a loop; 0: no call."""
 
     number = 0
 
 
-def _loop(handovers: Handovers, patches: Patches) -> None:
-    """What a loop is given to call by another thread, it calls after what that did until then."""
+def _loop(sync: SyncRecorder, patches: Patches) -> None:
+    """Orders a call posted to a loop after everything the posting thread did before."""
     lost = "order by calls that asyncio loops get"
     posting = _Posting()
     # By id: every callback of every loop is looked up here.
     numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def posts(*_: Any, **__: Any) -> bool:
-        posting.number = handovers.next_number()
-        handovers.note(SyncKind.callback_post, posting.number)
+        posting.number = sync.next_number()
+        sync.note(SyncKind.callback_post, posting.number)
         return True
 
     def posted(*_: Any) -> None:
@@ -177,7 +173,7 @@ def _loop(handovers: Handovers, patches: Patches) -> None:
     def runs(handle: Any) -> None:
         found = numbers.pop(id(handle), None)
         if found is not None:
-            handovers.note(SyncKind.callback_run, found[1])
+            sync.note(SyncKind.callback_run, found[1])
 
     loop, handle = asyncio.BaseEventLoop, asyncio.Handle
     patches.ends(loop, "call_soon_threadsafe", posts, posted, posted, when_concurrent=True)

@@ -1,4 +1,4 @@
-"""Locks: Lock, RLock, and Condition as a lock."""
+"""Records locks: Lock, RLock, and Condition used as a lock."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from ...format.record_kinds import SyncKind
 from ..base import Hook
 from ..patches import Patches
 from ..trampolines import LockEnds
-from .sync_events import Handovers, Waiting
+from .sync_events import SyncRecorder, Waiting
 
 
-def install(handovers: Handovers) -> Callable[[], None]:
-    """Record what the program does with locks, whatever name it knows their types by."""
+def install(sync: SyncRecorder) -> Callable[[], None]:
+    """Records acquisitions and releases of locks that the program uses."""
     patches = Patches()
 
     def waits(lock: Any) -> Waiting:
-        return handovers.waits(SyncKind.lock_acquire, id(lock))
+        return sync.waits(SyncKind.lock_acquire, id(lock))
 
     def waited(lock: Any, waiting: Waiting, got: Any) -> None:
-        handovers.waited(waiting)
+        sync.waited(waiting)
         if got is True:
-            handovers.took(lock, waiting.start)
+            sync.on_reacquired(lock, waiting.start)
 
-    # Programs take and give locks by the million: a plain lock is spared what one that may be
-    # taken again needs. A library's lock comes no further than `programs`.
-    for kind, held, taken, given in (
-        (type(_thread.allocate_lock()), handovers.held, handovers.taken, handovers.given),
-        (type(threading.RLock()), None, handovers.took, handovers.gives),
+    # Programs acquire locks by the million: a plain lock skips what a reentrant one needs. For a
+    # library's lock nothing happens beyond the look-up in `user_locks`.
+    for kind, held, acquired, released in (
+        (type(_thread.allocate_lock()), sync.held, sync.on_acquired, sync.on_released),
+        (type(threading.RLock()), None, sync.on_reacquired, sync.on_rereleased),
     ):
-        programs, becomes = handovers.programs, handovers.becomes_programs
-        ends = LockEnds(programs, held, becomes, taken, given, waits, waited)
+        ends = LockEnds(
+            sync.user_locks, held, sync.mark_user_lock, acquired, released, waits, waited
+        )
         patches.locks(kind, ends)
 
     def entered(condition: threading.Condition) -> None:
-        """Its lock is the program's as well, though `threading` takes and gives it."""
+        """Marks the lock of a program's condition, which `threading` acquires and releases."""
         lock = vars(condition).get("_lock")  # None in no known version of Python
-        if lock is not None and id(lock) not in handovers.programs:
-            handovers.becomes_programs(lock, 2)
+        if lock is not None and id(lock) not in sync.user_locks:
+            sync.mark_user_lock(lock, 2)
 
     patches.ends(threading.Condition, "__enter__", entered, self_alone=True, when_concurrent=True)
     return patches.undo

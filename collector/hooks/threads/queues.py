@@ -1,4 +1,4 @@
-"""Queues: an item carries what its sender did to whoever takes it."""
+"""Records queues: the receiver of an item comes after its sender."""
 
 from __future__ import annotations
 
@@ -11,47 +11,45 @@ from typing import Any
 from ...format.record_kinds import SyncKind
 from ..base import Hook
 from ..patches import Changed, Patches
-from .sync_events import Handovers, Waiting
+from .sync_events import SyncRecorder, Waiting
 
 _NOTHING = object()
 
 
-def install(handovers: Handovers) -> Callable[[], None]:
-    """Record `queue.Queue` and its subclasses, `SimpleQueue`, and queues of multiprocessing."""
+def install(sync: SyncRecorder) -> Callable[[], None]:
+    """Records `queue.Queue` and its subclasses, `SimpleQueue`, and queues of multiprocessing."""
     patches = Patches()
-    get, copied = _get(handovers), _get_copy(handovers)
-    patches.ends(queue.Queue, "put", *_put(handovers), when_concurrent=True)
+    get, copied = _get(sync), _get_copy(sync)
+    patches.ends(queue.Queue, "put", *_put(sync), when_concurrent=True)
     patches.ends(queue.Queue, "get", *get, self_alone=True, when_concurrent=True)
     kind: Any
     for kind in (queue.Queue, queues.JoinableQueue):
-        finished, joins = _task_done(handovers), _join(handovers)
+        finished, joins = _task_done(sync), _join(sync)
         patches.ends(kind, "task_done", finished, self_alone=True, when_concurrent=True)
         patches.ends(kind, "join", *joins, self_alone=True, when_concurrent=True)
     for name in ("put", "put_nowait"):
-        patches.ends(queue.SimpleQueue, name, _put_simple(handovers), when_concurrent=True)
+        patches.ends(queue.SimpleQueue, name, _put_simple(sync), when_concurrent=True)
     for name in ("get", "get_nowait"):
         patches.ends(queue.SimpleQueue, name, *get, self_alone=True, when_concurrent=True)
     for kind in (queues.Queue, queues.JoinableQueue):
-        patches.ends(kind, "put", _put_to_feeder(handovers))
-    patches.ends(queues.SimpleQueue, "put", _post_copy(handovers), self_alone=True)
+        patches.ends(kind, "put", _put_to_feeder(sync))
+    patches.ends(queues.SimpleQueue, "put", _post_copy(sync), self_alone=True)
     for kind in (queues.Queue, queues.SimpleQueue):
         patches.ends(kind, "get", *copied, self_alone=True, when_concurrent=True)
-    patches.ends(
-        queues.Queue, "_feed", _feeding(handovers), lost="order by queues between processes"
-    )
+    patches.ends(queues.Queue, "_feed", _feeding(sync), lost="order by queues between processes")
     return patches.undo
 
 
 def _item(args: tuple[Any, ...], keywords: dict[str, Any], name: str) -> Any:
-    """What is put into a queue; _NOTHING where the call is about to fail for lack of it."""
+    """Returns the item put into a queue; _NOTHING if it is missing: the call is about to fail."""
     return args[1] if len(args) > 1 else keywords.get(name, _NOTHING)
 
 
 class _Buffer:
-    """The items of a queue between processes, as the thread that sends them takes them."""
+    """Wraps the items of a queue between processes; records when its feeder thread takes one."""
 
-    def __init__(self, handovers: Handovers, items: deque[Any]) -> None:
-        self._handovers = handovers
+    def __init__(self, sync: SyncRecorder, items: deque[Any]) -> None:
+        self._sync = sync
         self._items = items
 
     def __len__(self) -> int:
@@ -59,46 +57,46 @@ class _Buffer:
 
     def popleft(self) -> Any:
         item = self._items.popleft()
-        self._handovers.note(SyncKind.queue_get, self._handovers.item(id(self._items), item))
+        self._sync.note(SyncKind.queue_get, self._sync.item(id(self._items), item))
         return item
 
 
-def _put_to_feeder(handovers: Handovers) -> Callable[..., None]:
-    post = _post_copy(handovers)
+def _put_to_feeder(sync: SyncRecorder) -> Callable[..., None]:
+    post = _post_copy(sync)
 
     def begin(*args: Any, **keywords: Any) -> None:
-        # Also the first, which starts the thread.
+        # Also for the first item, which starts the thread.
         items = id(vars(args[0]).get("_buffer"))
         item = _item(args, keywords, "obj")
-        handovers.note(SyncKind.queue_put, handovers.item(items, item))
+        sync.note(SyncKind.queue_put, sync.item(items, item))
         post(args[0])
 
     return begin
 
 
-def _feeding(handovers: Handovers) -> Callable[..., Changed]:
+def _feeding(sync: SyncRecorder) -> Callable[..., Changed]:
     def begin(*args: Any, **keywords: Any) -> Changed:
-        return Changed(None, (_Buffer(handovers, args[0]), *args[1:]), keywords)
+        return Changed(None, (_Buffer(sync, args[0]), *args[1:]), keywords)
 
     return begin
 
 
-def _post_copy(handovers: Handovers) -> Callable[[Any], None]:
-    """An item leaves for another process, or for another thread of this one, which gets a copy.
+def _post_copy(sync: SyncRecorder) -> Callable[[Any], None]:
+    """Returns a hook for an item sent to another process, or as a copy to another thread.
 
-    Nobody can tell which copy is of which item, so whoever gets one knows of all put before.
+    A copy cannot be matched to its item, so its receiver comes after all items put before.
     """
 
     def begin(own: Any) -> None:
-        if handovers.concurrent:
-            handovers.note(SyncKind.event_set, handovers.key(own))
+        if sync.concurrent:
+            sync.note(SyncKind.event_set, sync.key(own))
 
     return begin
 
 
-def _get_copy(handovers: Handovers) -> tuple[Callable[..., Any], Callable[..., None]]:
+def _get_copy(sync: SyncRecorder) -> tuple[Callable[..., Any], Callable[..., None]]:
     def done(own: Any, _: Any) -> None:
-        handovers.note(SyncKind.event_wait, handovers.key(own))
+        sync.note(SyncKind.event_wait, sync.key(own))
 
     return _itself, done
 
@@ -107,62 +105,62 @@ def _itself(own: Any) -> Any:
     return own
 
 
-def _put(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+def _put(sync: SyncRecorder) -> tuple[Callable[..., Any], ...]:
     def begin(*args: Any, **keywords: Any) -> Waiting | None:
         own, item = args[0], _item(args, keywords, "item")
-        target = handovers.key(own)
-        handovers.note(SyncKind.queue_put, handovers.item(target, item))
-        # Room in it is handed back by whoever takes an item.
-        return handovers.waits(SyncKind.queue_room, target) if own.maxsize > 0 else None
+        target = sync.key(own)
+        sync.note(SyncKind.queue_put, sync.item(target, item))
+        # The thread that takes an item makes room.
+        return sync.waits(SyncKind.queue_room, target) if own.maxsize > 0 else None
 
     def done(waiting: Waiting, _: Any) -> None:
-        handovers.waited(waiting)
-        handovers.note(SyncKind.queue_room, waiting.target, waiting.start)
+        sync.waited(waiting)
+        sync.note(SyncKind.queue_room, waiting.target, waiting.start)
 
-    return begin, done, _left(handovers)
-
-
-def _left(handovers: Handovers) -> Callable[[Waiting, BaseException], None]:
-    return lambda waiting, _: handovers.waited(waiting)
+    return begin, done, _left(sync)
 
 
-def _get(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+def _left(sync: SyncRecorder) -> Callable[[Waiting, BaseException], None]:
+    return lambda waiting, _: sync.waited(waiting)
+
+
+def _get(sync: SyncRecorder) -> tuple[Callable[..., Any], ...]:
     def begin(own: Any) -> Waiting:
-        target = handovers.key(own)
+        target = sync.key(own)
         if getattr(own, "maxsize", 0) > 0:
-            handovers.note(SyncKind.queue_taken, target)
-        return handovers.waits(SyncKind.queue_get, target)
+            sync.note(SyncKind.queue_taken, target)
+        return sync.waits(SyncKind.queue_get, target)
 
     def done(waiting: Waiting, item: Any) -> None:
-        handovers.waited(waiting)
-        target = handovers.item(waiting.target, item)
-        handovers.note(SyncKind.queue_get, target, waiting.start)
+        sync.waited(waiting)
+        target = sync.item(waiting.target, item)
+        sync.note(SyncKind.queue_get, target, waiting.start)
 
-    return begin, done, _left(handovers)
+    return begin, done, _left(sync)
 
 
-def _task_done(handovers: Handovers) -> Callable[[Any], None]:
+def _task_done(sync: SyncRecorder) -> Callable[[Any], None]:
     def begin(own: Any) -> None:
-        handovers.note(SyncKind.task_done, handovers.item(handovers.key(own), None))
+        sync.note(SyncKind.task_done, sync.item(sync.key(own), None))
 
     return begin
 
 
-def _join(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+def _join(sync: SyncRecorder) -> tuple[Callable[..., Any], ...]:
     def begin(own: Any) -> Waiting:
-        return handovers.waits(SyncKind.queue_join, handovers.item(handovers.key(own), None))
+        return sync.waits(SyncKind.queue_join, sync.item(sync.key(own), None))
 
     def done(waiting: Waiting, _: Any) -> None:
-        handovers.waited(waiting)
-        handovers.note(SyncKind.queue_join, waiting.target, waiting.start)
+        sync.waited(waiting)
+        sync.note(SyncKind.queue_join, waiting.target, waiting.start)
 
-    return begin, done, _left(handovers)
+    return begin, done, _left(sync)
 
 
-def _put_simple(handovers: Handovers) -> Callable[..., None]:
+def _put_simple(sync: SyncRecorder) -> Callable[..., None]:
     def begin(*args: Any, **keywords: Any) -> None:
         item = _item(args, keywords, "item")
-        handovers.note(SyncKind.queue_put, handovers.item(handovers.key(args[0]), item))
+        sync.note(SyncKind.queue_put, sync.item(sync.key(args[0]), item))
 
     return begin
 

@@ -1,8 +1,8 @@
-"""What orders threads: who publishes what it has done so far, and who receives it, by which object.
+"""Records sync events: a thread publishes to an object, or receives from it.
 
-Whatever a thread did before it published to an object happened before all that another does after
-it received from the object. An instant of publishing is taken before it takes effect, one of
-receiving afterwards, so their order in time is never the wrong way round.
+Everything a thread does before it publishes to an object happens before everything that another
+thread does after it receives from the object. The instant of publishing is taken before it takes
+effect, the instant of receiving afterwards, so their order in time is never wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BETWEEN = frozenset(
     )
     for name in names
 )
-"""Python's own code through which a program takes and gives locks."""
+"""Code of Python's library through which a program acquires and releases locks."""
 
 _SERIAL = "_lanescope_serial"
 _MASK = 2**63 - 1
@@ -48,14 +48,14 @@ class Waiting(NamedTuple):
 
     target: int
     start: int
-    opened: bool  # it stands among the open events
+    opened: bool  # it is one of the open events
 
 
-class Handovers:
-    """Records them, from when there is a second thread; until then there is no one to be ordered.
+class SyncRecorder:
+    """Records sync events once there is a second thread; one thread needs no order.
 
-    Objects are known by a number: locks by address, others by a serial number of their own, below
-    zero, so that one at the address of another that is gone is not taken for it.
+    Each object has a number: a lock its address, any other object a serial number of its own,
+    below zero. So a new object at the address of a deleted one is not mistaken for it.
     """
 
     def __init__(self, recorder: Recorder, stacks: Stacks | None) -> None:
@@ -64,27 +64,27 @@ class Handovers:
         self._put = recorder.store.put_sync
         self._serials = itertools.count(1)
         self._known: dict[CodeType, bool | None] = {}
-        self.programs: set[int] = set()  # locks that it used
-        self.held: dict[int, int] = {}  # lock -> ident of the thread that has it
-        self._again: dict[int, int] = {}  # lock -> how often more, where it may take it again
-        self._gone: dict[int, weakref.ref[Any]] = {}  # what tells that a lock is no more
-        # The calling thread has a lock now, and did not wait; it is about to give it up.
-        self.taken, self.given = (self._of(kind) for kind in (_ACQUIRE, _RELEASE))
+        self.user_locks: set[int] = set()  # locks that the program uses, by address
+        self.held: dict[int, int] = {}  # lock -> ident of the owner
+        self._again: dict[int, int] = {}  # lock -> further acquisitions by its owner
+        self._gone: dict[int, weakref.ref[Any]] = {}  # calls `_forget`
+        # Called after a thread acquired a lock without waiting, and before it releases one.
+        self.on_acquired, self.on_released = map(self._lock_recorder, (_ACQUIRE, _RELEASE))
         self._is_library: Callable[[str], bool] = Stacks(recorder.intern, 1).is_library
         self.concurrent = False
 
     def second_thread(self) -> None:
-        """There is more than one thread from now on."""
+        """Starts recording: from now on there is more than one thread."""
         if not self.concurrent:
             self.concurrent = True
             patches.concurrent(is_so=True)
 
     def next_number(self) -> int:
-        """A number that no object has."""
+        """Returns a number that no object has."""
         return -next(self._serials)
 
     def key(self, target: Any) -> int:
-        """The number of an object that is no lock."""
+        """Returns the number of an object other than a lock."""
         try:
             attributes = vars(target)
         except TypeError:  # it cannot hold one
@@ -95,39 +95,39 @@ class Handovers:
         return -serial
 
     def item(self, number: int, item: Any) -> int:
-        """The number of an item on its way through the queue of that number."""
+        """Returns the number of an item in the queue with that number."""
         return -((number * _SPREAD ^ id(item)) & _MASK) - 1
 
     def part(self, number: int, ordinal: int) -> int:
-        """The number of the `ordinal`th part of what happens to the object of that number."""
+        """Returns the number of the object's part `ordinal`, such as a round of a barrier."""
         return -((number * _SPREAD ^ ordinal) & _MASK) - 1
 
-    def becomes_programs(self, lock: Any, depth: int = 1) -> bool:
-        """Whether a lock that is not among `programs` is being used by the program right now.
+    def mark_user_lock(self, lock: Any, depth: int = 1) -> bool:
+        """Adds a lock to `user_locks` and returns True if the program itself is using it now.
 
-        What a library does with locks of its own orders threads by chance only, and would hide
-        what the program forgot; what its classes mean is recorded where they are called. `depth`:
-        how far out from here a hooked function was called.
+        A library's internal locks order threads only by chance, and would hide synchronisation
+        that the program forgot. The library's classes are recorded where the program calls them.
+        `depth`: number of frames between here and the caller of the hooked function.
         """
         if not self.from_program(sys._getframe(depth)):
             return False
-        if len(self.programs) >= _KNOWN_LIMIT:
-            for known in (self.programs, self.held, self._again, self._gone):
+        if len(self.user_locks) >= _KNOWN_LIMIT:
+            for known in (self.user_locks, self.held, self._again, self._gone):
                 known.clear()
         number = id(lock)
         with contextlib.suppress(TypeError):  # a program's own class of locks may not allow it
             self._gone[number] = weakref.ref(lock, lambda _: self._forget(number))
-        self.programs.add(number)
+        self.user_locks.add(number)
         return True
 
     def _forget(self, number: int) -> None:
-        """That lock is no more: a library's may be the next at its address."""
-        self.programs.discard(number)
+        """Forgets a deleted lock: the next one at its address may be a library's."""
+        self.user_locks.discard(number)
         for known in (self.held, self._again, self._gone):
             known.pop(number, None)
 
     def from_program(self, frame: FrameType | None) -> bool:
-        """Whether a call from this frame is the program's own, or made for it."""
+        """Returns whether the program made a call from this frame, itself or through helpers."""
         while frame is not None:
             code = frame.f_code
             try:
@@ -140,7 +140,7 @@ class Handovers:
         return False
 
     def _judged(self, code: CodeType) -> bool | None:
-        """Whether that is code of the program; None: it calls for whoever called it."""
+        """Returns whether the code is the program's; None: it acts for its own caller."""
         if len(self._known) >= _KNOWN_LIMIT:
             self._known.clear()
         file = code.co_filename
@@ -149,9 +149,9 @@ class Handovers:
         return known
 
     def note(self, kind: int, target: int, start: int = 0) -> None:
-        """The calling thread published or received now; it waited since `start`, if that is given.
+        """Records that the calling thread published or received now. Never raises.
 
-        Never raises.
+        `start`: instant in ns since which it waited; 0: it did not wait.
         """
         recorder = self._recorder
         if not self.concurrent:
@@ -168,12 +168,15 @@ class Handovers:
         except Exception as error:
             recorder.failed(error)
 
-    def _of(self, kind: int) -> Callable[[Any], object]:
+    def _lock_recorder(self, kind: int) -> Callable[[Any], object]:
         own = self._recorder.store.handover_of(kind)
         return own or (lambda lock: self.note(kind, id(lock)))
 
-    def took(self, lock: Any, start: int = 0) -> None:
-        """The calling thread has a lock now that it may have had; it waited since `start`, or 0."""
+    def on_reacquired(self, lock: Any, start: int = 0) -> None:
+        """Records that the calling thread acquired a lock, which it may own already.
+
+        `start`: instant in ns since which it waited; 0: it did not wait.
+        """
         held, number, me = self.held, id(lock), get_ident()
         if held.get(number) == me:
             self._again[number] = self._again.get(number, 0) + 1
@@ -182,10 +185,10 @@ class Handovers:
         if start:
             self.note(_ACQUIRE, number, start)
         else:
-            self.taken(lock)
+            self.on_acquired(lock)
 
-    def gives(self, lock: Any) -> None:
-        """It is about to give up such a lock, once."""
+    def on_rereleased(self, lock: Any) -> None:
+        """Records that the calling thread is about to release such a lock once."""
         again, number = self._again, id(lock)
         if again and number in again:
             if again[number] == 1:
@@ -194,23 +197,22 @@ class Handovers:
                 again[number] -= 1
         else:
             self.held.pop(number, None)
-        self.given(lock)
+        self.on_released(lock)
 
-    def holder(self, lock: int) -> int | None:
-        """Ident of the thread that holds a lock; None: nobody, or since before there were two."""
+    def owner_of(self, lock: int) -> int | None:
+        """Returns the ident of a lock's owner; None: free, or owned before recording began."""
         return self.held.get(lock)
 
     def waits(self, kind: SyncKind, target: int) -> Waiting:
-        """The calling thread may wait from now on, until `waited`.
+        """Opens a wait of the calling thread, which `waited` closes.
 
-        Meanwhile it stands among the open events: where the process dies, it is known that the
-        thread waited, and for what.
+        If the process dies meanwhile, the open event shows that the thread waited, and for what.
         """
         start = clock.now()
         return Waiting(target, start, self.concurrent and self._opened(kind, target, start))
 
     def waited(self, waiting: Waiting) -> None:
-        """It waits no more."""
+        """Closes a wait."""
         if waiting.opened:
             self._recorder.close_sync()
 
@@ -228,7 +230,7 @@ class Handovers:
 
 
 def _hook(context: HookContext) -> None:
-    context.sync = Handovers(context.recorder, context.collective_stacks)
+    context.sync = SyncRecorder(context.recorder, context.collective_stacks)
 
 
 HOOK = Hook("order of threads", _hook)

@@ -1,4 +1,4 @@
-"""Threads: their start, begin, end and join, and the way for an engine into each new one."""
+"""Records start, begin, end and join of threads, and lets an engine enter each new one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..base import Hook, HookContext, Undo
 from ..patches import Changed, Patches, around
 from ..stacks import Stacks
 from .contexts import NOTHING, Contexts, Inherited
-from .sync_events import Handovers
+from .sync_events import SyncRecorder
 
-_MOST_ENDED = 100_000
+_MAX_ENDED = 100_000
 _OWN = __name__.partition(".hooks.")[0]
 
 
@@ -30,7 +30,7 @@ class Start(NamedTuple):
 
     ordinal: int
     parent: int  # its ordinal
-    left: Inherited | None
+    inherited: Inherited | None
 
 
 class Threads:
@@ -40,58 +40,58 @@ class Threads:
         self,
         recorder: Recorder,
         stacks: Stacks | None,
-        handovers: Handovers,
+        sync: SyncRecorder,
         contexts: Contexts,
         inside: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         self._recorder = recorder
         self._stacks = stacks
-        self._handovers = handovers
+        self._sync = sync
         self._contexts = contexts
         self._inside = inside
         self._starts: weakref.WeakKeyDictionary[threading.Thread, Start] = (
             weakref.WeakKeyDictionary()
         )
         self._starts[threading.main_thread()] = Start(MAIN_ORDINAL, MAIN_ORDINAL, None)
-        self._ended: list[int] = []  # ordinals of those that were no daemons
+        self._ended: list[int] = []  # ordinals of ended threads that were not daemons
         self._looking: set[int] = set()  # idents of threads
-        self._seen: dict[int, int] = {}  # thread's identity -> how many of them it knows to be over
+        self._seen: dict[int, int] = {}  # ident -> how many of `_ended` it knows about
 
     def started(self, thread: threading.Thread) -> None:
-        """The calling thread is about to start `thread`."""
+        """Records that the calling thread is about to start `thread`."""
         self._starts[thread] = self.starting()
 
     def starting(self) -> Start:
-        """The calling thread is about to start one."""
+        """Records that the calling thread is about to start a thread."""
         recorder = self._recorder
-        self._handovers.second_thread()
+        self._sync.second_thread()
         ordinal = recorder.reserve_thread()
         instant = clock.now()
         recorder.sync(SyncKind.thread_start, instant, instant, ordinal, self._stack())
         return Start(ordinal, recorder.thread().ordinal, self._contexts.left("thread"))
 
     def joining(self, thread: threading.Thread, start: int) -> bool:
-        """The calling thread waits for `thread` from now on. Whether that was noted."""
+        """Opens a wait for `thread`; returns whether it was recorded."""
         recorder, known = self._recorder, self._starts.get(thread)
         if known is None or not recorder.active or not hasattr(recorder.local, "state"):
             return False
-        # Of an open event only its target is kept: decoding takes that of a join for its peer.
+        # An open event keeps only its target; for a join, decoding reads the peer from it.
         recorder.open_sync(SyncKind.thread_join, start, known.ordinal + 1, self._stack())
         return True
 
     def joined(self, thread: threading.Thread, start: int, alive: bool) -> None:
-        """The calling thread waited for `thread` since `start`, and knows whether it has ended."""
+        """Records a join of `thread` since `start` (ns), if the thread has ended."""
         known = self._starts.get(thread)
         if known is not None and not alive:
             end = clock.now()
             self._recorder.sync(SyncKind.thread_join, start, end, known.ordinal, self._stack())
 
     def waited(self) -> None:
-        """It waits no more."""
+        """Closes a wait."""
         self._recorder.close_sync()
 
     def is_alive(self, thread: threading.Thread) -> bool:
-        """Whether a thread has not ended, as Python has it; not recorded as a look of its own."""
+        """Returns `thread.is_alive()` without recording the query."""
         self._looking.add(threading.get_ident())
         try:
             return threading.Thread.is_alive(thread)
@@ -99,17 +99,17 @@ class Threads:
             self._looking.discard(threading.get_ident())
 
     def looks(self) -> bool:
-        """Whether the calling thread is in `is_alive` here."""
+        """Returns whether the calling thread is in `is_alive` of this class."""
         return threading.get_ident() in self._looking
 
     def main_ends(self) -> None:
-        """The main thread has run to the program's end; others may go on."""
-        if self._handovers.concurrent and hasattr(self._recorder.local, "state"):
+        """Records that the main thread has reached the program's end; others may go on."""
+        if self._sync.concurrent and hasattr(self._recorder.local, "state"):
             instant = clock.now()
             self._recorder.sync(SyncKind.thread_end, instant, instant)
 
     def saw_ends(self) -> None:
-        """The calling thread knows now that those are over that Python does not count any more."""
+        """Records that the calling thread saw which threads Python no longer counts."""
         me, instant = threading.get_ident(), clock.now()
         known, count = self._seen.get(me, 0), len(self._ended)
         if known < count and hasattr(self._recorder.local, "state"):
@@ -118,20 +118,20 @@ class Threads:
                 self._recorder.sync(SyncKind.thread_join, instant, instant, ordinal)
 
     def forked(self) -> None:
-        """In a forked child: the parent's threads are not there."""
+        """Forgets the parent's threads in a forked child."""
         self._ended.clear()
         self._seen.clear()
 
     @contextlib.contextmanager
     def running(self, start: Start | None, thread: threading.Thread | None) -> Iterator[None]:
-        """Around everything a started thread does; `thread`: if it is one of `threading`."""
+        """Surrounds everything that a started thread does; `thread`: None for one of `_thread`."""
         recorder = self._recorder
         inside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         try:
             recorder.enter_thread(start.ordinal if start else None, thread, started=True)
             instant = clock.now()
             recorder.sync(SyncKind.thread_begin, instant, instant, start.parent if start else None)
-            self._contexts.enter(start.left if start else None)
+            self._contexts.enter(start.inherited if start else None)
             inside = self._inside()
         except Exception as error:
             recorder.failed(error)
@@ -144,17 +144,17 @@ class Threads:
                 instant = clock.now()
                 recorder.sync(SyncKind.thread_end, instant, instant)
                 self._seen.pop(threading.get_ident(), None)
-                if start and thread and not thread.daemon and len(self._ended) < _MOST_ENDED:
+                if start and thread and not thread.daemon and len(self._ended) < _MAX_ENDED:
                     self._ended.append(start.ordinal)
                 recorder.leave_thread()
             except Exception as error:
                 recorder.failed(error)
 
-    def taken(self, thread: threading.Thread) -> Start | None:
-        """How `thread`, which is the calling one, was started; what it was left is its own now."""
+    def claim(self, thread: threading.Thread) -> Start | None:
+        """Returns how the calling thread was started, and drops what it inherits."""
         start = self._starts.get(thread)
         if start is not None:
-            self._starts[thread] = start._replace(left=None)
+            self._starts[thread] = start._replace(inherited=None)
         return start
 
     def _stack(self) -> int:
@@ -164,21 +164,21 @@ class Threads:
 def install(
     recorder: Recorder,
     stacks: Stacks | None,
-    handovers: Handovers,
+    sync: SyncRecorder,
     contexts: Contexts,
     inside: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> Callable[[], None]:
-    """Record thread events; `inside` is entered in every thread that starts from now on."""
-    threads = Threads(recorder, stacks, handovers, contexts, inside)
+    """Records thread events; every thread that starts from now on enters `inside`."""
+    threads = Threads(recorder, stacks, sync, contexts, inside)
     patches = Patches()
     _hook_thread(patches, threads)
-    _hook_module(patches, threads, handovers)
+    _hook_module(patches, threads, sync)
     os.register_at_fork(after_in_child=threads.forked)
     return patches.undo
 
 
 def _hook_thread(patches: Patches, threads: Threads) -> None:
-    """The methods of `threading.Thread`."""
+    """Hooks the methods of `threading.Thread`."""
     kind = threading.Thread
 
     def joins(thread: threading.Thread) -> tuple[threading.Thread, int, bool]:
@@ -198,11 +198,11 @@ def _hook_thread(patches: Patches, threads: Threads) -> None:
         return None if threads.looks() else thread
 
     def looked(thread: threading.Thread, alive: Any) -> None:
-        # To see that a thread has ended is as good as to wait for it.
+        # Seeing that a thread has ended orders as much as waiting for it.
         threads.joined(thread, clock.now(), alive)
 
     def begins(thread: threading.Thread) -> contextlib.AbstractContextManager[None]:
-        return entered(threads.running(threads.taken(thread), thread))
+        return entered(threads.running(threads.claim(thread), thread))
 
     patches.ends(kind, "start", threads.started, self_alone=True)
     patches.ends(kind, "join", joins, joined, stops, self_alone=True)
@@ -218,8 +218,8 @@ def _hook_thread(patches: Patches, threads: Threads) -> None:
     )
 
 
-def _hook_module(patches: Patches, threads: Threads, handovers: Handovers) -> None:
-    """The functions of `threading` and `_thread`."""
+def _hook_module(patches: Patches, threads: Threads, sync: SyncRecorder) -> None:
+    """Hooks the functions of `threading` and `_thread`."""
 
     def starts(*args: Any, **keywords: Any) -> Changed | None:
         if not args or not callable(args[0]) or keywords or _is_known(args[0]):
@@ -229,7 +229,7 @@ def _hook_module(patches: Patches, threads: Threads, handovers: Handovers) -> No
         return Changed(None, (run, *args[1:]))
 
     def counts() -> bool | None:
-        return handovers.from_program(sys._getframe(1)) or None
+        return sync.from_program(sys._getframe(1)) or None
 
     def counted(_: Any, __: Any) -> None:
         threads.saw_ends()
@@ -247,7 +247,7 @@ def _hook_module(patches: Patches, threads: Threads, handovers: Handovers) -> No
 
 
 def _is_known(function: Callable[..., Any]) -> bool:
-    """Whether a thread begins in `threading`, where it is seen, or is the recorder's."""
+    """Returns whether `threading` starts the thread, which is hooked, or the recorder does."""
     own = isinstance(getattr(function, "__self__", None), threading.Thread)
     module = getattr(function, "__module__", None) or ""
     return (own and function.__name__ == "_bootstrap") or module.startswith(_OWN)
@@ -256,18 +256,18 @@ def _is_known(function: Callable[..., Any]) -> bool:
 def entered(
     context: contextlib.AbstractContextManager[None],
 ) -> contextlib.AbstractContextManager[None]:
-    """Enters a context, and gives it back to be left by `left`."""
+    """Enters a context and returns it; `left` exits it."""
     context.__enter__()
     return context
 
 
 def left(context: contextlib.AbstractContextManager[None]) -> None:
-    """Leaves it."""
+    """Exits a context."""
     context.__exit__(None, None, None)
 
 
 def ended(context: contextlib.AbstractContextManager[None], _: Any) -> None:
-    """The same where a result or an exception is told as well."""
+    """Exits a context; ignores the result or exception that a hook passes."""
     context.__exit__(None, None, None)
 
 

@@ -1,4 +1,4 @@
-"""Results that one thread leaves for another in futures of torch, and what is called with them."""
+"""Records results passed between threads in futures of torch, and their callbacks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import torch
 from ...format.record_kinds import SyncKind
 from ..base import Hook
 from ..patches import Changed, Patches, around
-from .sync_events import Handovers, Waiting
+from .sync_events import SyncRecorder, Waiting
 
 
-def install(handovers: Handovers) -> Callable[[], None]:
-    """Record `torch.futures`, also futures that operations hand out (`Work.get_future`)."""
-    patches, numbers = Patches(), _Numbers(handovers)
-    kind: Any = torch.futures.Future.__base__  # what `then` and `collect_all` make is of it
-    patches.ends(kind, "set_result", _setting(handovers, numbers), when_concurrent=True)
+def install(sync: SyncRecorder) -> Callable[[], None]:
+    """Records `torch.futures`, also futures of operations (`Work.get_future`)."""
+    patches, numbers = Patches(), _Numbers(sync)
+    kind: Any = torch.futures.Future.__base__  # type of the results of `then` and `collect_all`
+    patches.ends(kind, "set_result", _setting(sync, numbers), when_concurrent=True)
     for name in ("wait", "value"):
-        patches.ends(kind, name, *_getting(handovers, numbers), when_concurrent=True)
+        patches.ends(kind, name, *_getting(sync, numbers), when_concurrent=True)
     patches.ends(kind, "done", *_looking(numbers), when_concurrent=True)
-    chains, made = _chaining(handovers, numbers)
+    chains, made = _chaining(sync, numbers)
     patches.ends(kind, "then", chains, made)
-    patches.ends(kind, "add_done_callback", chains)  # nobody can wait for what comes of it
+    patches.ends(kind, "add_done_callback", chains)  # its result cannot be waited for
     # Looked up by `collect_all` and `wait_all` each time.
     patches.ends(
         sys.modules["torch._C"],
@@ -37,52 +37,52 @@ def install(handovers: Handovers) -> Callable[[], None]:
 
 
 class _Numbers:
-    """By which numbers a future's result comes: its own first, then those of whom it is made of.
+    """Numbers under which a future's result becomes visible: its own, then those of its sources.
 
-    Kept beside the futures, whose type allows no attributes. A callback is given another object for
-    the same future, so that what it receives is told when it is added.
+    Kept beside the futures, whose type allows no attributes. A callback gets another object for
+    the same future, so the numbers that it receives are looked up when it is added.
     """
 
-    def __init__(self, handovers: Handovers) -> None:
-        self._handovers = handovers
+    def __init__(self, sync: SyncRecorder) -> None:
+        self._sync = sync
         self._known: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDictionary()
 
     def of(self, future: Any) -> tuple[int, ...]:
         known = self._known.get(future)
         if known is None:
-            known = self._known.setdefault(future, (self._handovers.next_number(),))
+            known = self._known.setdefault(future, (self._sync.next_number(),))
         return known
 
     def made(self, future: Any, numbers: tuple[int, ...]) -> None:
         self._known[future] = numbers
 
     def received(self, numbers: Sequence[int]) -> None:
-        """The calling thread knows what those that set these did before."""
+        """Records that the calling thread received from the threads that set these numbers."""
         for number in numbers:
-            self._handovers.note(SyncKind.future_get, number)
+            self._sync.note(SyncKind.future_get, number)
 
 
-def _setting(handovers: Handovers, numbers: _Numbers) -> Callable[..., None]:
+def _setting(sync: SyncRecorder, numbers: _Numbers) -> Callable[..., None]:
     def begin(future: Any, *_: Any, **__: Any) -> None:
-        handovers.note(SyncKind.future_set, numbers.of(future)[0])
+        sync.note(SyncKind.future_set, numbers.of(future)[0])
 
     return begin
 
 
-def _getting(handovers: Handovers, numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
+def _getting(sync: SyncRecorder, numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
     def begin(future: Any, *_: Any, **__: Any) -> tuple[Waiting, list[int]]:
         own, *others = numbers.of(future)
-        return handovers.waits(SyncKind.future_get, own), others
+        return sync.waits(SyncKind.future_get, own), others
 
     def done(began: tuple[Waiting, list[int]], _: Any) -> None:
         waiting, others = began
-        handovers.waited(waiting)
-        handovers.note(SyncKind.future_get, waiting.target, waiting.start)
+        sync.waited(waiting)
+        sync.note(SyncKind.future_get, waiting.target, waiting.start)
         numbers.received(others)
 
     def raised(began: tuple[Waiting, list[int]], _: BaseException) -> None:
         waiting, others = began  # the result may be that exception
-        handovers.waited(waiting)
+        sync.waited(waiting)
         numbers.received((waiting.target, *others))
 
     return begin, done, raised
@@ -97,27 +97,27 @@ def _looking(numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
 
 
 def _run_when_set(
-    handovers: Handovers, numbers: _Numbers, future: Any, callback: Callable[..., Any], result: int
+    sync: SyncRecorder, numbers: _Numbers, future: Any, callback: Callable[..., Any], result: int
 ) -> Callable[..., Any]:
-    """`callback`, which knows of its adding and of the setting, and sets `result`."""
-    added, known = handovers.next_number(), numbers.of(future)
-    handovers.note(SyncKind.callback_post, added)
+    """Returns `callback`, run after its adding and the setting of `future`; it sets `result`."""
+    added, known = sync.next_number(), numbers.of(future)
+    sync.note(SyncKind.callback_post, added)
 
     def begin() -> bool:
-        handovers.note(SyncKind.callback_run, added)
+        sync.note(SyncKind.callback_run, added)
         numbers.received(known)
         return True
 
-    return around(callback, begin, lambda _: handovers.note(SyncKind.future_set, result))
+    return around(callback, begin, lambda _: sync.note(SyncKind.future_set, result))
 
 
-def _chaining(handovers: Handovers, numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
+def _chaining(sync: SyncRecorder, numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
     def begin(*args: Any, **keywords: Any) -> Changed | None:
         if len(args) != 2 or keywords or not callable(args[1]):
             return None  # the call is about to fail
         future, callback = args
-        result = handovers.next_number()
-        run = _run_when_set(handovers, numbers, future, callback, result)
+        result = sync.next_number()
+        run = _run_when_set(sync, numbers, future, callback, result)
         return Changed((result,), (future, run))
 
     def done(own: tuple[int, ...], made: Any) -> None:

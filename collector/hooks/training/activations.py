@@ -1,4 +1,4 @@
-"""Norms of what modules return, at every `activations_every`-th step."""
+"""Records norms of module outputs, at every `activations_every`-th step."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ...journal.journal import Kind, float_bits
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
-from .device_readback import Deliveries
+from .device_readback import DeviceReadback
 from .modules import Modules
 from .norms import Norms, has_norm
 from .optimizer_parameters import local_part
 
 
 def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], None]:
-    """Look at the first tensor that each called module returns."""
+    """Records the norm of the first tensor in each module's output."""
     every = recorder.options.activations_every
-    deliveries = Deliveries()
-    # By torch.func: one of many, of which none has a norm yet.
+    readback = DeviceReadback()
+    # A tensor of torch.func is one of a batch, and has no norm of its own.
     is_transformed = optional(
         "torch._C._functorch", "is_functorch_wrapped_tensor", "norms of what modules return"
     )
@@ -58,8 +58,8 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
                 number = float_bits(found.tolist()[0])
                 recorder.put(recorder.thread(), Kind.GRADIENT, sequence=number, **fields)
 
-            deliveries.hand_on(norms.of([tensor.detach()]), write)
-            deliveries.drain(wait=False)
+            readback.enqueue(norms.of([tensor.detach()]), write)
+            readback.drain(wait=False)
 
     if every:
         modules.returned = returned
@@ -68,7 +68,7 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
         modules.returned = None
         with recorder.contain_errors():
             if recorder.folder is not None:
-                deliveries.drain(wait=True)
+                readback.drain(wait=True)
 
     return uninstall
 

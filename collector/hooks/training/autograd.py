@@ -1,4 +1,4 @@
-"""Backward phases: every call into the autograd engine, however it was spelled; its errors."""
+"""Records backward phases: every call into the autograd engine, and its errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..base import Hook, HookContext, Undo
 from ..exceptions import sentence
 from ..patches import Patches, caller
 from ..stacks import Stacks
-from .thread_gradients import Contributions
+from .thread_gradients import ThreadGradients
 
 # Tensor.backward, autograd.backward and autograd.grad all end here.
 _NAME = "_engine_run_backward"
@@ -27,14 +27,13 @@ def install(
     before: Callable[[tuple[Any, ...]], None],
     after: Callable[[], None],
     ended: Callable[[], None],
-    contributions: Contributions,
+    thread_gradients: ThreadGradients,
 ) -> Callable[[], None]:
-    """Record backward phases. Of each, `before` gets the engine's arguments at its start, `after`
-    runs at its end and `ended` when its phase is closed, all on its thread. `contributions` hears
-    of those that add to gradients.
+    """Records backward phases, and marks their errors: the program may catch them.
 
-    What a backward raises is marked: a program may catch it, and only the engine's words tell which
-    tensor it is about.
+    On the thread of each backward, `before` gets the engine's arguments at its start, `after` runs
+    at its end and `ended` once its phase is closed. `thread_gradients` gets begin and end of each
+    that adds to gradients.
     """
     is_library = Stacks(recorder.intern, 1).is_library
 
@@ -47,14 +46,14 @@ def install(
             before(args)
         if adds:
             with recorder.contain_errors():
-                contributions.begin()
+                thread_gradients.begin()
         return depth, adds
 
     def ends(began: tuple[int, bool], _: Any) -> None:
         depth, adds = began
         if adds:
             with recorder.contain_errors():
-                contributions.end()
+                thread_gradients.end()
         after()
         recorder.end_phase(depth)
         ended()

@@ -1,8 +1,7 @@
-"""Gradient clipping: the total norm as torch found it, and the norm that it was clipped to.
+"""Records gradient clipping: the total norm that torch computed, and its limit.
 
-`clip_grad_norm_` ends in a function of its module that scales the gradients. That one is hooked:
-its arguments are what is wanted. Where torch (before 2.6) has no such function, `clip_grad_norm_`
-itself is hooked.
+`clip_grad_norm_` calls a function that scales the gradients; its arguments are these two numbers,
+so it is hooked. torch before 2.6 has no such function: there `clip_grad_norm_` itself is hooked.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
-from .device_readback import Deliveries
+from .device_readback import DeviceReadback
 from .optimizer_parameters import is_whole, local_part
 
 _SCALING, _CLIPPING = "_clip_grads_with_norm_", "clip_grad_norm_"
 
 
 def install(recorder: Recorder) -> Callable[[], None]:
-    """Record what gradients are clipped from and to, from here on."""
-    deliveries = Deliveries()
+    """Records norm and limit of each clipping from here on."""
+    readback = DeviceReadback()
 
     def note(limit: Any, total: torch.Tensor) -> None:
-        # Of sharded gradients each rank knows its part; the whole would take a collective call.
+        # Each rank knows only its shard's norm; the whole would take a collective call.
         name = CLIP_NORM if is_whole(total) else CLIP_NORM + SHARD
         instant, step = clock.now(), recorder.step
 
@@ -47,8 +46,8 @@ def install(recorder: Recorder) -> Callable[[], None]:
                 )
 
         # The program may go on to use it.
-        deliveries.hand_on(local_part(total).detach(), write)
-        deliveries.drain(wait=False)
+        readback.enqueue(local_part(total).detach(), write)
+        readback.drain(wait=False)
 
     def clipped(limit: Any, total: Any) -> None:
         if recorder.active and not torch.compiler.is_compiling():
@@ -73,7 +72,7 @@ def install(recorder: Recorder) -> Callable[[], None]:
         patches.undo()
         with recorder.contain_errors():
             if recorder.folder is not None:
-                deliveries.drain(wait=True)
+                readback.drain(wait=True)
 
     return uninstall
 

@@ -1,4 +1,4 @@
-"""Data-loading phases: waiting for a batch in the trainer, fetching one in a worker."""
+"""Records data-loading phases: waiting for a batch in the trainer, fetching one in a worker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _METHODS: tuple[tuple[str, str, str, str, Callable[[Recorder], bool]], ...] = (
 
 
 def install(recorder: Recorder) -> Callable[[], None]:
-    """Record data-loading phases."""
+    """Records data-loading phases."""
     patches = Patches()
     for module, kind, name, label, wanted in _METHODS:
         owner = optional(module, kind, f"phases {label} of data loading")

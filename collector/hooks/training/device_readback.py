@@ -1,7 +1,4 @@
-"""Numbers that a device computes, handed on once they are in host memory; nothing waits for them.
-
-Waiting for a device would change the schedule that is being observed.
-"""
+"""Reads numbers back from a device without waiting: that would change the observed schedule."""
 
 from __future__ import annotations
 
@@ -13,15 +10,15 @@ from typing import Any
 import torch
 
 
-class Deliveries:
-    """Small tensors on their way to the host, in the order in which they were asked for."""
+class DeviceReadback:
+    """Copies small tensors to the host, in the order of the requests."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[Any, torch.Tensor, Callable[[torch.Tensor], None]]] = deque()
         self._lock = threading.Lock()
 
-    def hand_on(self, numbers: torch.Tensor, then: Callable[[torch.Tensor], None]) -> None:
-        """Call `then` with the numbers in host memory: now, or in a `drain` after their arrival."""
+    def enqueue(self, numbers: torch.Tensor, then: Callable[[torch.Tensor], None]) -> None:
+        """Calls `then` with the numbers in host memory, now or in a `drain` after they arrive."""
         numbers = numbers.detach()
         if numbers.device.type == "cpu":
             then(numbers)
@@ -33,7 +30,7 @@ class Deliveries:
         self._pending.append((event, host, then))
 
     def drain(self, *, wait: bool) -> None:
-        """Hand on what devices have delivered by now; with `wait`, all of it."""
+        """Passes on numbers that have arrived; with `wait`, all of them."""
         if not self._pending or not self._lock.acquire(blocking=wait):
             return
         try:

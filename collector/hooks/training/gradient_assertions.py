@@ -1,4 +1,4 @@
-"""Writes down what the program asserts of gradients, once the parameters have names."""
+"""Records the program's assertions about gradients, once their parameters have names."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from ...format.marks import ExpectedGradient, ValidatorVerdict
 from ...recorder.recorder import Recorder
 from ...validation.assertions import ASSERTIONS, Assertion, compressed
 from .modules import Modules
-from .optimizer_parameters import Held
+from .optimizer_parameters import OptimizerParameters
 
 
 class Assertions:
-    """Those of one recording."""
+    """Records the assertions of one recording."""
 
-    def __init__(self, recorder: Recorder, modules: Modules, held: Held) -> None:
+    def __init__(self, recorder: Recorder, modules: Modules, held: OptimizerParameters) -> None:
         self._recorder = recorder
         self._modules = modules
         self._held = held
@@ -20,13 +20,13 @@ class Assertions:
         self._noted: set[Assertion] = set()
 
     def note(self) -> None:
-        """An optimizer is about to step."""
+        """Records assertions before an optimizer's step."""
         for one in ASSERTIONS:
             if one not in self._noted:
                 self._note(one)
 
     def close(self) -> None:
-        """The recording ends: name those that nothing can be held against."""
+        """Ends the recording; marks assertions whose parameters never got a name."""
         for one in ASSERTIONS:
             if one not in self._noted and (one.alive or not one.noted):
                 self._recorder.mark(ValidatorVerdict("idle", one.function, "parameter").encode())
@@ -36,7 +36,7 @@ class Assertions:
         names = {self._held.name_of(parameter) for parameter in parameters}
         if None in names and one not in self._tried:
             self._tried.add(one)
-            self._modules.refresh()  # too much for every step; a call names its model anyway
+            self._modules.refresh()  # too slow for every step; a call names its model anyway
             names = {self._held.name_of(parameter) for parameter in parameters}
         found = {name for name in names if name is not None}
         if not found or len(found) < len(names):

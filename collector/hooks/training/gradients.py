@@ -1,8 +1,8 @@
-"""Gradients as an optimizer sees them: norms in one fused call per device and dtype, and hashes.
+"""Records gradients as an optimizer sees them: norms, one fused call per device and dtype; hashes.
 
-The hashes of a gradient and of its parameter tell whether data-parallel ranks agree. They are taken
-at each step at level numerics. At level access they are where there are several ranks, at steps
-0, 1, 2, 4, 8, ...: what parts once stays apart, so doubling finds it for next to nothing.
+Hashes of gradients and parameters show whether data-parallel ranks agree. Level numerics takes them
+at each step; level access, with several ranks, at steps 0, 1, 2, 4, 8, ...: replicas that diverged
+once stay different, so doubling intervals find it at almost no cost.
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ from ...numerics import host_fingerprint
 from ...numerics.fingerprint import can_read, hash_of
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
-from .device_readback import Deliveries
+from .device_readback import DeviceReadback
 from .gradient_assertions import Assertions
 from .modules import Modules
 from .norms import Alike, Norms, has_norm
-from .optimizer_parameters import RECORD_TYPE, Held, Holding, Known, local_part
+from .optimizer_parameters import (
+    RECORD_TYPE,
+    OptimizerParameters,
+    ParameterGroup,
+    ParameterInfo,
+    local_part,
+)
 from .parameters import Parameters, is_sampled
 
-_Hashed = tuple[Known, torch.Tensor | None, torch.Tensor]
+_Hashed = tuple[ParameterInfo, torch.Tensor | None, torch.Tensor]
 
 
 class Reader(Protocol):
@@ -41,7 +47,7 @@ class Reader(Protocol):
     def write_gradients(
         self, parameters: list[torch.Tensor], records: bytes, start: int
     ) -> list[int]:
-        """Store the norm of each parameter's gradient, and give positions of those left out."""
+        """Writes the norm of each parameter's gradient; returns positions of those left out."""
 
 
 class Gradients:
@@ -53,13 +59,13 @@ class Gradients:
         self._recorder = recorder
         self._norms = norms
         self._reader = reader
-        self._deliveries = Deliveries()
-        self._held = Held(recorder, modules)
-        self._parameters = Parameters(recorder, self._held, self._deliveries, norms)
+        self._readback = DeviceReadback()
+        self._held = OptimizerParameters(recorder, modules)
+        self._parameters = Parameters(recorder, self._held, self._readback, norms)
         self._assertions = Assertions(recorder, modules, self._held)
 
     def record(self, optimizer: Optimizer, ordinal: int) -> None:
-        """Record the gradients as they are now."""
+        """Records the current gradients."""
         recorder = self._recorder
         recorder.thread()
         held = self._held.of(optimizer, ordinal)
@@ -81,7 +87,7 @@ class Gradients:
         self,
         optimizer: Optimizer,
         ordinal: int,
-        held: Holding,
+        held: ParameterGroup,
         positions: Sequence[int],
         instant: int,
     ) -> list[Alike]:
@@ -112,7 +118,7 @@ class Gradients:
             if not has_norm(gradient):
                 recorder.coverage["gradients_not_read"] += 1
                 continue
-            if gradient.is_sparse:  # its rows may stand in it several times, each a part of the sum
+            if gradient.is_sparse:  # sums rows that it holds several times
                 gradient = gradient.coalesce().values()
             alike = groups[gradient.device, gradient.dtype]
             alike.positions.append(position)
@@ -125,22 +131,22 @@ class Gradients:
         return list(groups.values())
 
     def after(self, optimizer: Optimizer) -> None:
-        """The optimizer has stepped."""
+        """Ends a sample after the optimizer's step."""
         if self._parameters.awaits(optimizer):
             with self._recorder.suppress_recording(), torch.no_grad():
                 self._parameters.after(optimizer)
 
     def skipped(self, optimizer: Optimizer, ordinal: int) -> None:
-        """A scaler left the optimizer's step out, and has waited for the device to know."""
+        """Records a step that a scaler skipped, having waited for the device."""
         with self._recorder.suppress_recording(), torch.no_grad():
             self._parameters.skipped(optimizer, ordinal)
 
     def drain(self, *, wait: bool) -> None:
-        """Write what devices have delivered by now; with `wait`, all of it."""
-        self._deliveries.drain(wait=wait)
+        """Writes numbers that devices have computed; with `wait`, all of them."""
+        self._readback.drain(wait=wait)
 
     def close(self) -> None:
-        """The recording ends; nothing is left to write where it has no journal."""
+        """Ends the recording; writes nothing if it has no journal."""
         if self._recorder.folder is None:
             return
         self._assertions.close()
@@ -154,7 +160,7 @@ class Gradients:
         several = recorder.process.get("world_size", 1) > 1
         return recorder.options.level == "access" and several and step & (step - 1) == 0
 
-    def _deliver(self, alike: Alike, held: Holding, instant: int, ordinal: int) -> None:
+    def _deliver(self, alike: Alike, held: ParameterGroup, instant: int, ordinal: int) -> None:
         recorder = self._recorder
         rows = np.frombuffer(held.records, RECORD_TYPE)[alike.positions]
         rows["start"], rows["step"] = instant, recorder.step
@@ -164,7 +170,7 @@ class Gradients:
             rows["sequence"] = norms.numpy().astype(np.float64).view(np.int64)
             recorder.put_all(recorder.thread(), rows)
 
-        self._deliveries.hand_on(alike.norms, write)
+        self._readback.enqueue(alike.norms, write)
 
     def _hashes(self, entries: list[_Hashed], instant: int, ordinal: int) -> None:
         recorder, step = self._recorder, self._recorder.step
@@ -186,16 +192,16 @@ class Gradients:
                 )
 
         pairs = [(own if gradient is None else gradient, own) for _, gradient, own in entries]
-        if pairs[0][1].device.type == "cpu":  # where torch's operators take 30 times as long
+        if pairs[0][1].device.type == "cpu":  # torch's operators take 30 times as long there
             host_hash = self._reader.hash_of if self._reader else host_fingerprint.hash_of
             write([[host_hash(tensor) for tensor in pair] for pair in pairs])
             return
         hashes = torch.stack([torch.stack([hash_of(tensor) for tensor in pair]) for pair in pairs])
-        self._deliveries.hand_on(hashes, lambda found: write(found.tolist()))
+        self._readback.enqueue(hashes, lambda found: write(found.tolist()))
 
 
 def _unscaled(norms: torch.Tensor, optimizer: Optimizer) -> torch.Tensor:
-    """A fused optimizer is given gradients that are still scaled, and the scale beside them."""
+    """Returns unscaled norms: a fused optimizer gets scaled gradients and their scale."""
     scale = getattr(optimizer, "grad_scale", None)
     return norms if scale is None else norms / scale.to(norms.device, non_blocking=True)
 

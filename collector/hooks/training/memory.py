@@ -1,4 +1,4 @@
-"""Memory of the process, and what of it is the recorder's, sampled at step boundaries."""
+"""Samples memory of the process and the recorder's share of it, at step boundaries."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MAPS = Path("/proc/self/maps")
 
 
 class Memory:
-    """Samples the resident set size at each step, and the recorder's part at steps 0, 1, 2, 4, ...
+    """Samples the resident set size at each step, and the recorder's share at steps 0, 1, 2, 4, ...
 
-    That part is what its start added, with its modules and the engine, and its journals that are
-    mapped now: at most, for not all pages of a new one have been touched.
+    The share is an upper bound: memory added by its start, with its modules and engine, and its
+    mapped journals, some of whose pages may be unused.
     """
 
     def __init__(self, before: int) -> None:
@@ -28,11 +28,11 @@ class Memory:
         self._added = 0
 
     def started(self) -> None:
-        """The recording has begun: what is in memory beyond `before` is the recorder's."""
+        """Takes memory beyond `before` as the recorder's, once recording has begun."""
         self._added = max(0, resident_bytes() - self._before)
 
     def sample(self, recorder: Recorder) -> None:
-        """Record both now."""
+        """Records both now."""
         total = resident_bytes()
         if not total:
             return
@@ -43,7 +43,7 @@ class Memory:
 
 
 def _mapped(folder: Path) -> int:
-    """Bytes of files below `folder` that are mapped."""
+    """Returns the mapped bytes of files below `folder`."""
     inside = os.fsencode(f"{folder.resolve()}{os.sep}")
     total = 0
     for line in own_files.read(_MAPS).splitlines():

@@ -1,9 +1,9 @@
-"""Module paths and forward phases, from the calls of all modules.
+"""Records module paths and forward phases, from the calls of all modules.
 
-Paths are those of `named_modules()` of the outermost module, with wrappers (DDP, compile, ...)
-taken out, so that a run with them compares to one without. The first outermost model gives its
-paths bare; further models carry their class in front, with a number where it repeats. So do single
-layers that are called on their own, all but the first of them.
+Paths are those of `named_modules()` of the outermost module without wrappers (DDP, compile, ...),
+so that runs with and without them compare. The first model's paths have no prefix; those of further
+models begin with the class, numbered where it repeats. The same applies to single layers that are
+called on their own.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ WRAPPED = {
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
     "OptimizedModule": "_orig_mod",
 }
-"""Wrapper class -> the attribute that holds what it wraps."""
+"""Wrapper class -> the attribute that holds the wrapped module."""
 
-_MOST_SEEN = 10_000
-"""Models with names of their own: a program may make new ones at every step."""
+_MAX_NAMED_MODELS = 10_000
+"""Models with their own names; bounds them where a program makes new ones at every step."""
 
 
 class Modules:
@@ -44,22 +44,22 @@ class Modules:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.calls = recorder.store.module_calls()
-        # By id, for a weak dictionary's look-up costs more than all else that a call does here.
+        # By id: look-up in a weak dictionary would cost more than the rest of a call.
         self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
         self._prefixes: weakref.WeakKeyDictionary[torch.nn.Module, str] = (
             weakref.WeakKeyDictionary()
         )
         self._models: list[str] = []  # classes of the models seen, in order
-        self._layers: list[str] = []  # the same of single layers that were called on their own
-        # Called with a module, the text of its path and what it returned, where one is set.
+        self._layers: list[str] = []  # classes of single layers called on their own
+        # If set, called with a module, the text id of its path and its output.
         self.returned: Callable[[torch.nn.Module, int, Any], None] | None = None
-        # Called with a model and the prefix of its names when it is called for the first time.
+        # If set, called at a model's first call with the model and the prefix of its names.
         self.named: Callable[[torch.nn.Module, str], None] | None = None
-        self._placed: dict[str, int] = {}  # name -> address of its storage, as last noted
+        self._placed: dict[str, int] = {}  # name -> address of its storage, as last recorded
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
     def enter(self, module: torch.nn.Module) -> None:
-        """The calling thread calls a module."""
+        """Records that the calling thread calls a module."""
         recorder = self._recorder
         try:
             state = recorder.thread()
@@ -83,7 +83,7 @@ class Modules:
             recorder.failed(error)
 
     def leave(self, module: torch.nn.Module, output: Any) -> None:
-        """The innermost module returned, or raised."""
+        """Records that the innermost module returned or raised."""
         recorder = self._recorder
         try:
             state = recorder.thread()
@@ -99,28 +99,28 @@ class Modules:
             recorder.failed(error)
 
     def parameter_name(self, parameter: torch.Tensor) -> str | None:
-        """The parameter's name in the outermost module it was found in; None: never seen."""
+        """Returns the parameter's name in its outermost module; None: never seen."""
         found = self._parameters.get(id(parameter))
         if found is None or found[0]() is not parameter:
             return None
         return found[1]
 
     def parameters(self) -> list[tuple[torch.Tensor, str]]:
-        """All parameters that were found and are still there, with their names."""
+        """Returns all parameters found so far that still exist, with their names."""
         known = [(reference(), name) for reference, name in list(self._parameters.values())]
         return [(parameter, name) for parameter, name in known if parameter is not None]
 
     def refresh(self) -> None:
-        """Name parameters anew: some may have been replaced or added since."""
+        """Names parameters again: some may have been replaced or added."""
         for root, prefix in list(self._prefixes.items()):
             self._name_tree(root, prefix)
 
     def _name(self, module: torch.nn.Module, *, inside: bool) -> int:
         recorder = self._recorder
         if inside:
-            if isinstance(module, torch.fx.GraphModule):  # a compiled region of the one around it
+            if isinstance(module, torch.fx.GraphModule):  # a compiled region of its caller
                 return recorder.thread().module
-            # Made after its root was named: its class is all that can be known.
+            # Made after its root was named: only its class is known.
             return self._put(module, own_class(module).__name__)
         prefix = self._prefix(module)
         self._prefixes[module] = prefix
@@ -134,14 +134,14 @@ class Modules:
     def _prefix(self, root: torch.nn.Module) -> str:
         model = unwrap(root)
         if not model._modules and not model._parameters:
-            return ""  # a loss or an activation called on its own is no model
-        # Layers of a model that is never called itself take no model's place.
+            return ""  # a loss or an activation called on its own does not count as a model
+        # Layers of a model that is never called itself do not count as models.
         seen = self._models if model._modules else self._layers
         name = own_class(model).__name__
         first, same = not seen, seen.count(name)
-        if first or len(seen) < _MOST_SEEN:
+        if first or len(seen) < _MAX_NAMED_MODELS:
             seen.append(name)
-        if first or len(seen) == _MOST_SEEN:
+        if first or len(seen) == _MAX_NAMED_MODELS:
             return ""
         return f"{name}#{same + 1}." if same else f"{name}."
 
@@ -160,7 +160,7 @@ class Modules:
                     self._place(tensor, inside + name)
 
     def _place(self, tensor: torch.Tensor | None, name: str) -> None:
-        """Note where a parameter or buffer lies, for accesses know storages by their address."""
+        """Records the storage of a parameter or buffer: accesses refer to storages by address."""
         address = 0 if tensor is None else storage_address(tensor)
         if address and self._placed.get(name) != address:
             self._placed[name] = address
@@ -184,7 +184,7 @@ class Modules:
 
     def _forget(self, key: int, gone: weakref.ref[torch.nn.Module]) -> None:
         known = self._paths.get(key)
-        if known is not None and known[0] is gone:  # else another module lies there by now
+        if known is not None and known[0] is gone:  # False: another module is at this address now
             self._paths.pop(key, None)
             if self.calls is not None:
                 self.calls.gone()
@@ -210,7 +210,7 @@ _set_tracing_state: Callable[[Any], None] = optional("torch._C", "_set_tracing_s
 
 @contextlib.contextmanager
 def _outside_of_traces() -> Iterator[None]:
-    """What is inside leaves nothing in the graph that torch.jit.trace is making."""
+    """Keeps its body out of the graph that torch.jit.trace is making."""
     state = _tracing_state()
     if state is None:
         yield
@@ -223,7 +223,7 @@ def _outside_of_traces() -> Iterator[None]:
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Address of the first byte of a tensor's storage; 0: it has none."""
+    """Returns the address of a tensor's storage; 0: it has none."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):  # a subclass or a lazy parameter
@@ -231,7 +231,7 @@ def storage_address(tensor: torch.Tensor) -> int:
 
 
 def unwrap(module: torch.nn.Module) -> torch.nn.Module:
-    """The module inside wrappers."""
+    """Returns the module inside wrappers."""
     while (key := WRAPPED.get(type(module).__name__)) and key in module._modules:
         inner = module._modules[key]
         if inner is None:
@@ -241,13 +241,13 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def own_class(module: torch.nn.Module) -> type:
-    """The class that the program gave a module: fully_shard puts one of its own before it."""
+    """Returns the program's class of a module: fully_shard derives its own from it."""
     kinds = type(module).__mro__
     return next((k for k in kinds if not k.__name__.startswith("FSDP")), kinds[0])
 
 
 def clean_paths(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """(path, module) for the tree below `root`, wrappers taking no part in the path."""
+    """Yields (path, module) for the tree below `root`, without wrappers in the path."""
     seen: set[int] = set()
     pending: list[tuple[str, torch.nn.Module]] = [("", root)]
     while pending:
@@ -270,7 +270,7 @@ def _elements(parameter: torch.Tensor | None) -> int:
 
 
 def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
-    """Hook all modules of the process; returns the names and how to undo it."""
+    """Hooks all modules of the process; returns their names and the undo function."""
     modules, patches = Modules(recorder), Patches()
     entered, left = modules.calls[:2] if modules.calls is not None else (_never, _never)
 
@@ -288,8 +288,8 @@ def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
     def raised(module: torch.nn.Module, _: BaseException) -> None:
         leave(module, None)
 
-    # By torch's own means, where it takes another object to hook a function. Dynamo folds the
-    # question to a constant: these vanish from compiled code.
+    # torch's own hooks, where functions cannot be hooked in place. Dynamo folds the condition to a
+    # constant, so they vanish from compiled code.
     def hooked_enter(module: torch.nn.Module, args: Any) -> None:
         if not (torch.compiler.is_compiling() or entered(module)):
             modules.enter(module)
@@ -319,7 +319,7 @@ def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
 
 
 def _never(module: object) -> bool:
-    """Where the engine does nothing at calls of modules."""
+    """Replaces the engine's part of a module call where it has none."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""Numbers of many tensors at once: norms, spreads; and of which they can be taken at once."""
+"""Computes norms and spreads of many tensors at once."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from ...recorder.private_names import optional
 
 
 class Host(Protocol):
-    """Reads tensors in host memory without torch; None: there is one that it cannot read."""
+    """Reads tensors in host memory without torch; None: one of them cannot be read."""
 
     def norms_of(self, tensors: list[torch.Tensor]) -> torch.Tensor | None:
-        """L2 norms."""
+        """Returns L2 norms."""
 
     def spreads_of(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """What `Norms.spread` gives."""
+        """Returns the result of `Norms.spread`."""
 
     def thinned(self, tensors: list[torch.Tensor], most: int) -> list[torch.Tensor] | None:
-        """What `Norms.thinned` gives."""
+        """Returns the result of `Norms.thinned`."""
 
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
-"""Sums of squares overflow or vanish in them."""
+"""Dtypes in which sums of squares overflow or vanish."""
 
 SMALL = 1e-15
-"""Below it the squares that make up a norm may vanish in float32."""
+"""Norm below which squares may vanish in float32."""
 
 WITH_DOUBLES = ("cuda",)
-"""Devices that take float64 from memory as quickly as float32; some have none at all."""
+"""Devices with fast float64; some have none at all."""
 
 
 def _norm_each(
@@ -54,13 +54,13 @@ class Alike:
 
 
 class Norms:
-    """Takes L2 norms, in double precision where it is to be had: finite if all numbers are."""
+    """Computes L2 norms, in float64 where possible: finite if all elements are."""
 
     def __init__(self, host: Host | None) -> None:
         self._host = host
 
     def of(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        """Norms of tensors of one device and dtype, on that device, in one call."""
+        """Returns norms of tensors of one device and dtype, on that device, in one call."""
         first = tensors[0]
         if self._host is not None and first.device.type == "cpu":
             found = self._host.norms_of(tensors)
@@ -74,9 +74,9 @@ class Norms:
         return torch.stack(_norms(tensors, 2, dtype=wide))
 
     def spread(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The largest absolute value of each, NaN where there is one, and how many are not 0.
+        """Returns each tensor's largest absolute value, NaN if it has one, and count of nonzeros.
 
-        Of tensors of one device and dtype, none of them empty.
+        `tensors`: of one device and dtype, not empty.
         """
         if self._host is not None and tensors[0].device.type == "cpu":
             found = self._host.spreads_of(tensors)
@@ -86,9 +86,9 @@ class Norms:
         return largest, torch.stack([tensor.count_nonzero() for tensor in tensors])
 
     def thinned(self, tensors: list[torch.Tensor], most: int) -> list[torch.Tensor]:
-        """Copies of at most that many elements of each, evenly spaced, in float64 or as they are.
+        """Returns at most `most` evenly spaced elements of each, in float64 or the tensor's dtype.
 
-        Of tensors of one device and dtype.
+        `tensors`: of one device and dtype.
         """
         if self._host is not None and tensors[0].device.type == "cpu":
             found = self._host.thinned(tensors, most)
@@ -100,14 +100,14 @@ class Norms:
 
 
 def _largest(tensor: torch.Tensor) -> torch.Tensor:
-    """The fused infinity norm takes 8 times as long on a CPU."""
+    """Returns the largest absolute value; 8 times as fast as the fused norm on a CPU."""
     real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     low, high = torch.aminmax(real)
     return torch.maximum(low.neg(), high)
 
 
 def _in_host_memory(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Double precision takes torch three times as long there: only where the other does not do."""
+    """Returns norms on a CPU, in float64 only where float32 fails: that is three times slower."""
     low = tensors[0].dtype in LOW_PRECISION
     found = _norms(tensors, 2, dtype=torch.float32 if low else None)
     norms = torch.stack(found).to(torch.float64)
@@ -118,7 +118,7 @@ def _in_host_memory(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _scaled_norm(tensor: torch.Tensor) -> torch.Tensor:
-    """The norm by way of numbers around 1, whose squares neither overflow nor vanish."""
+    """Returns the norm computed on scaled elements, whose squares neither overflow nor vanish."""
     wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
     largest = (torch.view_as_real(wide) if wide.is_complex() else wide).abs().amax()
     if largest == 0 or not largest.isfinite():
@@ -128,18 +128,19 @@ def _scaled_norm(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def has_norm(tensor: torch.Tensor) -> bool:
-    """Whether operators of torch's own compute on the tensor. What those of its class make of it
-    may be of that class again, and no number: of such tensors nothing is said.
+    """Returns whether torch's own operators compute on the tensor.
+
+    The operators of another class may return that class again instead of a number.
     """
     kind: Any = type(tensor)
     own = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    return not own or kind.__name__ == "AsyncCollectiveTensor"  # on its way, else as any other
+    return not own or kind.__name__ == "AsyncCollectiveTensor"  # plain except that it is pending
 
 
 def alike(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Positions of tensors of one device and dtype, group by group.
+    """Returns positions of tensors, grouped by device and dtype.
 
-    Sparse ones are left out, and those that have no norm.
+    Leaves out sparse ones and those without a norm.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = defaultdict(list)
     for position, tensor in enumerate(tensors):

@@ -1,4 +1,4 @@
-"""What an optimizer holds: its parameters, named once and not at every step."""
+"""Keeps the parameters of each optimizer, so that they are named once and not at every step."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RECORD_TYPE = np.dtype(list(FIELDS))
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What of a parameter stays the same, as records need it."""
+class ParameterInfo:
+    """What records need of a parameter and does not change between steps."""
 
     reference: weakref.ref[torch.Tensor]
     name: int  # text
@@ -33,25 +33,25 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What steps of one optimizer have in common, for as long as its parameters are the same."""
+    """What steps of one optimizer share while its parameters stay the same."""
 
-    known: list[Known]
+    known: list[ParameterInfo]
     records: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """An optimizer's parameters at a step."""
+class ParameterGroup:
+    """The parameters of an optimizer at a step."""
 
     parameters: list[torch.Tensor]
-    known: list[Known]  # of each parameter
-    records: bytes  # of each parameter's gradient, with what does not change
+    known: list[ParameterInfo]  # of each parameter
+    records: bytes  # one per parameter's gradient, with the fields that do not change
 
 
-class Held:
-    """Knows the parameters of all optimizers that have stepped.
+class OptimizerParameters:
+    """Keeps the parameters of all optimizers that have stepped.
 
-    A model of 10,000 parameters is named in a tenth of a second: too much for every step.
+    Naming 10,000 parameters takes a tenth of a second: too long for every step.
     """
 
     def __init__(self, recorder: Recorder, modules: Modules) -> None:
@@ -60,20 +60,22 @@ class Held:
         self._by_optimizer: weakref.WeakKeyDictionary[Optimizer, _Shared] = (
             weakref.WeakKeyDictionary()
         )
-        self._unnamed: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # of no module, by id
+        self._unnamed: dict[
+            int, tuple[weakref.ref[torch.Tensor], str]
+        ] = {}  # parameters outside modules, by id
         self._signatures: dict[tuple[torch.dtype, torch.device], int] = {}
 
-    def of(self, optimizer: Optimizer, ordinal: int) -> Holding:
-        """The optimizer's parameters, group after group."""
+    def of(self, optimizer: Optimizer, ordinal: int) -> ParameterGroup:
+        """Returns the optimizer's parameters, group after group."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         shared = self._by_optimizer.get(optimizer)
         if shared is None or not _same(parameters, shared.known):
             known = self._known(parameters, ordinal)
             shared = self._by_optimizer[optimizer] = _Shared(known, _records(known, ordinal))
-        return Holding(parameters, shared.known, shared.records)
+        return ParameterGroup(parameters, shared.known, shared.records)
 
-    def others(self) -> Iterator[tuple[torch.Tensor, Known]]:
-        """Parameters of the models that were called, which no optimizer that has stepped holds."""
+    def others(self) -> Iterator[tuple[torch.Tensor, ParameterInfo]]:
+        """Yields parameters of called models that no optimizer has stepped."""
         self._modules.refresh()
         held = {
             id(parameter)
@@ -86,19 +88,19 @@ class Held:
                 yield parameter, self._one(parameter, name)
 
     def names(self) -> list[str]:
-        """Names of all parameters that are recorded, so far."""
+        """Returns the names of all parameters recorded so far."""
         unnamed = [name for reference, name in self._unnamed.values() if reference() is not None]
         return [name for _, name in self._modules.parameters()] + unnamed
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
-        """The name under which the parameter is recorded; None: it is not, so far."""
+        """Returns the name under which a parameter is recorded; None: not recorded so far."""
         found = self._unnamed.get(id(parameter))
         if found is not None and found[0]() is parameter:
             return found[1]
         return self._modules.parameter_name(parameter)
 
     def signature(self, tensor: torch.Tensor) -> int:
-        """Text of a tensor's dtype and device."""
+        """Returns the text id of a tensor's dtype and device."""
         key = (tensor.dtype, tensor.device)
         found = self._signatures.get(key)
         if found is None:
@@ -106,7 +108,7 @@ class Held:
             found = self._signatures[key] = self._recorder.intern(text)
         return found
 
-    def _known(self, parameters: list[torch.Tensor], ordinal: int) -> list[Known]:
+    def _known(self, parameters: list[torch.Tensor], ordinal: int) -> list[ParameterInfo]:
         names = [self._modules.parameter_name(p) for p in parameters]
         if None in names:
             self._modules.refresh()
@@ -119,8 +121,8 @@ class Held:
             known.append(self._one(parameter, name))
         return known
 
-    def _one(self, parameter: torch.Tensor, name: str) -> Known:
-        return Known(
+    def _one(self, parameter: torch.Tensor, name: str) -> ParameterInfo:
+        return ParameterInfo(
             weakref.ref(parameter),
             self._recorder.intern(name),
             self.signature(parameter),
@@ -130,13 +132,13 @@ class Held:
         )
 
 
-def _same(parameters: list[torch.Tensor], known: list[Known]) -> bool:
+def _same(parameters: list[torch.Tensor], known: list[ParameterInfo]) -> bool:
     return len(parameters) == len(known) and all(
         map(is_, parameters, [one.reference() for one in known])
     )
 
 
-def _records(known: list[Known], ordinal: int) -> bytes:
+def _records(known: list[ParameterInfo], ordinal: int) -> bytes:
     rows = np.zeros(len(known), RECORD_TYPE)
     rows["kind"], rows["aux"] = Kind.GRADIENT, ordinal
     rows["name"] = [one.name for one in known]
@@ -146,11 +148,11 @@ def _records(known: list[Known], ordinal: int) -> bytes:
 
 
 def is_whole(tensor: Any) -> bool:
-    """Whether each rank of a data-parallel group has all of it: a shard differs by design."""
+    """Returns whether each rank of a data-parallel group has the whole tensor, not a shard."""
     placements = getattr(tensor, "placements", ())
     return all(placement.is_replicate() for placement in placements)
 
 
 def local_part(tensor: Any) -> Any:
-    """This rank's shard of a distributed tensor; any other tensor as it is."""
+    """Returns this rank's shard of a distributed tensor; any other tensor unchanged."""
     return getattr(tensor, "_local_tensor", tensor)

@@ -1,4 +1,4 @@
-"""Optimizer phases and training steps, from torch's global optimizer hooks."""
+"""Records optimizer phases and training steps, from torch's global optimizer hooks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..base import Hook, HookContext, Undo
 
 
 class Optimizers:
-    """Tells steps apart: one ends when the first optimizer that ever stepped has stepped again.
+    """Separates steps: a step ends after each step of the first optimizer that ever stepped.
 
-    A program with several optimizers (a GAN) so counts each round once. Where optimizers step
-    within backward, as soon as a gradient is there, the step ends with that backward. `mark_step`
-    makes the program's own boundaries the only ones.
+    So each round of a program with several optimizers (a GAN) counts once. Where optimizers step
+    during backward, the step ends with that backward. After `mark_step` only the program's own
+    boundaries count.
     """
 
     def __init__(
@@ -40,30 +40,32 @@ class Optimizers:
         self._open: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._explicit = False
         self._ends_with_backward = False
-        # The number of the backward that the calling thread runs; -1: none.
+        # Number of the backward on the calling thread; -1: none.
         self._backward: Callable[[], int] = optional(
             "torch._C", "_current_graph_task_id", "ends of steps whose optimizers run in backward"
         ) or (lambda: -1)
 
     def mark_step(self) -> None:
-        """The program says that a step ends here."""
+        """Ends a step where the program says so."""
         self._explicit = True
         self._recorder.next_step()
 
     def ordinal(self, optimizer: Optimizer) -> int:
-        """The optimizer's number in this process, by who was the first to step."""
+        """Returns the optimizer's number in this process, in the order of first steps."""
         return self._ordinals.setdefault(optimizer, len(self._ordinals))
 
     def begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """Global step pre-hook. A closure computes the gradients within the step: they are recorded
-        as it returns for the first time, and the hook gives the arguments with another one for it.
+        """Begins a step; global step pre-hook.
+
+        A closure computes gradients within the step. They are recorded when it returns for the
+        first time: the hook returns arguments in which another closure replaces it.
         """
         recorder = self._recorder
         changed = None
         try:
             ordinal = self.ordinal(optimizer)
             left_open = self._open.pop(optimizer, None)
-            if left_open is not None:  # its last step raised, so no post-hook came
+            if left_open is not None:  # its last step raised, so the post-hook did not run
                 recorder.end_phase(left_open)
             if recorder.active:
                 changed = self._with_closure(optimizer, args, kwargs)
@@ -76,7 +78,7 @@ class Optimizers:
         return changed
 
     def end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Global step post-hook."""
+        """Ends a step; global step post-hook."""
         recorder = self._recorder
         try:
             depth = self._open.pop(optimizer, None)
@@ -94,13 +96,13 @@ class Optimizers:
             recorder.failed(error)
 
     def backward_ended(self) -> None:
-        """A backward has ended on the calling thread."""
+        """Ends a step whose optimizers ran in the backward that has just ended."""
         if self._ends_with_backward and self._backward() == -1:
             self._ends_with_backward = False
             self._recorder.next_step()
 
     def _with_closure(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """The arguments of a step, with a closure that records; None: it has none."""
+        """Returns a step's arguments with a closure that records; None: it has no closure."""
         place: Any = "closure" if "closure" in kwargs else 1
         original = kwargs.get("closure") if place == "closure" else args[1:2] and args[1]
         if not callable(original):
@@ -127,7 +129,7 @@ def install(
     before: Callable[[Optimizer, int], None],
     after: Callable[[Optimizer], None],
 ) -> tuple[Optimizers, Callable[[], None]]:
-    """Hook all optimizers; `before(optimizer, number)` and `after(optimizer)` enclose a step."""
+    """Hooks all optimizers; `before(optimizer, number)` and `after(optimizer)` enclose a step."""
     optimizers = Optimizers(recorder, before, after)
     handles = (
         register_optimizer_step_pre_hook(optimizers.begin),

@@ -1,8 +1,8 @@
-"""Parameters at some steps: their norm, what the optimizer changed, and what their gradient holds.
+"""Samples parameters at some steps: norm, change by the optimizer, and numbers of the gradient.
 
-A full look costs several passes over all parameters, so it is taken at steps 0, 1, 2, 4, 8, ... and
-then at every `sample_every`-th. What a step changed is measured on at most ELEMENTS evenly spaced
-elements of each parameter: a copy of them all could take memory that the program needs.
+A sample takes several passes over all parameters, so it is taken at steps 0, 1, 2, 4, 8, ... and
+then at every `sample_every`-th. The change by a step is measured on at most ELEMENTS evenly spaced
+elements of each parameter: a full copy could take memory that the program needs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ...journal import clock
 from ...journal.journal import Kind, float_bits
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
-from .device_readback import Deliveries
+from .device_readback import DeviceReadback
 from .norms import Alike, Norms, alike, has_norm
-from .optimizer_parameters import Held, Holding, Known, local_part
+from .optimizer_parameters import OptimizerParameters, ParameterGroup, ParameterInfo, local_part
 
 ELEMENTS = 4096
 """Elements of a parameter at which its change is measured."""
@@ -46,11 +46,11 @@ _differences: Callable[..., Any] = optional("torch", "_foreach_sub", "") or _sub
 
 @dataclass
 class _Row:
-    """One parameter of a sample: what is known without a device."""
+    """One parameter of a sample: the fields known without waiting for a device."""
 
-    known: Known
+    known: ParameterInfo
     scope: int
-    readable: bool = True  # else the gradient, which there is, has no norm
+    readable: bool = True  # False: the gradient exists and has no norm
     lr: float = _NOT_A_NUMBER
     weight_decay: float = _NOT_A_NUMBER
     numbers: list[float | None] = field(default_factory=lambda: [None] * 5)
@@ -62,11 +62,11 @@ class _Changing:
 
     rows: list[int]
     tensors: list[torch.Tensor]
-    before: list[torch.Tensor]  # some elements of each as they were
+    before: list[torch.Tensor]  # some elements of each, before the step
 
 
 class Sample:
-    """Parameters at one step, and numbers about them that devices have yet to deliver."""
+    """Parameters at one step, and their numbers that devices still compute."""
 
     def __init__(self, instant: int, step: int, aux: int, rule: int) -> None:
         self.instant, self.step, self.aux, self.rule = instant, step, aux, rule
@@ -77,11 +77,11 @@ class Sample:
         self.changing: list[_Changing] = []
 
     def add(self, column: int, rows: list[int], numbers: torch.Tensor) -> None:
-        """Numbers on a device for a column, one per row."""
+        """Adds a column's numbers on a device, one per row."""
         self._parts[numbers.device].append((column, rows, numbers.to(torch.float64)))
 
-    def deliver(self, deliveries: Deliveries, then: Callable[[Sample], None]) -> None:
-        """Call `then` once all numbers are in `rows`."""
+    def deliver(self, readback: DeviceReadback, then: Callable[[Sample], None]) -> None:
+        """Calls `then` once all numbers are in `rows`."""
         parts, self._parts = self._parts, {}
         left = len(parts)
         if not left:
@@ -99,19 +99,19 @@ class Sample:
 
         for several in parts.values():
             places = [(column, rows) for column, rows, _ in several]
-            deliveries.hand_on(torch.cat([n for *_, n in several]), partial(fill, places))
+            readback.enqueue(torch.cat([n for *_, n in several]), partial(fill, places))
 
 
 class Parameters:
     """Writes rows of the parameter table."""
 
     def __init__(
-        self, recorder: Recorder, held: Held, deliveries: Deliveries, norms: Norms
+        self, recorder: Recorder, held: OptimizerParameters, readback: DeviceReadback, norms: Norms
     ) -> None:
         self._recorder = recorder
         self._norms = norms
         self._held = held
-        self._deliveries = deliveries
+        self._readback = readback
         self._open: weakref.WeakKeyDictionary[Optimizer, Sample] = weakref.WeakKeyDictionary()
         self._trainable: dict[int, bool] = {}  # text of a name -> requires_grad, as last written
 
@@ -120,15 +120,15 @@ class Parameters:
         optimizer: Optimizer,
         ordinal: int,
         instant: int,
-        held: Holding,
+        held: ParameterGroup,
         gradients: list[Alike],
     ) -> None:
-        """A sampled step is about to begin; `gradients` are those of `held` that there are."""
+        """Begins a sample before a step; `gradients`: those of `held` that exist."""
         recorder = self._recorder
         rule = recorder.intern(type(optimizer).__name__)
         sample = Sample(instant, recorder.step, ordinal + 1, rule)
         for group in optimizer.param_groups:
-            lr, decay = _plain(group.get("lr")), _plain(group.get("weight_decay"))
+            lr, decay = _as_float(group.get("lr")), _as_float(group.get("weight_decay"))
             for parameter in group["params"]:
                 known = held.known[len(sample.rows)]
                 sample.rows.append(
@@ -143,21 +143,21 @@ class Parameters:
             self._others(instant)
 
     def awaits(self, optimizer: Optimizer) -> bool:
-        """Whether a sample of the optimizer's parameters was begun before this step."""
+        """Returns whether a sample of the optimizer's parameters is open."""
         return bool(self._open) and optimizer in self._open
 
     def after(self, optimizer: Optimizer) -> None:
-        """The optimizer has stepped: what did it change?"""
+        """Measures what the optimizer's step changed, and ends the sample."""
         sample = self._open.pop(optimizer)
         for own in sample.changing:
             after = self._norms.thinned(own.tensors, ELEMENTS)
             change = self._norms.of(list(_differences(after, own.before)))
             ratio = torch.where(change == 0, change, change / self._norms.of(own.before))
             sample.add(_CHANGE, own.rows, ratio)
-        sample.deliver(self._deliveries, self._write)
+        sample.deliver(self._readback, self._write)
 
     def skipped(self, optimizer: Optimizer, ordinal: int) -> None:
-        """A scaler left a step out: which gradients are not finite? Waits for the device."""
+        """Records non-finite gradients of a step that a scaler skipped. Waits for the device."""
         recorder = self._recorder
         held = self._held.of(optimizer, ordinal)
         tensors = [local_part(parameter.grad) for parameter in held.parameters]
@@ -183,7 +183,7 @@ class Parameters:
             sample.add(_NONZERO, rows, nonzero)
 
     def _values(self, sample: Sample, tensors: list[torch.Tensor]) -> None:
-        """Norms of all parameters, and some elements of those that the step may change."""
+        """Takes norms of all parameters, and some elements of those that the step may change."""
         for rows in alike(tensors):
             sample.add(_OWN, rows, self._norms.of([tensors[i] for i in rows]))
             changing = [
@@ -197,7 +197,7 @@ class Parameters:
                 sample.changing.append(_Changing(changing, own, before))
 
     def _others(self, instant: int) -> None:
-        """Parameters of no optimizer: trainable ones each time, frozen ones once and at a flip."""
+        """Samples parameters of no optimizer: frozen ones only once and when that changes."""
         sample = Sample(instant, self._recorder.step, 0, 0)
         own: list[torch.Tensor] = []
         gradients: list[tuple[int, torch.Tensor]] = []
@@ -219,7 +219,7 @@ class Parameters:
         for several in alike([own[i] for i in trained]):
             rows = [trained[i] for i in several]
             sample.add(_OWN, rows, self._norms.of([own[i] for i in rows]))
-        sample.deliver(self._deliveries, self._write)
+        sample.deliver(self._readback, self._write)
 
     def _write(self, sample: Sample) -> None:
         recorder = self._recorder
@@ -263,7 +263,7 @@ class Parameters:
 
 
 def is_sampled(step: int, every: int) -> bool:
-    """Whether a step is one of 0, 1, 2, 4, 8, ... below `every`, or a multiple of it; 0: none."""
+    """Returns whether a step is 0, 1, 2, 4, 8, ... below `every`, or a multiple of it; 0: never."""
     return bool(every) and (step % every == 0 or (step < every and step & (step - 1) == 0))
 
 
@@ -276,8 +276,8 @@ def _is_readable(parameter: torch.Tensor) -> bool:
     return gradient is None or has_norm(gradient)
 
 
-def _plain(setting: Any) -> float:
-    """A number of a parameter group. One on a device would have to be waited for."""
+def _as_float(setting: Any) -> float:
+    """Returns a number of a parameter group; NaN for one on a device, which would need a wait."""
     if isinstance(setting, torch.Tensor):
         return float(setting) if setting.device.type == "cpu" else _NOT_A_NUMBER
     return float(setting) if isinstance(setting, (int, float)) else _NOT_A_NUMBER

@@ -1,4 +1,4 @@
-"""Mixed precision: the loss scale over time, and optimizer steps that were skipped."""
+"""Records mixed precision: the loss scale over time, and skipped optimizer steps."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from ...format.names import LOSS_SCALE, SKIPPED_STEPS
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches
-from .device_readback import Deliveries
+from .device_readback import DeviceReadback
 
 SKIP_MARK = "optimizer step skipped"
 
 
 class Scalers:
-    """Follows every GradScaler. `skipped` is called with an optimizer whose step was left out."""
+    """Observes every GradScaler; calls `skipped` with the optimizer of each skipped step."""
 
     def __init__(self, recorder: Recorder, skipped: Callable[[Any], None]) -> None:
         self._recorder = recorder
-        self._tell = skipped
+        self._on_skipped = skipped
         self._skipped = 0
         self._steps = 0
-        self.deliveries = Deliveries()
+        self.readback = DeviceReadback()
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Global step pre-hook."""
+        """Counts steps; global step pre-hook."""
         self._steps += 1
-        # A fused optimizer is told whether a gradient is NaN or Inf, and skips the step itself.
+        # A fused optimizer gets a flag for NaN or Inf gradients, and skips the step itself.
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, torch.Tensor) and self._recorder.active:
             with self._recorder.contain_errors(), self._recorder.suppress_recording():
-                self.deliveries.hand_on(found, lambda sum_: self._skip() if sum_.item() else None)
+                self.readback.enqueue(found, lambda sum_: self._skip() if sum_.item() else None)
 
     def begins(self, scaler: Any, optimizer: Any, *_: Any, **__: Any) -> tuple[int, Any]:
-        """The method is called that steps unless a gradient is NaN or Inf."""
+        """Begins a scaler's step, which it skips if a gradient is NaN or Inf."""
         return self._steps, optimizer
 
     def ended(self, began: tuple[int, Any], _: Any) -> None:
-        """It has returned."""
+        """Ends a scaler's step."""
         before, optimizer = began
         if self._steps == before and self._recorder.active:
             self._skip()
-            self._tell(optimizer)
+            self._on_skipped(optimizer)
 
     def updated(self, scaler: Any, _: Any) -> None:
-        """A scaler's iteration has ended."""
+        """Records the loss scale at the end of a scaler's iteration."""
         scale = vars(scaler).get("_scale")  # None: the scaler is not in use
         if self._recorder.active and scale is not None:
             with self._recorder.suppress_recording():
-                self.deliveries.hand_on(scale, self._note)
-                self.deliveries.drain(wait=False)
+                self.readback.enqueue(scale, self._note)
+                self.readback.drain(wait=False)
 
     def _skip(self) -> None:
         self._skipped += 1
@@ -69,7 +69,7 @@ _STEP, _UPDATE = "_maybe_opt_step", "update"
 
 
 def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], None]:
-    """Follow all scalers from here on; `skipped(optimizer)` is called when one left a step out."""
+    """Observes all scalers; calls `skipped(optimizer)` for each skipped step."""
     scalers = Scalers(recorder, skipped)
     patches = Patches()
     handle = register_optimizer_step_pre_hook(scalers.stepped)
@@ -82,7 +82,7 @@ def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], 
         patches.undo()
         with recorder.contain_errors():
             if recorder.folder is not None:
-                scalers.deliveries.drain(wait=True)
+                scalers.readback.drain(wait=True)
 
     return uninstall
 

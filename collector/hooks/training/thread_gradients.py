@@ -1,9 +1,10 @@
-"""What each thread adds to the gradients, where several threads of a process run backward.
+"""Records what each thread adds to the gradients, where several threads run backward.
 
 An optimizer sees the sum over the threads. Hooks on the parameters see each gradient on the thread
-that computed it, before it is added. A hook is put on a tensor only while no backward runs: the
-engine reads a tensor's hooks without a lock. A GPU's nodes run on one thread of torch's for all who
-call, and a shard is a part of its norm: where there are such parameters, nothing is said.
+that computed it, before it is added. Hooks are registered only while no backward runs, because the
+engine reads them without a lock. Parameters on a GPU are not supported, because one thread of torch
+runs its nodes for all callers; nor are shards, because each has only a part of the norm. A model
+with such parameters is skipped.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ Added = list[tuple[str, torch.Tensor]]
 """Norms of what a backward adds to gradients, each with the module that holds the parameter."""
 
 
-class Contributions:
-    """Writes numbers per backward, of all and of each module's parameters, from when a second
-    thread of the process runs one.
+class ThreadGradients:
+    """Writes norms per backward, of all parameters and of each module's.
+
+    Starts when a second thread of the process runs a backward.
     """
 
     def __init__(self, recorder: Recorder, modules: Modules, norms: Norms) -> None:
@@ -42,12 +44,12 @@ class Contributions:
         self._running = 0  # calls of the engine, on all threads
         self._first: Any = None  # state of the first thread that ran backward
         self._several = False
-        self._told: Any = threading.local()  # calls: what each adds, innermost last
+        self._thread: Any = threading.local()  # calls: what each adds, innermost last
         self._hooked: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}  # by id, with handle
 
     def begin(self) -> None:
-        """A backward that adds to gradients begins on the calling thread."""
-        calls: list[Added] = vars(self._told).setdefault("calls", [])
+        """Begins a backward that adds to gradients, on the calling thread."""
+        calls: list[Added] = vars(self._thread).setdefault("calls", [])
         calls.append([])
         state = self._recorder.thread()
         with self._lock:
@@ -55,12 +57,12 @@ class Contributions:
                 self._first = state
             self._several = self._several or self._first is not state
             self._running += 1
-            if self._several and self._running == 1:  # whoever comes now waits for the lock
+            if self._several and self._running == 1:  # a thread that begins now waits for the lock
                 self._put_hooks()
 
     def end(self) -> None:
-        """It has ended, however it did."""
-        calls: list[Added] = vars(self._told).get("calls", [])
+        """Ends a backward that returned or raised."""
+        calls: list[Added] = vars(self._thread).get("calls", [])
         if not calls:
             return
         with self._lock:
@@ -82,22 +84,22 @@ class Contributions:
             self._recorder.value(ADDED_NORM_OF + module, math.sqrt(square))
 
     def remove(self) -> None:
-        """Take off all hooks."""
+        """Removes all hooks."""
         for _, handle in self._hooked.values():
             handle.remove()
         self._hooked.clear()
 
     def forked(self) -> None:
-        """In a forked child: it has one thread, and the lock may be another's for ever."""
+        """Resets a forked child: it has one thread, and another may hold the lock for ever."""
         self._lock = threading.Lock()
-        self._running = len(vars(self._told).get("calls", ()))
+        self._running = len(vars(self._thread).get("calls", ()))
 
     def _put_hooks(self) -> None:
         found = self._modules.parameters()
         own: list[Any] = [(p, name) for p, name in found if p.requires_grad and p.is_leaf]
         if not all(p.device.type == "cpu" and is_whole(p) for p, _ in own):
             return
-        # A program that shares its model between processes is not warned of a hook marked so.
+        # torch does not warn a program that shares its model between processes of such a hook.
         unserializable = optional(
             "torch.utils.hooks", "unserializable_hook", "what each thread adds to gradients"
         )
@@ -111,7 +113,7 @@ class Contributions:
                 self._hooked[id(parameter)] = (weakref.ref(parameter), handle)
 
     def _added(self, module: str, gradient: torch.Tensor) -> None:
-        calls = vars(self._told).get("calls")
+        calls = vars(self._thread).get("calls")
         if not calls or not self._recorder.active:
             return
         with self._recorder.contain_errors(), self._recorder.suppress_recording(), torch.no_grad():
@@ -120,7 +122,7 @@ class Contributions:
 
 
 def _hook(context: HookContext) -> Undo:
-    context.thread_gradients = Contributions(context.recorder, context.modules, context.norms)
+    context.thread_gradients = ThreadGradients(context.recorder, context.modules, context.norms)
     return context.thread_gradients.remove
 
 

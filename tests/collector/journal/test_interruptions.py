@@ -14,7 +14,7 @@ PROGRAM = """
     import torch
     import lanescope.collector as ls
     from lanescope.collector.recorder.recorder import Recorder
-    from lanescope.collector.hooks.threads.sync_events import Handovers
+    from lanescope.collector.hooks.threads.sync_events import SyncRecorder
 
     class Late(Exception):
         pass
@@ -41,8 +41,8 @@ PROGRAM = """
     hooks = ("begin_phase", "end_phase", "next_step", "put", "mark", "value")
     for name in hooks:
         signalled(Recorder, name)
-    for name in ("took", "gives"):
-        signalled(Handovers, name)
+    for name in ("on_reacquired", "on_rereleased"):
+        signalled(SyncRecorder, name)
     handlers = [Limit().over, lambda *given: Limit().over(*given),
                 functools.partial(lambda limit, number, frame: limit.over(number, frame), Limit())]
 
@@ -92,7 +92,10 @@ PROGRAM = """
         held.wait()
         return lock
 
-    for name, take in (("took", lambda: again), ("gives", lambda: again), ("took", waited)):
+    for name, take in (
+        ("on_reacquired", lambda: again), ("on_rereleased", lambda: again),
+        ("on_reacquired", waited),
+    ):
         one = take()
         try:
             interrupted = name
@@ -116,4 +119,9 @@ def test_what_a_handler_raises_reaches_the_program(tmp_path: Path, engine: str) 
     done = fork_program(program, str(tmp_path / "run"), engine)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert done.stdout.splitlines() == ["took True", "gives True", "took True", "21"]
+    assert done.stdout.splitlines() == [
+        "on_reacquired True",
+        "on_rereleased True",
+        "on_reacquired True",
+        "21",
+    ]

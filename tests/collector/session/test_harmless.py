@@ -78,8 +78,9 @@ def test_an_exception_at_any_hook_changes_nothing(
         )
     ] + [
         (gradients.Gradients, "record"), (gradients.Gradients, "after"),
-        (parameters.Parameters, "before"), (optimizer_parameters.Held, "of"),
-        (device_readback.Deliveries, "hand_on"), (device_readback.Deliveries, "drain"),
+        (parameters.Parameters, "before"),
+        (optimizer_parameters.OptimizerParameters, "of"),
+        (device_readback.DeviceReadback, "enqueue"), (device_readback.DeviceReadback, "drain"),
         (graphs.Graphs, "sample"), (memory.Memory, "sample"), (modules.Modules, "_name"),
         (threads.Threads, "started"), (threads.Threads, "joined"),
         (stacks.Stacks, "capture"),
