@@ -1,8 +1,8 @@
-"""Begins recording once `torch` has been imported, in programs that know nothing of it.
+"""Begins recording once `torch` has been imported, in unmodified programs.
 
-Called at interpreter start-up, where neither torch nor the program has been loaded: it must be
-cheap, and it must not fail. Until torch is imported it loads no module that Python has not loaded
-by itself: a program may be the first to import `threading`, from whatever thread.
+Called at interpreter start-up, before torch and the program are loaded: must be cheap and must not
+fail. Until torch is imported it loads no module that Python has not loaded by itself: a program may
+be the first to import `threading`, from any thread.
 """
 
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _AfterTorch:
-    """Finds torch as always, and starts the recording when its module has been executed."""
+    """Finds torch as usual, and starts the recording once its module has been executed."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
@@ -44,7 +44,7 @@ class _AfterTorch:
 
 
 def bootstrap() -> None:
-    """Arrange for the recording to begin, if the environment asks for one. Once per process."""
+    """Prepares the start of recording if the environment asks for it; once per process."""
     if not environ.get(RUN_VARIABLE) or any(isinstance(f, _AfterTorch) for f in sys.meta_path):
         return
     reached(ENTERED)

@@ -119,11 +119,11 @@ class _Part:
         place[own] = np.arange(len(mine))
         at = place[wanted]
         self.known: NDArray[np.bool_] = at >= 0
-        self.first: NDArray[np.int64] = self._taken(mine["sequence"], at)
-        self.second: NDArray[np.int64] = self._taken(mine["extra"], at)
-        self.signature: NDArray[np.uint32] = self._taken(mine["signature"], at)
+        self.first: NDArray[np.int64] = self._values_at(mine["sequence"], at)
+        self.second: NDArray[np.int64] = self._values_at(mine["extra"], at)
+        self.signature: NDArray[np.uint32] = self._values_at(mine["signature"], at)
 
-    def _taken(self, values: NDArray[Any], at: NDArray[np.int64]) -> NDArray[Any]:
+    def _values_at(self, values: NDArray[Any], at: NDArray[np.int64]) -> NDArray[Any]:
         if not len(values):
             return np.zeros(len(at), values.dtype)
         return np.where(self.known, values[at], values.dtype.type(0))

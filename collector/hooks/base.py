@@ -1,4 +1,4 @@
-"""What a hook is: a record at the end of each module that observes something."""
+"""Defines a hook: the record at the end of each module that observes something."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Undo = Callable[[], object]
 
 
 class HookContext:
-    """What hooks are given: recorder and engine, and what earlier hooks leave for later ones."""
+    """Recorder and engine for a hook, and objects that earlier hooks leave for later ones."""
 
     modules: Modules
     norms: Norms
@@ -58,19 +58,19 @@ class HookContext:
 
 @dataclass(frozen=True)
 class Hook:
-    """One thing that is observed. `registry.py` lists all, in the order of installation."""
+    """One observed subject. `registry.py` lists all hooks, in the order of installation."""
 
     name: str
-    """What a line of the run's coverage calls it if this version of torch or Python breaks it."""
+    """Name in the run's coverage if this version of torch or Python breaks it."""
 
     install: Callable[[HookContext], Undo | None]
-    """Starts the observation; returns what ends it. May raise: the rest is then still observed."""
+    """Starts observing; returns the undo function. May raise: other hooks still run."""
 
     levels: tuple[str, ...] = LEVELS
     """Levels of recording at which it is installed."""
 
     native: bool = False
-    """True if only the native engine has use for it."""
+    """True if only the native engine uses it."""
 
     required: bool = False
     """True if nothing can be recorded without it: an error of `install` ends the recording."""

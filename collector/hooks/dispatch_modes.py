@@ -1,6 +1,6 @@
-"""torch's stack of dispatch modes of the calling thread, by torch's private functions for it.
+"""Pushes and pops dispatch modes of the calling thread, by torch's private functions.
 
-A mode's own `__enter__` also sets process-wide flags that other threads would read.
+A mode's own `__enter__` would also set process-wide flags that other threads read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOST = "operators (portable engine), and validators of operators"
 
 @cache
 def _stack() -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any]] | None:
-    """push, pop and the innermost; None where torch has none of these."""
+    """Returns the functions push, pop and current; None if this torch lacks one."""
     push, pop, current = (
         optional(_MODULE, name, _LOST)
         for name in ("_push_mode", "_pop_mode", "_get_current_dispatch_mode")
@@ -29,7 +29,7 @@ def _stack() -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any
 
 
 def push(mode: Any) -> bool:
-    """Make the mode the innermost; returns False where torch offers no way to."""
+    """Makes the mode the innermost; returns False if this torch cannot."""
     stack = _stack()
     if stack is not None:
         stack[0](mode)
@@ -37,7 +37,7 @@ def push(mode: Any) -> bool:
 
 
 def pop(mode: Any) -> None:
-    """Remove the mode. Another that was entered since and not left stays, and it below that."""
+    """Removes the mode, unless another was entered since and not left."""
     stack = _stack()
     if stack is not None and mode is not None and stack[2]() is mode:
         stack[1]()
@@ -45,7 +45,7 @@ def pop(mode: Any) -> None:
 
 @contextlib.contextmanager
 def entered(mode: Any) -> Iterator[None]:
-    """Around what the mode shall see."""
+    """Pushes the mode for the body of a context."""
     pushed = push(mode)
     try:
         yield

@@ -1,4 +1,4 @@
-"""How the process ended, as far as Python sees it: exceptions that no one caught."""
+"""Records how the process ended in Python's view: uncaught exceptions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LIMIT = 300
 
 
 def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[], None]:
-    """Keep the last uncaught exception in the process's description; hooks of others still run.
+    """Keeps the last uncaught exception in the process's description; other hooks still run.
 
-    `is_library` tells by a file whether its code is not the program's own.
+    `is_library` returns whether a file's code is not the program's own.
     """
 
     def uncaught(
@@ -41,7 +41,7 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
 def describe(
     error: BaseException, trace: TracebackType | None, is_library: Callable[[str], bool]
 ) -> str:
-    """`ValueError: ... (file.py:12)`: one line, with the program's own innermost place."""
+    """Returns one line, `ValueError: ... (file.py:12)`, with the program's innermost place."""
     frames = traceback.extract_tb(trace)
     own = [frame for frame in frames if not is_library(frame.filename)] or frames
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
@@ -49,9 +49,9 @@ def describe(
 
 
 def sentence(error: BaseException) -> str:
-    """`ValueError: ...`, in one line: of a long message the first line and the last.
+    """Returns one line, `ValueError: ...`; a long message keeps its first and last line.
 
-    A worker's error carries the whole traceback, with what was wrong at its end.
+    A worker's error carries a whole traceback, with the cause at its end.
     """
     message = str(error)
     if len(message) > LIMIT:

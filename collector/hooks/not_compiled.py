@@ -10,11 +10,11 @@ from ..recorder.private_names import optional
 
 
 def run_as_it_is(function: Any) -> bool:
-    """Keeps Dynamo from compiling a function and what it calls; False: this torch cannot be told.
+    """Keeps Dynamo from compiling a function and its callees; False: this torch cannot.
 
-    Where a compiled model's module is called by torch's own code, which is not compiled (its graph
-    broke, or it was compiled in place), Dynamo would compile its hooks, each on its own, and they
-    would do nothing. Within a graph they still vanish. Dynamo itself is not imported for it.
+    If a graph breaks, or a model is compiled in place, torch's uncompiled code calls modules.
+    Dynamo would then compile each of their hooks separately, and they would do nothing. Within a
+    graph they still vanish. Does not import Dynamo.
     """
     code = getattr(function, "__code__", None)
     return code is not None and _skipped(code)

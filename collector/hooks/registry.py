@@ -1,4 +1,4 @@
-"""Lists all hooks, in the order of installation: each may use what those before it leave."""
+"""Lists all hooks, in the order of installation: each may use objects of earlier ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     contexts.HOOK,
     threads.HOOK,
 )
-"""Before the engine records its first operator, which needs names of modules."""
+"""Before the engine records: its first operator needs the names of modules."""
 
 WITH_ENGINE: tuple[Hook, ...] = (
     validators.HOOK,
@@ -68,4 +68,4 @@ WITH_ENGINE: tuple[Hook, ...] = (
     device.HOOK,
     exceptions.HOOK,
 )
-"""Once the engine records: validators may run operators as they are attached."""
+"""Once the engine records: attaching a validator may run operators."""

@@ -1,8 +1,8 @@
-"""Calls the user's validators. Without any, nothing is installed.
+"""Calls the user's validators; installs nothing if there are none.
 
-The program must not notice: validators see copies, the random generators are set back, and what
-they run is not recorded. Those of collectives are called where the operation completes, because
-waiting for it would change the schedule.
+The program must not notice: validators get copies, random generators are restored, and operators of
+a validator are not recorded. Validators of collectives run when the operation completes: waiting
+for it would change the schedule.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .graphs import compiled_calls
 from .not_compiled import run_as_it_is
 
 UNFUSED = ("eager", "aot_eager", "aot_eager_decomp_partition")
-"""Backends of torch.compile that run each operator on its own, where it is seen."""
+"""Backends of torch.compile that run each operator separately, so that validators see it."""
 
 MAX_MESSAGES = 50
-"""Different messages of a process that are kept; each is a text of the run."""
+"""Distinct messages kept per process; each is a text of the run."""
 MAX_MESSAGE_LENGTH = 200
 
 
 class Validators:
-    """The validators of one process; `mode` makes a dispatch mode of something that dispatches."""
+    """The validators of one process; `mode` makes a dispatch mode of an object with `dispatch`."""
 
     def __init__(self, recorder: Recorder, mode: Callable[[Validators], Any]) -> None:
         self._recorder = recorder
@@ -51,14 +51,14 @@ class Validators:
         self._passed_over: set[int] = set()
         self._inside = compiled_calls.CompiledCalls(
             recorder,
-            lambda kind: any(one.compiled for one in self._of(kind)),
+            lambda kind: any(one.compiled for one in self._validators_for(kind)),
             self._compiled_call,
             self._not_shown,
         )
         self._messages: set[str] = set()
 
     def install(self) -> Callable[[], None]:
-        """Attach those that are registered, by packages that are installed too, now and later."""
+        """Attaches registered validators, also of installed packages, now and later."""
         self._load()
         for one in VALIDATORS:
             self._attach(one)
@@ -74,14 +74,14 @@ class Validators:
                 found = entry.load()
                 if callable(found):
                     found()
-            except Exception as error:  # of a package that the program may not even use
+            except Exception as error:  # the program may not even use the package
                 text = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_MESSAGE_LENGTH]
                 mark = ValidatorVerdict("raised", entry.name, ENTRY_POINTS, text)
                 self._recorder.mark(mark.encode())
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
-        """Look at the calling thread's operators while inside."""
+        """Validates the calling thread's operators inside the context."""
         mode = self._make_mode(self) if self._by_name else None
         if mode is not None:
             dispatch_modes.push(mode)
@@ -121,10 +121,10 @@ class Validators:
             if id(one) not in self._ran | self._passed_over:
                 recorder.mark(ValidatorVerdict("idle", one.name, one.place).encode())
 
-    # what is looked at ---------------------------------------------------------------------
+    # validation ---------------------------------------------------------------------
 
     def dispatch(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the operator, and show it to its validators."""
+        """Runs the operator, and shows it to its validators."""
         wanted = self._operators.get(operator)
         if wanted is None:
             wanted = self._operators[operator] = self._wanted(operator)
@@ -182,12 +182,12 @@ class Validators:
             self._show(wanted, name, clock.now(), inputs, lambda: output, module)
 
     def captured(self, output: Any, graph: torch.fx.GraphModule) -> None:
-        """torch.compile has captured a graph: say once of each validator what it will not see."""
+        """Reports once per validator what it cannot see of a graph captured by torch.compile."""
         if output.export or not (self._classes or self._by_name):
             return
         looked_at = self._inside.looked_at(graph)
         for name, kind in compiled_calls.modules_in(graph):
-            for one in self._of(kind):
+            for one in self._validators_for(kind):
                 if not one.compiled:
                     self._pass_over(one, name)
                 elif name not in looked_at:
@@ -200,12 +200,12 @@ class Validators:
                     self._pass_over(one, "")
 
     def _not_shown(self, kind: type, why: str) -> None:
-        for one in self._of(kind):
+        for one in self._validators_for(kind):
             if one.compiled:
                 self._pass_over(one, why)
 
-    def _of(self, kind: type) -> list[Validator]:
-        """The validators of a class of modules."""
+    def _validators_for(self, kind: type) -> list[Validator]:
+        """Returns the validators of a class of modules."""
         return [
             one
             for one in self._classes
@@ -231,7 +231,7 @@ class Validators:
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """What is inside is not recorded, and leaves gradients and random generators alone."""
+        """Suppresses recording and gradients inside the context; restores random generators."""
         cuda: Any = torch.cuda
         devices = [cuda.current_device()] if cuda.is_initialized() else []
         with self._recorder.suppress_recording(), torch.no_grad(), torch.random.fork_rng(devices):
@@ -277,7 +277,7 @@ class Validators:
                 number = None if result is None else float(result)
         except AssertionError as error:
             self._mark("failed", one, str(error))
-        except Exception as error:  # the user's code must not end the program it looks at
+        except Exception as error:  # a validator must not end the program
             self._mark("raised", one, f"{type(error).__name__}: {error}")
         else:
             if isinstance(result, bool):

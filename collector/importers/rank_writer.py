@@ -16,6 +16,7 @@ from ..compaction.parquet import write_part
 from ..format.file_names import part_file, rank_folder, thread_folder
 from ..format.record_kinds import MAX_TIME_NS
 from ..format.schema import INT32, TABLES, Clock, File, Process
+from .kineto import Steps, steps_of
 from .limits import MAX_COLLECTIVES
 from .spill import (
     KERNEL,
@@ -28,7 +29,6 @@ from .spill import (
     gather,
     release_pages,
 )
-from .steps import Steps, steps_of
 from .threads import RunThread, ThreadMap
 from .timestamps import Int64Array
 from .to_tables import (

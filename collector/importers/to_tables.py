@@ -15,9 +15,9 @@ from ..compaction.arrow_columns import codes_of, dictionary, numbers, to_table
 from ..format.names import PAIRED
 from ..format.record_kinds import OpScope, PhaseKind, SyncKind
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
-from .kineto import PROFILER_STEP
+from .kineto import PROFILER_STEP, Steps
 from .limits import MAX_LAUNCH_ARROWS, MAX_LAUNCHES, MAX_PHASES
-from .nesting import nesting_order
+from .nesting import TimeChunk, batches_by_start, nesting_order, time_chunks_of
 from .spill import (
     KERNEL,
     LAUNCHING,
@@ -31,8 +31,6 @@ from .spill import (
     gather,
     release_pages,
 )
-from .steps import Steps
-from .time_chunks import TimeChunk, batches_by_start, time_chunks_of
 from .timestamps import Int64Array
 
 PART_ROWS = 1 << 19

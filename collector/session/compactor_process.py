@@ -3,7 +3,7 @@
     python -m lanescope.collector.session.compactor_process RUN
     python -m lanescope.collector.session.compactor_process RUN LOCK
 
-The first until its input closes, the second until no recorded process is left.
+The first runs until its input closes, the second until no recorded process is left.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from ..format.file_names import MANIFEST
 
 POLL_S = 1.0
-"""How often a running recording is looked at, seconds."""
+"""Interval between compactions of a running recording, seconds."""
 
 
 def main(arguments: list[str]) -> int:
-    """What cannot be compacted now is left to whoever finishes the run."""
+    """Compacts a run; leaves the rest to the process that finishes it. Returns the exit status."""
     os.nice(10)
     run = Path(arguments[0])
     if len(arguments) > 1:
         return _alone(run, Path(arguments[1]))
     while not select.select([sys.stdin], [], [], POLL_S)[0]:
-        # Loaded here, so that a command shorter than a look does not wait for pyarrow.
+        # Imported here, so that a short command does not wait for pyarrow.
         from ..compaction.compact import advance
 
         try:
@@ -40,10 +40,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _alone(run: Path, lock: Path) -> int:
-    """Nobody waits for this process. It finishes the run, also where all others were killed."""
-    with contextlib.suppress(PermissionError):  # the leader of a group cannot
+    """Compacts and finishes a run without supervisor, also if all its processes were killed."""
+    with contextlib.suppress(PermissionError):  # a group leader cannot
         os.setsid()
-    for name in os.listdir("/proc/self/fd"):  # of the program, pipes perhaps
+    for name in os.listdir("/proc/self/fd"):  # the program's, perhaps pipes
         if int(name) > 2:
             with contextlib.suppress(OSError):
                 os.close(int(name))
@@ -52,7 +52,7 @@ def _alone(run: Path, lock: Path) -> int:
     from ..compaction.compact import advance, compact
 
     try:
-        # A folder that was removed must not come back.
+        # Do not recreate a removed folder.
         while (run / MANIFEST).exists():
             if advance(run):
                 compact(run)

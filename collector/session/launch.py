@@ -1,4 +1,4 @@
-"""Runs a command with recording on, and finishes the run when it is over."""
+"""Runs a command with recording on, and finishes the run at its end."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .reached import REACHED_FILE
 
 STARTUP_FOLDER = Path(__file__).parents[1] / "startup"
 SETTLE_S = 5.0
-"""How long processes that outlive the command (data-loader workers) may take to end, seconds."""
+"""Longest wait for processes that outlive the command (data-loader workers), seconds."""
 
 
 class LaunchError(Exception):
-    """The command cannot be recorded, in one sentence."""
+    """The reason, in one sentence, why a command cannot be recorded."""
 
 
 def run_recorded(run: Path, options: Options, command: Sequence[str]) -> tuple[int, str]:
-    """Runs `command`, every Python process of it recorded into `run`.
+    """Runs `command`, and records all its Python processes into `run`.
 
-    Returns its exit status, and a sentence about what was recorded. A command that a signal ended
-    gives 128 + signal, as a shell does. Raises LaunchError.
+    Returns its exit status (128 + signal if a signal ended it, as in a shell), and a sentence about
+    the recording. Raises LaunchError.
     """
     options = with_engine(options)
     prepare(run, options, command)
@@ -53,7 +53,7 @@ def run_recorded(run: Path, options: Options, command: Sequence[str]) -> tuple[i
 
 
 def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
-    """Make the run's folder and manifest. Raises LaunchError where that cannot be."""
+    """Makes the run's folder and manifest. Raises LaunchError."""
     try:
         if run.exists() and (not run.is_dir() or any(run.iterdir())):
             raise LaunchError(
@@ -69,9 +69,9 @@ def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
 
 
 def with_engine(options: Options) -> Options:
-    """The options with what will record, said once for all processes. Raises LaunchError.
+    """Returns the options with the engine chosen once for all processes. Raises LaunchError.
 
-    The native engine is built here if need be, so that ranks need not wait for each other.
+    Builds the native engine if necessary, so that ranks need not wait for each other.
     """
     if not options.native:
         return options
@@ -88,7 +88,7 @@ def with_engine(options: Options) -> Options:
 
 
 def environment_for(run: Path, options: Options) -> dict[str, str]:
-    """The environment that makes Python processes record themselves into `run`."""
+    """Returns the environment in which Python processes record themselves into `run`."""
     environment = dict(os.environ)
     environment[RUN_VARIABLE] = str(run.absolute())
     environment[OPTIONS_VARIABLE] = options.to_environment()
@@ -99,7 +99,7 @@ def environment_for(run: Path, options: Options) -> dict[str, str]:
 
 
 class Follower:
-    """The process that compacts a run while it is being recorded."""
+    """Starts the process that compacts a run while it is being recorded."""
 
     def __init__(self, run: Path) -> None:
         # Not recorded itself, and outside the terminal's group: Ctrl-C is for the command.
@@ -113,29 +113,29 @@ class Follower:
         )
 
     def stop(self) -> None:
-        """Let it end what it is doing."""
+        """Ends the process after its current work."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
 
 def finish(run: Path, *, exit_status: int, stopped: str) -> None:
-    """Turn the journals into Parquet; what cannot be is said, and is recovered by the reader."""
+    """Turns journals into Parquet; reports failures, which readers recover from."""
     from ..compaction.compact import compact  # loads pyarrow
 
-    if not (run / MANIFEST).exists():  # removed: it must not come back
+    if not (run / MANIFEST).exists():  # removed: do not recreate it
         return
 
     try:
         compact(run, wait_s=SETTLE_S, exit_status=exit_status, stopped=stopped)
-    except Exception as error:  # the command's own status must come through whatever happens here
+    except Exception as error:  # do not lose the command's own status
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         say(f"{run} is not finished ({reason}); it opens as it is")
 
 
 def finish_apart(recorder: Recorder) -> None:
-    """Finish a run that no `lanescope record` watches over, in a process of low priority."""
-    if recorder.folder is None or not recorder.folder.exists():  # removed: that was said already
+    """Finishes a run without `lanescope record`, in a process of low priority."""
+    if recorder.folder is None or not recorder.folder.exists():  # removed: reported already
         return
     environment = {k: v for k, v in os.environ.items() if k != RUN_VARIABLE}
     command = [sys.executable, "-m", "lanescope.collector.compaction.compact", str(recorder.run)]
@@ -147,7 +147,7 @@ def finish_apart(recorder: Recorder) -> None:
 
 def _start(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     try:
-        # It may be given more than the standard descriptors: by a shell's <(...), for one.
+        # The command may inherit further descriptors, such as those of a shell's <(...).
         return subprocess.Popen(command, env=environment, close_fds=False)
     except FileNotFoundError as error:
         raise LaunchError(f"{command[0]}: no such command") from error
@@ -156,10 +156,9 @@ def _start(command: Sequence[str], environment: dict[str, str]) -> subprocess.Po
 
 
 class _signals_passed_to:
-    """While inside, signals meant for the command reach it, and do not end this process.
+    """Passes signals on to the command inside the context; they do not end this process.
 
-    A terminal sends some to the whole foreground group, the command included: these are only
-    noted here. Others come to this process alone and are passed on.
+    A terminal sends some to the whole foreground group, also to the command: these are only noted.
     """
 
     _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
@@ -169,19 +168,19 @@ class _signals_passed_to:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._before: dict[int, object] = {}
-        self.name = ""  # of the signal that came
+        self.name = ""  # of the received signal
 
     def __enter__(self) -> _signals_passed_to:
         if threading.current_thread() is threading.main_thread():
             for number in (*self._OF_TERMINAL, *self._ENDING, *self._OTHERS):
-                self._before[number] = signal.signal(number, self._came)
+                self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _came(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number not in self._OTHERS:
             self.name = signal.Signals(number).name
         if number not in self._OF_TERMINAL:

@@ -1,4 +1,4 @@
-"""What came of a recorded command, in a sentence: the run, or why there is none."""
+"""Describes the result of a recorded command: the run, or why nothing was recorded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .reached import ENTERED, FAILED, IMPORTED, REACHED_FILE, WITHOUT
 
 
 def conclude(run: Path, options: Options, command: str, status: int) -> str:
-    """Returns what to say of a run after its command, and leaves no folder without a recording.
+    """Returns a sentence about a finished command's run; removes a folder without recording.
 
-    `command` is the command's first word, `status` its exit status.
+    `command`: the command's first word; `status`: its exit status.
     """
     if not (run / MANIFEST).exists():
         return f"{run} was removed while the command ran; its recording is lost"
-    words = _taken(run)
+    words = _pop_lines(run)
     try:
         recorded = bool(manifest.read(run)["files"]) or any((run / JOURNAL_FOLDER).glob("*/"))
     except (OSError, ValueError, LookupError):
-        recorded = True  # what is wrong with it, opening it says
+        recorded = True  # opening it reports the error
     if recorded:
         return f"recorded {run}; see it with: lanescope view {run}"
     forget(run)
@@ -31,8 +31,8 @@ def conclude(run: Path, options: Options, command: str, status: int) -> str:
     return f"nothing was recorded: {_reason(command, words, options)}{ended}"
 
 
-def _taken(run: Path) -> list[str]:
-    """Returns the lines of the processes; the file is gone then."""
+def _pop_lines(run: Path) -> list[str]:
+    """Returns the lines of the processes, and deletes their file."""
     try:
         lines = (run / REACHED_FILE).read_text(errors="replace").splitlines()
         (run / REACHED_FILE).unlink()
@@ -42,7 +42,7 @@ def _taken(run: Path) -> list[str]:
 
 
 def forget(run: Path) -> None:
-    """Removes what `lanescope record` made for a run of which nothing was recorded."""
+    """Removes a run's folder and files if nothing was recorded."""
     with contextlib.suppress(OSError):
         for name in (MANIFEST, REACHED_FILE, LOCK_FILE):
             (run / name).unlink(missing_ok=True)
@@ -53,7 +53,7 @@ def forget(run: Path) -> None:
 
 
 def _reason(command: str, words: list[str], options: Options) -> str:
-    """Of several processes, that of the one which came furthest."""
+    """Returns the reason for the process that came furthest."""
     if IMPORTED in words:
         window = "" if options.steps is None else " in steps {}:{}".format(*options.steps)
         return f"the command imported torch, and ran no operator{window}"

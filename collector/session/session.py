@@ -31,7 +31,7 @@ from ..watchdog.watchdog import Watchdog
 
 
 class Session:
-    """The recording of this process, from `start` to `stop`."""
+    """Records this process from `start` to `stop`."""
 
     def __init__(self, run: Path, options: Options, resident: int) -> None:
         """`resident`: bytes in memory before the recorder was loaded."""
@@ -51,7 +51,7 @@ class Session:
         self._watchdog: Watchdog | None = None
 
     def start(self) -> None:
-        """Install everything. What fails is left out and said once; the program goes on."""
+        """Installs engine, hooks and watchdog. Reports failing hooks, and goes on without them."""
         recorder = self.recorder
         _prepare_hooks(recorder)
         alone = os.environ.get(SUPERVISOR_VARIABLE) is None
@@ -74,7 +74,7 @@ class Session:
         self._undo.append(self._watchdog.stop)
         os.register_at_fork(after_in_child=self._after_fork)
         self._memory.started()
-        # A child of multiprocessing leaves through os._exit, past atexit, but runs finalizers.
+        # A child of multiprocessing ends by os._exit: it skips atexit, but runs finalizers.
         multiprocessing.util.register_after_fork(self, Session._close_at_exit)
 
     def _engine(self, context: HookContext) -> native.NativeEngine | portable.PortableEngine:
@@ -87,7 +87,7 @@ class Session:
         return portable.PortableEngine(recorder, collectives, stacks)
 
     def _install(self, hook: Hook, context: HookContext) -> None:
-        """Install a hook if this recording has use for it."""
+        """Installs a hook if this recording uses it."""
         if self.recorder.options.level not in hook.levels or (hook.native and not self._library):
             return
         try:
@@ -102,11 +102,11 @@ class Session:
 
     @property
     def optimizers(self) -> optimizers.Optimizers | None:
-        """The optimizers that were seen; None before the start."""
+        """Returns the observed optimizers; None before the start."""
         return self._context.optimizers if self._context is not None else None
 
     def stop(self) -> None:
-        """Remove every hook and close the journal. Safe to call twice."""
+        """Removes all hooks and closes the journal. Safe to call twice."""
         recorder = self.recorder
         if recorder.closed:
             return
@@ -155,7 +155,7 @@ def _prepare_hooks(recorder: Recorder) -> None:
 
 
 def _process(options: Options) -> dict[str, object]:
-    """What process.json says from the start."""
+    """Returns the initial fields of process.json."""
     environment = os.environ
     return {
         "rank": int(environment.get("RANK", "0")),
@@ -179,5 +179,5 @@ def _process(options: Options) -> dict[str, object]:
 
 
 def _is_spawned() -> bool:
-    # A spawned child imports the program's modules, torch among them, before it has a parent.
+    # A spawned child imports the program's modules, also torch, before it has a parent process.
     return bool(multiprocessing.parent_process()) or "--multiprocessing-fork" in sys.orig_argv

@@ -1,7 +1,7 @@
-"""First on PYTHONPATH of recorded commands: begins recording, then is the site's own file again.
+"""Begins recording, then runs the site's own sitecustomize: this one is first on PYTHONPATH.
 
-Python imports one module of this name at start-up. The one that this hides is run from here. Loads
-no module that Python has not loaded by itself.
+Python imports only one module of this name at start-up. Loads no module that Python has not loaded
+by itself.
 """
 
 import _frozen_importlib
@@ -13,21 +13,21 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _begin() -> None:
-    """Never raises."""
+    """Begins recording. Never raises."""
     try:
         from lanescope.collector.inject import bootstrap
 
         bootstrap()
     except ImportError as error:
         _note(f"without {sys.executable}\n")
-        # As `lanescope.collector.recorder.messages` does, which is not there.
+        # As in `lanescope.collector.recorder.messages`, which is missing here.
         _say(f"not recorded: {sys.executable} has no lanescope installed ({error})")
     except Exception as error:
         _say(f"not recorded: {error}")
 
 
 def _say(sentence: str) -> None:
-    if sys.stderr is None:  # as in a program that was started without it
+    if sys.stderr is None:  # the program was started without it
         return
     try:
         sys.stderr.write(f"lanescope: {sentence}\n")
@@ -36,7 +36,7 @@ def _say(sentence: str) -> None:
 
 
 def _note(line: str) -> None:
-    """As `lanescope.collector.session.reached` does, which is not there."""
+    """Does the work of `lanescope.collector.session.reached`, which is missing here."""
     path = os.path.join(os.environ["LANESCOPE_RECORD"], ".reached")
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)

@@ -1,11 +1,10 @@
 """Measures this host's clock against that of rank 0, where the ranks do not share one.
 
-The ranks tell each other through the store of the default process group which clock they read. On
-one host that is all. Otherwise rank 0 answers on a socket of its own, and one rank of each other
-clock asks for the time: when the group is made, now and then, and at the end. Nothing here blocks
-the program: it runs in a thread that Python does not know of, no call to the store waits there
-(a waiting one would keep the program's own from it), and the end is waited for `END_S` at most,
-for a call to the store under way `ASKED_S`.
+The ranks exchange the identity of their clocks through the store of the default process group. If
+these differ, rank 0 answers on a socket of its own, and one rank per other clock asks for the time:
+when the group is made, at intervals, and at the end. Nothing here blocks the program: the thread is
+unknown to Python; no call to the store waits, because that would block the program's own calls; and
+the end of the process waits at most `END_S`, or `ASKED_S` for a call to the store.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from ..base import Hook, HookContext, Undo
 
 KEY = "lanescope/clock/"
 JOIN_S = 60.0
-"""How long the ranks are given to tell which clock they read, seconds."""
+"""Time for all ranks to report their clock, seconds."""
 END_S = 0.3
-"""How long a rank that ends waits for the last measurement, seconds."""
+"""Longest wait of an ending rank for the last measurement, seconds."""
 ASKED_S = 5.0
-"""How long it waits for a call to the store, seconds. A thread that came back from one while the
-interpreter is taken down would take the process with it: torch's bindings terminate then."""
+"""Longest wait of an ending rank for a call to the store, seconds. A call that returned during the
+interpreter's shutdown would kill the process: torch's bindings terminate then."""
 ANSWER_S = 0.5
 TRIPS = 24
 """Round trips of a measurement; the shortest counts."""
@@ -48,26 +47,25 @@ _Now = Callable[[], int]
 
 
 class _Socket(socket.socket):
-    """Of a high number, which the program does not come upon, and ours as long as it is the same:
-    `check` before each use."""
+    """Has a high descriptor number, which programs rarely use; call `check` before each use."""
 
     known: Descriptor
 
     @classmethod
     def of(cls, made: socket.socket) -> _Socket:
-        """The same socket. Raises OSError where there is no such number."""
+        """Moves a socket to a high number. Raises OSError if none is free."""
         known = Descriptor.lasting(made.detach())
         found = cls(fileno=known.number)
         found.known = known
         return found
 
     def check(self) -> None:
-        """Raises ConnectionError where the program closed it."""
+        """Raises ConnectionError if the program closed it."""
         if not self.known.is_ours():
             raise ConnectionError("the program closed a socket of the recorder")
 
     def close(self) -> None:
-        """Close it, unless the program did."""
+        """Closes it, unless the program did."""
         if self.known.is_ours():
             super().close()
         else:
@@ -75,18 +73,20 @@ class _Socket(socket.socket):
 
 
 class Server:
-    """Answers what this process's clock reads, to whoever knows the nonce."""
+    """Answers clients that know the nonce with the time of this process's clock."""
 
     def __init__(self, now: _Now = clock.now) -> None:
         self._now = now
         self.nonce = secrets.token_bytes(_NONCE_BYTES)
         self._socket = _Socket.of(socket.create_server(("", 0)))
         self.port: int = self._socket.getsockname()[1]
-        self._clients: dict[_Socket, bytes | None] = {}  # what is read; None: not yet known
+        self._clients: dict[
+            _Socket, bytes | None
+        ] = {}  # part of a question; None: nonce not yet seen
         self.served = 0  # clients that came and went
 
     def serve(self, until: Callable[[], bool]) -> None:
-        """Answer until told otherwise, which is looked at ten times a second."""
+        """Answers until `until` returns True; checks that ten times a second."""
         try:
             while not until():
                 for one in _readable([self._socket, *self._clients], 0.1):
@@ -124,7 +124,7 @@ class Server:
 
 
 class Client:
-    """Asks a Server. Raises OSError wherever it does not answer in time."""
+    """Asks a Server. Raises OSError if it does not answer in time."""
 
     def __init__(self, hosts: list[str], port: int, nonce: bytes, now: _Now = clock.now) -> None:
         self._now = now
@@ -134,11 +134,11 @@ class Client:
         self._socket.sendall(nonce)
 
     def measure(self, trips: int = TRIPS) -> Point:
-        """The offset that the shortest of some round trips tells."""
+        """Returns the offset measured by the shortest of some round trips."""
         return min((self._trip() for _ in range(trips)), key=lambda point: point.half_ns)
 
     def close(self) -> None:
-        """Tell the server that no more questions come."""
+        """Ends the connection."""
         self._socket.close()
 
     def _trip(self) -> Point:
@@ -160,37 +160,37 @@ class Client:
 
 
 class Clocks:
-    """The calibration of one process, from the making of its default group to its end."""
+    """Calibrates one process, from the making of its default group to its end."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._process = os.getpid()
         self._begun = self._ending = False
-        # Locks, held until then, and not sockets: the program may close any descriptor.
+        # Locks instead of sockets: the program may close any descriptor.
         self._wake, self._ended = allocate_lock(), allocate_lock()
         self._wake.acquire()
         self._ended.acquire()
-        self._asking = False  # the store, now and then
+        self._asking = False  # the store
 
     def joined(self, store: Any, rank: int, world_size: int) -> None:
-        """The process is in the default group now; only the first time counts."""
+        """Starts calibration once the process is in the default group; later calls do nothing."""
         if not self._begun and world_size > 1:
             self._begun = self._asking = True
             own_threads.start(self._run, [store], rank, world_size)
 
     def stop(self) -> None:
-        """Let the last measurement be made. Only the first time counts."""
+        """Waits for the last measurement; later calls do nothing."""
         if self._ending:
             return
         self._ending = True
-        if self._begun and self._process == os.getpid():  # a fork has no part in it
+        if self._begun and self._process == os.getpid():  # not in a forked child
             self._wake.release()
             ended = self._ended.acquire(timeout=END_S)
             if not ended and self._asking:
                 self._ended.acquire(timeout=ASKED_S)
 
     def _run(self, held: list[Any], rank: int, world_size: int) -> None:
-        # The store is let go of before the work: a server in it ends with its last owner.
+        # Drops the store before the work: its server ends with the last owner.
         with self._recorder.contain_errors():
             try:
                 store = held.pop
@@ -200,14 +200,14 @@ class Clocks:
                 self._asking = False
                 if work is not None:
                     work()
-            # Ranks come and go, and with them the store: the run then says "not calibrated".
+            # Ranks and their store may end first; the run is then "not calibrated".
             except (OSError, RuntimeError):
                 return
             finally:
                 self._ended.release()
 
     def _refer(self, store: Any, world_size: int) -> Callable[[], None] | None:
-        """What rank 0 has to do, once all ranks told their clocks; None: nothing."""
+        """Returns rank 0's work once all ranks have reported their clocks; None: no work."""
         key = _key(store, 0)
         own = {"reference": clock.clock_identity(), "wall": clock.wall_minus_monotonic_ns()}
         store.set(key + "reference", json.dumps(own))
@@ -223,14 +223,14 @@ class Clocks:
         return lambda: server.serve(self._until_served(server, others))
 
     def _compare(self, store: Any, rank: int) -> Callable[[], None] | None:
-        """What another rank has to do, once it knows rank 0's clock; None: nothing."""
+        """Returns another rank's work once it has rank 0's clock; None: no work."""
         key = _key(store, rank)
         identity = clock.clock_identity()
         if not self._until(lambda: store.check([key + "reference"])):
             return None
         reference = json.loads(store.get(key + "reference"))
         differs = reference["reference"] != identity
-        # Ranks that share a clock share what one of them measures.
+        # One rank measures for all that share its clock.
         measures = differs and store.add(key + identity, 1) == 1
         if measures:
             store.add(key + "others", 1)
@@ -250,7 +250,7 @@ class Clocks:
         return measure
 
     def _until_served(self, server: Server, clients: int) -> Callable[[], bool]:
-        """Whether this process ends and all clients said goodbye, or had the time to."""
+        """Returns whether this process ends and all clients left, or had time to."""
         deadline: list[float] = []
 
         def over() -> bool:
@@ -287,13 +287,13 @@ class Clocks:
         return True
 
     def _pause(self, seconds: float) -> None:
-        """Ends where the process does."""
+        """Waits some seconds; returns early when the process ends."""
         if self._wake.acquire(timeout=seconds):
             self._wake.release()
 
 
 def _readable(sockets: list[_Socket], seconds: float) -> list[_Socket]:
-    """Those that there is something to read from, by then. Raises ConnectionError."""
+    """Returns the sockets readable within some seconds. Raises ConnectionError."""
     numbers = select.poll()  # of any size, unlike with select
     for one in sockets:
         one.check()
@@ -306,15 +306,15 @@ def _readable(sockets: list[_Socket], seconds: float) -> list[_Socket]:
 
 
 def _key(store: Any, rank: int) -> str:
-    """Beginning of all keys of a recording: the program may record several of one group."""
+    """Returns the prefix of a recording's keys: a group may be recorded several times."""
     return f"{KEY}{store.add(f'{KEY}{rank}', 1)}/"
 
 
 def _addresses() -> list[str]:
-    """Names under which others may reach this host, the likeliest first."""
+    """Returns names under which others may reach this host, the likeliest first."""
     master = os.environ.get("MASTER_ADDR", "")
     found = []
-    for target in (master, "192.0.2.1"):  # of documentation: tells which way the others are
+    for target in (master, "192.0.2.1"):  # reserved for documentation: picks the outgoing interface
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 probe.connect((target, 9))  # sends nothing

@@ -1,8 +1,8 @@
-"""Collectives at call level, from the dispatcher's own collective operators.
+"""Describes calls of collectives, from the dispatcher's collective operators.
 
 Every collective passes through `c10d::*` or `_c10d_functional::*`, whether the program called
-torch.distributed, imported the function early, or DDP's reducer issued it from C++. This is what
-the portable engine uses; the native one does the same in observer/collectives/collectives.cpp.
+torch.distributed, imported the function early, or DDP's reducer issued it from C++. For the
+portable engine; the native one does the same in observer/collectives/collectives.cpp.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ..training.optimizer_parameters import local_part
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 BLOCKING = ("monitored_barrier",)
-"""Complete when the call returns."""
+"""Collectives that are complete when the call returns."""
 
 _NO_REDUCTION = f"{MISSING}whether a collective sums or does otherwise (no ReduceOp.op)"
 
 HELD = 64
-"""Operations without a future whose end is waited for. A held one keeps its tensors alive, so they
-are few; of more than these at a time the oldest have no completion."""
+"""Pending operations without a future. Each keeps its tensors alive, so they are few; beyond this
+number the oldest lose their completion."""
 
 
 class Plan(NamedTuple):
-    """Where an operator's arguments are, found once per operator. Positions; None: has none."""
+    """Positions of an operator's arguments, found once per operator; None: it has none."""
 
     name: str
     group: int
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A collective that is being called."""
+    """A collective call in progress."""
 
     name: int
     group: int  # text "group TAB size TAB peer TAB root TAB reduce_op"
@@ -61,12 +61,12 @@ class Call(NamedTuple):
     asynchronous: bool
     blocking: bool
     stack: int
-    runnable: int  # as Runnable says it
+    runnable: int  # delay as Runnable returns it
     on_cpu: bool
 
 
 class Collectives:
-    """Describes collective calls; the engine says when they begin and end."""
+    """Describes collective calls; the engine reports their begin and end."""
 
     def __init__(self, recorder: Recorder, stacks: Stacks | None) -> None:
         self._recorder = recorder
@@ -75,12 +75,12 @@ class Collectives:
         self._sequences: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
         self._runnable = Runnable()
-        # By identity of what the program waits on: the work object, which is held, or the storage.
+        # By id of the object that the program waits on: the work, which is kept, or the storage.
         self._works: OrderedDict[int, tuple[Any, Call]] = OrderedDict()
         self._results: OrderedDict[int, Call] = OrderedDict()
 
     def begin(self, operator: Any, args: Sequence[Any]) -> Call | None:
-        """What is being called; None for an operator that is no collective."""
+        """Returns the call; None for an operator other than a collective."""
         if operator in self._plans:
             plan = self._plans[operator]
         else:
@@ -99,7 +99,7 @@ class Collectives:
             self._sequences[counted] += 1
         position = plan.asynchronous
         blocking = plan.name in BLOCKING
-        # A default argument does not travel through the dispatcher; it is async_op=True.
+        # The dispatcher leaves out a default argument: async_op=True.
         waited = position is not None and position < len(args) and args[position] is False
         shapes = " ".join(str(list(t.shape)) for t in tensors)
         dtypes = " ".join(str(t.dtype).removeprefix("torch.") for t in tensors)
@@ -127,7 +127,7 @@ class Collectives:
         return str(kind(argument.op()).name).lower()
 
     def open(self, state: ThreadState, call: Call) -> None:
-        """Note the call among the thread's open events, in case it never returns."""
+        """Adds the call to the thread's open events, in case it never returns."""
         state.journal.push_open_record(
             state.open,
             int(Kind.COLLECTIVE),
@@ -148,7 +148,7 @@ class Collectives:
         state.open += 1
 
     def end(self, call: Call, result: Any, start: int, end: int) -> None:
-        """The call returned `result`; its operation may still be under way."""
+        """Records that the call returned `result`; its operation may still be running."""
         recorder = self._recorder
         recorder.put(
             recorder.thread(),
@@ -164,7 +164,7 @@ class Collectives:
             aux=call.group,
             extra=call.bytes,
         )
-        # A device's future is done once the operation is enqueued: that is no completion.
+        # A device's future is done once the operation is enqueued, before it completes.
         if not call.on_cpu:
             return
         if call.blocking:
@@ -180,14 +180,14 @@ class Collectives:
             self._results.popitem(last=False)
 
     def waited(self, args: Sequence[Any], end: int) -> None:
-        """The program waited for a functional collective's result, until `end`."""
+        """Records a wait for a functional collective's result, until `end` (ns)."""
         for tensor in _flatten(args):
             call = self._results.pop(tensor.untyped_storage().data_ptr(), None)
             if call is not None:
                 self._complete(call, end)
 
     def install(self) -> Callable[[], None]:
-        """See where the program waits for operations that have no future (send, recv, ...)."""
+        """Hooks waits for operations without a future (send, recv, ...)."""
         patches = Patches()
 
         def waited(work: Any, _: Any) -> None:
@@ -232,10 +232,10 @@ class Collectives:
 
 
 def plan_for(operator: Any) -> Plan | None:
-    """How to read the operator's arguments; None where it is no collective."""
+    """Returns how to read an operator's arguments; None if it is not a collective."""
     schema = operator._schema
     namespace, _, short = schema.name.partition("::")
-    # Those of the namespace for autograd call their namesakes without it, which are counted.
+    # Operators of the autograd namespace call their namesakes in these two, which are counted.
     if namespace not in ("c10d", "_c10d_functional"):
         return None
     names = [a.name for a in schema.arguments]
@@ -248,7 +248,7 @@ def plan_for(operator: Any) -> Plan | None:
     if group is None or not tensors:
         return None
     name = COLLECTIVE_NAMES.get(short, short.rstrip("_"))
-    # All ranks have a tensor that scatter writes; only the root has those that it reads.
+    # All ranks have the tensor that scatter writes; only the root has its inputs.
     side = "output" if name == "scatter" else "input"
     paired = name in PAIRED
     other = position("dst", "src", "root_rank")

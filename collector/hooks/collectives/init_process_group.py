@@ -1,7 +1,7 @@
-"""How the process joins the others: before its first collective a rank may wait for long, or fail.
+"""Records how a rank joins the others: it may wait for long, or fail, before any collective.
 
-`init_process_group` stands in the journal as a call of the group `RENDEZVOUS`, as long as it lasts,
-and for good where it fails. One that succeeds leaves nothing: the collectives that follow tell.
+The journal holds `init_process_group` as an open call of the group `RENDEZVOUS` while it runs, and
+permanently if it fails. A successful one leaves no record: collectives follow it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..patches import Patches
 from ..stacks import Stacks
 
 _ALSO = ("torch.distributed", "torch.distributed.device_mesh")
-"""Where torch keeps the function under its name as well."""
+"""Other modules that hold the function."""
 
 
 def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
-    """Keep a journal of a rank from the start, and of the call by which it joins the others."""
+    """Keeps a rank's journal from the start, and records the call by which it joins the others."""
     if not dist.is_available():
         return lambda: None
     process = recorder.process
@@ -57,14 +57,14 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
 
 
 class _Join:
-    """Calls by which the process joins the others: open while they wait, kept if they fail."""
+    """Records calls that join the other ranks: open while they run, kept if they fail."""
 
     def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
         self._recorder, self._stacks = recorder, stacks
         self._failures = 0
 
     def begin(self, size: int) -> tuple[int, ...]:
-        """Returns what `failed` needs of the call, which is open from now on."""
+        """Opens a call; returns the fields that `failed` needs."""
         recorder = self._recorder
         state = recorder.thread()
         fields = (
@@ -97,13 +97,13 @@ class _Join:
         return fields
 
     def end(self) -> None:
-        """The call is no longer open."""
+        """Closes the call."""
         state = self._recorder.thread()
         state.open -= 1
         state.journal.pop_open(state.open)
 
     def failed(self, call: tuple[int, ...]) -> None:
-        """Writes a record of a call that failed; the next one may be another try."""
+        """Writes a record of a failed call; another attempt may follow."""
         self._failures += 1
         name, start, sequence, signature, stack, group = call
         recorder = self._recorder
@@ -121,7 +121,7 @@ class _Join:
 
 
 def expect(recorder: Recorder, rank: int, world_size: int) -> None:
-    """Others will wait for this process: its journal is kept, whatever it does or does not do."""
+    """Marks a process that others wait for: its journal is kept even if nothing is recorded."""
     recorder.describe(rank=rank, world_size=world_size, role="rank", expected=True)
     recorder.thread()
 
@@ -136,10 +136,10 @@ def _number(given: Any, name: str) -> int:
 
 
 def _is_started_as_rank(recorder: Recorder) -> bool:
-    """Whether a launcher started this process as a rank of its host.
+    """Returns whether a launcher started this process as a rank.
 
-    Not the launcher itself, which has no LOCAL_RANK, and not what that rank started in turn, which
-    has its environment.
+    The launcher itself has no LOCAL_RANK; children of a rank inherit its environment and do not
+    count.
     """
     if "LOCAL_RANK" not in os.environ:
         return False

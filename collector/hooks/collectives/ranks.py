@@ -1,4 +1,4 @@
-"""Which rank this process is and which process groups it is in, once it joined the others."""
+"""Records the rank and the process groups of this process."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..base import Hook
 from ..patches import Patches
 
 _DEFAULT = "_update_default_pg"
-"""Called wherever the default process group changes, however the program spelled it."""
+"""Function that torch calls whenever the default process group changes."""
 
 _RANKS = "_pg_group_ranks"
-"""Where torch.distributed notes the ranks of every group that this process is in."""
+"""Dictionary in which torch.distributed keeps the ranks of this process's groups."""
 
 _UNDESCRIBED = "undefined"
 
 
 class _Groups(dict[Any, Mapping[int, int]]):
-    """Group -> {global rank: position}, in place of torch's own: tells of each that is added."""
+    """Group -> {global rank: position}; replaces torch's own, and reports each added group."""
 
     def __init__(self, known: Mapping[Any, Mapping[int, int]], added: Callable[..., None]) -> None:
         super().__init__(known)
@@ -35,14 +35,14 @@ class _Groups(dict[Any, Mapping[int, int]]):
 
 
 def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Callable[[], None]:
-    """Keep rank, world size and groups of the process up to date.
+    """Keeps rank, world size and groups of the process up to date.
 
-    `joined(store, rank, world_size)` is called where the process is in a default group.
+    Calls `joined(store, rank, world_size)` when the process is in a default group.
     """
     if not dist.is_available():
         return lambda: None
     owner: Any = dist.distributed_c10d
-    lost = "process groups, and the rank of a process that no launcher told"
+    lost = "process groups, and the rank of a process without a launcher"
     update = optional(owner.__name__, _DEFAULT, lost)
     known = optional(owner.__name__, _RANKS, lost)
     stores = optional(owner.__name__, "_world.pg_map", "how far the clocks of hosts are apart")
@@ -85,7 +85,7 @@ def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Call
 
 
 def _describe(recorder: Recorder, group: Any, ranks: Mapping[int, int]) -> None:
-    if not isinstance(group, dist.ProcessGroup):  # this rank is no member
+    if not isinstance(group, dist.ProcessGroup):  # this rank is not a member
         return
     description = group.group_desc
     entry = {

@@ -1,8 +1,7 @@
-"""CUDA contexts: which thread began to use CUDA, on which device, and which devices threads choose.
+"""Records which thread initialised CUDA, on which device, and which devices threads choose.
 
 The current device belongs to the thread: each begins with device 0, whatever its starter chose.
-What is noted are marks. CUDA itself is never asked before the program has begun to use it, since
-that would begin it.
+Writes marks. Never calls CUDA before the program uses it: a call would initialise it.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from ..base import Hook, HookContext, Undo
 from ..patches import Patches
 from ..stacks import Stacks
 
-_MOST = 1000
-"""Distinct marks; a program that goes around devices in its steps says the same each time."""
+_MAX_MARKS = 1000
+"""Distinct marks of a process."""
 
 
 class CudaContexts:
-    """Notes the beginning, choices of devices, forks after it, and use in children so forked."""
+    """Marks the first use of CUDA, choices of devices, later forks, and use in forked children."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -36,25 +35,25 @@ class CudaContexts:
         self._forked_at = ""
 
     def begun(self, place: str = "") -> None:
-        """The program has begun to use CUDA; torch calls this on the thread that did."""
+        """Marks the first use of CUDA; torch calls this on the thread that initialised it."""
         with self._recorder.contain_errors():
             place = place or self._stacks.place()
             self._mark(CudaBegun(_current(), place, *_surroundings()).encode())
 
     def chosen(self) -> None:
-        """The calling thread has set its device."""
+        """Marks that the calling thread has set its device."""
         device = _current()
         if getattr(self._local, "device", None) != device:
             self._local.device = device
             self._mark(CudaChosen(device, self._stacks.place()).encode())
 
     def entered(self, before: int, device: int) -> None:
-        """The calling thread has set its device for the length of a block."""
+        """Marks that the calling thread has set its device for a block."""
         if 0 <= device != before:
             self._mark(CudaBlock(device, before, self._stacks.place()).encode())
 
     def forking(self) -> None:
-        """The process is about to be forked."""
+        """Marks that the process is about to fork."""
         with self._recorder.contain_errors():
             self._forked_at = ""
             if not self._recorder.closed and _in_use():
@@ -62,9 +61,9 @@ class CudaContexts:
                 self._mark(CudaForked(self._forked_at).encode())
 
     def forked(self) -> None:
-        """In the child. Where the parent used CUDA, the child cannot: torch raises where it tries.
+        """Hooks CUDA in a forked child: torch raises there if the parent used it.
 
-        That is noted; the hook costs the parent nothing.
+        Costs the parent nothing.
         """
         self._marked.clear()
         module: Any = torch.cuda
@@ -85,13 +84,13 @@ class CudaContexts:
         if recorder.closed or not recorder.active:
             return
         key = threading.get_ident(), text
-        if key not in self._marked and len(self._marked) < _MOST:
+        if key not in self._marked and len(self._marked) < _MAX_MARKS:
             self._marked.add(key)
             recorder.mark(text)
 
 
 def install(recorder: Recorder) -> tuple[CudaContexts, Callable[[], None]]:
-    """Note what threads do with CUDA devices. Forks stay hooked, and say nothing afterwards."""
+    """Hooks the use of CUDA devices. The fork hook stays, and does nothing afterwards."""
     contexts, patches = CudaContexts(recorder), Patches()
     module: Any = torch.cuda
 
@@ -104,7 +103,7 @@ def install(recorder: Recorder) -> tuple[CudaContexts, Callable[[], None]]:
     os.register_at_fork(before=contexts.forking)
     if _in_use():
         contexts.begun("a line before the recording")
-    else:  # whatever makes torch begin with CUDA, it then makes the calls that wait for it
+    else:  # torch runs lazy calls when it initialises CUDA
         lazy_call = optional("torch.cuda", "_lazy_call", "where CUDA was first used")
         if lazy_call is not None:
             lazy_call(contexts.begun)
@@ -118,7 +117,7 @@ def _in_use() -> bool:
 
 
 def _current() -> int:
-    # A build without CUDA, which has no such function, never comes here.
+    # Not called in a build without CUDA, which lacks this function.
     device = optional("torch._C", "_cuda_getDevice", "CUDA devices that threads choose")
     return -1 if device is None else int(device())
 

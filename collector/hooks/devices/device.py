@@ -1,8 +1,8 @@
-"""Device activity: kernels and copies on their streams, within step windows.
+"""Records device activity: kernels and copies on their streams, within step windows.
 
-They come from torch's own profiler (`kineto`). A stream is a lane like a thread's, with a journal
-of its own; what was collected is stored there at the ends of steps. A process has one session of
-Kineto: while the program uses torch.profiler itself, it is the program's.
+It comes from torch's own profiler (`kineto`). A stream has a lane and a journal like a thread;
+activities are stored there at the ends of steps. A process has one session of Kineto, which the
+program's own use of torch.profiler takes over.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..patches import Patches
 from .kineto import Activity, Collecting, ThreadOrdinals, activities, parts_of_torch
 
 CLOCK_ERROR = "lanescope/device_clock_error"
-"""Bound of what device times may be off the recorder's clock, ns, each time they were stored."""
+"""Bound of the error of device times on the recorder's clock, ns, each time they are stored."""
 
 NOT_IN_USE, BUSY, LEFT_OUT = "device_not_in_use", "device_profiler_busy", "device_left_out"
 """Reasons in the coverage: steps without device activity, because no device was in use or the
@@ -37,13 +37,13 @@ program's own profiler was on; and activities beyond MAX_ACTIVITIES."""
 _UNAVAILABLE = f"{MISSING}activities of devices (no profiler session of the whole process)"
 
 SPAN_NS = 1_000_000_000
-"""After this the next end of a step is one at which activities are stored."""
+"""Interval in ns after which the next end of a step stores activities."""
 
 MAX_ACTIVITIES = 500_000
-"""Stored at a time, at most: bounds the pause of the thread that ends the step."""
+"""Activities stored at a time; bounds the pause of the thread that ends the step."""
 
 _MODULES = ("cuda", "xpu", "mtia")
-"""Devices that Kineto may know: torch's modules, and its activities in capitals."""
+"""Devices of Kineto: names of torch's modules, and in capitals of its activities."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class InUse:
 
     @classmethod
     def find(cls) -> InUse | None:
-        """The first that is in use; None: none is.
+        """Returns the first device in use; None: no device.
 
-        One that the program has not touched stays so: to ask whether it is there would begin to
-        use its driver, after which forked children could not.
+        Does not query unused devices: that would initialise the driver, and forked children could
+        not use it any more.
         """
         for name in _MODULES:
             module = getattr(torch, name, None)
@@ -73,28 +73,28 @@ class InUse:
         return None
 
     def may_wait(self) -> bool:
-        """Whether to wait for the device is allowed: not while a graph is being captured."""
+        """Returns whether waiting for the device is allowed: not during the capture of a graph."""
         capturing = getattr(self.module, "is_current_stream_capturing", None)
         return capturing is None or not capturing()
 
 
 class Device:
-    """Collects in the windows of the recording; begins and ends at the ends of steps."""
+    """Collects activities in the windows of the recording, which begin and end with steps."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._streams: dict[tuple[str, int], ThreadJournal] = {}
         self._in_use: InUse | None = None
         self._collecting: Collecting | None = None
-        self._bounds: list[int] = []  # instants of the ends of steps since it began
+        self._bounds: list[int] = []  # instants of step ends since then, ns
         self._first_step = 0
         self._began = 0
         self._theirs = False  # the program's own profiler is on
         self._broken = False
-        self._missed = ""  # why the step that is being done goes without
+        self._missed = ""  # why the current step has no activities
 
     def next_step(self) -> None:
-        """A step has ended; the recorder counts the next one already."""
+        """Ends a step; the recorder already counts the next one."""
         with self._recorder.contain_errors():
             recorder, instant = self._recorder, clock.now()
             self._count_missed()
@@ -107,13 +107,13 @@ class Device:
                 self._begin()
 
     def begin(self) -> None:
-        """The recording begins: so does the window, where it holds the first step."""
+        """Begins the recording, and the window if it holds the first step."""
         with self._recorder.contain_errors():
             if self._recorder.active:
                 self._begin()
 
     def make_room(self) -> None:
-        """The program is about to begin a profiler of its own."""
+        """Ends the collection before the program starts its own profiler."""
         with self._recorder.contain_errors():
             if self._collecting is not None:
                 self._missed = BUSY
@@ -121,11 +121,11 @@ class Device:
         self._theirs = True
 
     def given_back(self) -> None:
-        """The program's profiler has ended."""
+        """Allows collection after the program's profiler has ended."""
         self._theirs = False
 
     def stop(self) -> None:
-        """Store what there is. Waits for no device: one that hangs must not keep the process."""
+        """Stores all activities. Does not wait: a hanging device must not block the exit."""
         with self._recorder.contain_errors():
             self._count_missed()
             if self._collecting is not None:
@@ -136,7 +136,7 @@ class Device:
         self._streams.clear()
 
     def forget(self) -> None:
-        """In a forked child, where the device and the journals are the parent's."""
+        """Forgets device and journals in a forked child: they are the parent's."""
         self._streams = {}
         self._collecting = None
         self._missed = ""
@@ -157,14 +157,14 @@ class Device:
         if self._theirs or self._in_use is None:
             self._missed = BUSY if self._theirs else NOT_IN_USE
             return
-        self._broken = True  # unless it begins
+        self._broken = True  # in case the next line raises
         self._collecting = Collecting(self._in_use.kinds)
         self._broken = False
         self._began, self._first_step = clock.now(), self._recorder.step
         self._bounds.clear()
 
     def _store(self, *, wait: bool) -> None:
-        """End the collection and write what it found, each stream into its journal."""
+        """Ends the collection and writes its activities, each stream into its journal."""
         recorder = self._recorder
         with recorder.suppress_recording():
             if wait and self._in_use is not None:
@@ -206,10 +206,10 @@ class Device:
         )
 
     def _open(self, key: tuple[str, int], first_ns: int) -> ThreadJournal:
-        """A journal for a stream. Only the thread that ends a step writes to it."""
+        """Opens a stream's journal. Only the thread that ends a step writes to it."""
         recorder = self._recorder
         folder = recorder.folder
-        assert folder is not None  # `_store` has asked
+        assert folder is not None  # checked by `_store`
         journal = ThreadJournal(
             folder,
             pid=os.getpid(),
@@ -225,7 +225,7 @@ class Device:
 
 
 def install(recorder: Recorder) -> tuple[Device, Callable[[], None]]:
-    """Collect in the recorder's windows, and give way to the program's own profilers."""
+    """Collects in the recorder's windows, and gives way to the program's own profilers."""
     device, patches = Device(recorder), Patches()
     hooks = {
         "_prepare_profiler": device.make_room,

@@ -1,8 +1,7 @@
-"""What torch's own profiler (Kineto) tells of a device, in the recorder's terms. Writes nothing.
+"""Reads device activities from torch's own profiler (Kineto). Writes nothing.
 
-Kineto gives instants of the wall clock. They are moved to the recorder's monotonic clock by the
-offset between the two as read when the collection began and when it ended, in a straight line
-between these readings.
+Kineto uses the wall clock. Its times are converted to the recorder's monotonic clock by the offset
+of the two, interpolated between readings at the begin and at the end of the collection.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LOW_BITS = 0xFFFF_FFFF
 
 @dataclass(frozen=True)
 class Reading:
-    """The wall clock's offset at a local instant, ns, and how exactly it could be read."""
+    """The wall clock's offset at a local instant, ns, and the error of that reading."""
 
     local_ns: int
     offset_ns: int
@@ -33,29 +32,29 @@ class Reading:
 
     @classmethod
     def now(cls) -> Reading:
-        """Both clocks at this moment."""
+        """Reads both clocks."""
         offset, half_width = clock.wall_offset()
         return cls(clock.now(), offset, half_width)
 
 
 @dataclass(frozen=True)
 class WallToLocal:
-    """Instants of the wall clock as instants of the recorder's clock."""
+    """Converts instants of the wall clock to instants of the recorder's clock."""
 
     first: Reading
     last: Reading
 
     @property
     def error_ns(self) -> int:
-        """Bound of the mapping's own error: the clocks' drift apart, and the width of a reading.
+        """Returns a bound in ns: the drift between the clocks, and the width of a reading.
 
-        How well Kineto knows the wall clock is not in it; there is no way to ask.
+        Does not include Kineto's own error in reading the wall clock, which is unknown.
         """
         drift = abs(self.last.offset_ns - self.first.offset_ns)
         return drift + max(self.first.half_width_ns, self.last.half_width_ns)
 
     def __call__(self, wall_ns: int) -> int:
-        """A local instant, ns."""
+        """Returns a local instant, ns."""
         first, last = self.first, self.last
         span = max(1, last.local_ns - first.local_ns)
         passed = min(max(wall_ns - first.offset_ns - first.local_ns, 0), span)
@@ -71,19 +70,19 @@ class Activity:
     name: str
     start_ns: int
     end_ns: int
-    launch_ns: int  # when the call that launched it began; 0: not known
+    launch_ns: int  # begin of the launching call; 0: not known
     launch_thread: int | None  # ordinal of the thread that made this call
 
 
 class ThreadOrdinals:
-    """Which thread of the recording a thread is that Kineto names.
+    """Finds the recorded thread for a thread id of Kineto.
 
-    Kineto names a thread by the operating system's id where torch told it about the thread, and
-    by the lower half of its POSIX id elsewhere.
+    Kineto uses the operating system's id if torch registered the thread, otherwise the lower half
+    of its POSIX id.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Of the threads whose journals are in the process's folder. Raises OSError."""
+        """Reads the threads with journals in the process's folder. Raises OSError."""
         self._by_id: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for path in folder.glob(f"*{SEGMENT_SUFFIX}"):
             self._note(path)
@@ -105,7 +104,7 @@ class ThreadOrdinals:
             self._by_id[native_id].append((created, ordinal))
 
     def at(self, identity: int, instant: int) -> int | None:
-        """The thread that had this id then; None where no such one was recorded."""
+        """Returns the ordinal of the thread with this id at that instant; None: not recorded."""
         native_id = self._native.get(identity & _LOW_BITS, identity)
         began = [one for one in self._by_id.get(native_id, ()) if one[0] <= instant]
         return max(began)[1] if began else None
@@ -114,7 +113,7 @@ class ThreadOrdinals:
 def activities(
     events: Iterable[Any], to_local: WallToLocal, threads: ThreadOrdinals | None
 ) -> list[Activity]:
-    """The device activities among Kineto's events, in order of their start.
+    """Returns the device activities among Kineto's events, in order of their start.
 
     An activity and the call that launched it have the same correlation number.
     """
@@ -158,7 +157,7 @@ _NAMES = (
     "_autograd._enable_profiler",
     "_autograd._disable_profiler",
 )
-"""What a session is made of, in torch._C."""
+"""Names in torch._C that a session needs."""
 
 
 def parts_of_torch() -> SimpleNamespace | None:
@@ -178,14 +177,14 @@ _WHOLE_PROCESS = "profile_all_threads"
 
 
 class Collecting:
-    """A session of Kineto. There is one at a time in a process; any thread may end it.
+    """A session of Kineto: at most one at a time in a process; any thread may end it.
 
-    Of the host it notes autograd's nodes, and by that learns of autograd's own threads; all else
-    that runs on the host is seen by the recorder's engine, so that it costs nothing here.
+    Collects autograd's nodes on the host, which registers autograd's threads. The recorder's engine
+    sees everything else on the host, so that costs nothing here.
     """
 
     def __init__(self, kinds: Collection[Any], scopes: Collection[Any] | None = None) -> None:
-        """Begin, with these of torch's ProfilerActivity. Raises what torch raises."""
+        """Begins with some kinds of torch's ProfilerActivity. Raises torch's exceptions."""
         found = parts_of_torch()
         if found is None:
             raise RuntimeError("this torch has no profiler session of the whole process")
@@ -197,7 +196,7 @@ class Collecting:
             False,
             False,
             False,
-            # The state of the process, and not of this thread.
+            # For the whole process instead of this thread.
             found._ExperimentalConfig(**{_WHOLE_PROCESS: True}, disable_external_correlation=True),
         )
         chosen = {found.RecordScope.BACKWARD_FUNCTION} if scopes is None else set(scopes)
@@ -206,6 +205,6 @@ class Collecting:
         found._enable_profiler(config, set(kinds), chosen)
 
     def end(self) -> tuple[list[Any], WallToLocal]:
-        """Kineto's events so far, and the way to local times. Raises what torch raises."""
+        """Returns Kineto's events and the conversion to local times. Raises torch's exceptions."""
         result = self._torch._disable_profiler()
         return result.events(), WallToLocal(self._first, Reading.now())

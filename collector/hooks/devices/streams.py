@@ -1,8 +1,7 @@
-"""What orders the streams of devices: events that one records and another waits for, and the waits
-of the host for either.
+"""Records sync events of device streams: an event's record and wait, and waits of the host.
 
-torch tells it wherever it comes about, in Python or in C++ (autograd, collectives, copies), to
-those who ask it to trace the device. It calls Python for each, and for each allocation there too.
+torch's device tracing reports them, whether Python or C++ (autograd, collectives, copies) caused
+them. It calls Python for each, and also for each allocation.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 
 _TRACED = ("torch.cuda._gpu_trace", "torch.xpu._gpu_trace")
-"""Where torch keeps what to call, by kind of device."""
+"""Modules in which torch keeps the callbacks, by kind of device."""
 
 
 Note = Callable[[int, int, int, bool], object]
@@ -24,14 +23,14 @@ Note = Callable[[int, int, int, bool], object]
 
 
 def install(recorder: Recorder, note: Note) -> Callable[[], None]:
-    """Record it by `note`. torch's tracing cannot be stopped: afterwards it has nobody to tell."""
-    told = _Told(recorder, note)
+    """Records sync events by `note`. Tracing cannot be stopped; undoing removes the callbacks."""
+    listener = _Listener(recorder, note)
     listeners = {
-        "EventRecordCallbacks": told.recorded,
-        "EventWaitCallbacks": told.waits,
-        "EventSynchronizationCallbacks": told.event_reached,
-        "StreamSynchronizationCallbacks": told.stream_reached,
-        "DeviceSynchronizationCallbacks": told.device_reached,
+        "EventRecordCallbacks": listener.recorded,
+        "EventWaitCallbacks": listener.waits,
+        "EventSynchronizationCallbacks": listener.event_reached,
+        "StreamSynchronizationCallbacks": listener.stream_reached,
+        "DeviceSynchronizationCallbacks": listener.device_reached,
     }
     added: list[tuple[list[Any], Any]] = []
     lost = "events and waits of device streams"
@@ -39,45 +38,45 @@ def install(recorder: Recorder, note: Note) -> Callable[[], None]:
     if activate is None:
         return lambda: None
     for module in _TRACED:
-        for registry, listener in listeners.items():
+        for registry, callback in listeners.items():
             called = optional(module, f"{registry}.callback_list", lost)
             if called is not None:
-                called.append(listener)
-                added.append((called, listener))
+                called.append(callback)
+                added.append((called, callback))
     activate()
 
     def uninstall() -> None:
-        for called, listener in added:
-            called.remove(listener)
+        for called, callback in added:
+            called.remove(callback)
 
     return uninstall
 
 
-class _Told:
-    """Calls of torch's. The handles are those of the device's own interface."""
+class _Listener:
+    """Receives torch's callbacks. Handles are those of the device's own interface."""
 
     def __init__(self, recorder: Recorder, note: Note) -> None:
         self._recorder = recorder
         self._store = note
 
     def recorded(self, event: int, stream: int) -> None:
-        """What the stream had been given by now is what the event stands for."""
+        """Records that an event was recorded on a stream."""
         self._note(SyncKind.device_event_record, event, stream)
 
     def waits(self, event: int, stream: int) -> None:
-        """What the stream is given from now on comes after the event."""
+        """Records that a stream waits for an event."""
         self._note(SyncKind.device_event_wait, event, stream)
 
     def event_reached(self, event: int) -> None:
-        """The calling thread waited for the event."""
+        """Records that the calling thread waited for an event."""
         self._note(SyncKind.device_event_synchronize, event)
 
     def stream_reached(self, stream: int) -> None:
-        """The calling thread waited for all that the stream had been given."""
+        """Records that the calling thread waited for a stream."""
         self._note(SyncKind.stream_synchronize, 0, stream)
 
     def device_reached(self) -> None:
-        """It waited for all streams."""
+        """Records that the calling thread waited for all streams."""
         self._note(SyncKind.device_synchronize, 0)
 
     def _note(self, kind: SyncKind, event: int, stream: int | None = None) -> None:

@@ -1,8 +1,8 @@
-"""The autograd graph as a backward finds it: how many nodes of each name it will reach; and, of the
-first backward of all, which nodes, and which hand gradients to which.
+"""Records the autograd graph at the start of a backward: counts of nodes by name.
 
-What is recorded of the backward can be held against that. Walking costs about 1 us a node, so it is
-done once in the steps 0, 1, 2, 4, 8, ...
+For the first backward of the process also its nodes and edges. The recorded backward can be
+checked against them. Walking costs about 1 us per node, so it is done once in each of the steps
+0, 1, 2, 4, 8, ...
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 
 MAX_NODES = 50_000
-"""Of larger graphs nothing is said: a walk must not be felt."""
+"""Nodes of the largest graph that is walked; bounds the pause."""
 
 MAX_DRAWN = 20_000
 """Nodes of the largest graph that is recorded node by node."""
 
 _ACCUMULATES = "AccumulateGrad"
 _NO_SEQUENCE = 2**62
-"""Nodes that no operator made have a number that no operator reaches."""
+"""Sequence numbers from here on belong to nodes that no operator made."""
 
 _INPUTS = 4
-"""Position of `inputs` among the arguments of the engine: given, only part of the graph runs."""
+"""Position of `inputs` among the engine's arguments; with it only part of the graph runs."""
 
 
 class Graphs:
-    """Counts the nodes below what a backward starts from. `name_of` names a parameter.
+    """Counts the nodes reachable from a backward's roots. `name_of` returns a parameter's name.
 
-    `counts`: whether the engine sees all nodes, so that their numbers can be held against it.
+    `counts`: whether the engine sees all nodes, so that the counts can be checked.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Graphs:
         self._sampled = -1  # step
 
     def sample(self, arguments: tuple[Any, ...]) -> None:
-        """A backward with these arguments of the engine begins on the calling thread."""
+        """Samples the graph of a backward on the calling thread, from the engine's arguments."""
         recorder, step = self._recorder, self._recorder.step
         if step & (step - 1) or step == self._sampled or not recorder.active:
             return
@@ -70,7 +70,7 @@ class Graphs:
         numbers = {node: number for number, node in enumerate(nodes)}
         for node, number in numbers.items():
             following = [numbers[one] for one, _ in node.next_functions if one is not None]
-            # A function of the program's own may well keep something of that name.
+            # The program's own function may have an attribute of this name.
             variable = node.variable if short_name(node) == _ACCUMULATES else None
             parameter = None if variable is None else self._name_of(variable)
             sequence = NO_SEQUENCE if variable is not None else node._sequence_nr()
@@ -88,7 +88,7 @@ class Graphs:
 
 
 def reached(roots: Any) -> list[Any]:
-    """The nodes that can be reached from tensors, these first; empty: there are too many."""
+    """Returns nodes reachable from tensors, the tensors' own first; empty: too many."""
     tensors = roots if isinstance(roots, (tuple, list)) else (roots,)
     waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen = dict.fromkeys(waiting)
@@ -103,7 +103,7 @@ def reached(roots: Any) -> list[Any]:
 
 
 def short_name(node: Any) -> str:
-    """The node's name without its namespace."""
+    """Returns the node's name without its namespace."""
     return str(node.name().rpartition("::")[2])
 
 

@@ -1,9 +1,9 @@
-"""Calls of modules inside of compiled code, for the validators that ask for them.
+"""Passes calls of modules inside compiled code to the validators that ask for them.
 
-torch.compile drops the hooks of the modules that it captures. Where a validator wants to look at
-them all the same, an operator that takes the call's tensors is put into the captured graph. It
-returns nothing and breaks no graph; when the compiled code runs, it shows what that code computed.
-What cannot be shown is said, never guessed.
+torch.compile drops the hooks of modules that it captures. For such validators, an operator that
+takes the call's tensors is inserted into the captured graph. It returns nothing and breaks no
+graph; when the compiled code runs, it gets the tensors that the code computed. Calls that cannot be
+shown are reported with the reason.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from .fx_graphs import clean
 OPERATOR, OPERATOR_IN_GRAPHS = "lanescope::look", "lanescope.look.default"
 
 BACKENDS = ("inductor", "eager", "aot_eager", "aot_eager_decomp_partition", "cudagraphs")
-"""That run an operator which they do not know as it is. Of others nobody knows."""
+"""Backends known to run an unknown operator unchanged."""
 
 
 class Slot(NamedTuple):
-    """Stands for a tensor of the operator's list."""
+    """Placeholder of a tensor: its position in the operator's list."""
 
     number: int
 
 
 class Call(NamedTuple):
-    """A call of a module that was captured."""
+    """A captured call of a module."""
 
-    name: str  # of the module, as the graph has it
+    name: str  # of the module in the graph
     kind: type
-    root: str  # the variable of the captured function that leads to it
-    steps: tuple[tuple[bool, Any], ...]  # from there: an attribute of this name, or an item
+    root: str  # variable of the captured function
+    steps: tuple[tuple[bool, Any], ...]  # from `root` to the module: (is attribute, name or index)
     code: tuple[str, str, int]  # file, name and line of that function
     values: tuple[Any, Any, Any]  # arguments, keywords, output, with slots for tensors
 
     def filled(self, tensors: list[torch.Tensor]) -> tuple[Any, Any, Any]:
-        """Its arguments, keywords and output."""
+        """Returns arguments, keywords and output, with tensors in their slots."""
         args, keywords, output = (_filled(value, tensors) for value in self.values)
         return args, keywords, output
 
     def module(self, frame: FrameType | None) -> torch.nn.Module | None:
-        """The module, found from the captured function's frame as its guards find it."""
+        """Finds the module from the captured function's frame, as its guards do."""
         while frame is not None:
             code = frame.f_code
             if (code.co_filename, code.co_name, code.co_firstlineno) == self.code:
@@ -61,7 +61,7 @@ class Call(NamedTuple):
 
 
 class Unfollowed(Exception):
-    """Why a call cannot be looked at."""
+    """The reason why a call cannot be shown."""
 
 
 Shown = Callable[[torch.nn.Module, Any, Any, Any], None]
@@ -69,7 +69,7 @@ Shown = Callable[[torch.nn.Module, Any, Any, Any], None]
 
 
 class CompiledCalls:
-    """Puts the operator into graphs, and hands on what it sees."""
+    """Inserts the operator into graphs, and passes on its tensors."""
 
     def __init__(
         self,
@@ -87,20 +87,20 @@ class CompiledCalls:
         ACTIVE.append(self)
 
     def stop(self) -> None:
-        """Compiled code that has the operator goes on; it does nothing then."""
+        """Stops; the operator does nothing any more in compiled code."""
         ACTIVE.remove(self)
 
     def looked_at(self, graph: torch.fx.GraphModule) -> set[str]:
-        """The modules of a captured graph that have the operator behind them."""
+        """Returns the modules of a captured graph that are followed by the operator."""
         numbers = [n.args[0] for n in graph.graph.nodes if str(n.target) == OPERATOR_IN_GRAPHS]
         return {self._calls[number].name for number in numbers}
 
     def reason(self, name: str) -> str:
-        """Why a module of a captured graph has none."""
+        """Returns why a module of a captured graph has no operator."""
         return self._reasons.get(name, "its hooks were not captured")
 
     def capture(self, context: Any) -> None:
-        """While Dynamo captures the hook of a module: put the operator behind it."""
+        """Inserts the operator after a module while Dynamo captures its hook."""
         name = ""
         try:
             module = _variable(context, "module")
@@ -113,7 +113,7 @@ class CompiledCalls:
             self._insert(translator.output, context, (name, kind, root, steps))
         except Unfollowed as error:
             self._reasons[name] = str(error)
-        except Exception as error:  # of a version of torch that has it otherwise
+        except Exception as error:  # another version of torch may differ
             self._reasons[name] = f"{type(error).__name__}: {error}"
 
     def _insert(self, output: Any, context: Any, place: tuple[str, type, str, Any]) -> None:
@@ -124,13 +124,13 @@ class CompiledCalls:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise Unfollowed("it is inside of a transform of torch.func")
         if (backend := backend_of(output)) not in BACKENDS:
-            raise Unfollowed(f"nobody knows what the backend {backend} makes of the operator")
+            raise Unfollowed(f"the effect of the backend {backend} on the operator is unknown")
         code = output.root_tx.f_code
         if code.co_name.startswith("torch_dynamo_resume_in"):
             raise Unfollowed("the graph broke inside of it")
         tensors: list[Any] = []
         arguments, keywords, made = (
-            _taken(_variable(context, one), tensors) for one in ("args", "kwargs", "output")
+            _with_slots(_variable(context, one), tensors) for one in ("args", "kwargs", "output")
         )
         where = (code.co_filename, code.co_name, code.co_firstlineno)
         _define()
@@ -140,12 +140,12 @@ class CompiledCalls:
         output.create_proxy("call_function", look, (number, tensors), {})
 
     def look(self, number: int, tensors: list[torch.Tensor], frame: FrameType) -> None:
-        """The compiled code ran to where the module's call ends."""
+        """Shows a call once compiled code reaches its end."""
         with self._recorder.contain_errors():
             call = self._calls[number]
             cuda: Any = torch.cuda
             if cuda.is_initialized() and cuda.is_current_stream_capturing():
-                # Nothing is computed now, and what is replayed later calls nobody.
+                # Capture computes nothing, and a replay does not call Python.
                 self._passed_over(call.kind, f"{call.name}: it is replayed as a CUDA graph")
                 return
             module = call.module(frame)
@@ -154,11 +154,11 @@ class CompiledCalls:
 
 
 ACTIVE: list[CompiledCalls] = []
-"""That of the recording, if any."""
+"""The instance of the recording, if any."""
 
 
 def capture(context: Any) -> None:
-    """Called by Dynamo while it captures a module's hook."""
+    """Inserts the operator; Dynamo calls this while it captures a module's hook."""
     for one in ACTIVE:
         one.capture(context)
 
@@ -170,7 +170,7 @@ def _look(number: int, tensors: list[torch.Tensor]) -> None:
 
 @cache
 def _define() -> None:
-    """Only once Dynamo is there: it takes a second to load."""
+    """Defines the operator, once Dynamo is loaded: loading takes a second."""
     known: Any = torch  # which has no types here
     library = known.library.Library("lanescope", "FRAGMENT")
     library.define("look(int number, Tensor[] tensors) -> ()")
@@ -181,11 +181,11 @@ def _define() -> None:
 
 
 KEPT: list[Any] = []
-"""An operator lasts as long as its library."""
+"""Libraries of operators: an operator is deleted with its library."""
 
 
 def modules_in(graph: torch.fx.GraphModule) -> Iterator[tuple[str, type]]:
-    """Name and class of the modules that a graph has operators of."""
+    """Yields name and class of modules with operators in a graph."""
     for node in _nodes(graph):
         for path, kind in (node.meta.get("nn_module_stack") or {}).values():
             if isinstance(kind, type):
@@ -193,12 +193,12 @@ def modules_in(graph: torch.fx.GraphModule) -> Iterator[tuple[str, type]]:
 
 
 def functions_in(graph: torch.fx.GraphModule) -> set[str]:
-    """Names of what a graph calls: softmax of torch.softmax and of x.softmax()."""
+    """Returns names of the functions in a graph: softmax for torch.softmax and x.softmax()."""
     return {str(getattr(node.target, "__name__", node.target)).strip("_") for node in _nodes(graph)}
 
 
 def backend_of(output: Any) -> str:
-    """The name of what a graph is compiled with."""
+    """Returns the name of the backend that compiles a graph."""
     function = output.compiler_fn
     owner = getattr(function, "__self__", None)  # of DDP, which splits graphs at its buckets
     function = getattr(owner, "backend_compile_fn", function)
@@ -206,7 +206,7 @@ def backend_of(output: Any) -> str:
 
 
 def _nodes(graph: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
-    """Those of a graph and of the graphs within it."""
+    """Yields the nodes of a graph and of the graphs within it."""
     for part in graph.modules():
         if isinstance(part, torch.fx.GraphModule):
             yield from part.graph.nodes
@@ -217,7 +217,7 @@ def _variable(context: Any, name: str) -> Any:
 
 
 def _way_to(source: Any) -> tuple[str, tuple[tuple[bool, Any], ...]]:
-    """Where Dynamo found a module: a variable, and the steps from there."""
+    """Returns where Dynamo found a module: a variable, and the steps from there."""
     steps: list[tuple[bool, Any]] = []
     while True:
         kind = type(source).__name__
@@ -236,11 +236,11 @@ def _way_to(source: Any) -> tuple[str, tuple[tuple[bool, Any], ...]]:
         source = source.base
 
 
-def _taken(variable: Any, tensors: list[Any]) -> Any:
-    """What Dynamo knows of a value, with a slot for each tensor."""
+def _with_slots(variable: Any, tensors: list[Any]) -> Any:
+    """Returns a value known to Dynamo, with a slot for each tensor."""
     if type(variable).__name__.startswith("Lazy"):
         if not variable.is_realized():
-            return None  # nothing of the module's read it
+            return None  # the module did not read it
         variable = variable.realize()
     kind = type(variable).__name__
     if kind == "TensorVariable":
@@ -250,11 +250,11 @@ def _taken(variable: Any, tensors: list[Any]) -> Any:
         tensors.append(proxy)
         return Slot(len(tensors) - 1)
     if kind in ("TupleVariable", "ListVariable"):
-        found = [_taken(one, tensors) for one in variable.items]
+        found = [_with_slots(one, tensors) for one in variable.items]
         return tuple(found) if kind == "TupleVariable" else found
     if kind == "ConstDictVariable":
         return {
-            key.vt.as_python_constant(): _taken(value, tensors)
+            key.vt.as_python_constant(): _with_slots(value, tensors)
             for key, value in variable.items.items()
         }
     if variable.is_python_constant():

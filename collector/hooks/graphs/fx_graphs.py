@@ -1,9 +1,8 @@
-"""torch.fx graphs: of modules that are one (`GraphModule`), of what torch.compile captures, with
-the places where it gave up, and, where that is asked for, of any model.
+"""Records torch.fx graphs: of `GraphModule`s, of torch.compile with its graph breaks, of models.
 
-The first two exist already and are only written down. A trace of a model runs its `forward` once
-more, with stand-ins for tensors, and such code may count calls or keep what it was given; so it
-happens in a forked copy of the process, of which nothing comes back but the graph.
+The first two exist and are only written. Tracing a model is optional and runs its `forward` once
+more with proxies for tensors. That code may count calls or keep its arguments, so a forked copy of
+the process runs it and returns only the graph.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from ..training.modules import WRAPPED, Modules, own_class, unwrap
 
 MAX_NODES = 20_000
 MAX_GRAPHS = 16
-"""Of a process: a program may be compiled again for every shape."""
+"""Graphs per process: a program may be compiled again for every shape."""
 
 TIMEOUT_S = 20.0
-"""A copy of a process may hang on a lock that another thread had; then it is ended."""
+"""Time after which the copy is killed, seconds: it may hang on a lock of another thread."""
 
 _WRAPPERS = frozenset(WRAPPED.values())
 _OUTPUT_GRAPH = "torch._dynamo.output_graph"
 _CAPTURED = "graphs that torch.compile captures, and where it breaks them"
 _LOWERED = "<lambda>"
-"""Class of what a backend makes of a captured graph, which is recorded already."""
+"""Class of a backend's version of a captured graph, which is recorded already."""
 
 Frame = tuple[str, int, str]
 """File, line, function."""
@@ -68,7 +67,7 @@ class FxGraphs:
         self._is_library = Stacks(recorder.intern, 1).is_library
 
     def install(self, modules: Modules) -> Callable[[], None]:
-        """See the models that are called; returns how to undo it."""
+        """Observes models that are called; returns the undo function."""
 
         def named(root: torch.nn.Module, prefix: str) -> None:
             if not self._following:
@@ -84,11 +83,11 @@ class FxGraphs:
         return uninstall
 
     def _named(self, root: torch.nn.Module, prefix: str) -> None:
-        """A model is called for the first time."""
+        """Records a model's graph at its first call."""
         if self._graphs >= MAX_GRAPHS or not self._recorder.active:
             return
         if _program_traces():
-            return  # this call does not train
+            return  # the program itself is tracing, not training
         model = unwrap(root)
         top = prefix.rstrip(".") or own_class(model).__name__
         if isinstance(model, torch.fx.GraphModule):
@@ -99,7 +98,7 @@ class FxGraphs:
                 self._write(type(model).__name__, traced(model, self._recorder), prefix, top)
 
     def _write(self, graph: str, rows: list[Row], prefix: str = "", top: str = "") -> None:
-        """`prefix`: what its modules' names begin with; `top`: the name of the model itself."""
+        """Writes a graph. `prefix`: of its modules' names; `top`: name of the model itself."""
         recorder, instant = self._recorder, clock.now()
         self._graphs += 1
         state, around = recorder.thread(), f"{self._graphs} {graph}"
@@ -123,7 +122,7 @@ class FxGraphs:
             )
 
     def _follow_dynamo(self, modules: Modules) -> None:
-        """Once torch.compile is in use: what it hands to its backend, and why it breaks a graph."""
+        """Hooks torch.compile once it is in use: graphs for its backend, and graph breaks."""
         if _OUTPUT_GRAPH not in sys.modules:
             return
         self._following = True
@@ -155,7 +154,7 @@ class FxGraphs:
 
 
 forking = False
-"""Whether the fork that is under way makes a copy that traces, and records nothing."""
+"""True while a fork makes the copy that traces and records nothing."""
 
 
 def _program_traces() -> bool:
@@ -170,7 +169,7 @@ def _program_traces() -> bool:
 
 
 def traced(model: torch.nn.Module, recorder: Recorder) -> list[Row]:
-    """The nodes of a trace of the model, made in a copy of this process."""
+    """Returns the nodes of a trace of the model, made in a copy of this process."""
     global forking
     reading, writing = os.pipe()
     try:
@@ -186,7 +185,7 @@ def traced(model: torch.nn.Module, recorder: Recorder) -> list[Row]:
         forking = False
     if copy == 0:
         try:
-            _apart(recorder, writing)
+            _isolate(recorder, writing)
             _answer(model, writing)
         finally:
             os._exit(0)
@@ -206,8 +205,8 @@ class _Nowhere:
     append = append_all = push_open = pop_open = _nothing
 
 
-def _apart(recorder: Recorder, writing: int) -> None:
-    """In the copy: whatever is open, the journal's texts among it, is the program's alone."""
+def _isolate(recorder: Recorder, writing: int) -> None:
+    """Detaches the copy from all open files, also the journal's: they are the program's."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the program's handlers
     silence = os.open(os.devnull, os.O_RDWR)
     for number in map(int, os.listdir("/proc/self/fd")):
@@ -218,11 +217,11 @@ def _apart(recorder: Recorder, writing: int) -> None:
     nowhere: Any = _Nowhere()
     recorder.thread().journal = nowhere
     recorder.active = False
-    torch.set_num_threads(1)  # the others stayed behind
+    torch.set_num_threads(1)  # a fork copies no other threads
 
 
 def _answer(model: torch.nn.Module, writing: int) -> None:
-    """In the copy: trace, and send what came of it."""
+    """Traces the model in the copy, and sends the graph or the error."""
     try:
         rows = rows_of(_Tracer().trace(model))
     except Exception as error:
@@ -257,12 +256,12 @@ class _Tracer(torch.fx.Tracer):
     def call_module(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        # Neither the program's hooks nor the recorder's are called.
+        # Calls neither the program's hooks nor the recorder's.
         return super().call_module(m, m.forward, args, kwargs)
 
 
 def rows_of(graph: torch.fx.Graph) -> list[Row]:
-    """The nodes of a graph, in its order."""
+    """Returns the nodes of a graph, in its order."""
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     return [
         {
@@ -295,14 +294,14 @@ def _function(target: Any) -> str:
 
 
 def _module(node: torch.fx.Node) -> str:
-    """Path of the module that the node was made in, as torch.fx has it."""
+    """Returns torch.fx's path of the module in which a node was made."""
     around = node.meta.get("nn_module_stack") or {}
     path = str(next(reversed(around.values()))[0]) if around else ""
     return str(node.target) if node.op == "call_module" and not path else path
 
 
 def clean(path: str) -> str:
-    """A path of torch.fx or Dynamo as modules are named: `L['self'].blocks[0]` is blocks.0."""
+    """Returns a path of torch.fx or Dynamo as a module path: `L['self'].blocks[0]` is blocks.0."""
     path = re.sub(r"^[LG]\['\w+'\]\.?", "", path)
     path = re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", path)
     skipped = _WRAPPERS | {"_modules", ""}
@@ -313,7 +312,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 
 
 def _parsed(text: str) -> list[Frame]:
-    """Frames of a formatted stack, innermost first."""
+    """Returns the frames of a formatted stack, innermost first."""
     found = [(m["file"], int(m["line"]), m["function"]) for m in _FRAME.finditer(text)]
     return found[::-1]
 
@@ -327,7 +326,7 @@ def _reason(given: tuple[Any, ...]) -> Any:
 
 
 def _compiled(output: Any) -> torch.nn.Module | None:
-    """The module whose code is captured; None: a function's."""
+    """Returns the module whose code is captured; None: a function's code."""
     values = output.local_scope.values()
     return next((one for one in values if isinstance(one, torch.nn.Module)), None)
 
@@ -338,9 +337,7 @@ def _name(output: Any) -> str:
 
 
 def _prefix(modules: Modules, model: torch.nn.Module | None) -> str:
-    """What the names of a model's parameters begin with, where it is part of another or one of
-    several.
-    """
+    """Returns the prefix of a model's parameter names; empty unless part of another or repeated."""
     if model is not None:
         for name, parameter in unwrap(model).named_parameters():
             whole = modules.parameter_name(parameter) or ""

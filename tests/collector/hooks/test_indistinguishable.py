@@ -151,12 +151,12 @@ def test_whatever_is_hooked_looks_as_without_recording(
 ) -> None:
     assert len(names) > 110
     program = write_program(tmp_path, DESCRIPTION)
-    told = []
+    reported = []
     for recording in ((), (str(tmp_path / "run"), observer)):
         done = fork_program(program, json.dumps(names), *recording, environment=UNCOMPACTED)
         assert done.returncode == 0, done.stderr
-        told.append(json.loads(done.stdout))
-    (plain, again), both = told
+        reported.append(json.loads(done.stdout))
+    (plain, again), both = reported
     assert plain == again
     for recorded in both:  # and when it is over
         assert plain.keys() == recorded.keys()
@@ -244,10 +244,10 @@ SEEN_FROM_WITHIN = """
     thread.join()
     torch.manual_seed(0)
 
-    told = {}
+    reported = {}
     class Inner(torch.nn.Module):
         def forward(self, x):
-            told["walk"] = [f.name for f in traceback.extract_stack()]
+            reported["walk"] = [f.name for f in traceback.extract_stack()]
             warnings.warn("who", stacklevel=2)
             raise ValueError("inner")
 
@@ -263,23 +263,23 @@ SEEN_FROM_WITHIN = """
         try:
             shared.put(2, timeout=0.01)
         except queue.Full:
-            told["full"] = [f.name for f in traceback.extract_tb(sys.exc_info()[2])]
+            reported["full"] = [f.name for f in traceback.extract_tb(sys.exc_info()[2])]
         try:
             simple.get_nowait(), simple.get_nowait()
         except queue.Empty:
-            told["empty"] = [f.name for f in traceback.extract_tb(sys.exc_info()[2])]
+            reported["empty"] = [f.name for f in traceback.extract_tb(sys.exc_info()[2])]
         try:
             lock.release()
         except RuntimeError as error:
-            told["released"] = str(error), traceback.format_exc()
+            reported["released"] = str(error), traceback.format_exc()
         shared.get()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 model(torch.ones(1))
             except ValueError:
-                told["raised"] = traceback.format_exc()
-        told["warned"] = [(one.filename, one.lineno) for one in caught]
+                reported["raised"] = traceback.format_exc()
+        reported["warned"] = [(one.filename, one.lineno) for one in caught]
 
     for name, install in (("trace", sys.settrace), ("profile", sys.setprofile)):
         events = []
@@ -289,13 +289,13 @@ SEEN_FROM_WITHIN = """
         install(note)
         use()
         install(None)
-        told[name] = events
+        reported[name] = events
     profiler = cProfile.Profile()
     profiler.runcall(use)
-    told["profiled"] = sorted(
+    reported["profiled"] = sorted(
         (*place, calls) for place, (calls, *_) in pstats.Stats(profiler).stats.items()
     )
-    print(json.dumps(told))
+    print(json.dumps(reported))
 """
 
 
@@ -307,11 +307,11 @@ def test_no_frame_of_the_recorder_is_seen(observer: str, tmp_path: Path, native:
         for recording in ((), (str(tmp_path / "run"), observer))
     )
     assert (plain.returncode, plain.stderr) == (recorded.returncode, recorded.stderr) == (0, "")
-    expected, told = json.loads(plain.stdout), json.loads(recorded.stdout)
+    expected, reported = json.loads(plain.stdout), json.loads(recorded.stdout)
     # The portable engine sees operators by a dispatch mode of torch's, which is Python.
     traced = () if observer == "native" else ("trace", "profile", "profiled")
     for what in expected.keys() - traced:
-        assert told[what] == expected[what], what
+        assert reported[what] == expected[what], what
 
 
 MODULES = """

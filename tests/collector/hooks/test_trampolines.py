@@ -38,7 +38,7 @@ PROGRAM = """
     FUNCTIONS = [getattr(Own, name) for name in ("__init__", "raises", "generates", "waits")]
     SIMPLE, LOCK, RLOCK = queue.SimpleQueue, type(_thread.allocate_lock()), type(threading.RLock())
     METHODS = [vars(SIMPLE)[name] for name in ("put", "get", "get_nowait", "put_nowait")]
-    told = []
+    seen = []
 
     def make():
         return Own(1, 3, 4, c=5, d=6).all
@@ -109,26 +109,26 @@ PROGRAM = """
     library.prepare(failures.append, hooks.Changed)
 
     def begin(*args, **keywords):
-        told.append("begin")
+        seen.append("begin")
         return args
 
     def done(token, result):
-        told.append("done")
+        seen.append("done")
 
     def raised(token, error):
-        told.append(type(error).__name__)
+        seen.append(type(error).__name__)
 
     undo = [library.hook(one, hooks.Ends(begin, done, raised)) for one in (*FUNCTIONS, *METHODS)]
     programs = set()
     for kind in (LOCK, RLOCK):
         undo.append(library.lock(kind, hooks.LockEnds(
             programs, {}, lambda lock: not programs.add(id(lock)),
-            lambda lock: told.append("taken"), lambda lock: told.append("given"),
-            lambda lock: told.append("waits") or 1, lambda lock, token, got: told.append(got))))
+            lambda lock: seen.append("taken"), lambda lock: seen.append("given"),
+            lambda lock: seen.append("waits") or 1, lambda lock, token, got: seen.append(got))))
     library.concurrent(True)
     codes = [one.__code__ for one in FUNCTIONS]
     hooked = answers()
-    known = {word: told.count(word) for word in ("begin", "done", "ValueError", "taken", "given")}
+    known = {word: seen.count(word) for word in ("begin", "done", "ValueError", "taken", "given")}
     assert hooked == plain, [pair for pair in zip(plain, hooked) if pair[0] != pair[1]]
     undo.append(library.hook(through, hooks.Ends(begin)))
     assert deep() == depth
@@ -147,27 +147,27 @@ PROGRAM = """
         raise KeyError("ended")
     gone = _thread.allocate_lock()
     gone.acquire()
-    start = library.around(ends, lambda: told.append("in") or 1, lambda token: gone.release(),
+    start = library.around(ends, lambda: seen.append("in") or 1, lambda token: gone.release(),
                            thread=True)
     _thread.start_new_thread(start, ())
     gone.acquire()
     while not unraisable:
         pass
 
-    # Another interpreter has the same methods, and nobody to tell of them.
+    # Another interpreter has the same methods; its calls are not reported.
     try:
         import _interpreters as interpreters
     except ImportError:
         import _xxsubinterpreters as interpreters
-    other, count = interpreters.create(), len(told)
+    other, count = interpreters.create(), len(seen)
     interpreters.run_string(other, "import _thread; _thread.allocate_lock().acquire()")
     interpreters.destroy(other)
-    assert len(told) == count
+    assert len(seen) == count
 
     for one in undo:
         one()
-    told.clear()
-    assert answers() == plain and not told and deep() == depth
+    seen.clear()
+    assert answers() == plain and not seen and deep() == depth
     assert [one.__code__ for one in FUNCTIONS] == codes
     print(json.dumps([known, failed_below, unraisable]))
 """

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from lanescope.collector.importers import time_chunks
+from lanescope.collector.importers import nesting
 from lanescope.collector.importers.events import TraceEvent, decode_events, decode_one
 from lanescope.collector.importers.json_stream import Document, Member
 from lanescope.collector.importers.limits import ImportRejected
@@ -145,13 +145,13 @@ def test_depth_is_the_number_of_slices_around() -> None:
 def test_instants_of_a_lane_are_in_order_in_parts_of_any_length(
     most: int, crowd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_chunks, "CHUNK_ROWS", most)
+    monkeypatch.setattr(nesting, "CHUNK_ROWS", most)
     random = np.random.default_rng(6)
     rows = np.zeros(900, VALUE_ROW)
     rows["start"] = random.integers(0, 400, 900)
     rows["start"][random.permutation(900)[:crowd]] = 77
     which = np.sort(random.permutation(900)[:800]).astype(np.uint32)
-    found = list(time_chunks.batches_by_start(rows, which))
+    found = list(nesting.batches_by_start(rows, which))
     assert max(map(len, found)) <= max(4 * most, 40)
     ordered = np.concatenate(found)
     assert ordered.tolist() == which[np.argsort(rows["start"][which], kind="stable")].tolist()
@@ -161,7 +161,7 @@ def test_instants_of_a_lane_are_in_order_in_parts_of_any_length(
 def test_a_lane_is_the_same_in_stretches_of_any_length(
     most: int, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_chunks, "CHUNK_ROWS", most)
+    monkeypatch.setattr(nesting, "CHUNK_ROWS", most)
     random = np.random.default_rng(5)
     lane = new_slices(900)
     lane["start"] = random.integers(0, 400, 900)
@@ -171,7 +171,7 @@ def test_a_lane_is_the_same_in_stretches_of_any_length(
     order = nesting_order(lane["start"][which], lane["duration"][which])
     mine = lane[which[order]]
     depth, own = nested(mine["start"], mine["duration"])
-    found = list(time_chunks.time_chunks_of(lane, which, Path("trace")))
+    found = list(nesting.time_chunks_of(lane, which, Path("trace")))
     assert len(found) >= min(800 // most, 20)
     for one in found:
         assert (np.diff(lane["start"][one.where]) >= 0).all()
@@ -184,14 +184,14 @@ def test_a_lane_is_the_same_in_stretches_of_any_length(
 def test_more_slices_at_one_instant_than_a_program_has_are_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(time_chunks, "CHUNK_ROWS", 20)
-    monkeypatch.setattr(time_chunks, "_MAX_OPEN", 30)
+    monkeypatch.setattr(nesting, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(nesting, "_MAX_OPEN", 30)
     every = np.arange(100, dtype=np.uint32)
     together, unfinished = new_slices(100), new_slices(100)
     unfinished["start"], unfinished["duration"] = every, UNFINISHED
     for lane in (together, unfinished):
         with pytest.raises(ImportRejected, match="slices at one instant of a thread"):
-            list(time_chunks.time_chunks_of(lane, every, Path("trace")))
+            list(nesting.time_chunks_of(lane, every, Path("trace")))
 
 
 @pytest.mark.parametrize("size", [1, 3, 17, 200, 5000])

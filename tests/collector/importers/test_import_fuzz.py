@@ -17,9 +17,9 @@ from lanescope.collector.importers import (
     decompress,
     flight_recorder,
     json_stream,
+    kineto,
     other_events,
     spill,
-    steps,
     to_tables,
 )
 from lanescope.collector.importers.limits import ImportRejected
@@ -254,7 +254,7 @@ def test_files_beyond_a_limit_are_rejected_or_counted(
     for name, module in (
         ("MAX_NAMED_THREADS", other_events),
         ("MAX_METADATA_VALUES", json_stream),
-        ("MAX_STEPS", steps),
+        ("MAX_STEPS", kineto),
         ("MAX_LAUNCHES", to_tables),
         ("MAX_PHASES", to_tables),
         ("MAX_COLLECTIVES", complete_events),

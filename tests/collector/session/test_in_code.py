@@ -34,7 +34,7 @@ def test_settings_as_the_command_line_has_them(
     assert Options.of(**given) == Options(**fields)
 
 
-def test_what_is_no_setting() -> None:
+def test_unknown_settings_are_refused() -> None:
     with pytest.raises(TypeError, match="no setting 'levels'; expected level, engine, "):
         Options.of(levels="all")
     with pytest.raises(ValueError, match="level is 'all'; it must be one of timing, access"):

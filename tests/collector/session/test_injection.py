@@ -126,7 +126,7 @@ def test_the_sites_own_customisation_still_runs(tmp_path: Path) -> None:
     assert done.stdout == f"True {site / 'sitecustomize.py'}\n"
 
 
-def test_a_current_folder_that_was_removed_is_no_error(tmp_path: Path) -> None:
+def test_a_removed_current_folder_does_no_harm(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     program = write_program(tmp_path, "print('torch itself computes nothing there')")
@@ -182,7 +182,7 @@ def test_a_module_in_a_folder_that_was_removed_runs_as_without_a_recorder(tmp_pa
 
 @pytest.mark.parametrize("flag", ["-B", pytest.param("-O", marks=pytest.mark.slow)])
 def test_nothing_is_hooked_without_a_recording(tmp_path: Path, flag: str) -> None:
-    """The program's interpreter has no trace of the recorder. -O compiles all of torch anew."""
+    """The program's interpreter has no trace of the recorder. -O compiles all of torch again."""
     program = write_program(
         tmp_path,
         """

@@ -50,7 +50,7 @@ def test_a_torch_that_is_too_old_is_not_recorded_and_says_so(tmp_path: Path) -> 
         ("2.13.0", "3.99.0", ("Python 3.99.0 is newer than 3.14",)),
     ],
 )
-def test_what_is_newer_than_tested_is_a_line_in_the_coverage(
+def test_the_coverage_names_versions_newer_than_the_tested_ones(
     monkeypatch: pytest.MonkeyPatch, torch: str, python: str, said: tuple[str, ...]
 ) -> None:
     module = type(sys)("torch")

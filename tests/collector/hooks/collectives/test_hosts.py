@@ -71,7 +71,7 @@ def why_no_namespaces() -> str:
 
 
 def drifting_clock(folder: Path) -> Path:
-    """A library that makes the monotonic clock of whoever preloads it gain on the system's."""
+    """Builds a library; preloaded, it makes a process's monotonic clock gain on the system's."""
     source = ROOT / "tests" / "fixtures" / "drifting_clock.c"
     flags = ("-x", "c", "-O1", "-shared", "-fPIC", "-ldl")
     return compiled(source, folder / "drifting_clock.so", *flags)
@@ -152,5 +152,5 @@ def test_hosts_whose_clocks_are_off_and_drift(tmp_path: Path, writer: str) -> No
         assert first_end + run.clock_uncertainty_ns > max(c["start_ns"] for c in calls)
 
     info = run_program([str(BIN / "lanescope"), "info", str(path), "--json"])
-    told = json.loads(info.stdout)["clock"]
-    assert told == {"calibrated": True, "uncertainty_ns": run.clock_uncertainty_ns}
+    reported = json.loads(info.stdout)["clock"]
+    assert reported == {"calibrated": True, "uncertainty_ns": run.clock_uncertainty_ns}

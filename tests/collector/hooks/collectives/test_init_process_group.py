@@ -1,4 +1,4 @@
-"""A rank that never joins the others, and those that wait for it: told without any collective."""
+"""A rank that never joins the others, and those that wait for it, without any collective."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_a_rank_starts_in_turn_is_not_taken_for_it(
     assert (rank.folder is not None, helper.folder) == (True, None)
 
 
-def test_a_launcher_is_no_rank(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_does_not_count_as_a_rank(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = start(0)
     monkeypatch.delenv("LOCAL_RANK")
     init_process_group.install(launcher, Stacks(launcher.intern, 15))()

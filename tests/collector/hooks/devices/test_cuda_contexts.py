@@ -33,9 +33,9 @@ class Node:
         self.now = START_NS
 
     def begun(self, rank: int, visible: str = "", count: int = 8, local: bool = True) -> None:
-        told = f", visible {visible}" if visible else ""
+        reported = f", visible {visible}" if visible else ""
         own = f", local rank {rank}" if local else ""
-        self.mark(rank, f"cuda: begun on cuda:0 at /train.py:1 of {count} devices{told}{own}")
+        self.mark(rank, f"cuda: begun on cuda:0 at /train.py:1 of {count} devices{reported}{own}")
 
     def mark(self, rank: int, text: str, thread: str | None = None) -> None:
         self.now += 100

@@ -338,7 +338,7 @@ def test_kernels_of_real_traces_begin_after_the_call_that_launched_them(
 
 
 @needs_traces
-def test_launches_of_real_traces_lie_within_the_operator_that_kineto_links() -> None:
+def test_launches_of_real_traces_are_within_the_operator_that_kineto_links() -> None:
     """The tie by instant and thread is the one that Kineto makes by number."""
     events = trace("kineto_ns_resolution_rank-0")
     linked = {

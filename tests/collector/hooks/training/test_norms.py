@@ -18,7 +18,7 @@ from tests.support.recording import OBSERVERS, record_program
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 COMPLEX = (torch.complex64, torch.complex128)
 LENGTHS = (0, 1, 31, 32, 33, 1000, 65_535, 65_536, 65_537, 600_000)
-# What an optimizer may hold; the norm of each gradient is printed as float64 tells it.
+# What an optimizer may hold; the norm of each gradient is printed in float64.
 PROGRAM = """
     import json, threading, torch
     torch.manual_seed(0)
@@ -42,7 +42,7 @@ PROGRAM = """
     class Nothing(torch.optim.Optimizer):
         def step(self):
             pass
-    told = []
+    reported = []
     def train(names):
         optimizer = Nothing([parameters[name] for name in names], {})
         for step in range(3):
@@ -54,13 +54,13 @@ PROGRAM = """
                     wide = found.to(torch.complex128 if found.is_complex() else torch.float64)
                     found = torch.linalg.vector_norm(wide).item()
                 norms.append(found)
-            told.append(norms)
+            reported.append(norms)
             optimizer.step()
     train(list(sizes))
     thread = threading.Thread(target=train, args=(["long", "small", "none"],))
     thread.start()
     thread.join()
-    print(json.dumps(told))
+    print(json.dumps(reported))
 """
 
 LAST = 1000  # more kernels than there are: the widest
@@ -242,7 +242,7 @@ def test_gradients_are_recorded_as_the_program_had_them(
     steps = [[norm for _, norm in sorted(found[step])] for step in sorted(found)]
     truth = json.loads(recorded.stdout)
     assert [len(step) for step in steps] == [len(step) for step in truth]
-    for norm, told in zip(chain(*steps), chain(*truth), strict=True):
-        known = told is not None
-        assert norm == (pytest.approx(told, rel=1e-5, abs=0, nan_ok=True) if known else None)
+    for norm, reported in zip(chain(*steps), chain(*truth), strict=True):
+        known = reported is not None
+        assert norm == (pytest.approx(reported, rel=1e-5, abs=0, nan_ok=True) if known else None)
     assert all(math.isfinite(step[3]) and step[3] > 1e30 for step in truth[:3])  # beyond float32

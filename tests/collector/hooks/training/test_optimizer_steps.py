@@ -16,9 +16,9 @@ PROGRAM = """
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
     x = torch.randn(8, 4)
-    told = []
+    reported = []
     def note(parameters):
-        told.append({n: p.grad.norm().item() for n, p in model.named_parameters()
+        reported.append({n: p.grad.norm().item() for n, p in model.named_parameters()
                      if any(p is one for one in parameters)})
     def loss():
         return (model(x) - 1).square().mean()
@@ -52,7 +52,7 @@ PROGRAM = """
             else:
                 optimizer.step(closure=closure)
             optimizer.zero_grad()
-    print(json.dumps(told))
+    print(json.dumps(reported))
 """
 
 
@@ -65,24 +65,24 @@ def recorded(tmp_path: Path, name: str, *options: str) -> tuple[Recorded, list[A
 
 @pytest.mark.parametrize("name", ["lbfgs", "adam"])
 def test_gradients_that_a_closure_computes(tmp_path: Path, name: str) -> None:
-    run, told = recorded(tmp_path, name, "--level", "timing")
+    run, reported = recorded(tmp_path, name, "--level", "timing")
     rows = run.rows("gradient")
     assert [(row["step"], row["parameter"]) for row in rows] == [
-        (step, parameter) for step, norms in enumerate(told) for parameter in norms
+        (step, parameter) for step, norms in enumerate(reported) for parameter in norms
     ]
     assert len(rows) == 16
     for row in rows:
-        assert row["norm"] == pytest.approx(told[row["step"]][row["parameter"]], rel=1e-5), row
+        assert row["norm"] == pytest.approx(reported[row["step"]][row["parameter"]], rel=1e-5), row
     changed = [row for row in run.rows("parameter") if row["step"] < 4]
     assert changed
     assert all(row["update_ratio"] > 0 for row in changed)
 
 
 def test_steps_within_backward_are_of_the_step_of_that_backward(tmp_path: Path) -> None:
-    run, told = recorded(tmp_path, "in_backward", "--level", "timing")
+    run, reported = recorded(tmp_path, "in_backward", "--level", "timing")
     rows = run.rows("gradient")
-    assert len(rows) == len(told) == 16
-    for row, (place, norms) in zip(rows, enumerate(told), strict=True):
+    assert len(rows) == len(reported) == 16
+    for row, (place, norms) in zip(rows, enumerate(reported), strict=True):
         assert row["step"] == place // 4
         assert {row["parameter"]: pytest.approx(row["norm"], rel=1e-5)} == norms
     backwards = [row for row in run.rows("phase") if row["kind"] == "backward"]

@@ -1,4 +1,4 @@
-"""Hashes of gradients and parameters: what tells whether data-parallel ranks agree."""
+"""Hashes of gradients and parameters, which show whether data-parallel ranks agree."""
 
 from __future__ import annotations
 

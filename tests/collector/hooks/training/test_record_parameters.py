@@ -1,4 +1,4 @@
-"""Samples of parameters, activations and clipping: what is recorded is what the program had."""
+"""Samples of parameters, activations and clipping have the program's own numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROGRAM = """
               {"params": model.head.parameters(), "weight_decay": 0.25}]
     optimizer = torch.optim.SGD(groups, lr=0.5, momentum=0.9, foreach=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    told = []
+    reported = []
     for step in range(6):
         if step == 2:
             model.base.requires_grad_(True)
@@ -45,7 +45,7 @@ PROGRAM = """
         grads = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
         scaler.step(optimizer)
         scaler.update()
-        told.append({"total": total.item(), "out": out.norm().item(), "parameters": {name: {
+        reported.append({"total": total.item(), "out": out.norm().item(), "parameters": {name: {
             "grad_norm": grads[name].norm().item() if name in grads else None,
             "grad_max": grads[name].abs().max().item() if name in grads else None,
             "grad_zeros": (grads[name] == 0).double().mean().item() if name in grads else None,
@@ -54,7 +54,7 @@ PROGRAM = """
         } for name, p in named.items()}})
         for p in model.parameters():
             p.grad = None
-    print(json.dumps(told))
+    print(json.dumps(reported))
 """
 
 RANKS = """
@@ -97,8 +97,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return found
 
 
-def told(recorded: Recorded) -> list[dict[str, Any]]:
-    """What the program said of the iterations whose step was not skipped."""
+def reported(recorded: Recorded) -> list[dict[str, Any]]:
+    """Returns what the program printed for iterations whose step was not skipped."""
     found: list[dict[str, Any]] = json.loads(recorded.stdout)
     return [one for number, one in enumerate(found) if number != 3]
 
@@ -109,7 +109,7 @@ def rows(recorded: Recorded, **which: Any) -> list[dict[str, Any]]:
 
 
 def test_numbers_are_those_of_the_program(recorded: Recorded) -> None:
-    truth = told(recorded)
+    truth = reported(recorded)
     for row in rows(recorded, optimizer=0, skipped=False):
         expected = truth[row["step"]]["parameters"][row["parameter"]]
         assert row["norm"] == pytest.approx(expected["norm"], rel=1e-6)
@@ -124,7 +124,7 @@ def test_numbers_are_those_of_the_program(recorded: Recorded) -> None:
             assert row["update_ratio"] == pytest.approx(expected["change"], rel=rough)
 
 
-def test_when_and_of_whom(recorded: Recorded) -> None:
+def test_steps_names_and_settings(recorded: Recorded) -> None:
     held = rows(recorded, optimizer=0, skipped=False)
     assert [(r["step"], r["parameter"]) for r in held] == [
         (step, name)
@@ -151,7 +151,7 @@ def test_parameters_of_no_optimizer(recorded: Recorded) -> None:
         (3, "base.bias", True),
         (3, "forgotten.weight", True),
     ]
-    truth = told(recorded)[1]["parameters"]["forgotten.weight"]
+    truth = reported(recorded)[1]["parameters"]["forgotten.weight"]
     assert found[3]["norm"] == pytest.approx(truth["norm"])
     assert found[3]["grad_norm"] == pytest.approx(truth["grad_norm"])
 
@@ -177,7 +177,7 @@ def test_activations(recorded: Recorded) -> None:
     names = ["base", "wide", "head", "forgotten", "Model"]
     assert [(r["step"], r["module"]) for r in found] == [(s, n) for s in (0, 2, 4) for n in names]
     assert all(r["training"] and r["device"] == "cpu" for r in found)
-    assert found[4]["norm"] == pytest.approx(told(recorded)[0]["out"], rel=1e-6)
+    assert found[4]["norm"] == pytest.approx(reported(recorded)[0]["out"], rel=1e-6)
     assert found[1]["numel"] == 600
 
 
