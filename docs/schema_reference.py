@@ -94,12 +94,12 @@ def _explained(kind: Kind) -> str:
 
 
 def updated(page: str) -> str:
-    """The page on the format with its tables made anew."""
+    """The page on the format with current tables."""
     return _between(page, BEGIN, reference())
 
 
 def updated_checks(page: str) -> str:
-    """The page on checks with its table of kinds made anew."""
+    """The page on checks with its current table of kinds."""
     return _between(page, BEGIN_KINDS, findings_table())
 
 

@@ -233,7 +233,7 @@ def keep_report(run: str) -> None:
 
 
 def record_stuck() -> None:
-    """A job of two ranks one of which never comes; it ends in the error that is looked at."""
+    """A job of two ranks, where one never comes; it ends in the error that the picture shows."""
     program = ["tests/webapp/plugins/hangs/programs.py", "missing_rank"]
     launcher = ["torchrun", "--standalone", "--nproc-per-node", "2", *program]
     subprocess.run(["lanescope", "record", "-o", STUCK, "--hang-timeout", "1", "--", *launcher])

@@ -1,6 +1,6 @@
 """What the documentation site adds to the pages of this folder: a hook of MkDocs, see mkdocs.yml.
 
-The README is its home; the pages for contributors lie elsewhere in the repository. Links to files
+The README is its home; the pages for contributors are elsewhere in the repository. Links to files
 that are no pages, such as sources, become plain text.
 """
 
@@ -31,7 +31,7 @@ _SOURCE = re.compile(r'((?:src|srcset)=")([^"]+)(")')
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that lie outside of this folder."""
+    """Adds the pages from outside of this folder."""
     for page, source in ELSEWHERE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text))

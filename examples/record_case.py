@@ -1,4 +1,4 @@
-"""Records one of the small programs in examples/cases, each of which has one fault.
+"""Records one of the small programs in examples/cases, each with one fault.
 
     python examples/record_case.py hang [OUTPUT]        (into runs/case-hang by default)
 
@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent / "cases"
 
 @dataclass(frozen=True)
 class Case:
-    """How a program is recorded, and what is found in it."""
+    """How a program is recorded, and which finding it leads to."""
 
     kind: str  # of its finding
     ranks: int = 1
@@ -59,7 +59,7 @@ def record(name: str, output: Path) -> None:
     for path, arguments in runs:
         shutil.rmtree(path, ignore_errors=True)
         recorder = ["lanescope", "record", "-o", str(path), *case.options]
-        # A case may well end in an error: that is what is looked at.
+        # A case may well end in an error: that is its point.
         subprocess.run([*recorder, "--", *case.command(name, arguments)], check=False)
 
 

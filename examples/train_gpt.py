@@ -143,7 +143,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 class SideThread:
     """A named thread that handles (step, snapshot) one after another until it is closed.
 
-    The snapshot is a copy of the weights that nobody writes any more, so the thread shares no
+    The snapshot is a copy of the weights that is never written again, so the thread shares no
     tensor with training: its pace cannot change the result. An error it meets is raised again by
     `close`, not lost.
     """

@@ -1,4 +1,4 @@
-"""One access of a thread to a tensor, as findings tell it."""
+"""One access of a thread to a tensor, as findings describe it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MemoryAccess:
     write: bool
     step: int
     stack: tuple[str, ...]  # "file:line function", innermost first; empty: not captured
-    stream: str = ""  # of the device, where it is told by streams
+    stream: str = ""  # of the device, where streams identify it
 
     @property
     def where(self) -> str | None:
@@ -85,9 +85,9 @@ class CallSites:
         window: tuple[int, int] | None = None,
     ) -> tuple[Int64Array, Int64Array]:
         """Site's number and training step of each access of a thread, by its operator's start
-        and depth; `window`: in which all of them lie.
+        and depth; `window`: that holds all of them.
 
-        An operator of which no stack was captured takes that of its like (same operator, module
+        An operator without a captured stack takes that of its like (same operator, module
         and phase on the same thread) where all captured ones were at one place.
         """
         columns = ["start_ns", "depth", "name", "module", "phase", "stack", "step"]

@@ -88,15 +88,15 @@ class Report:
 
     @property
     def unexplained(self) -> tuple[Check, ...]:
-        """Checks that failed, and no finding that is an error tells of it."""
-        told = {finding.kind for finding in self.findings if finding.severity == "error"}
+        """Checks that failed without a finding that is an error and explains it."""
+        explained = {finding.kind for finding in self.findings if finding.severity == "error"}
         return tuple(
-            one for one in self.checks if not one.passed and metric(one.name).kind not in told
+            one for one in self.checks if not one.passed and metric(one.name).kind not in explained
         )
 
     @property
     def errors(self) -> int:
-        """Findings that are errors, failed checks of which none of them tells, and faults."""
+        """Findings that are errors, failed checks that none of them explains, and faults."""
         severe = sum(one.severity == "error" for one in self.findings)
         return severe + len(self.unexplained) + len(self.faults)
 
@@ -139,8 +139,9 @@ def check(
     """Measures what can be measured of the run and holds it against the limits of `settings`.
 
     With a baseline, a divergence from it (mode tolerance, `noise` as in `compare`) is a finding.
-    Findings that are meant to be (`Settings.allowed`) are told as information, with the reason in
-    their evidence. Others that tell of a metric are as severe as its check: errors where it failed.
+    Findings that are meant to be (`Settings.allowed`) are reported as information, with the reason
+    in their evidence. Others that explain a metric are as severe as its check: errors where it
+    failed.
     """
     measured, unmeasured = _measured(run)
     checks = tuple(

@@ -1,7 +1,7 @@
 """The collective calls of all ranks side by side: who is in a group, which calls belong together.
 
 The same call has the same sequence number in its group on every rank. Sends and receives count on
-their own, per peer, and are told apart by `POINT_TO_POINT`.
+their own, per peer, and are listed in `POINT_TO_POINT`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def calls(run: Run) -> pd.DataFrame:
 
     Added are `returned_ns` (end of the call, -1: it never returned), `done_ns` (completion, -1: not
     seen) and `position`, the row's place in the rank's own table. Times are int64 ns from the start
-    of the run; peer, root and stack are -1 where there is none, runnable_ns 0 where it is not
+    of the run; peer, root and stack are -1 without one, runnable_ns 0 where it is not
     known. Callers must not change it.
     """
     events = run.events("collective", columns=list(COLUMNS))
@@ -119,10 +119,10 @@ def members(run: Run) -> Mapping[str, tuple[int, ...]]:
 
 @lru_cache(maxsize=4)
 def ambiguous(run: Run) -> frozenset[str]:
-    """Names of process groups that stand for several.
+    """Names of process groups that several groups share.
 
-    torch numbers them anew where a program leaves its groups and makes others. What calls of such
-    a name belong together is not known, so they are not held against each other.
+    torch numbers them from 0 again where a program leaves its groups and makes others. What calls
+    of such a name belong together is not known, so they are not held against each other.
     """
     found = set()
     for group, (sizes, ranks) in _seen(run).items():
@@ -158,9 +158,9 @@ class Exchange:
 
 
 def exchanges(run: Run) -> Iterator[Exchange]:
-    """Every exchange of two recorded ranks of which it is known what meets what.
+    """Every exchange of two recorded ranks whose sends and receives can be paired.
 
-    It is not of a receiver that takes from whoever sends first.
+    Those of a receiver that takes from any sender cannot.
     """
     for group, rows in point_to_point_calls(run).groupby("group", sort=True):
         ranks = members(run)[str(group)]

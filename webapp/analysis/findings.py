@@ -27,7 +27,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
 
 MAX_FINDINGS = 100
-"""Findings of one analysis that are kept, the most severe first; more tell nothing new."""
+"""Findings of one analysis that are kept, the most severe first; more add nothing new."""
 
 MAX_REASON = 200
 """Characters of an exception's message that a report quotes."""
@@ -74,7 +74,7 @@ class AnalysisResult:
     question: str
     findings: tuple[Finding, ...] = ()
     omitted: int = 0  # findings beyond MAX_FINDINGS
-    unanswered: str = ""  # why the run cannot tell; empty: it can
+    unanswered: str = ""  # why the run cannot be asked; empty: it can
     failed: str = ""  # the fault of LaneScope that kept it from an answer; empty: there was none
 
     @property
@@ -147,8 +147,8 @@ def _named(finding: Finding) -> dict[str, set[str]]:
         tensors.update([value] if isinstance(value, str) else value)
     sides = [evidence[side] for side in _SIDES if evidence.get(side)]
     places = {finding.where, *(side.get("where") for side in sides)}
-    told = evidence.get("op")  # of a collective: what each rank called
-    ops = [*(told.values() if isinstance(told, Mapping) else [told])]
+    called = evidence.get("op")  # of a collective: what each rank called
+    ops = [*(called.values() if isinstance(called, Mapping) else [called])]
     ops += [side.get("op") for side in sides]
     return {
         "tensor": tensors,

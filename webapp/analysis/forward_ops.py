@@ -30,7 +30,7 @@ class Operator:
     copies: str = ""  # dtypes of a copy inside of it: of the result, then of the source
     reads: set[int] = field(default_factory=set)  # storages
     writes: set[int] = field(default_factory=set)
-    born: set[int] = field(default_factory=set)  # storages that it made: nobody's before
+    born: set[int] = field(default_factory=set)  # storages that it made
 
 
 def forward_rows(run: Run, rank: int, nodes: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Where a run ends: which calls are still being waited for, by whom, and who did not come?
 
 A call of a group is incomplete when a member of the group never made it. That rests on sequence
-numbers alone, so it holds for ranks that were killed as well; what is known of a rank's end decides
+numbers alone, so it holds for ranks that were killed as well; knowledge of a rank's end decides
 later (`hangs`) what to call it. The last call of a group, and the last send and receive of a pair,
 may have been made by all and still not have ended.
 """
@@ -218,7 +218,8 @@ def _complete(run: Run, row: Any, quiet: bool) -> bool:
     """Seen to complete; or its thread went on where completions of its kind cannot be seen.
 
     A call that fails looks like one that completes. Where a member is missing and the thread did
-    nothing more, it failed: nobody leaves a synchronising call alone, or receives from no one.
+    nothing more, it failed: no rank leaves a synchronising call alone, or receives without a
+    sender.
     """
     if row.returned_ns < 0:
         return False
@@ -238,7 +239,7 @@ def _completions_are_seen(run: Run, rank: int, group: str, name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _went_on(run: Run, rank: int, thread: str, instant_ns: int) -> bool:
-    """Whether a thread began anything after an instant; that it failed then is no beginning."""
+    """True if a thread started an event after an instant; a recorded failure does not count."""
     for table in ("collective", "op", "phase"):
         after = (instant_ns, run.duration_ns + 1)
         rows = run.events(table, rank, thread, ["start_ns", "name"], window=after)
@@ -250,7 +251,7 @@ def _went_on(run: Run, rank: int, thread: str, instant_ns: int) -> bool:
 
 
 def cycle(found: Sequence[IncompleteCollective]) -> tuple[IncompleteCollective, ...]:
-    """Calls whose ranks wait for each other in a circle, empty where there is none."""
+    """Calls whose ranks wait for each other in a circle, empty without any."""
     holds = {e.rank: wait for wait in found for e in wait.waiting if e.blocked}
     for start in found:
         path: list[IncompleteCollective] = []

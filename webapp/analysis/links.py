@@ -63,7 +63,7 @@ def step_link(run: Run, rank: int, step: int) -> str:
 def backward_link(run: Run, rank: int, layer: str, step: int) -> str:
     """Address of a layer's backward at a step: of the nodes that its forward operators made.
 
-    Of the whole step, where the run does not tell which they are.
+    Of the whole step, where the run does not hold which they are.
     """
     bounds = step_bounds(run, rank, step)
     if bounds is None:

@@ -84,7 +84,7 @@ def _left_by(
         made = [row for row in tensors[one] if not row["position"].startswith("read")]
         if len(made) == 1:
             return dict.fromkeys(written, made[0])
-        # One for many tensors, each of which is written by an operator of its own.
+        # One for many tensors, each written by an operator of its own.
         outer = _by_storage(_accesses(run, rank, (place[0], *one)), tensors[one])
         return {storage: row for storage, row in outer.items() if storage in written}
     return {}
@@ -101,9 +101,9 @@ def _around(run: Run, rank: int, place: Place) -> list[tuple[int, int]]:
 def _by_storage(
     accesses: list[dict[str, Any]], tensors: list[dict[str, Any]]
 ) -> dict[int, dict[str, Any]]:
-    """What an operator left in each storage: both tables tell its tensors in one order.
+    """What an operator left in each storage: both tables list its tensors in one order.
 
-    Nothing where they tell of different numbers of tensors: then that is not known.
+    Nothing where they list different numbers of tensors: then it is not known.
     """
     written = [row["storage"] for row in accesses if row["write"]]
     made = [row for row in tensors if not row["position"].startswith("read")]

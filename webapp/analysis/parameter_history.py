@@ -102,7 +102,7 @@ def _calls(frame: pd.DataFrame) -> pd.Series:
 
 
 def sharded_names(run: Run) -> set[str]:
-    """Parameters of which a rank has a part only."""
+    """Parameters that are sharded: a rank has only a part."""
     return {name for _, name in _sharded(run)}
 
 
@@ -123,8 +123,8 @@ def _joined(
     """Shards of all ranks as one row; `squares` add up as squares, `every` holds if of all.
 
     `squares`: a column, and the one that says where it has no value; one that is NaN makes the
-    whole NaN, as it does in the gradient of which the shards are parts. `means`: columns of what
-    all elements of a shard have together.
+    whole NaN, as it does in the whole gradient. `means`: columns that hold
+    a mean over the elements of a shard.
     """
     keys = ["optimizer", "call", "parameter"]
     groups = frame.groupby(keys, sort=False)

@@ -33,8 +33,9 @@ class Kind:
 class Question:
     """A question that is asked of every run.
 
-    `find` is a function from a run to its findings; it raises NotApplicable where the run cannot
-    tell. With `baseline` it is asked of runs that have one and gets (baseline, run, noise or None).
+    `find` is a function from a run to its findings; it raises NotApplicable where the run does not
+    hold what it needs. With `baseline` it is asked of runs that have one, and gets (baseline, run,
+    noise or None).
     """
 
     text: str
@@ -87,7 +88,7 @@ class Page:
     """A page beside the timeline, at /<name>.
 
     `layout` is a function from a ui.context.Context to a component, `register` adds callbacks to
-    (app, context). `icon-<name>.svg` lies in the plugin's folder.
+    (app, context). `icon-<name>.svg` is in the plugin's folder.
     """
 
     name: str

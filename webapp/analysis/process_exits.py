@@ -1,8 +1,9 @@
 """How did the process of each rank end: by itself, by a fault of its own, or by others?
 
-Two ends leave no word of their own: SIGKILL and `os._exit`. They are told from the end of the whole
-job by what the others noted: a connection that was lost, or the SIGTERM by which a launcher ends
-the ranks that are left, noted after the last sign of life of the one that noted nothing.
+Two ends leave no word of their own: SIGKILL and `os._exit`. They are distinguished by the end of
+the whole job by what the others noted: a connection that was lost, or the SIGTERM by which a
+launcher ends the ranks that are left, noted after the last sign of life of the one that noted
+nothing.
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ def gave_up(process: schema.Process) -> bool:
 
 
 def left_by_a_stop(run: Run, rank: int) -> bool:
-    """Whether a rank lost its connections because another one had been told to end.
+    """Whether a rank lost its connections because another one had been asked to end.
 
-    A launcher tells them one after the other, and who is still in a call notices the end of a peer
+    A launcher asks them one after the other, and who is still in a call notices the end of a peer
     before its own turn comes.
     """
     process = own_processes(run).get(rank)

@@ -122,7 +122,7 @@ def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> RankState:
 
 
 def _how_it_ended(run: Run, rank: int, ending: Ending, since: int, ends: Mapping[int, int]) -> str:
-    """In words. That nothing was recorded is no death: a rank may have waited for long when it
+    """In words. Missing events do not prove a death: a rank may have waited for long when it
     died, and when that was is known from its watchdog only."""
     end, over = ends[rank], max(ends.values())
     if not ending.words:
@@ -194,7 +194,7 @@ def _latest(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def _dump(run: Run, rank: int, since_ns: int) -> dict[str, Any] | None:
-    """The row of the rank's last dump that tells most: its main thread's, which drives it.
+    """The most useful row of the rank's last dump: its main thread's, which drives it.
 
     None where the rank went on afterwards: it says nothing of how it stood at the end.
     """
@@ -249,7 +249,7 @@ def _end_ns(run: Run, rank: int) -> int:
 
 
 def _worked_until_ns(run: Run, rank: int, main: str | None) -> int:
-    """Last event of the threads that drive the rank; a timer's thread is no progress.
+    """Last event of the threads that drive the rank; a timer's thread does not count as progress.
 
     Of a rank without events its start.
     """

@@ -1,8 +1,8 @@
 """What of one run belongs to what of another: threads, and operators of a thread.
 
-Operators are aligned as sequences of integers that stand for their signatures: equal ends first,
-then what is unique on both sides (patience), then the shortest edit script (Myers) where that is
-short, else the k-th of each kind with the k-th. Each of these is bounded by n log n.
+Operators are aligned as sequences of integers that encode their signatures: equal ends first,
+then codes that are unique on both sides (patience), then the shortest edit script (Myers) where
+that is short, else the k-th of each kind with the k-th. Each of these is bounded by n log n.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def thread_pairs(base: Run, run: Run) -> list[Pair]:
 
 
 def pools(run: Run) -> set[tuple[int, str, str]]:
-    """(rank, kind, name) of threads that the program did not make and of which there are several
+    """(rank, kind, name) of threads that the program did not make, where several have that name
     of one name: which of them takes a piece of work is chance, so none is compared with another.
     """
     count = Counter((t.rank, t.kind, t.name) for t in run.threads if t.kind == "native")
@@ -68,7 +68,7 @@ def align(
 ) -> tuple[Int64Array, Int64Array]:
     """Positions in `base` and in `run` that belong together, ascending on both sides.
 
-    The contents, 0 where there is none, say which of several equal signatures is meant: where the
+    The contents, 0 without any, say which of several equal signatures is meant: where the
     sequences are not equal anyway, a content that is unique on both sides ties them together.
     """
     if np.array_equal(base, run):
@@ -122,7 +122,7 @@ def _between(corners: list[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
 
 
 def _anchors(base: Codes, run: Codes) -> list[tuple[int, int]]:
-    """Most pairs, in order on both sides, of codes that each side has once; 0 is no code."""
+    """Most pairs, in order on both sides, of codes that each side has once; 0 is not a code."""
     sides = []
     for codes in (base, run):
         values, places, counts = np.unique(codes, return_index=True, return_counts=True)
@@ -217,7 +217,7 @@ def _numbered(codes: Codes) -> Codes:
 
 
 def mixed(codes: Codes, more: NDArray[np.integer]) -> Codes:
-    """Two columns as one of 64 bits, by a mixer that tells all of them apart but by chance."""
+    """Two columns as one of 64 bits, by a mixer that keeps them distinct except by chance."""
     value = codes * np.uint64(0xD6E8FEB86659FD93) + more.astype(np.uint64)
     value = value * np.uint64(0x2545F4914F6CDD1D) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

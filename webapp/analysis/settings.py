@@ -1,4 +1,4 @@
-"""Settings of whoever looks at runs: limits, and findings that are meant to be.
+"""Settings of the reader: limits, and findings that are meant to be.
 
 Read from `--settings FILE`, or else from the first there is of `RUN/lanescope.toml`, and, in the
 current folder, `lanescope.toml` and `[tool.lanescope]` of `pyproject.toml`.
@@ -68,7 +68,7 @@ class Settings:
 def load_settings(run: Path, given: Path | None = None, folder: Path | None = None) -> Settings:
     """The settings for the run at `run`; `folder` is the current one unless it is given.
 
-    RunError for a file that cannot be read, and for what is no setting.
+    RunError for a file that cannot be read, and for unknown settings.
     """
     if given is not None:
         return _read(given, _table(given))

@@ -14,7 +14,7 @@ from typing import Any
 from lanescope.webapp.runs.run import Run
 
 _FRAME = re.compile(r"(.*?:\d+)(?: (.*))?", re.DOTALL)
-"""A file's path may have blanks in it, and so may what is said of a function."""
+"""A file's path may have blanks in it, and so may the name of a function."""
 
 _RECORDER = re.compile(r"/collector/(sources|engines|hooks(/[a-z_]+)?)/[a-z_]+[.]py$")
 """Files of the recorder in recorded stacks, those of its earlier layout too."""
@@ -91,5 +91,5 @@ def line(stack: Sequence[str]) -> str:
 
 
 def place(stack: Sequence[str]) -> str | None:
-    """The same as findings tell it, "file.py:12"; None without a stack."""
+    """The same as findings write it, "file.py:12"; None without a stack."""
     return line(stack).rpartition("/")[2] or None

@@ -25,7 +25,7 @@ MAX_ROWS = 2_000_000
 
 
 def pieces_of(run: Run, name: str, ranks: Sequence[int] | None = None) -> Iterator[pa.Table]:
-    """A table in pieces of one schema; events rank by rank. RunError where there is none."""
+    """A table in pieces of one schema; events rank by rank. Raises RunError for an unknown one."""
     chosen = run.ranks if ranks is None else ranks
     if name in schema.TABLES:
         for rank in chosen:

@@ -26,7 +26,7 @@ NOT_LOOKED_AT = (
     "c10d::recv_any_source_",
     "c10d::broadcast_",
 )
-"""Operators that give a tensor other memory, or fill it with what another rank has: what lies there
+"""Operators that give a tensor other memory, or fill it with another rank's data: the content
 before may never have been written. What came is read where it is used.
 """
 ARRIVES = "aten::set_"
@@ -81,7 +81,7 @@ class Ops:
     tensors: dict[str, NDArray[Any]]  # position, shape, dtype (numbers), mean, l2, nan, inf, ...
     changed: dict[int, int]  # of tensors that somebody else wrote to: row -> hash as it was written
     unset: Int64Array
-    """Operator of each tensor that was made of memory nobody had set, and so is not here."""
+    """Operator of each tensor that was made of memory that was never set, and so is not here."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -102,17 +102,17 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     known, expected = tensors.pop("known"), tensors.pop("expected")
     unset = tensors.pop("unset").astype(bool)
     blind = [k for k, name in enumerate(words.known["name"]) if name in NOT_LOOKED_AT]
-    told = ~np.isin(texts["name"][owner], blind) & ~unset
+    kept = ~np.isin(texts["name"][owner], blind) & ~unset
     arriving = [k for k, name in enumerate(words.known["name"]) if name == ARRIVES]
     arrives = np.isin(texts["name"], arriving)
     unset = owner[unset]
-    tensors, owner = {name: column[told] for name, column in tensors.items()}, owner[told]
-    rows = np.flatnonzero(known[told])
-    changed = dict(zip(rows.tolist(), expected[told][rows].tolist(), strict=True))
+    tensors, owner = {name: column[kept] for name, column in tensors.items()}, owner[kept]
+    rows = np.flatnonzero(known[kept])
+    changed = dict(zip(rows.tolist(), expected[kept][rows].tolist(), strict=True))
     hashes = mixed(tensors["hash"].view(np.uint64), tensors["position"])
     bits = np.zeros(len(start), np.uint64)
-    telling = tensors["hash"] != 0
-    np.add.at(bits, owner[telling], hashes[telling])
+    hashed = tensors["hash"] != 0
+    np.add.at(bits, owner[hashed], hashes[hashed])
     content = _with_bits(signature, bits)
     compiled = _in_regions(ops["scope"], start, duration)
     return Ops(
@@ -183,9 +183,9 @@ def _tensors(
 
 
 def pair_ops(base: Ops, run: Ops) -> tuple[Int64Array, Int64Array]:
-    """Positions of operators that belong together: within each step by signature, in order; what
-    is left by signature in whatever order, then by all of the signature but the dtypes, and where
-    one of the two was compiled by all but the module; what arrives, in whichever step.
+    """Positions of operators that belong together: within each step by signature, in order; the
+    rest by signature in any order, then by the signature without dtypes, and where one of the two
+    was compiled without the module; received tensors in any step.
     """
     left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     there = dict(_by_step(run))

@@ -50,7 +50,7 @@ class Order:
     clocks: Clock
 
     def segments(self, thread: int, instants: Int64Array) -> Int64Array:
-        """Row of the segment of `thread` (position in `threads`) that each instant lies in."""
+        """Row of the segment of `thread` (position in `threads`) that holds each instant."""
         begin, end = int(self.first[thread]), int(self.first[thread + 1])
         return begin - 1 + np.searchsorted(self.starts[begin:end], instants, side="right")
 
@@ -120,7 +120,7 @@ class SyncEvent(NamedTuple):
     thread: str
     by: object
     publishes: bool
-    once: bool = False  # what is published is received once
+    once: bool = False  # a publication is received once
 
 
 def sync_events(run: Run, rank: int, process: Sequence[str]) -> Iterator[SyncEvent]:
@@ -154,7 +154,7 @@ def sync_events(run: Run, rank: int, process: Sequence[str]) -> Iterator[SyncEve
     if not rows:
         return
     when, gives = np.concatenate(instants), np.concatenate(published)
-    # At the same instant, what is published was published before it was received.
+    # At the same instant, publications come before receptions.
     for i in np.lexsort((~gives, when)).tolist():
         thread, target, once = rows[i]
         yield SyncEvent(int(when[i]), thread, target, bool(gives[i]), once)

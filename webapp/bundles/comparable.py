@@ -29,7 +29,7 @@ def comparable(base: Run, run: Run) -> tuple[Run, Run]:
 
 
 def redacted(run: Run) -> bool:
-    """Whether what tells who ran it was taken out."""
+    """True if everything that identifies the user was removed."""
     hosts = [process["host"] for process in run.manifest["processes"]]
     return bool(hosts) and all(_HOST.fullmatch(host) for host in hosts)
 

@@ -25,7 +25,7 @@ def merge(runs: Sequence[Run], target: Path) -> None:
     """Writes a run directory that holds the ranks of all runs.
 
     Clocks: where the runs have the same axis (their ranks measured themselves against rank 0's
-    clock) all stay where they are, but for what their collectives tell together; else the axis is
+    clock) all stay where they are, but for the refinement by their collectives; else the axis is
     that of the run with the lowest rank, and the others are placed by wall clock, which the run
     then says.
 
@@ -53,7 +53,7 @@ def merge(runs: Sequence[Run], target: Path) -> None:
 
 
 def _ranks(runs: Sequence[Run]) -> list[list[int]]:
-    """The ranks to take of each run: what is the same in two is taken once."""
+    """The ranks to take of each run: ranks that are equal in two runs are taken once."""
     first = runs[0]
     holders: dict[int, Run] = {}
     groups: dict[str, tuple[list[int], Run]] = {}

@@ -1,12 +1,12 @@
-"""What tells who ran something, where and how, taken out of a run.
+"""Removes from a run what identifies its user, machine and arguments.
 
 Left out are the command and its arguments, and the messages of exceptions. In every text of the
 run (names, stacks, sentences, notes), wherever it stands, are replaced
 
 - names of hosts, addresses of other machines, and of people on them (`user@host`);
-- names of users, as paths name them, and that of whoever packs;
+- names of users, as paths name them, and that of the user who packs;
 - paths: below the program's own folder they become relative to it, of installed packages and of
-  Python what is within them stays, any other becomes `<path 3>`;
+  Python paths within them stay, any other becomes `<path 3>`;
 - arguments of the command, where they occur in a name: `<argument 2>`.
 
 The same text is replaced by the same one everywhere, so that what was equal stays equal. Names of
@@ -118,7 +118,7 @@ class Redactor:
         )
 
     def text(self, text: str, arguments: bool = True) -> str:
-        """A text without what is to be left out. `arguments`: those too."""
+        """Returns a text without the parts to leave out. `arguments`: those too."""
         known = self._known.get((text, arguments))
         if known is None:
             known = self._known[text, arguments] = self._text(text, arguments)
@@ -232,7 +232,7 @@ _AS_THEY_ARE = {
 def _own_name() -> set[str]:
     try:
         return {getpass.getuser()}
-    except (OSError, KeyError, ImportError):  # nobody's process
+    except (OSError, KeyError, ImportError):  # a process without a known user
         return set()
 
 
@@ -242,7 +242,7 @@ def _frames(run: Run) -> Iterable[dict[str, Any]]:
 
 
 def _roots(scripts: set[str], files: set[str]) -> set[str]:
-    """Folders of the program: where its scripts lie, and what is above the files they name."""
+    """Folders of the program: those of its scripts, and those above the files they name."""
     roots = set()
     for script in scripts:
         if script.startswith("/"):
@@ -254,7 +254,7 @@ def _roots(scripts: set[str], files: set[str]) -> set[str]:
 
 
 def _values(arguments: Iterable[str]) -> set[str]:
-    """What the arguments of commands say: values of options, and what is no option."""
+    """Words of commands' arguments: values of options, and positional arguments."""
     values = set()
     for argument in arguments:
         option, given, value = argument.partition("=")

@@ -1,6 +1,6 @@
 """The files of a run that is to be made of another one: some of its ranks, some of its steps.
 
-What stays as it was is copied byte for byte; what is changed is written anew, by the code that
+Unchanged files are copied byte for byte; changed ones are written again, by the code that
 records. Rows that only a journal holds so far become files.
 """
 
@@ -107,8 +107,8 @@ class Contents:
                 while piece := file.read(_PIECE):
                     digest.update(piece)
                 size = int(file.tell())
-                told = schema.File(bytes=size, rows=part.rows, sha256=digest.hexdigest())
-                if told != expected and (
+                written = schema.File(bytes=size, rows=part.rows, sha256=digest.hexdigest())
+                if written != expected and (
                     self.run.manifest["complete"] or size == expected["bytes"]
                 ):
                     raise RunError(
@@ -118,10 +118,10 @@ class Contents:
                 file.seek(0)
                 put(name, file, size)
         except OSError as error:
-            if error.errno in _FULL:  # of where it goes to: told by who writes
+            if error.errno in _FULL:  # of the target: the caller reports it
                 raise
             raise RunError(f"{files.named(name)}: cannot be read ({error})") from None
-        return told
+        return written
 
     def _rows(self, table: str, parts: list[Part]) -> pa.Table | None:
         """The rows that are wanted, as they are to be; None where there are none."""
@@ -142,7 +142,8 @@ class Contents:
         """Rows of the steps that are wanted.
 
         By the number of the step where a row of the rank's own process has one, so that the ranks
-        keep the same collectives; else by the instant. Threads get the extent of what is left.
+        keep the same collectives; else by the instant. Threads get the extent of their remaining
+        rows.
         """
         assert self.steps is not None
         if part.table == schema.THREAD.name:
@@ -190,9 +191,9 @@ class Contents:
         if not spans:
             return rows.slice(0, 0)
         first = min(low for low, _ in spans.values())
-        told = [spans.get(str(thread), (first, first)) for thread in rows["thread"].to_pylist()]
+        extents = [spans.get(str(thread), (first, first)) for thread in rows["thread"].to_pylist()]
         for position, name in enumerate(("start_ns", "end_ns")):
-            values = pa.array([span[position] for span in told], pa.int64())
+            values = pa.array([span[position] for span in extents], pa.int64())
             at = rows.schema.get_field_index(name)
             rows = rows.set_column(at, rows.schema.field(at), values)
         return rows

@@ -34,15 +34,15 @@ def _problems(run: Run) -> Iterator[str]:
     files = run.files
     checksums = {name: (f["bytes"], f["sha256"]) for name, f in run.manifest["files"].items()}
     if isinstance(files, Bundle):
-        for name, told in checksums.items():
-            if files.listed.get(name) != told:
+        for name, checksum in checksums.items():
+            if files.listed.get(name) != checksum:
                 yield (
                     f"{shown(name)}: {schema.MANIFEST} and {BUNDLE} do not agree about it; copy or "
                     "pack the run again"
                 )
         checksums = dict(files.listed)
     else:
-        # Of a recording at work or one that died the manifest tells what was last known.
+        # While a recording is at work, or after it died, the manifest holds the last known state.
         raw = json.loads(files.read(schema.MANIFEST, MAX_MANIFEST))
         checksums = checksums if raw["complete"] else {}
     for name, (size, digest) in sorted(checksums.items()):

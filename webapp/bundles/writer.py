@@ -52,7 +52,7 @@ def pack(
     """Writes a bundle of the run to a path, or to an address of an object store.
 
     `ranks` are those to take (all by default), `steps` [first, after the last). `redact` leaves
-    out what tells who ran it and where, see `redaction`. `cache` is where indexes are kept.
+    out what identifies its user and machine, see `redaction`. `cache` is where indexes are kept.
 
     Raises RunError where a rank or step is not there, where a file of the run is damaged and where
     the target cannot be written; then there is no new file.

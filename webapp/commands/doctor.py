@@ -51,7 +51,7 @@ def doctor(ctx: click.Context, run: str | None, as_json: bool) -> None:
 
 
 def of_run(run: Run) -> tuple[list[Advice], list[Finding]]:
-    """What a recording tells of the settings it was made with."""
+    """Returns advice on the settings a recording was made with."""
     try:
         found = environment(run)
     except NotApplicable as reason:
@@ -59,9 +59,9 @@ def of_run(run: Run) -> tuple[list[Advice], list[Finding]]:
     advice = [
         Advice(str(f.evidence["name"]), "warning", f.title, str(f.evidence["set"])) for f in found
     ]
-    told = {one.name for one in advice}
+    advised = {one.name for one in advice}
     asked = ("backend", "find_unused_parameters", "DataLoader workers")
-    advice += [Advice(name, "ok", "nothing found") for name in asked if name not in told]
+    advice += [Advice(name, "ok", "nothing found") for name in asked if name not in advised]
     engines = sorted({p["engine"] for p in run.manifest["processes"]})
     if "portable" in engines:
         why = "The native engine costs a tenth per op; it needs a C++ compiler where it records."

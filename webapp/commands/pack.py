@@ -47,8 +47,8 @@ def verify(ctx: click.Context, file: str, as_json: bool) -> None:
     """Check FILE, a bundle or a run directory, against its checksums."""
     opened, problems = problems_of(file)
     if as_json:
-        told = {"run": file, "whole": not problems, "problems": problems}
-        click.echo(json.dumps(told | {"missing_ranks": list(opened.missing_ranks)}))
+        verdict = {"run": file, "whole": not problems, "problems": problems}
+        click.echo(json.dumps(verdict | {"missing_ranks": list(opened.missing_ranks)}))
     else:
         for problem in problems:
             click.echo(units.printable(problem))
@@ -59,7 +59,7 @@ def verify(ctx: click.Context, file: str, as_json: bool) -> None:
 
 
 def ranks_of(text: str | None) -> list[int] | None:
-    """The ranks of a list such as 0,2-5. RunError where it is none."""
+    """The ranks of a list such as 0,2-5. Raises RunError for any other text."""
     if text is None:
         return None
     ranks: set[int] = set()
@@ -73,7 +73,7 @@ def ranks_of(text: str | None) -> list[int] | None:
 
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
-    """The window of steps of a text such as 10:20. RunError where it is none."""
+    """The window of steps of a text such as 10:20. Raises RunError for any other text."""
     if text is None:
         return None
     found = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text, re.ASCII)

@@ -74,7 +74,7 @@ def repeat(
         places = [folder / f"threads-{number}" / f"run-{k:02d}" for k in range(count)]
         for k, place in enumerate(places, 1):
             click.echo(f"lanescope: {number} threads, run {k} of {count}", err=True)
-            status = _record(place, command, number, level, told=threads is not None)
+            status = _record(place, command, number, level, substituted=threads is not None)
             if status:
                 click.echo(f"lanescope: the command ended with {status} in {place}", err=True)
                 ctx.exit(status)
@@ -131,12 +131,18 @@ def _numbers(threads: str | None) -> list[int]:
     return sorted({int(text) for text in texts})
 
 
-def _record(place: Path, command: tuple[str, ...], number: int, level: str, *, told: bool) -> int:
+def _record(
+    place: Path, command: tuple[str, ...], number: int, level: str, *, substituted: bool
+) -> int:
     """Records the command once; returns its exit status."""
     environment = dict(os.environ)
-    if told:
+    if substituted:
         environment["OMP_NUM_THREADS"] = str(number)
-    own = [word.replace(PLACEHOLDER, str(number)) for word in command] if told else list(command)
+    own = (
+        [word.replace(PLACEHOLDER, str(number)) for word in command]
+        if substituted
+        else list(command)
+    )
     recorder = [sys.executable, "-m", "lanescope.webapp.cli", "record"]
     # The output of the command is not ours to mix with the answer.
     return subprocess.run(

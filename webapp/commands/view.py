@@ -39,7 +39,8 @@ from lanescope.webapp.timeline.timeline import Timeline
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to bind. Any but a loopback one asks visitors for the token in what is printed.",
+    help="Address to bind. Any but a loopback one asks visitors for the token in the printed "
+    "address.",
 )
 @click.option(
     "--port",
@@ -84,14 +85,14 @@ def view(
     with listener:
         bound = listener.getsockname()[1]
         preparing = Preparing(
-            lambda told: _app(opened, base, again, loaded, told, binding.names, live=live)
+            lambda progress: _app(opened, base, again, loaded, progress, binding.names, live=live)
         )
         server = Server(binding.guarded(preparing, bound), listener)
         preparing.start(failed=server.stop)
         signal.signal(signal.SIGTERM, _stop)
         click.echo(binding.url(bound))
         if binding.token is not None:
-            click.echo("lanescope: whoever has this address can see the run", err=True)
+            click.echo("lanescope: everyone with this address can see the run", err=True)
         if not no_browser:
             webbrowser.open(binding.url(bound, page))
         try:
@@ -115,19 +116,19 @@ def _app(
     baseline: Run | None,
     noise: Run | None,
     settings: Settings,
-    told: Progress,
+    progress: Progress,
     names: tuple[str, ...],
     *,
     live: bool,
 ) -> Wsgi:
-    """The page, with its index made first; `told` hears how far that is.
+    """The page, with its index made first; `progress` is called with how far that is.
 
     `live`: the run was being recorded before it was opened.
     """
     # Dash: a second that refusals need not wait
     from lanescope.webapp.server.server import make_app
 
-    index = Timeline.open(run, baseline, progress=told, noise=noise)
+    index = Timeline.open(run, baseline, progress=progress, noise=noise)
     queues = Queues()  # of all states of a run that grows
 
     def make(timeline: Timeline, state: Callable[[], dict[str, Any]] | None = None) -> Wsgi:

@@ -3,7 +3,7 @@
 It holds the page's own modules and style, the description of the run, tiles as the server would
 answer them, from the coarsest level down to the finest that fits, and the slices
 (`offline_answers`). Panning and zooming, selecting and searching work as in the page; past the
-finest level what is there is drawn larger. Nothing is fetched: the page's own policy forbids it.
+finest level the spans are drawn larger. Nothing is fetched: the page's own policy forbids it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The slices that an exported page holds beside its tiles: who points, selects or searches gets
 exact answers without a server. `assets/timeline/page/offline_answers.js` reads them.
 
-Tiles say what is drawn; this says what it is. Rows stand one after another, in the order of lanes
+Tiles hold the picture; this holds the meaning. Rows stand one after another, in the order of lanes
 and rows; columns one after another, each in planes of bytes (`byte_planes.py`): `start` (ns from
 the start of the one before it in its row), `length` in ns, `paint` (see `tile_columns`) and
 `module` (1 + position among the texts; 0: none). All of it is deflated.

@@ -141,7 +141,7 @@ def _thread(run: Run, thread: Thread, places: _Places) -> Iterator[str]:
 
 
 def _fits(ends: list[int], start: int, end: int) -> bool:
-    """Whether a slice lies within the innermost one that is open, or after all of them."""
+    """True if a slice is within the innermost one that is open, or after all of them."""
     while ends and ends[-1] <= start:
         ends.pop()
     return not ends or end <= ends[-1]

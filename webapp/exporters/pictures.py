@@ -1,6 +1,6 @@
 """Pictures of a run as SVG, drawn without a browser: lanes of a window, and lines over steps.
 
-They follow the theme of whoever looks (`prefers-color-scheme`), hold no script, ask for nothing,
+They follow the reader's theme (`prefers-color-scheme`), hold no script, ask for nothing,
 and names in them are text.
 """
 
@@ -52,8 +52,8 @@ def lanes_picture(
 ) -> str:
     """The slices of some lanes in a window [t0, t1), ns from the start; `instant_ns` is marked.
 
-    Of each lane the first rows with something in the window, of all lanes the first ones; what is
-    left out is said. Slices shorter than a pixel are drawn by the share of it that they cover.
+    Of each lane the first rows with something in the window, of all lanes the first ones; omissions
+    are stated. Slices shorter than a pixel are drawn by the share of it that they cover.
     """
     t0, t1 = window
     scale = PLOT / max(t1 - t0, 1)

@@ -42,7 +42,7 @@ def markdown(
 ) -> str:
     """The report of a run; `report` where it was checked already.
 
-    `pictures` are those of `pictures_of`, which lie in `folder` beside the report.
+    `pictures` are those of `pictures_of`, which are in `folder` beside the report.
     """
     known = check(run) if report is None else report
     return "\n".join(_lines(run, known, _Shown(pictures or {}, folder))) + "\n"
@@ -55,7 +55,7 @@ def pictures_of(run: Run, report: Report) -> dict[str, str]:
     made = {RUN_PICTURE: lanes_picture(timeline, (0, max(run.duration_ns, 1)), _fairly(lanes))}
     try:
         norms = gradient_norms(run)
-    except RunError:  # a damaged file is told of elsewhere
+    except RunError:  # a damaged file is reported elsewhere
         norms = None
     if norms is not None and len(norms):
         by_rank = norms.groupby("rank", sort=True)

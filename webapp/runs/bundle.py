@@ -1,7 +1,7 @@
 """A bundle: a run in one file, read in place.
 
-A zip file of which nothing is compressed, so that a member is a stretch of the file: Parquet is
-read where it lies, the index is mapped. Beside the files of a run it has
+A zip file without compression, so that a member is a stretch of the file: Parquet is read in place,
+the index is mapped. Beside the files of a run it has
 
     bundle.json          {"format": 1, "members": {path: {"bytes": n, "sha256": text}}}
     index/...            level of detail of the timeline, see index.py
@@ -197,9 +197,9 @@ class _Wrong(Exception):
 def members_of(data: Bytes) -> dict[str, Member]:
     """The members by name, without reading any. Raises `_Wrong` and OSError.
 
-    Refused are: what is compressed, encrypted, a link or a folder; names that lead out of the run,
-    are not plain text or occur twice; members that overlap or reach past the file; more of them,
-    or longer names, than a run has.
+    Refuses members that are compressed, encrypted, a link or a folder; names that lead out of the
+    run, are not plain text or occur twice; members that overlap or reach past the file; more of
+    them, or longer names, than a run has.
     """
     count, offset, size, end = _end_of(data)
     if count > MAX_MEMBERS:
@@ -241,7 +241,7 @@ def _end_of(data: Bytes) -> tuple[int, int, int, int]:
     if len(last) < _END.size or last[:4] != b"PK\5\6" or last[-2:] != b"\0\0":
         if begins == b"PK\3\4":
             raise _Wrong("does not end as a bundle does: it is truncated", Damaged, _COPY)
-        raise _Wrong("is a file that is no bundle")
+        raise _Wrong("is a file, and not a bundle")
     _, disk, _, _, count, size, offset, _ = _END.unpack(last)
     end = data.size - _END.size
     if _FULL16 in (disk, count) or _FULL32 in (size, offset):

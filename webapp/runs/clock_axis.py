@@ -120,7 +120,7 @@ def axis_of(axes: Mapping[tuple[int, int], Axis], rank: int, pid: int) -> Axis:
     """The mapping of process `pid` of a rank.
 
     One that the manifest does not list (it died before) shares its rank's host, hence the clock
-    of any other process of the rank; where there is none, local time stands for axis time.
+    of any other process of the rank; without one, local time is taken as axis time.
     """
     own = axes.get((rank, pid))
     if own is not None:

@@ -1,7 +1,7 @@
 """Where the files of a run are: a folder, or a bundle on this machine or in an object store.
 
 Everything above asks for a file by its path below the run and never joins paths itself, so that it
-cannot tell the one from the other.
+cannot distinguish the two.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Files(Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """The run's directory; None where it is none."""
+        """The run's directory; None for a bundle."""
 
     def named(self, name: str) -> str:
         """What a sentence calls a file of the run."""
@@ -96,9 +96,9 @@ class Folder:
 
 
 def files_of(path: str | os.PathLike[str]) -> Files:
-    """The files of the run at a path or address. RunError, with one sentence, where there is none.
+    """The files of the run at a path or address. Raises RunError, with one sentence, without any.
 
-    A bundle is opened in place: what is read of it is its list of members.
+    A bundle is opened in place: only its list of members is read.
     """
     text = os.fspath(path)
     if ADDRESS.match(text):

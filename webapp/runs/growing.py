@@ -12,9 +12,9 @@ from lanescope.collector.format import schema
 def growing(run: str | os.PathLike[str]) -> bool:
     """Returns whether more may come to the run at a path: its recording is not finished.
 
-    To be asked before the run is opened: what is opened after a "no" is the last state. Asked
-    afterwards, the recording may have been finished in between. The journal's folder goes last,
-    after the manifest that the recording ends with.
+    To be asked before the run is opened: the state that is opened after a "no" is the last one.
+    Asked afterwards, the recording may have been finished in between. The journal's folder goes
+    last, after the manifest that the recording ends with.
     """
     folder = Path(run)
     if not os.path.isdir(folder / schema.JOURNAL_FOLDER):

@@ -49,7 +49,7 @@ def _count(part: Part, axis: Axis) -> int:
             return 0
         table = part.read(list(limits))
     except RunError:
-        return 0  # whoever reads it is told
+        return 0  # reading it raises an error
     wrong = np.zeros(table.num_rows, bool)
     for name, (low, high) in limits.items():
         inside = pc.and_(pc.greater_equal(table[name], low), pc.less_equal(table[name], high))

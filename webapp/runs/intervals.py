@@ -71,7 +71,7 @@ class Intervals:
         return _where(times, depth == 1)
 
     def covered(self, instants: npt.ArrayLike) -> Int64Array:
-        """Time of the set that lies before each instant, ns."""
+        """Time of the set before each instant, ns."""
         times = np.asarray(instants, np.int64)
         before = np.concatenate(([0], np.cumsum(self.end - self.start)))
         place = np.searchsorted(self.start, times, side="right")
@@ -94,7 +94,7 @@ def union(sets: Iterable[Intervals]) -> Intervals:
 
 
 def at_least(sets: Sequence[Intervals], count: int) -> Intervals:
-    """Instants that lie in `count` or more of the sets (`count` >= 1)."""
+    """Instants in `count` or more of the sets (`count` >= 1)."""
     times, depth = _sweep(sets, (1,) * len(sets))
     return _where(times, depth >= count)
 

@@ -1,4 +1,4 @@
-"""Reads manifest.json: is this a run, of which format, and may what it says be believed?
+"""Reads manifest.json: is this a run, in a known format, and is the content plausible?
 
 Everything in it is untrusted input. What passes here has the types that `schema.Manifest`
 declares, integers that fit int64, finite floats, and file names that stay inside the run.

@@ -4,7 +4,7 @@
     NOTE             {"id": text, "t0": ns, "t1": ns, "lane": key of a lane or null, "text": text}
     VIEW             {"name": text, "search": the address of the view from its "?" on}
 
-Times are nanoseconds from the start of the run. The file is part of the run: whoever copies or
+Times are nanoseconds from the start of the run. The file is part of the run: if you copy or
 packs the folder takes it along; in a bundle it is read, and cannot be written. Everything else of a
 run stays untouched.
 """
@@ -110,7 +110,7 @@ def checked(content: Any) -> Content:
     for name, fields in (("notes", _NOTE), ("views", _VIEW)):
         entries = content.get(name)
         if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
-            raise ValueError(f"{name} is no list of at most {MAX_ENTRIES}")
+            raise ValueError(f"{name}: expected a list of at most {MAX_ENTRIES}")
         made[name] = [_entry(name, fields, entry) for entry in entries]
     return made
 

@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file tells of its row groups, read so that no footer can do harm.
+"""Reads what a Parquet footer states of row groups, so that no footer can do harm.
 
 pyarrow ends the process where the metadata of a column contradicts itself: its type is not the
 schema's, a bound has another length than its type, a histogram another number of bins (C++
@@ -34,15 +34,15 @@ _Wanted = Mapping[tuple[int, int], Callable[[], Any]]
 
 
 class Range(NamedTuple):
-    """What is told of a column of integers in a row group."""
+    """Statistics of a column of integers in a row group."""
 
-    least: int | None  # None: not told, or there is no value
+    least: int | None  # None: not stated, or without any value
     most: int | None
     nulls: int
 
 
 def ranges(source: pa.NativeFile, columns: Set[str]) -> list[dict[str, Range]] | None:
-    """By row group, what the footer tells of those of the columns that hold integers.
+    """Returns the stated statistics of integer columns, by row group.
 
     None where the footer cannot be read, or is longer than MAX_FOOTER_BYTES. Raises OSError.
     """
@@ -88,10 +88,10 @@ class _Reader:
         return list(self._struct(self._group).get(1, ()))
 
     def _chunk(self) -> tuple[str, Range] | None:
-        """A ColumnChunk: what it tells of a column that is asked for."""
-        told = self._struct(self._column_chunk).get(3, {})
-        width = _BYTES.get(told.get(1, -1))
-        path, statistics = told.get(3, ()), told.get(12, {})
+        """Reads a ColumnChunk: the statistics of a column that is asked for."""
+        chunk = self._struct(self._column_chunk).get(3, {})
+        width = _BYTES.get(chunk.get(1, -1))
+        path, statistics = chunk.get(3, ()), chunk.get(12, {})
         if width is None or len(path) != 1 or path[0] not in self._columns or 3 not in statistics:
             return None
         most, least = statistics.get(5), statistics.get(6)

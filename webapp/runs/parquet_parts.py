@@ -19,7 +19,7 @@ from lanescope.webapp.runs.manifest import file_parts
 _MAGIC = b"PAR1"
 
 Ranges = Mapping[str, parquet_footer.Range]
-"""What is told of the columns of a row group, by their names."""
+"""Statistics of the columns of a row group, by their names."""
 
 _UNSTATED = parquet_footer.Range(None, None, 0)
 
@@ -40,18 +40,18 @@ class RowGroup:
     last: int | None  # no row lasts longer; None: not known
 
     def may_touch(self, low: int, high: int) -> bool:
-        """False where no row lies in [low, high)."""
+        """False where no row is in [low, high)."""
         begins = self.first is None or self.first < high
         return begins and (self.last is None or self.last >= low)
 
     def strays(self, possible: tuple[int, int]) -> bool:
-        """True where a row lies outside of what is possible."""
+        """True where a row is outside of the possible times."""
         if self.first is not None and self.first < possible[0]:
             return True
         return self.last is not None and self.last > possible[1]
 
     def about(self, low: int, high: int) -> float:
-        """How many of its rows lie in [low, high), were they spread evenly."""
+        """About how many of its rows are in [low, high), assuming they are spread evenly."""
         if self.first is None or self.last is None:
             return self.rows
         share = (min(high, self.last) - max(low, self.first)) / max(self.last - self.first, 1)
@@ -86,7 +86,7 @@ class Part:
         ]
 
     def extremes(self, column: str) -> tuple[int, int] | None:
-        """Least and greatest value of a column, by the footer; None where it does not tell."""
+        """Least and greatest value of a column, by the footer; None where it has no statistics."""
         if self.files is None:
             assert self.memory is not None
             ends = pc.min_max(self.memory[column]).as_py()
@@ -104,11 +104,12 @@ class Part:
         """Those of the groups that may hold a row with this value in a column of integers."""
         if self.files is None:
             return list(groups)
-        told = _stated_ranges(self.files, self.name, self.table, self.bytes)
+        stated = _stated_ranges(self.files, self.name, self.table, self.bytes)
         return [
             group
             for group in groups
-            if (held := _value(*told[group.number], column)) is None or held[0] <= value <= held[1]
+            if (held := _value(*stated[group.number], column)) is None
+            or held[0] <= value <= held[1]
         ]
 
     def read(self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None) -> pa.Table:
@@ -223,23 +224,23 @@ def survey(files: Files, manifest: schema.Manifest) -> PartScan:
 
 @functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
 def _stated_ranges(files: Files, name: str, table: str, _: int) -> tuple[tuple[int, Ranges], ...]:
-    """Per row group of a file its rows, and what is told of its columns of integers."""
+    """Per row group of a file its rows, and the statistics of its integer columns."""
     columns = {column.name for column in schema.TABLES[table].columns}
     try:
         with files.open(name) as source:
             footer = pq.read_metadata(source)
-            told = parquet_footer.ranges(source, columns)
+            stated = parquet_footer.ranges(source, columns)
     except _UNREADABLE as error:
         raise RunError(f"{files.named(name)}: cannot be read ({_reason(error)})") from None
     rows = [int(footer.row_group(number).num_rows) for number in range(footer.num_row_groups)]
-    if told is None or len(told) != len(rows):
+    if stated is None or len(stated) != len(rows):
         return tuple((count, {}) for count in rows)
-    return tuple(zip(rows, told, strict=True))
+    return tuple(zip(rows, stated, strict=True))
 
 
-def _value(rows: int, told: Ranges, column: str) -> tuple[int, int] | None:
-    """Least and greatest value of a column in a row group; None where the file does not tell."""
-    if (found := told.get(column)) is None:
+def _value(rows: int, stated: Ranges, column: str) -> tuple[int, int] | None:
+    """Least and greatest value of a column in a row group; None without statistics."""
+    if (found := stated.get(column)) is None:
         return None
     if found.least is None or found.most is None:
         return (1, 0) if found.nulls == rows else None  # nothing is in between
@@ -248,12 +249,12 @@ def _value(rows: int, told: Ranges, column: str) -> tuple[int, int] | None:
 
 @functools.lru_cache(maxsize=4096)
 def _row_groups(files: Files, name: str, table: str, size: int) -> tuple[RowGroup, ...]:
-    told = _stated_ranges(files, name, table, size)
-    return tuple(_row_group(number, rows, ranges) for number, (rows, ranges) in enumerate(told))
+    stated = _stated_ranges(files, name, table, size)
+    return tuple(_row_group(number, rows, ranges) for number, (rows, ranges) in enumerate(stated))
 
 
-def _row_group(number: int, rows: int, told: Ranges) -> RowGroup:
-    starts, durations = (told.get(column, _UNSTATED) for column in ("start_ns", "duration_ns"))
+def _row_group(number: int, rows: int, stated: Ranges) -> RowGroup:
+    starts, durations = (stated.get(column, _UNSTATED) for column in ("start_ns", "duration_ns"))
     if starts.most is None or durations.most is None or durations.nulls:
         return RowGroup(number, rows, starts.least, None)
     return RowGroup(number, rows, starts.least, starts.most + durations.most)
@@ -276,7 +277,7 @@ def _checked(files: Files, table: str, path: str, size: int) -> tuple[int, int]:
     """Number of rows by the footer, and bytes they take in memory; the columns are the schema's."""
     try:
         with files.open(path) as source:
-            # The magic first: garbage of the right size is told apart without Arrow guessing at it.
+            # The magic first: garbage of the right size is recognised before Arrow guesses at it.
             source.seek(max(size - 4, 0))
             if source.read(4) != _MAGIC:
                 raise _Damage(f"{path} does not end as a Parquet file does (truncated)")

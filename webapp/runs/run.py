@@ -47,7 +47,7 @@ class Run:
 
     files: Files = field(repr=False)
     title: str  # the path as it was given
-    etag: str  # changes whenever what is read from the run changes
+    etag: str  # changes whenever the content of the run changes
     manifest: schema.Manifest
     ranks: tuple[int, ...]  # present and whole
     threads: tuple[Thread, ...]  # by rank, then process (the rank's own first), then ordinal
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def imported(self) -> bool:
-        """It was made of files of another tool, which do not tell all that a recording does."""
+        """It was made of files of another tool, which hold less than a recording does."""
         return bool(self.manifest["options"].get("imported"))
 
     @property
@@ -173,9 +173,9 @@ class Run:
         """The rows that `events` gives, of a table kept per thread, a million or so at a time, or
         `about` so many.
 
-        For what is asked of all rows of a run that may be larger than memory. Each piece is of one
-        thread, threads are in the order of `Run.threads`; rows of a thread are in the order of its
-        files, which is only roughly that of time. Raises RunError as `events` does.
+        For analyses that need all rows of a run, which may be larger than memory. Each piece is of
+        one thread, threads are in the order of `Run.threads`; rows of a thread are in the order of
+        its files, which is only roughly that of time. Raises RunError as `events` does.
         """
         return self.rows.pieces(table, self._chosen(rank, thread), thread, columns, about)
 
@@ -188,7 +188,7 @@ class Run:
 
         Step k ends where the last optimizer phase that carries step k ends, and starts where step
         k-1 ended. The first one, and one after a gap in the recording, starts with the first phase
-        that carries its number. A step whose optimizer never finished is no step yet. A rank
+        that carries its number. A step whose optimizer never finished does not count yet. A rank
         without optimizer phases takes the end of the last finished phase of each number instead,
         and of marks only where there is nothing else.
 
@@ -336,7 +336,7 @@ def _with(manifest: schema.Manifest, left: RecoveredJournals) -> schema.Manifest
 
 
 def _etag(raw: bytes, found: PartScan, used: list[Part]) -> str:
-    """Hash of all that decides what is read: the manifest, the parts in use, what is damaged."""
+    """Hash of everything that decides the content: manifest, parts in use, damaged parts."""
     digest = hashlib.sha256(raw)
     for part in used:
         digest.update(f"{part.table} {part.rank} {part.thread} {part.rows} {part.bytes}\n".encode())

@@ -55,7 +55,7 @@ pieces, and each request takes as long as fetching a megabyte."""
 
 
 class RemoteBytes:
-    """An object of a store, fetched by blocks as it is looked at; what is large, by itself."""
+    """An object of a store, fetched by blocks on demand; large reads by themselves."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
@@ -120,7 +120,7 @@ def store_of(address: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """The store and the path in it of an address such as s3://bucket/run.lanes.
 
     Credentials, region and endpoint are those that the store's own tools use. RunError where the
-    address is none.
+    address is not one.
     """
     try:
         store, path = pyarrow.fs.FileSystem.from_uri(address)
@@ -133,7 +133,7 @@ def store_of(address: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 
 def opened_remotely(address: str) -> Bytes:
-    """The object at an address. RunError where there is none."""
+    """The object at an address. Raises RunError without any."""
     store, path = store_of(address)
     try:
         return RemoteBytes(store.open_input_file(path))

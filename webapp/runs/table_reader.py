@@ -241,7 +241,7 @@ def _sorted(rows: pa.Table) -> pa.Table:
     keys = [numbers(rows[name]) for name in names]
     if in_order(*keys):
         for name, key in zip(names, keys, strict=True):
-            # They are in one stretch now; whoever asks for them need not put them together again.
+            # They are in one stretch now, so that no caller has to join them again.
             at = rows.schema.get_field_index(name)
             rows = rows.set_column(at, rows.schema.field(at), pa.array(key))
         return rows

@@ -1,7 +1,7 @@
 """JSON values held against types: TypedDicts, lists, dicts, unions and plain types.
 
-Untrusted input (a manifest) and what is promised to others (evidence of findings) are declared as
-types, and these are what is checked.
+Untrusted input (a manifest) and promised output (evidence of findings) are declared as types, and
+checked against these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def plain_json(value: Any) -> Any:
         value = value.item()
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise Mismatch(f"the key {shown(wrong[0])} is no text")
+            raise Mismatch(f"the key {shown(wrong[0])} is not text")
         return {key: plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain_json(item) for item in value]
@@ -40,7 +40,7 @@ def plain_json(value: Any) -> Any:
         return json_number(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    raise Mismatch(f"{shown(value)} is no JSON value")
+    raise Mismatch(f"{shown(value)} is not a JSON value")
 
 
 def json_number(value: float | None) -> float | str | None:
@@ -86,7 +86,7 @@ def conform(value: object, hint: Any, where: str) -> None:
 
 def _plain(value: object, hint: Any, where: str) -> None:
     if hint is float:
-        # JSON of Python admits NaN and Infinity; a time computed from them is no time. An integer
+        # JSON of Python admits NaN and Infinity; a time computed from them is not valid. An integer
         # too large for a float would overflow later.
         good = type(value) is float and math.isfinite(value)
         good = good or (type(value) is int and abs(value) <= INT64_MAX)

@@ -35,8 +35,8 @@ def share(rate: float | None) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """`0.0123`, `1330`, `1e-5`: so many significant digits, an exponent only for what is very small
-    or large, and no zeros in it."""
+    """`0.0123`, `1330`, `1e-5`: so many significant digits, an exponent only for very small or
+    very large values, and no zeros in it."""
     mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
     if not exponent:
         return mantissa

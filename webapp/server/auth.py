@@ -1,4 +1,4 @@
-"""Who may see a served run: whoever is on this machine, or has the token in the printed address.
+"""Decides who may see a served run: users of this machine, and those with the printed token.
 
 On a loopback address nothing is asked. Any other address shows the run to a network, so there every
 request has to bring a random token: the first time in the address, from then on in a cookie that
@@ -28,7 +28,7 @@ PARAMETER = "token"
 _POLICY = (("Content-Security-Policy", "default-src 'none'"), ("Referrer-Policy", "no-referrer"))
 
 REFUSAL = (
-    "This page is shown to whoever has its whole address: open the one that `lanescope view` "
+    "This page needs its whole address: open the one that `lanescope view` "
     "printed, with its token.\n"
 )
 
@@ -53,7 +53,8 @@ class Binding:
 
 
 def binding_of(host: str) -> Binding:
-    """Where `--host` lies. RunError where it is neither an address nor a name of one."""
+    """Returns the binding of `--host`. RunError where it is neither an address nor a name of
+    one."""
     name = host.strip("[]")
     if name == "localhost":
         return Binding("127.0.0.1", "127.0.0.1", LOCAL_NAMES, None)
@@ -64,13 +65,13 @@ def binding_of(host: str) -> Binding:
     if address.is_unspecified:
         reached = _own_address(address.version)
         names = [*LOCAL_NAMES, *own, _written(reached)]
-        told = _written(reached)
+        host = _written(reached)
     else:
         names = [name, *own, _written(address)]
-        told = name if ":" not in name else _written(address)
+        host = name if ":" not in name else _written(address)
     # Name by name, as a Host header has them; dict: each once.
     known = tuple(dict.fromkeys(one.lower() for one in names))
-    return Binding(str(address), told, known, secrets.token_urlsafe(24))
+    return Binding(str(address), host, known, secrets.token_urlsafe(24))
 
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -89,13 +90,14 @@ def _address(name: str) -> _Address:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunError(
-            f"--host {shown(name)} is no address of this machine ({reason}); expected 127.0.0.1 "
-            "(only this machine), 0.0.0.0 (whoever has the printed address), or one of its own"
+            f"--host {shown(name)} is not an address of this machine ({reason}); expected "
+            "127.0.0.1 (only this machine), 0.0.0.0 (everyone with the printed address), or one of "
+            "its own"
         ) from None
 
 
 def _own_address(version: int) -> _Address:
-    """The address by which others reach this machine, as far as its routes tell."""
+    """The address by which others reach this machine, as far as its routes show."""
     family, far = (socket.AF_INET, "192.0.2.1") if version == 4 else (socket.AF_INET6, "2001:db8::")
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -121,8 +123,8 @@ class Guarded:
     def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         """Answers a request that has the token."""
         asked = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        told = [value for name, value in asked if name == PARAMETER]
-        if told and self._right(told[-1]) and environ.get("REQUEST_METHOD") == "GET":
+        tokens = [value for name, value in asked if name == PARAMETER]
+        if tokens and self._right(tokens[-1]) and environ.get("REQUEST_METHOD") == "GET":
             left = urlencode([pair for pair in asked if pair[0] != PARAMETER])
             # One slash: an address that begins with two would lead to another host.
             path = "/" + quote(environ.get("PATH_INFO", "").encode("latin-1").lstrip(b"/"))

@@ -115,7 +115,7 @@ def _tabs(page: Page, pages: Sequence[Page]) -> list[Component]:
 
 
 def made(page: Page, context: Context) -> Component:
-    """The page, or why there is none: a fault in one page leaves the others."""
+    """Returns the page, or the reason why it could not be made; other pages are unaffected."""
     try:
         layout: Component = load(page.layout)(context)
     except RunError as error:
@@ -213,7 +213,7 @@ def _clock(context: Context) -> Component:
     return html.Span(
         f"clock ± {widgets.duration(run.clock_uncertainty_ns)}",
         className="pill",
-        title="How far instants of different ranks may be apart from what is shown.",
+        title="Largest error of the shown distance between instants of different ranks.",
     )
 
 
@@ -231,7 +231,7 @@ def _rail(pages: Sequence[Page]) -> Component:
 
 
 def _icon(page: Page) -> Component:
-    """The page's icon as part of the document: it lies in its plugin's folder."""
+    """The page's icon as part of the document: it comes from its plugin's folder."""
     shape = files(page.plugin).joinpath(f"icon-{page.name}.svg").read_bytes()
     address = f"data:image/svg+xml;base64,{b64encode(shape).decode()}"
     return html.I(className="icon", style={"--shape": f'url("{address}")'})

@@ -68,11 +68,11 @@ class Server:
                 self._make_room()
         finally:
             self._server.task_dispatcher.shutdown(timeout=FINISH_S)
-            wasyncore.loop(timeout=0, use_poll=True, map=self._map, count=1)  # sends what is left
+            wasyncore.loop(timeout=0, use_poll=True, map=self._map, count=1)  # sends the rest
             wasyncore.close_all(self._map)
 
     def _make_room(self) -> None:
-        """Closes connections of which no request is being answered, the most silent first.
+        """Closes connections without a request in progress, the most silent first.
 
         Browsers open such a one again by themselves; who holds hundreds and sends nothing must not
         keep others out.
@@ -98,7 +98,7 @@ Wsgi = Callable[[dict[str, Any], Start], Iterable[bytes]]
 def answer(
     start: Start, status: str, kind: str, text: str, more: Sequence[tuple[str, str]] = ()
 ) -> list[bytes]:
-    """A text of the content type `kind` that nobody keeps; `more` headers go behind the usual."""
+    """A text of the content type `kind` that is not cached; `more` headers go behind the usual."""
     body = text.encode()
     headers = [
         ("Content-Type", kind),
@@ -130,11 +130,11 @@ class Preparing:
     """A WSGI application that becomes another one once that is made.
 
     Until then it answers any page with how far the index is, and asks the browser to come again,
-    so an address with a view in it leads there in the end. `/api/progress` tells the same in
+    so an address with a view in it leads there in the end. `/api/progress` says the same in
     JSON: `{"done": events, "of": events, "ready": bool}`. Pages wait `grace_s` seconds before they
-    say so: most runs are ready by then, or have their index stored. What is no page (data that a
+    say so: most runs are ready by then, or have their index stored. Other addresses (data that a
     script asks for) waits until it can be answered. Where `MAX_WAITING` requests wait, others are
-    told to come again, so that threads are left which can say how far the index is.
+    asked to come again, so that threads are left which can say how far the index is.
     """
 
     def __init__(self, make: Callable[[Progress], Wsgi], grace_s: float = 4.0) -> None:
@@ -157,8 +157,8 @@ class Preparing:
         """Answers a request."""
         path = environ.get("PATH_INFO", "")
         if path == "/api/progress":
-            told = {"done": self._done, "of": self._of, "ready": self._app is not None}
-            return _answer(start, "application/json", json.dumps(told))
+            progress = {"done": self._done, "of": self._of, "ready": self._app is not None}
+            return _answer(start, "application/json", json.dumps(progress))
         if self._app is None and self._places.acquire(blocking=False):
             try:
                 self._made.wait(None if path.startswith("/api/") else self._grace_s)

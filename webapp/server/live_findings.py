@@ -51,13 +51,13 @@ class Examining:
         self,
         run: Run,
         baseline: Run | None,
-        told: Callable[[], None],
+        answered: Callable[[], None],
         *,
         noise: Run | None = None,
         last: bool = False,
     ) -> bool:
-        """Ask what is due of this state, what was quick first, `told` after each answer; whether
-        all was asked.
+        """Asks the questions that are due, the quick ones first; calls `answered` after each
+        answer; whether all was asked.
 
         `last`: no state follows, so all is due.
         """
@@ -80,5 +80,5 @@ class Examining:
             ended = self._clock()
             self._cost[name] = ended - began
             self._due[name] = ended + SHARE * self._cost[name]
-            told()
+            answered()
         return whole

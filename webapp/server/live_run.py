@@ -62,7 +62,7 @@ class Following:
         self._ended = False
         self._unfinished = False  # ended, and its log was never closed
         self._abandoned_since: float | None = None
-        self._examined = ""  # etag of the last state of which all was asked
+        self._examined = ""  # etag of the last state that was examined completely
         self._findings: list[dict[str, str]] | None = None
         self._cache = tempfile.TemporaryDirectory(prefix="lanescope-live-")
         self._timeline = first
@@ -146,7 +146,7 @@ class Following:
         baseline, noise = self._timeline.baseline, self._timeline.noise
         cache = Path(self._cache.name)
         for old in sorted(cache.iterdir(), key=os.path.getmtime)[: 1 - KEPT]:
-            shutil.rmtree(old, ignore_errors=True)  # what is mapped of it stays
+            shutil.rmtree(old, ignore_errors=True)  # mapped files stay readable
         self._serve(Timeline.open(run, baseline, cache=cache, noise=noise))
 
     def _examine(self) -> None:

@@ -1,7 +1,7 @@
 """Heavy requests wait in queues of their own, so that they never hold all threads of the server.
 
-A request that finds its queue full is refused at once (503, Retry-After): whoever sends dozens of
-queries neither delays the tiles of the page nor piles up work that nobody waits for any more.
+A request that finds its queue full is refused at once (503, Retry-After): dozens of queries
+neither delay the tiles of the page nor pile up work whose answers are no longer awaited.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Queues:
     pages: Queue = field(default_factory=lambda: Queue(running=4, waiting=8))
 
     def of(self, path: str) -> Queue | None:
-        """The queue of an address; None for what is answered at once, as tiles are."""
+        """The queue of an address; None for requests that are answered at once, such as tiles."""
         if path.startswith(("/query.", "/table/")):
             return self.downloads
         return self.pages if path.startswith("/_dash-update-component") else None

@@ -4,7 +4,7 @@ Every answer carries a strict content security policy: scripts come from this se
 inline script whose hash Dash names, and nothing may be evaluated. Styles may be inline, because
 Dash's components, ag-grid and Plotly all write style elements. Requests whose Host header is not a
 name of this machine are refused, so that a foreign page cannot reach the server by rebinding DNS,
-and so are those of which the browser says that another page sent them.
+and so are those that another page sent, as the browser marks them.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ _PAGES = {"/", "/<path:path>"}
 
 
 class _Json(DefaultJSONProvider):
-    """JSON as browsers write it; what is nested too deep, or no number, is refused as any other."""
+    """JSON as browsers write it; deep nesting and invalid numbers are refused like other errors."""
 
     def loads(self, s: str | bytes, **kwargs: Any) -> Any:
         """Raises ValueError, which becomes 400."""
@@ -284,7 +284,7 @@ class _Json(DefaultJSONProvider):
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number of JSON")
 
 
 _Types = Callable[[Callable[..., Any]], tuple[Any, ...]]
@@ -292,7 +292,7 @@ _Types = Callable[[Callable[..., Any]], tuple[Any, ...]]
 
 
 def _check_callbacks(app: Dash) -> None:
-    """Refuses what is no call of a callback: Dash itself would fail on it."""
+    """Refuses requests that do not call a callback: Dash itself would fail on them."""
     server: flask.Flask = app.server
     server.json = _Json(server)
     types = cache(_value_types)  # of this app: it would keep the run of another alive
@@ -303,7 +303,7 @@ def _check_callbacks(app: Dash) -> None:
             return None
         if flask.request.method != "POST" or _is_call(app, flask.request.get_json(), types):
             return None
-        return {"error": "this is no call of a callback of this page; reload the page"}, 400
+        return {"error": "this does not call a callback of this page; reload the page"}, 400
 
 
 def _is_call(app: Dash, body: Any, types: _Types) -> bool:
@@ -342,7 +342,7 @@ def _value_types(callback: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _places(given: Any) -> list[str] | None:
-    """What a callback reads or writes, as `component.property`; None where it is none of that."""
+    """What a callback reads or writes, as `component.property`; None for other content."""
     listed = [given] if isinstance(given, dict) else given
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         return None

@@ -28,7 +28,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 CATALOGUE = "catalogue.json"
 _MAKING = ".making-"
 KEEP_SECONDS = 30 * 86400
-"""A stored index that nobody opened for this long is removed when another one is written."""
+"""A stored index that was not opened for this long is removed when another one is written."""
 
 _WILL_NEED: Any = getattr(mmap, "MADV_WILLNEED", None)  # not every system has it
 
@@ -79,7 +79,7 @@ class MemoryStore:
         self._parts[name].append(np.asarray(values, self._dtypes[name]))
 
     def finish(self, catalogue: Mapping[str, Any]) -> Arrays:
-        """The arrays. The catalogue is kept by whoever has it."""
+        """The arrays. The caller keeps the catalogue."""
         arrays: Arrays = {}
         for name, dtype in self._dtypes.items():
             parts = self._parts.pop(name)
@@ -125,8 +125,8 @@ class FolderStore:
         try:
             self._making.rename(self._folder)
         except OSError:
-            # Another process was first, or what lies there is damaged. Either way this one is
-            # whole; whoever has mapped the other's files keeps them until the end.
+            # Another process was first, or its files are damaged. Either way this one is
+            # whole; processes that mapped the other's files keep them until the end.
             shutil.rmtree(self._folder, ignore_errors=True)
             self._making.rename(self._folder)
         return _mapped(self._folder, self._dtypes, self._sizes)

@@ -1,8 +1,8 @@
 """Level of detail of a counter: what a series of numbers looks like at 2^level ns a pixel.
 
-The same tiles as for slices (see `lod`). Each bucket that holds samples tells the least, the
+The same tiles as for slices (see `lod`). Each bucket that holds samples has the least, the
 greatest and the last of them. A counter keeps its value until the next sample, so a tile also
-tells the value in force as it begins. A NaN makes its bucket's least and greatest NaN: what is
+has the value in force as it begins. A NaN makes its bucket's least and greatest NaN: what is
 wrong stays visible at every zoom.
 """
 

@@ -72,7 +72,7 @@ def flows_of(span: Json) -> list[Json]:
 
 
 MAX_FLOWS = 20
-"""Hand-overs told of one slice: more arrows than this explain nothing."""
+"""Hand-overs shown of one slice: more arrows than this explain nothing."""
 
 HANDED = {
     SyncKind.lock_acquire: SyncKind.lock_release,
@@ -170,7 +170,7 @@ def _touches(one: SyncFlow, thread: str, start_ns: int, end_ns: int) -> bool:
 
 
 MAX_LAUNCHES = 20
-"""Launches told of one operator: more arrows than this explain nothing."""
+"""Launches shown of one operator: more arrows than this explain nothing."""
 
 _KERNEL = schema.OpScope.kernel.name
 _STREAM = schema.ThreadKind.stream.name

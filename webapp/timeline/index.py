@@ -181,7 +181,7 @@ def open_index(run: Run, cache: Path | None, progress: Progress | None = None) -
 
 
 def kept(folder: Path | None, dtypes: Mapping[str, str], build: Callable[[Store], Index]) -> Index:
-    """An index that is built into a folder, or in memory where there is none, or no room for it."""
+    """An index that is built into a folder, or in memory without one, or without room for it."""
     if folder is not None:
         with contextlib.suppress(OSError):
             store = FolderStore(folder, dtypes)
@@ -212,9 +212,9 @@ def restored(arrays: Arrays, catalogue: Mapping[str, Any]) -> Index | None:
 _LANE: Mapping[str, Any] = typing.get_type_hints(Lane)
 
 
-def _lane(told: Mapping[str, Any]) -> Lane:
-    """A lane of a catalogue. TypeError or ValueError where it is none."""
-    lane = Lane(**told)
+def _lane(entry: Mapping[str, Any]) -> Lane:
+    """A lane of a catalogue. Raises TypeError or ValueError for anything else."""
+    lane = Lane(**entry)
     for name, kind in _LANE.items():
         value = getattr(lane, name)
         if isinstance(value, bool) or not isinstance(value, kind):
@@ -257,7 +257,7 @@ def _ascends(values: npt.NDArray[Any], most: int) -> bool:
 
 
 def _packed(run: Run) -> Index | None:
-    """The index in the run's bundle, mapped; None where there is none that fits the run."""
+    """The index in the run's bundle, mapped; None without one that fits the run."""
     bundle = run.files
     if not isinstance(bundle, Bundle) or f"{PACKED}/{CATALOGUE}" not in bundle:
         return None

@@ -5,7 +5,7 @@ A row is a pair of sorted int64 arrays `start`, `end` in which no slice overlaps
 buckets of 2^L ns, and 1024 buckets are a tile. Within a tile
 
 - a *wide* slice lasts at least one bucket. It is reported itself, with exact times;
-- the others are *short*. Each bucket tells how many of them begin in it, how many nanoseconds of
+- the others are *short*. Each bucket holds how many of them begin in it, how many nanoseconds of
   it they cover (exact, cut at the bucket's edges) and which of those that touch it is the longest.
 
 Nothing is sampled: a slice of 1 ns among millions is in a bucket of every level.
@@ -120,7 +120,7 @@ def tiles(
     short = length < 1 << level
     edge = (found.begin | ((1 << level) - 1)) + 1
     number = found.number
-    beyond = np.maximum(found.end - edge, 0) * short  # what of its last slice lies past its edge
+    beyond = np.maximum(found.end - edge, 0) * short  # part of its last slice past its edge
     covered = length * short - beyond + found.inner
     count = found.last - found.first + short
     better = short & (length > found.most)
@@ -128,7 +128,7 @@ def tiles(
     longest = (found.last - found.longest) * better + found.longest
     present = count > 0
 
-    # The tail of a bucket's last short slice lies in the very next bucket.
+    # The tail of a bucket's last short slice is in the very next bucket.
     tail = beyond > 0
     known = number[1:] - number[:-1] == 1
     into = tail[:-1] & known
@@ -175,7 +175,7 @@ def tiles(
 
 
 def fences(start: Int64Array, at: int = 0) -> Int64Array:
-    """Every FENCE-th start, of slices of which the first is the one at `at` of all."""
+    """Every FENCE-th start, of slices that begin with the one at `at` of all."""
     return start[-at % FENCE :: FENCE]
 
 

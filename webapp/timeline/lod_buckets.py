@@ -1,6 +1,6 @@
 """Buckets of one level, in which slices begin: how they are found and merged (see `lod`).
 
-What is done to many is done piece by piece: in one go each step would fetch memory anew, which
+What is done to many is done piece by piece: in one go each step would fetch memory again, which
 takes longer than the step.
 """
 
@@ -31,11 +31,11 @@ class Buckets:
     number: Int64Array  # ascending; next to each other in time: numbers that differ by one
     first: Int64Array  # position of the first slice that begins in it
     last: Int64Array  # and of the last
-    begin: Int64Array  # extent of the last: looking it up anew at every level takes twice as long
+    begin: Int64Array  # extent of the last: looking it up again at every level takes twice as long
     end: Int64Array
-    inner: Int64Array  # ns covered by all but the last; these lie within the bucket
+    inner: Int64Array  # ns covered by all but the last; these are within the bucket
     most: Int64Array  # length of the longest of all but the last; -1: none
-    longest: Int64Array  # position of it (the first of equals); anything where there is none
+    longest: Int64Array  # position of it (the first of equals); anything without one
 
     def take(self, which: Int64Array) -> Buckets:
         """Some of the buckets."""
@@ -79,7 +79,7 @@ def buckets(start: Int64Array, end: Int64Array, number: Int64Array) -> Buckets:
     last = np.concatenate((first[1:], [len(start)])) - 1
     length = end - start
     inner = np.add.reduceat(length, first) - length.take(last)
-    # The greatest of (length, how early) in one number: all but the last lie within their bucket,
+    # The greatest of (length, how early) in one number: all but the last are within their bucket,
     # so their lengths stay below 2^MAX_LEVEL, and the earlier of equals is the greater.
     length <<= EARLY_BITS
     length |= _falling(len(start))
@@ -122,7 +122,7 @@ def _merged(fine: Buckets) -> Buckets:
     number = fine.number >> 1
     keep = runs(number)
     other = np.concatenate((keep[1:], [len(number)])) - 1  # equals keep where there is no partner
-    # Worked out for all neighbours, of which most become one. Once merged, the left one's last
+    # Worked out for all neighbours; most of them become one. Once merged, the left one's last
     # slice is one of "all but the last".
     pair = number[1:] == number[:-1]
     middle = (fine.end - fine.begin)[:-1]

@@ -58,7 +58,7 @@ Key = tuple[int, int, int]
 
 
 def find(timeline: Timeline, wanted: Wanted, place: Key, forward: bool) -> dict[str, Any] | None:
-    """The slice after (or before) `place` that is wanted; None: there is none.
+    """The slice after (or before) `place` that is wanted; None: not found.
 
     The answer is like that of `span_details.nearest`.
     """
@@ -128,8 +128,8 @@ def look(
     """The slices of a row that touch [t0, t1): the longest, how many begin there, how much of the
     window they cover.
 
-    `shorter` leaves out those that last at least so many ns: what a bucket of a tile stands for.
-    `ref` is null where there is none. NoSuch where there is no such lane or row of slices.
+    `shorter` leaves out those that last at least so many ns: those that a bucket of a tile sums up.
+    `ref` is null without any. Raises NoSuch for an unknown lane or row of slices.
     """
     lane = timeline.lane(lane_id)
     index = timeline.index

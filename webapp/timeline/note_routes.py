@@ -39,7 +39,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
             return {"error": "another run is being served now; reload the page"}, 409
         given = request.headers.get(HEADER, "").encode()
         if not hmac.compare_digest(given, token.encode()) or not request.is_json:
-            return {"error": "the server was started anew; reload the page to write notes"}, 403
+            return {"error": "the server was restarted; reload the page to write notes"}, 403
         if (request.content_length or 0) > 2 * MAX_BYTES:
             return {"error": f"more than {MAX_BYTES} bytes of notes"}, 413
         asked: Any = request.get_json(silent=True)
@@ -57,6 +57,6 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
 def _read(notes: Notes) -> dict[str, Any]:
     try:
         content, revision = notes.read()
-    except RunError as error:  # what is there stays: nothing may overwrite it
+    except RunError as error:  # the notes on disk stay: nothing may overwrite them
         return {"content": None, "revision": "", "why_not": str(error)}
     return {"content": content, "revision": revision, "why_not": notes.why_not}

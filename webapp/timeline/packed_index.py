@@ -1,6 +1,6 @@
 """The arrays of an index as they travel in a bundle: a fifth of their size, and quick to unfold.
 
-What ascends within a row is told by its differences; bytes stand in planes (`byte_planes.py`); zstd
+Ascending columns are stored as differences; bytes are in planes (`byte_planes.py`); zstd
 does the rest. Numbers wrap around, so nothing overflows and everything comes back.
 """
 
@@ -26,9 +26,9 @@ _LEVEL = 3
 
 def coded(values: npt.NDArray[Any], *, ascends: bool) -> bytes:
     """The bytes of an array; `ascends` where its differences say less than it does."""
-    told = values if not ascends else np.diff(values, prepend=values.dtype.type(0))
+    numbers = values if not ascends else np.diff(values, prepend=values.dtype.type(0))
     codec = pa.Codec("zstd", compression_level=_LEVEL)
-    packed: bytes = codec.compress(planes_of(told), asbytes=True)
+    packed: bytes = codec.compress(planes_of(numbers), asbytes=True)
     return packed
 
 
@@ -42,8 +42,8 @@ def decoded(data: pa.Buffer, dtype: str, count: int, *, ascends: bool) -> npt.ND
     if plain.size != size:
         raise ValueError(f"{plain.size} bytes where {size} were expected")
     planes = np.frombuffer(plain, np.uint8).reshape(kind.itemsize, count)
-    told = numbers_of(planes, kind)
-    return told if not ascends else np.cumsum(told, dtype=kind)
+    numbers = numbers_of(planes, kind)
+    return numbers if not ascends else np.cumsum(numbers, dtype=kind)
 
 
 def arrays_in(
@@ -53,7 +53,7 @@ def arrays_in(
     counts: Mapping[str, Any] | None,
     most: int,
 ) -> dict[str, npt.NDArray[Any]]:
-    """The arrays in a folder of a bundle; `counts` = numbers in each, None: they lie there plain.
+    """The arrays in a folder of a bundle; `counts` = numbers in each, None: they are not packed.
 
     Plain ones are mapped. ValueError, OSError, KeyError or TypeError where they are not what
     `counts` says, or would take more than `most` bytes.
@@ -85,8 +85,8 @@ def pieces_of(
         if plain:
             yield name, values.data.cast("B")
             continue
-        told = values - arrays["start"] if name == "end" else values
-        yield name, coded(told, ascends=name in ASCENDING)
+        numbers = values - arrays["start"] if name == "end" else values
+        yield name, coded(numbers, ascends=name in ASCENDING)
 
 
 def planes_of(values: npt.NDArray[Any]) -> UInt8Array:

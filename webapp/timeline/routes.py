@@ -154,7 +154,7 @@ class _Routes:
     def _check(self, etag: str) -> None:
         if etag != self._timeline.etag:
             raise _OtherRun(
-                f"this page shows {shown(etag)}, but {shown(self._timeline.etag)} is what is "
+                f"this page shows {shown(etag)}, but {shown(self._timeline.etag)} is "
                 "served now; reload the page"
             )
 

@@ -25,7 +25,7 @@ MAX_MODULES = 20_000_000
 """Ops up to which modules are searched: their codes are kept in memory, four bytes each."""
 
 MAX_SLICES = 2_000
-"""Hits in a window up to which each is told, so that the page can outline exactly these."""
+"""Hits in a window up to which each is listed, so that the page can outline exactly these."""
 
 MAX_BUCKETS = 4_096
 

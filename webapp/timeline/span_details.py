@@ -104,7 +104,7 @@ def _process(run: Run, rank: int, pid: int) -> Json:
 
 
 def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
-    """Everything known of one slice (or sample) of a lane. NoSuch where there is none."""
+    """Everything known of one slice (or sample) of a lane. Raises NoSuch for an unknown one."""
     lane = timeline.lane(lane_id)
     index = timeline.index
     rows = index.lane_rows[lane_id]
@@ -208,7 +208,7 @@ def _before(timeline: Timeline, lane: Lane, flat: int) -> int:
 def nearest(timeline: Timeline, lane_id: int, row: int, t: int, forward: bool) -> Json:
     """The first slice of a row that starts after `t`, or the last one that starts before it.
 
-    `ref` is null where there is none.
+    `ref` is null without one.
     """
     lane = timeline.lane(lane_id)
     if not 0 <= row < lane.rows:
@@ -237,8 +237,8 @@ def nearest(timeline: Timeline, lane_id: int, row: int, t: int, forward: bool) -
 
 
 def _handovers(timeline: Timeline, lane: Lane, start_ns: int, end_ns: int) -> list[Json]:
-    """Starts and joins of threads within a slice: what is at the other end, and both instants."""
-    told = []
+    """Starts and joins of threads within a slice: the other end, and both instants."""
+    found = []
     for one in sync_flows(timeline.run, lane, start_ns, end_ns):
         outgoing = one.source == lane.thread
         other = thread_lane(timeline, lane.rank, one.target if outgoing else one.source)
@@ -250,7 +250,7 @@ def _handovers(timeline: Timeline, lane: Lane, start_ns: int, end_ns: int) -> li
             slice_there = nearest(timeline, other.id, 0, at, False)
         if slice_there["ref"] is None:
             continue
-        told.append(
+        found.append(
             {
                 **slice_there,
                 "kind": one.kind,
@@ -260,7 +260,7 @@ def _handovers(timeline: Timeline, lane: Lane, start_ns: int, end_ns: int) -> li
                 "came_ns": one.came_ns,
             }
         )
-    return told
+    return found
 
 
 def _sample_facts(timeline: Timeline, lane: Lane, flat: int) -> Json:

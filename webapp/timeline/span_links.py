@@ -101,7 +101,7 @@ def _is(op: dict[str, Any], row: dict[str, Any]) -> bool:
 
 
 def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
-    """Whether one op lies in another of the same thread, or is it."""
+    """True if one op is within another of the same thread, or is the same."""
     if inner["thread"] != outer["thread"] or inner["start_ns"] < outer["start_ns"]:
         return False
     if outer["duration_ns"] is None:

@@ -1,8 +1,8 @@
-"""Slices told apart by how deep they nest, stretch by stretch as they are read: the rows of a lane.
+"""Slices separated by how deep they nest, stretch by stretch as they are read: the rows of a lane.
 
-A stretch is as long as the processor's cache can hold; what is left of it are the columns that the
-index keeps. Taking a lane of a million slices apart in one go has every step fetch memory anew,
-which takes longer than the step.
+A stretch is as long as the processor's cache can hold; only the columns that the
+index keeps remain. Taking a lane of a million slices apart in one go has every step fetch memory
+again, which takes longer than the step.
 """
 
 from __future__ import annotations

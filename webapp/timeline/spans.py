@@ -133,7 +133,7 @@ def _phases(run: Run, thread: Thread, names: Names) -> Piece:
 def _ops(run: Run, thread: Thread, names: Names, phases: Piece, by_name: ByName) -> Piece:
     columns = [*_CALL_COLUMNS, "scope", "depth"]
     if not phases.sizes:
-        columns.append("phase")  # nothing else tells to which one an op belongs
+        columns.append("phase")  # nothing else says to which one an op belongs
     where = ("op", thread.rank, thread.thread)
     own: OpStyles | UInt8Array
     if thread.kind == schema.ThreadKind.stream.name:
@@ -228,7 +228,7 @@ def _extent(
 ) -> tuple[Int64Array, Int64Array, UInt8Array]:
     """Start and end of each row, and the mark of those without an end of their own.
 
-    Within 0..AXIS_END, which the page can show; what claims to lie outside is drawn at the edge.
+    Within 0..AXIS_END, which the page can show; spans outside are drawn at the edge.
     """
     start = numbers(rows["start_ns"])
     if len(start) and (start.min() < 0 or start.max() > AXIS_END):

@@ -99,8 +99,8 @@ class OpStyles:
     def of(
         self, rows: pa.Table, start: Int64Array, codes: Codes, texts: list[str], at: int
     ) -> UInt8Array:
-        """The style of ops in order of time, of which the first is the one at `at` of all; 0 where
-        nothing tells. `codes` and `texts` are those of the names.
+        """The style of ops in order of time, beginning with the one at `at` of all; 0 where it is
+        not known. `codes` and `texts` are those of the names.
         """
         style = self._painted(start)
         if "phase" in rows.column_names:

@@ -8,9 +8,9 @@ A paint is the number of a pair of name and style (`Paints`), in 1 byte; in 2 or
 them.
 
 Slices: n wide ones as n pairs `u8 steps`: the units from the end of the one before (at first, from
-the tile's start) to its start, and from there to its end. 255 stands for a number of 255 or more,
+the tile's start) to its start, and from there to its end. 255 means a number of 255 or more,
 which `u16 far` gives, for all such in order. Then their `paint`; where form has BEFORE, `f64
-before`, the start of the first, which lies before the tile, in ns from it; where form has AFTER,
+before`, the start of the first, which is before the tile, in ns from it; where form has AFTER,
 `f64 after`, the end of the last one likewise. Then m buckets of short ones: which, as 1024 `bits`
 where form has BITS, else as `u16 bucket`; `u8 covered`, which is 32 times the root of the covered
 share, at least 1; and `short`, the paint of the longest. See `lod` for what wide and short are.
@@ -19,9 +19,9 @@ Counter: n entries `u16 bucket, f32 low, f32 high, f32 last`. m is 1 where entry
 tile but the value in force as it begins.
 
 What of a tile is asked for may be a part of it, some buckets side by side: then only the slices
-and buckets that touch these are told, with the same numbers.
+and buckets that touch these are listed, with the same numbers.
 
-So few values are told apart that they compress well. How rows travel together is `tile_format.py`.
+So few values are distinct that they compress well. How rows travel together is `tile_format.py`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ESCAPE_BYTE = 255
 """Stands for a distance that takes two bytes."""
 
 SHARES = 32
-"""Steps of a covered share: its root's, so that little is told as exactly as much."""
+"""Quantisation levels of sqrt(coverage): keeps relative precision for small coverage."""
 
 STYLE_UNFINISHED = 0x80
 """Bit of the index's style byte that marks a slice which had not ended; the rest is the style."""
@@ -321,7 +321,7 @@ def _cut_wide(
     steps[steps == ESCAPE_BYTE] = columns["far"]
     edges = np.cumsum(steps)
     bucket = min(level, EXACT_LEVEL)
-    # As far as the units tell: an end on the edge may lie a little beyond it.
+    # To the precision of the units: an end on the edge may be a little beyond it.
     low = int(edges[1::2].searchsorted(part[0] << bucket))
     high = max(low, int(edges[::2].searchsorted(part[1] << bucket)))
     if low == high:

@@ -1,7 +1,8 @@
 """The tile payload: how the rows of some lanes within one tile travel to the page.
 
-Little endian, version 4. Only what is drawn is in it; what a slice is, to the nanosecond, is asked
-for when someone points at it (`pick`). What the columns say is told in `tile_columns`.
+Little endian, version 4. It holds only the picture; the facts of a slice, to the nanosecond, are
+asked
+for when someone points at it (`pick`). `tile_columns` describes the columns.
 
     tile    80 B  u32 magic "LSTL" | u16 version | u16 80 | i32 level | u32 index, low word
                   | u32 blocks | u32 unit shift | u32 index, high word | u32 bytes of a paint
@@ -9,7 +10,7 @@ for when someone points at it (`pick`). What the columns say is told in `tile_co
     block   12 B  u32 lane | u16 row | u8 kind (0 slices, 1 counter) | u8 form | u16 n | u16 m
     then the columns, each from a multiple of 8 bytes, in the order of COLUMNS
 
-A column has the entries of all blocks, in their order: what is alike stands together, which makes a
+A column has the entries of all blocks, in their order: equal kinds are together, which makes a
 tile a sixth smaller as it travels than row by row, and is done in one go for all rows. Rows without
 entries are left out.
 """

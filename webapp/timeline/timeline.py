@@ -50,7 +50,7 @@ class Differences(Protocol):
         """How many there are."""
 
     def next(self, place: tuple[int, int, int], *, forward: bool) -> dict[str, Any] | None:
-        """The first one after a place, or the last before it; None: there is none."""
+        """The first one after a place, or the last before it; None: not found."""
 
 
 class Timeline:
@@ -93,7 +93,7 @@ class Timeline:
 
     @property
     def etag(self) -> str:
-        """Changes with the run and with the version of what is served of it."""
+        """Changes with the run and with the version of the served format."""
         beside = (one for one in (self.baseline, self.noise) if one is not None)
         other = "".join(f"-{one.etag}" for one in beside)
         return f"{self.run.etag}{other}-{indexes.VERSION}.{tile_format.VERSION}"
@@ -147,7 +147,7 @@ class Timeline:
             self.lane(lane)
 
     def lane(self, lane: int) -> Lane:
-        """The lane of this number. NoSuch where there is none."""
+        """The lane of this number. Raises NoSuch for an unknown one."""
         if not 0 <= lane < len(self.index.lanes):
             raise NoSuch(f"no lane {lane}, this run has {len(self.index.lanes)}, counted from 0")
         return self.index.lanes[lane]

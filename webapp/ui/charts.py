@@ -18,7 +18,7 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 """One more than there are colours and patterns: the seventh line is not the first one again."""
 
 MAX_LINES = 12
-"""More lines than this cannot be told apart; the ones with the greatest norm are drawn."""
+"""More lines than this cannot be distinguished; the ones with the greatest norm are drawn."""
 
 FROM_ZERO: dict[str, Any] = {"autorangeoptions": {"include": 0}}
 """An axis that shows 0, with room beside it, unlike "tozero": on the very edge a point is half cut
@@ -86,7 +86,7 @@ def mark_missing(figure: go.Figure, rows: pd.DataFrame, theme: Theme) -> None:
     """NaN and infinite norms have no place on the axis; a red cross at its foot says where."""
     wrong = rows[~np.isfinite(rows["norm"])]
     if "missing" in wrong and wrong["missing"].dtype == bool:
-        wrong = wrong[~wrong["missing"]]  # None is no gradient, not a wrong one
+        wrong = wrong[~wrong["missing"]]  # None means without gradient, which is not wrong
     if wrong.empty:
         return
     add_at_foot(

@@ -31,8 +31,8 @@ SERIES: dict[Theme, list[str]] = {
     "light": ["#332288", "#117733", "#44aa99", "#5fa8d3", "#999933", "#aa4499"],
     "dark": ["#77aadd", "#44bb99", "#99ddff", "#bbcc33", "#eedd88", "#ffaabb"],
 }
-"""Colours of ranks and other series: Paul Tol's "muted" and "light" schemes, which the common
-colour-blindnesses tell apart. None of them means a phase, nor that something is wrong."""
+"""Colours of ranks and other series: Paul Tol's "muted" and "light" schemes, which remain
+distinct with the common colour-blindnesses. None of them means a phase or a fault."""
 
 SEQUENTIAL: dict[Theme, str] = {"light": "Viridis_r", "dark": "Viridis"}
 """Colour scale of heat maps: perceptual, and monotonic in lightness away from the ground."""
@@ -93,7 +93,7 @@ def template(theme: Theme) -> go.layout.Template:
 
 POWERS: dict[str, Any] = {"dtick": 1, "exponentformat": "power", "tickfont": {"size": 10}}
 """Of a logarithmic axis with a tick per decade. Plotly writes powers of ten a quarter larger than
-it is told to; like this they are as large as the numbers on other axes."""
+it is set to; like this they are as large as the numbers on other axes."""
 
 
 def step_axis(steps: Iterable[int]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ SEARCHED = 12
 """Options of a drop-down; more than these can be searched."""
 
 LIST_PX = 320
-"""Height that the list of a drop-down may take; what is more scrolls."""
+"""Height that the list of a drop-down may take; a longer list scrolls."""
 
 
 def duration(ns: float) -> str:
@@ -230,8 +230,8 @@ def timeline_link(text: Child, start_ns: int, end_ns: int, duration_ns: int, **q
 
 
 def thread_names(run: Run) -> dict[tuple[int, str], str]:
-    """What to call each thread of a rank. Children of the rank's process are told by their pid,
-    threads of one name within a process by their number.
+    """What to call each thread of a rank. Children of the rank's process are distinguished by their
+    pid, threads of one name within a process by their number.
     """
     own: dict[int, int] = {}
     for t in run.threads:

@@ -19,7 +19,7 @@ KEPT_OPS = 5_000_000
 """Ops of a run that are kept for the next window, at 40 bytes each."""
 
 MAX_OPS = 2_000_000
-"""Ops of a window of a larger run that a table is made of: read anew, 300 bytes each meanwhile."""
+"""Ops of a window of a larger run that a table is made of: read each time, 300 bytes each."""
 
 COLUMNS = ("op", "kind", "count", "total_ns", "self_ns", "mean_ns", "p50_ns", "p99_ns", "max_ns")
 

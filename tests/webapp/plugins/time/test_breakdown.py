@@ -94,7 +94,7 @@ def test_communication_under_operators_is_not_exposed(builder: Builder) -> None:
     assert found == {"data_loading": 10, "forward": 16, "backward": 50, "optimizer": 8, "python": 6}
 
 
-def test_python_with_a_collective_under_way_is_no_wait(builder: Builder) -> None:
+def test_python_with_a_collective_under_way_does_not_wait(builder: Builder) -> None:
     """It sleeps in forward, 28 to 60, and a collective ends in the middle of that."""
     for rank in (0, 1):
         phase(builder, "forward", 0, 70, rank)

@@ -151,7 +151,7 @@ def test_backward_is_with_the_thread_that_works_for_it(builder: Builder) -> None
     assert legs(open_run(builder.write())) == [(0, 0, 0, 30), (0, 1, 30, 70), (0, 0, 70, 90)]
 
 
-def test_a_wait_that_nobody_is_known_to_have_ended_is_unexplained(builder: Builder) -> None:
+def test_a_wait_without_a_known_end_is_unexplained(builder: Builder) -> None:
     training_step(builder)
     sync(builder, "event_wait", 0, 35, 70, object=7)
     run = open_run(builder.write())
