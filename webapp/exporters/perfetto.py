@@ -46,7 +46,7 @@ _CATEGORY = {
     schema.OpScope.kernel.name: "kernel",
 }
 _LEFT_OUT = ("access", "tensor", "sync", "stall", "stack", "storage", "module")
-_FAR = 1 << 62
+_NEVER_NS = 1 << 62
 _FIRST_LANE = 1_000_000_000
 """Thread ids that no thread has: of lanes that are added."""
 
@@ -135,7 +135,7 @@ def _thread(run: Run, thread: Thread, places: _Places) -> Iterator[str]:
         open_until[lane].append(end)
         at = tid if not lane else _FIRST_LANE + tid + lane
         yield f'{event},"pid":{pid},"tid":{at},"ts":{_us(start)}' + (
-            f',"dur":{_us(end - start)}}}' if end < _FAR else "}"
+            f',"dur":{_us(end - start)}}}' if end < _NEVER_NS else "}"
         )
     yield from _launches(run, thread, places, pid, tid)
 
@@ -182,7 +182,7 @@ def _slice(row: dict[str, Any], category: str, args: str, order: int) -> _Slice:
     start, length = row["start_ns"], row["duration_ns"]
     kind = "X" if length is not None else "B"
     begin = f'{{"ph":"{kind}","cat":"{category}","name":{_text(row["name"])},"args":{args}'
-    return start, start + length if length is not None else _FAR, order, begin
+    return start, start + length if length is not None else _NEVER_NS, order, begin
 
 
 def _launches(run: Run, thread: Thread, places: _Places, pid: int, tid: int) -> Iterator[str]:

@@ -18,7 +18,7 @@ SPAN_COLUMNS = ("duration_ns", "self_ns")
 """Columns that hold a length of time; they stretch with the clock's drift."""
 
 
-_FAR_NS = 1 << 61
+_UNKNOWN_ERROR_NS = 1 << 61
 """Farthest instant where no process's start is known: 2043, on a wall clock."""
 
 
@@ -126,7 +126,7 @@ def axis_of(axes: Mapping[tuple[int, int], Axis], rank: int, pid: int) -> Axis:
     if own is not None:
         return own
     shared = (axis for (other, _), axis in axes.items() if other == rank)
-    return next(shared, Axis(0, 0.0, 0, _FAR_NS))
+    return next(shared, Axis(0, 0.0, 0, _UNKNOWN_ERROR_NS))
 
 
 def beyond(values: pa.ChunkedArray, limits: tuple[int, int]) -> bool:

@@ -59,7 +59,7 @@ Part = tuple[int, int]
 Row = tuple[int, int]
 """Positions of its first slice, and of the one after its last."""
 
-FEW_TILES = 16
+BATCH_TILES = 16
 """Tiles that are made ahead in one go."""
 
 
@@ -315,8 +315,8 @@ def _crowded(found: Buckets) -> Iterator[tuple[Int64Array, Buckets]]:
     crowded = np.flatnonzero(found.last[high - 1] - found.first[low] >= RAW_LIMIT)
     tile, low, high = tile[low[crowded]], low[crowded], high[crowded]
     low -= low > 0  # and the bucket before each
-    for at in range(0, len(tile), FEW_TILES):
-        part = slice(at, at + FEW_TILES)
+    for at in range(0, len(tile), BATCH_TILES):
+        part = slice(at, at + BATCH_TILES)
         begin, end = low[part], high[part]
         begin[1:] = np.maximum(begin[1:], end[:-1])
         if (begin[1:] == end[:-1]).all():

@@ -17,7 +17,7 @@ from lanescope.webapp.runs.types import Int64Array
 PIECE = 1 << 15
 """Slices that are looked at in one go while tiles are made ahead."""
 
-FEW_BUCKETS = 1 << 13
+BATCH_BUCKETS = 1 << 13
 """Buckets that are merged in one go."""
 
 EARLY_BITS = 22
@@ -112,7 +112,7 @@ def coarser(fine: Buckets) -> Buckets:
 
     Piece by piece.
     """
-    cuts = np.arange(0, len(fine.number), FEW_BUCKETS)
+    cuts = np.arange(0, len(fine.number), BATCH_BUCKETS)
     cuts[1:] += fine.number[cuts[1:]] >> 1 == fine.number[cuts[1:] - 1] >> 1
     edges = pairwise([*cuts.tolist(), len(fine.number)])
     return Buckets.joined([_merged(fine.between(low, high)) for low, high in edges])

@@ -21,7 +21,7 @@ from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.types import BoolArray, Int64Array, UInt8Array, UInt32Array
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 
-FEW_DEPTHS = 16
+MAX_SIMPLE_DEPTHS = 16
 """Depths up to which a pass for each is quicker than sorting by depth."""
 
 
@@ -144,7 +144,7 @@ def _by_depth(depth: npt.NDArray[np.int16]) -> Iterator[tuple[int, Int64Array]]:
     if not len(depth):
         return
     least, most = int(depth.min()), int(depth.max())
-    if most - least < FEW_DEPTHS:
+    if most - least < MAX_SIMPLE_DEPTHS:
         for level in range(least, most + 1):
             part = np.flatnonzero(depth == level)
             if len(part):

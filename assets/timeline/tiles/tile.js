@@ -12,7 +12,7 @@ const SHARES = 32;
 /** Covered share of a bucket by its encoded value. */
 export const SHARE_OF = Float64Array.from({ length: SHARES + 1 }, (_, root) => (root / SHARES) ** 2);
 /** Marks a distance that takes two bytes. */
-const FAR = 255;
+const ESCAPE_BYTE = 255;
 /** Forms of a block. */
 const BITS = 1;
 const BEFORE = 2;
@@ -181,14 +181,14 @@ function readSpans(r, n, unit, form) {
   const end = new Float64Array(n);
   const steps = r.take("steps", 2 * n);
   let count = 0;
-  for (let i = 0; i < steps.length; i += 1) if (steps[i] === FAR) count += 1;
+  for (let i = 0; i < steps.length; i += 1) if (steps[i] === ESCAPE_BYTE) count += 1;
   const far = r.take("far", count);
   let next = 0;
   let at = 0;
   for (let i = 0; i < n; i += 1) {
-    at += steps[2 * i] === FAR ? far[next++] : steps[2 * i];
+    at += steps[2 * i] === ESCAPE_BYTE ? far[next++] : steps[2 * i];
     start[i] = at * unit;
-    at += steps[2 * i + 1] === FAR ? far[next++] : steps[2 * i + 1];
+    at += steps[2 * i + 1] === ESCAPE_BYTE ? far[next++] : steps[2 * i + 1];
     end[i] = at * unit;
   }
   if (form & BEFORE) [start[0]] = r.take("before", 1);

@@ -26,17 +26,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ends_ns, to_frame
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.findings import NotApplicable
-from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.collectives.communication import operators
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
-from lanescope.webapp.plugins.collectives.slow_places import MIN_GAP_NS, around
 from lanescope.webapp.plugins.time.breakdown import (
     CATEGORIES,
     autograd_threads,
@@ -44,7 +41,8 @@ from lanescope.webapp.plugins.time.breakdown import (
     phases_of,
     training_thread,
 )
-from lanescope.webapp.runs.intervals import Intervals, enclosing
+from lanescope.webapp.plugins.time.lane_work import LaneWork, Row
+from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.flows import HANDED
 
@@ -66,10 +64,6 @@ COLUMNS = [
     "module",
     "where",
 ]
-
-_KINDS = ("data", "forward", "backward", "optimizer")
-_CATEGORY = {"data": "data_loading"}
-_OPS = ["start_ns", "duration_ns", "name", "module", "stack", "depth"]
 
 
 class Lane(NamedTuple):
@@ -181,9 +175,6 @@ def summed(path: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return table.sort_values("duration_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-_Row = tuple[int, str, int, int, str, str, str, str]
-
-
 def _while_waiting(wait: Wait, waker: Lane | None) -> str:
     """Category of a wait that nothing on another lane explains."""
     return UNEXPLAINED if waker is None else wait.category
@@ -199,7 +190,7 @@ class _Walk:
         self._waits: dict[Lane, list[Wait]] = {}
         self._sync: dict[int, pd.DataFrame] = {}
 
-    def back(self) -> Iterator[list[_Row]]:
+    def back(self) -> Iterator[list[Row]]:
         """Rows of each stretch of the path, the last stretch first."""
         rank = self.window.last_rank
         lane = Lane(rank, training_thread(self.run, rank).thread)
@@ -229,9 +220,9 @@ class _Walk:
             visited.add(lane)
             at, lane = woken, waker
 
-    def _work(self, lane: Lane, start: int, end: int) -> list[_Row]:
+    def _work(self, lane: Lane, start: int, end: int) -> list[Row]:
         if lane not in self._lanes:
-            self._lanes[lane] = LaneWork(self.run, lane, self.window)
+            self._lanes[lane] = LaneWork(self.run, lane, (self.window.start_ns, self.window.end_ns))
         return self._lanes[lane].rows(start, end)
 
     def _wait_before(self, lane: Lane, at: int) -> Wait | None:
@@ -365,79 +356,3 @@ def _arrivals(run: Run) -> pd.DataFrame:
     """`skew.arrivals` by group and sequence number; empty where clocks were not compared."""
     came = arrivals(run)
     return (came if run.clock_calibrated else came.iloc[:0]).set_index(KEYS)
-
-
-class LaneWork:
-    """What a thread does in a step: at each instant its innermost operator, or none."""
-
-    def __init__(self, run: Run, lane: Lane, window: Window) -> None:
-        self._run, self._lane = run, lane
-        # From a step before: a gap at the start of this one has its line from the last operator.
-        early = 2 * window.start_ns - window.end_ns
-        ops = run.events("op", *lane, _OPS, window=(early, window.end_ns))
-        self._start = ops["start_ns"].to_numpy()
-        self._end = end = ends_ns(ops, run)
-        depth = ops["depth"].to_numpy()
-        self._names = ops["name"].cast(pa.string()).to_pylist()
-        self._modules = ops["module"].cast(pa.string()).to_pylist()
-        self._stacks = ops["stack"].fill_null(-1).to_numpy()
-        self._where: dict[int, str] = {}
-        thread = next(one for one in run.threads if (one.rank, one.thread) == lane)
-        kinds = {name: span for name, span in phases_of(run, thread).items() if name in _KINDS}
-        edges = [self._start, end, *(e for s in kinds.values() for e in (s.start, s.end))]
-        inside = np.concatenate([*edges, [window.start_ns, window.end_ns]])
-        inside = inside[(inside >= window.start_ns) & (inside <= window.end_ns)]
-        self._edges = np.unique(inside)
-        begins = self._edges[:-1]
-        self._op = np.full(len(begins), -1)
-        for level in np.unique(depth):
-            rows = np.flatnonzero(depth == level)
-            found = enclosing(self._start[rows], end[rows], begins)
-            self._op = np.where(found >= 0, rows[found], self._op)
-        self._phase = np.full(len(begins), "", dtype=object)
-        for name, span in kinds.items():
-            self._phase[enclosing(span.start, span.end, begins) >= 0] = name
-
-    def rows(self, start: int, end: int) -> list[_Row]:
-        """The work of [start, end), cut where the innermost operator or the phase changes."""
-        low = int(np.searchsorted(self._edges, start, side="right")) - 1
-        high = int(np.searchsorted(self._edges, end, side="left"))
-        found: list[_Row] = []
-        for i in range(low, high):
-            begin, until = max(int(self._edges[i]), start), min(int(self._edges[i + 1]), end)
-            category, name, module, where = self._about(i, until - begin)
-            found.append((*self._lane, begin, until, category, name, module, where))
-        return found
-
-    def _about(self, i: int, length: int) -> tuple[str, str, str, str]:
-        """category, name, module and place of one piece."""
-        op, phase = int(self._op[i]), str(self._phase[i])
-        if op >= 0:
-            where = self._line(int(self._stacks[op]))
-            category = _CATEGORY.get(phase, phase or "other")
-            return category, self._names[op], self._modules[op] or "", where
-        if phase == "data":
-            return "data_loading", "fetching a batch", "", ""
-        where = self._around(i) if length >= MIN_GAP_NS else ""
-        return "python", "Python", "", where
-
-    def _around(self, i: int) -> str:
-        """The line of the program in which a gap between two operators begins."""
-        begin = self._edges[i]
-        known = self._stacks >= 0
-        before = np.flatnonzero(known & (self._start < begin))
-        after = np.flatnonzero(known & (self._start >= begin))
-        if not len(before) or not len(after):
-            return ""
-        ends = self._end[before]
-        sites = [
-            (int(self._stacks[op]), self._names[op], self._modules[op] or "")
-            for op in (before[np.argmax(ends)], after[0])
-        ]
-        first = around(self._run, self._lane.rank, sites[0], sites[1])[0]
-        return "" if first.startswith("operator ") else first
-
-    def _line(self, stack: int) -> str:
-        if stack not in self._where:
-            self._where[stack] = where_of(self._run, self._lane.rank, stack) or ""
-        return self._where[stack]

@@ -58,76 +58,71 @@ def layout(context: Context) -> Component:
                 " in the program.",
             ),
         )
+    return widgets.page(
+        "Time",
+        "Where a step goes, what limits it, and what would help.",
+        _step_field(run, step),
+        _path_panel(run),
+        html.Div([_table_panel(), _what_if_panel()], className="split"),
+        _steps_panel(run),
+        widgets.downloads("step_time", "critical_path"),
+    )
+
+
+def _panel(title: str, about: str, *children: Any) -> Component:
+    head: list[Any] = [f"{title} ", html.Small(about)] if about else [title]
+    return html.Section([html.H2(head), *children], className="panel")
+
+
+def _step_field(run: Run, step: int) -> Component:
     known = [one.step for one in job_steps(run)]
+    return widgets.controls(
+        html.Label("step", htmlFor=ids.STEP),
+        dcc.Input(
+            id=ids.STEP,
+            type="number",
+            value=step,
+            min=known[0],
+            max=known[-1],
+            step=1,
+            className="step-box",
+        ),
+        html.Span(id=ids.ABOUT, className="muted"),
+    )
+
+
+def _path_panel(run: Run) -> Component:
+    about = (
+        "one line through all ranks and threads, as long as the step · click a piece to open it on "
+        "the timeline"
+    )
+    chart = widgets.graph(ids.PATH, height=120 + 30 * min(len(run.ranks), MAX_LANES))
+    return _panel("Critical path", about, chart)
+
+
+def _table_panel() -> Component:
+    return _panel("On the path", "", html.Div(id=ids.TABLE, className="wide-table"))
+
+
+def _what_if_panel() -> Component:
+    own = widgets.controls(
+        html.Label("your own", htmlFor=ids.SPEC),
+        dcc.Input(id=ids.SPEC, placeholder="op=aten::mm*:x0.5", className="find-box"),
+        html.Button("Predict", id=ids.PREDICT, className="run"),
+    )
+    return _panel("What if", "predicted length of the step", html.Div(id=ids.PREDICTIONS), own)
+
+
+def _steps_panel(run: Run) -> Component:
     spent = mean_steps(run)
     shown = [name for name in CATEGORIES if spent[f"{name}_ns"].any()]
     largest = max(shown, key=lambda name: float(spent[f"{name}_ns"].sum()))
     options = [{"label": CATEGORIES[name], "value": name} for name in shown]
-    return widgets.page(
-        "Time",
-        "Where a step goes, what limits it, and what would help.",
-        widgets.controls(
-            html.Label("step", htmlFor=ids.STEP),
-            dcc.Input(
-                id=ids.STEP,
-                type="number",
-                value=step,
-                min=known[0],
-                max=known[-1],
-                step=1,
-                className="step-box",
-            ),
-            html.Span(id=ids.ABOUT, className="muted"),
-        ),
-        html.Section(
-            [
-                html.H2(
-                    [
-                        "Critical path ",
-                        html.Small(
-                            "one line through all ranks and threads, as long as the step · click "
-                            "a piece to open it on the timeline"
-                        ),
-                    ]
-                ),
-                widgets.graph(ids.PATH, height=120 + 30 * min(len(run.ranks), MAX_LANES)),
-            ],
-            className="panel",
-        ),
-        html.Div(
-            [
-                html.Section(
-                    [html.H2("On the path"), html.Div(id=ids.TABLE, className="wide-table")],
-                    className="panel",
-                ),
-                html.Section(
-                    [
-                        html.H2(["What if ", html.Small("predicted length of the step")]),
-                        html.Div(id=ids.PREDICTIONS),
-                        widgets.controls(
-                            html.Label("your own", htmlFor=ids.SPEC),
-                            dcc.Input(
-                                id=ids.SPEC,
-                                placeholder="op=aten::mm*:x0.5",
-                                className="find-box",
-                            ),
-                            html.Button("Predict", id=ids.PREDICT, className="run"),
-                        ),
-                    ],
-                    className="panel",
-                ),
-            ],
-            className="split",
-        ),
-        html.Section(
-            [
-                html.H2(["All steps ", html.Small("share of each step · click for that step")]),
-                widgets.controls(widgets.choice("category", ids.CATEGORY, options, largest)),
-                widgets.graph(ids.HEAT, height=110 + 22 * min(len(run.ranks), 16)),
-            ],
-            className="panel",
-        ),
-        widgets.downloads("step_time", "critical_path"),
+    return _panel(
+        "All steps",
+        "share of each step · click for that step",
+        widgets.controls(widgets.choice("category", ids.CATEGORY, options, largest)),
+        widgets.graph(ids.HEAT, height=110 + 22 * min(len(run.ranks), 16)),
     )
 
 

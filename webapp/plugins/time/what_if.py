@@ -31,7 +31,8 @@ from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.plugins.time.breakdown import collective_waits, training_thread
-from lanescope.webapp.plugins.time.critical_path import Lane, LaneWork, Window, job_step
+from lanescope.webapp.plugins.time.critical_path import Lane, Window, job_step
+from lanescope.webapp.plugins.time.lane_work import LaneWork
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Float64Array, Int64Array
 
@@ -274,7 +275,7 @@ def _rank_step(run: Run, rank: int, step: int) -> _RankStep | None:
         (kind, (str(frame.at[label, "group"]), int(frame.at[label, "sequence"])), instant)
         for instant, _, kind, label in events
     )
-    work = LaneWork(run, lane, Window(step, start, end, rank))
+    work = LaneWork(run, lane, (start, end))
     edges = np.unique(np.concatenate([[start, end], *([low, high] for low, high, _ in waits)]))
     rows = []
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):

@@ -1,0 +1,99 @@
+"""What a thread does in a window: at each instant its innermost operator and phase, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from lanescope.webapp.analysis.arrow_columns import ends_ns
+from lanescope.webapp.analysis.stack_frames import where_of
+from lanescope.webapp.plugins.collectives.slow_places import MIN_GAP_NS, around
+from lanescope.webapp.plugins.time.breakdown import phases_of
+from lanescope.webapp.runs.intervals import enclosing
+from lanescope.webapp.runs.run import Run
+
+Row = tuple[int, str, int, int, str, str, str, str]
+"""rank, thread, start and end (ns from the start of the run), category, name, module, where."""
+
+_CATEGORY: Mapping[str, str] = {"data": "data_loading"}
+_KINDS = ("data", "forward", "backward", "optimizer")
+_OPS = ["start_ns", "duration_ns", "name", "module", "stack", "depth"]
+
+
+class LaneWork:
+    """The work of a thread of a rank in a window [start, end), ns from the start of the run."""
+
+    def __init__(self, run: Run, lane: tuple[int, str], window: tuple[int, int]) -> None:
+        self._run, self._lane = run, lane
+        first, last = window
+        # From a step before: a gap at the start of this one has its line from the last operator.
+        early = 2 * first - last
+        ops = run.events("op", *lane, _OPS, window=(early, last))
+        self._start = ops["start_ns"].to_numpy()
+        self._end = end = ends_ns(ops, run)
+        depth = ops["depth"].to_numpy()
+        self._names = ops["name"].cast(pa.string()).to_pylist()
+        self._modules = ops["module"].cast(pa.string()).to_pylist()
+        self._stacks = ops["stack"].fill_null(-1).to_numpy()
+        self._where: dict[int, str] = {}
+        thread = next(one for one in run.threads if (one.rank, one.thread) == lane)
+        kinds = {name: span for name, span in phases_of(run, thread).items() if name in _KINDS}
+        edges = [self._start, end, *(e for s in kinds.values() for e in (s.start, s.end))]
+        inside = np.concatenate([*edges, [first, last]])
+        inside = inside[(inside >= first) & (inside <= last)]
+        self._edges = np.unique(inside)
+        begins = self._edges[:-1]
+        self._op = np.full(len(begins), -1)
+        for level in np.unique(depth):
+            rows = np.flatnonzero(depth == level)
+            found = enclosing(self._start[rows], end[rows], begins)
+            self._op = np.where(found >= 0, rows[found], self._op)
+        self._phase = np.full(len(begins), "", dtype=object)
+        for name, span in kinds.items():
+            self._phase[enclosing(span.start, span.end, begins) >= 0] = name
+
+    def rows(self, start: int, end: int) -> list[Row]:
+        """The work of [start, end), cut where the innermost operator or the phase changes."""
+        low = int(np.searchsorted(self._edges, start, side="right")) - 1
+        high = int(np.searchsorted(self._edges, end, side="left"))
+        found: list[Row] = []
+        for i in range(low, high):
+            begin, until = max(int(self._edges[i]), start), min(int(self._edges[i + 1]), end)
+            category, name, module, where = self._about(i, until - begin)
+            found.append((*self._lane, begin, until, category, name, module, where))
+        return found
+
+    def _about(self, i: int, length: int) -> tuple[str, str, str, str]:
+        """category, name, module and place of one piece."""
+        op, phase = int(self._op[i]), str(self._phase[i])
+        if op >= 0:
+            where = self._line(int(self._stacks[op]))
+            category = _CATEGORY.get(phase, phase or "other")
+            return category, self._names[op], self._modules[op] or "", where
+        if phase == "data":
+            return "data_loading", "fetching a batch", "", ""
+        where = self._around(i) if length >= MIN_GAP_NS else ""
+        return "python", "Python", "", where
+
+    def _around(self, i: int) -> str:
+        """The line of the program in which a gap between two operators begins."""
+        begin = self._edges[i]
+        known = self._stacks >= 0
+        before = np.flatnonzero(known & (self._start < begin))
+        after = np.flatnonzero(known & (self._start >= begin))
+        if not len(before) or not len(after):
+            return ""
+        ends = self._end[before]
+        sites = [
+            (int(self._stacks[op]), self._names[op], self._modules[op] or "")
+            for op in (before[np.argmax(ends)], after[0])
+        ]
+        first = around(self._run, self._lane[0], sites[0], sites[1])[0]
+        return "" if first.startswith("operator ") else first
+
+    def _line(self, stack: int) -> str:
+        if stack not in self._where:
+            self._where[stack] = where_of(self._run, self._lane[0], stack) or ""
+        return self._where[stack]
