@@ -4,7 +4,10 @@ PYTHON   ?= python3
 VENV     ?= .venv
 # More than two cores' worth: recorded programs wait much of their time.
 JOBS     ?= 3
+# Opens no browser, only fetches the page.
 HEADLESS ?=
+# A guided case to record: the name of a program in examples/cases.
+CASE     ?=
 # Tests of one room: its folder, and files with its name.
 ROOM     ?=
 TESTS     = $(if $(ROOM),$(or $(shell find tests -type d -name '$(ROOM)' -o -name 'test_*$(ROOM)*.py'),$(error no tests are called $(ROOM))))
@@ -51,7 +54,11 @@ $(NODE): package.json package-lock.json .npmrc | $(READY)
 	cd $(@D) && npm install --silent --no-audit --no-fund
 	@touch $@
 
-demo: $(READY)  ## record a 4-rank training run and open it in the browser (HEADLESS=1: only fetch the page)
+demo: $(READY)  ## record a 4-rank training run and open it in the browser (CASE=hang: a small program with a fault)
+ifneq ($(CASE),)
+	python examples/record_case.py $(CASE)
+	lanescope view runs/case-$(CASE) $(addprefix --baseline ,$(wildcard runs/case-$(CASE)-baseline))
+else
 	rm -rf runs/demo
 	OMP_NUM_THREADS=1 lanescope record -o runs/demo -- torchrun --nproc-per-node 4 examples/train_gpt.py $(DEMO)
 	lanescope info runs/demo
@@ -59,6 +66,7 @@ ifeq ($(HEADLESS),)
 	lanescope view runs/demo
 else
 	python examples/fetch_page.py runs/demo
+endif
 endif
 
 # A file's tests share what they record, so they stay in one process; all browser tests do.
@@ -105,9 +113,10 @@ format: $(READY) $(NODE)  ## bring the code into the project's format
 bench: $(READY)  ## run the benchmarks and print their tables (ONLY=tiles for one of them)
 	python benchmarks/run.py $(ONLY)
 
-docs: $(READY)  ## make the generated parts of the docs again: schema tables, screenshots
+docs: $(READY)  ## make the generated parts of the docs again and build the site, build/site/index.html
 	python docs/schema_reference.py
 	PYTHONPATH=. python docs/screenshots.py
+	mkdocs build --strict
 
 lock:  ## resolve requirements-dev.in and pyproject.toml anew into requirements-dev.txt
 	rm -rf build/lock

@@ -71,7 +71,7 @@ def reference() -> str:
 
 
 def findings_table() -> str:
-    """Every kind of finding, the questions that lead to it, and where it is explained."""
+    """Every kind of finding, the checks that lead to it, and where it is explained."""
     found = [
         (min(one.order + 1000 * one.baseline for one in asked), kind, asked)
         for plugin in plugins()
@@ -79,11 +79,11 @@ def findings_table() -> str:
         if (asked := [one for one in plugin.questions if kind.name in one.kinds])
     ]
     rows = "".join(
-        f"| `{kind.name}` | {' '.join(one.text for one in asked)}"
+        f"| `{kind.name}` | {', '.join(one.text for one in asked)}"
         f"{' (`--baseline`)' if asked[0].baseline else ''} | {_explained(kind)} |\n"
         for _, kind, asked in sorted(found, key=lambda one: one[0])
     )
-    return f"| kind | question | more |\n|---|---|---|\n{rows}"
+    return f"| kind | check | more |\n|---|---|---|\n{rows}"
 
 
 def _explained(kind: Kind) -> str:

@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, ViewportSize
 
+from examples.record_case import CASES, record
 from lanescope.webapp.analysis import plugin as plugins
 from tests.support.chromium import launched
 
@@ -163,11 +164,36 @@ def take(page: Page, address: str, run: dict[str, Any], picture: Picture, theme:
 
 def described(page: Page, address: str) -> dict[str, Any]:
     """The run as the page gets it, once its index is there."""
-    page.goto(address)
+    page.goto(f"{address}timeline")
     page.wait_for_selector(".tl-lanes")  # until then the page says how far the index is
-    found: dict[str, Any] = page.evaluate("fetch('/api/run').then(answer => answer.json())")
+    answers = "path => fetch(path).then(answer => answer.json())"
+    found: dict[str, Any] = page.evaluate(answers, "/api/run")
+    while "findings" not in found:  # a busy server says so
+        found |= page.evaluate(answers, "/api/findings")
+        page.wait_for_timeout(200)
     page.close()
     return found
+
+
+SHOWN_OF_CASES = {
+    "divergence": "compare",
+    "vanishing": "gradients",
+    "lora": "gradients",
+    "stops": "gradients",
+}
+"""Case -> its page; of the others the place of the first finding on the timeline."""
+
+
+def finding_window(run: dict[str, Any]) -> str:
+    """The part of the address that shows the first finding."""
+    return str(run["findings"][0]["address"]).partition("?")[2]
+
+
+def picture_of_case(name: str) -> Picture:
+    """The picture of a guided case."""
+    page = SHOWN_OF_CASES.get(name, "timeline")
+    query = finding_window if page == "timeline" else lambda run: ""
+    return Picture(f"case-{name}", page, query, height=720)
 
 
 def take_export(browser: Browser, run: str, description: dict[str, Any]) -> None:
@@ -244,6 +270,14 @@ def record_repeats() -> None:
     subprocess.run([*recorder, "--", *program])
 
 
+def case_run(name: str) -> tuple[str, ...]:
+    """What `lanescope view` gets for a guided case, recorded where it is missing."""
+    path = f"runs/case-{name}"
+    if not Path(path).exists():
+        record(name, Path(path))
+    return (path,) if CASES[name].baseline is None else (path, "--baseline", f"{path}-baseline")
+
+
 def main() -> int:
     """All pictures in both themes; an error in the page's console ends it."""
     run = sys.argv[1] if len(sys.argv) > 1 else DEMO
@@ -267,6 +301,7 @@ def main() -> int:
         ((PROFILED,), OF_AN_IMPORT),
         ((COMPARED[1], "--baseline", COMPARED[0]), OF_A_PAIR),
         ((REPEATED,), OF_REPEATS),
+        *[(case_run(name), (picture_of_case(name),)) for name in CASES],
     )
     for (path, *options), pictures in taken:
         with served(path, *options) as address, launched() as browser:

@@ -48,6 +48,26 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def structure(page: str) -> dict[str, list[str]]:
+    """What a translation has in common with its original: levels, code, links, pictures."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    # Comments in examples of Python are translated, commands of the shell are not.
+    code = [re.sub(r"  # .*", "", block) if kind == "python" else block for kind, block in blocks]
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    return {
+        "headings": re.findall(r"^#+(?= )", text, re.MULTILINE),
+        "code": code,
+        "links": [link for link in links if not link.startswith("README")],
+        "pictures": re.findall(r'src(?:set)?="([^"]+)"', text),
+        "columns": re.findall(r"^\|(?:---\|)+$", text, re.MULTILINE),
+    }
+
+
+def test_the_chinese_readme_says_the_same() -> None:
+    assert structure("README.zh-CN.md") == structure("README.md")
+
+
 def test_run_format_tables_are_current() -> None:
     reference = load(ROOT / "docs/schema_reference.py")
     page = reference.PAGE.read_text(encoding="utf-8")

@@ -71,6 +71,7 @@ SHARED = (
     "collector.format",
     "collector.compaction.clock_refine",
     "collector.compaction.decode",
+    "collector.compaction.journal_folders",
     "collector.compaction.parquet",
     "collector.compaction.process_placement",
     "collector.compaction.reader",

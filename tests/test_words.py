@@ -19,7 +19,16 @@ CLEAN = (
     "tests/webapp/plugins/checks",
     "webapp/plugins/autograd_graph",
     "webapp/plugins/checks",
+    "webapp/plugins/collectives",
+    "webapp/plugins/diff",
+    "webapp/plugins/gradients",
+    "webapp/plugins/hangs",
     "webapp/plugins/numerics",
+    "webapp/plugins/overview",
+    "webapp/plugins/races",
+    "webapp/plugins/sql",
+    "webapp/plugins/threads",
+    "webapp/plugins/time",
 )
 
 AVOIDED = re.compile(

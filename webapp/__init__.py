@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lanescope.webapp.plugins.gradients.backward_threads import (
         backward_threads as backward_threads,
     )
-    from lanescope.webapp.plugins.gradients.low_precision import low_precision as low_precision
+    from lanescope.webapp.plugins.gradients.not_finite import low_precision as low_precision
     from lanescope.webapp.plugins.gradients.rank_map import rank_map as rank_map
     from lanescope.webapp.plugins.races.race_findings import races as races
     from lanescope.webapp.plugins.threads.forward_backward_gap import (

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 import time
 from pathlib import Path
@@ -21,11 +20,10 @@ from ..format.file_names import JOURNAL_FOLDER
 from . import manifest as manifests
 from .clock_refine import narrow
 from .decode import Decoder
+from .journal_folders import UNREADABLE, has_ended, journal_folders, pid_of
 from .parts import PendingParts, seal_threads
 from .process_placement import first_ordinal
-from .reader import JournalError, read_process, read_process_file
-
-_UNREADABLE = "unreadable-"
+from .reader import JournalError, read_process
 
 
 def compact(
@@ -58,22 +56,13 @@ def advance(run: Path) -> bool:
     """Compacts all complete records; returns True if no journal is left."""
     done = True
     with manifests.locked(run):
-        folders = _folders(run)
-        latest = {_pid(folder): folder for folder in folders}
+        folders = journal_folders(run)
+        latest = {pid_of(folder): folder for folder in folders}
         for folder in folders:
             # A process that started a later journal, by exec, does not write to this one.
-            superseded = latest[_pid(folder)] != folder
-            done &= _advance_process(run, folder, ended=superseded or _ended(folder))
+            superseded = latest[pid_of(folder)] != folder
+            done &= _advance_process(run, folder, ended=superseded or has_ended(folder))
     return done
-
-
-def _folders(run: Path) -> list[Path]:
-    journal = run / JOURNAL_FOLDER
-    if not journal.is_dir():
-        return []
-    found = [f for f in journal.iterdir() if f.is_dir() and not f.name.startswith(_UNREADABLE)]
-    # By start, which follows the process id in the name: parents before their children.
-    return sorted(found, key=lambda f: int(f.name.partition("-")[2] or 0))
 
 
 def _advance_process(run: Path, folder: Path, *, ended: bool) -> bool:
@@ -88,7 +77,7 @@ def _advance_process(run: Path, folder: Path, *, ended: bool) -> bool:
         if not ended:  # the process is just creating it
             return False
         pending.note(str(error))
-        folder.rename(folder.with_name(_UNREADABLE + folder.name))
+        folder.rename(folder.with_name(UNREADABLE + folder.name))
         return True
     threads = pending.rank_table(log.rank, "thread")
     stacks = pending.rank_table(log.rank, "stack")
@@ -104,36 +93,6 @@ def _advance_process(run: Path, folder: Path, *, ended: bool) -> bool:
         pending.commit(decoder)
     shutil.rmtree(folder)
     return True
-
-
-def _ended(folder: Path) -> bool:
-    """Returns True if the process closed its journal or has ended."""
-    try:
-        process = read_process_file(folder)
-    except JournalError:
-        return not _alive(_pid(folder))
-    if process["closed"]:
-        return True
-    # On another host, the id belongs to another process.
-    return process["host"] == socket.gethostname() and not _alive(int(process["pid"]))
-
-
-def _pid(folder: Path) -> int:
-    return int(folder.name.partition("-")[0])
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:  # a zombie writes no more
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return True
-    return state != "Z"
 
 
 def main(arguments: list[str]) -> int:

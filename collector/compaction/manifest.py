@@ -28,6 +28,18 @@ def locked(run: Path) -> Iterator[None]:
         yield
 
 
+def is_locked(run: Path) -> bool:
+    """Returns True if a process holds the lock of the run's shared files. Writes nothing."""
+    try:
+        with (run / LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def create(run: Path, options: Options, command: Sequence[str], world_size: int) -> None:
     """Writes the manifest of a new run; an existing one stays.
 

@@ -152,7 +152,8 @@ STALL = Table(
             "cpu",
             FLOAT64,
             "1",
-            "share of a core that the thread used recently, or waited for; null: not known",
+            "share of a core that the thread used recently, or waited for, and at least 0.1 if it "
+            "read or wrote; null: not known",
         ),
         STACK_ID,
         Column("last_op", pa.string(), "", "running operator, or the last one; may be empty"),

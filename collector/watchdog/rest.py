@@ -37,6 +37,20 @@ def worked(before: ThreadSample | None, now: ThreadSample, passed_ns: int) -> bo
     return now.yielded - before.yielded <= now.preempted - before.preempted
 
 
+def share_of_core(before: ThreadSample, now: ThreadSample, passed_ns: int) -> float:
+    """Returns the share of a core that a thread used or waited for between two looks.
+
+    At least `BUSY` if it worked in another way: it read a disk, or waited for a processor where
+    the system does not measure that. A thread that is stuck in a disk or stopped did not work.
+    """
+    used = now.used_ns + now.ready_ns - before.used_ns - before.ready_ns
+    share = used / passed_ns
+    moved = now.faults > before.faults or now.moved_bytes > before.moved_bytes
+    if moved or (now.state not in "DTt" and worked(before, now, passed_ns)):
+        return max(share, BUSY)
+    return share
+
+
 class Rest:
     """Measures for how long no thread of a process did anything."""
 

@@ -29,7 +29,7 @@ from ..journal.journal import ALIVE_FILE, QUIET_FILE, STALL_STACKS_FILE, STALLS_
 from ..recorder.messages import say
 from ..recorder.recorder import Recorder
 from .peers import Peers, RestNote, write_note
-from .rest import BUSY, MAX_GAP, Rest, RestState, ThreadWait, rest_state
+from .rest import BUSY, MAX_GAP, Rest, RestState, ThreadWait, rest_state, share_of_core
 from .thread_dump import describe_thread, native_id, thread_wait
 from .thread_states import ProcessSample, call_own_thread
 
@@ -292,13 +292,12 @@ class Watchdog:
         return {"time_ns": now, "duration_ns": idle, "threads": threads}
 
     def _shares(self, now: int) -> dict[int, float]:
-        """Returns by native id the share of a core that a thread used or waited for."""
+        """Returns by native id `share_of_core` of each thread."""
         if self._before is None:
             return {}
         then, before = self._before
         return {
-            tid: (thread.used_ns + thread.ready_ns - old.used_ns - old.ready_ns)
-            / max(1, now - then)
+            tid: share_of_core(old, thread, max(1, now - then))
             for tid, thread in ProcessSample.of(now).threads.items()
             if (old := before.threads.get(tid)) is not None
         }

@@ -56,6 +56,16 @@ def move_the_window(page: LanePage, hands: Hands) -> None:
         before, after = hands.press(key, shown)
         moved = (start(after) - start(before)) / span(before)
         assert moved == pytest.approx(share, rel=1e-3), key
+    window = page.window
+    _, after = hands.press("Shift+ArrowRight", "Shift + →")
+    steps = [(float(low), float(high)) for _, low, high in page.state["stepBounds"]]
+    first = (after["range"]["t0"], after["range"]["t1"])
+    assert first in steps
+    _, after = hands.press("Shift+ArrowLeft", "Shift + ←")
+    assert (after["range"]["t0"], after["range"]["t1"]) == steps[steps.index(first) - 1]
+    hands.press("Backspace", "Backspace")
+    page.press("Backspace", "Escape")
+    assert page.window == pytest.approx(window)
     before, after = hands.press("PageDown", "Page down")
     assert after["viewport"]["scrollY"] > before["viewport"]["scrollY"]
     before, after = hands.press("PageUp", "Page up")

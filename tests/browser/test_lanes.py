@@ -132,7 +132,7 @@ def test_everything_can_be_called_by_name(opened: Opener) -> None:
     page.idle()
     assert page.page.locator("h1").inner_text() == "Gradients"
     page.press("Control+k")
-    assert "Overlap" in page.text("dialog.commands")
+    assert "Threads" in page.text("dialog.commands")
     assert "Zoom in" not in page.text("dialog.commands")
     page.page.keyboard.press("Escape")
 

@@ -114,7 +114,7 @@ def test_overview_shows_figures_time_findings_and_the_recording(opened: Opener, 
     assert "Critical path of a median step" in text
     # The threads' backward phases overlap by construction, which is said once.
     found = page.text("ol.findings")
-    assert found.count("threads run backward at the same time for") == 1
+    assert found.count("Threads run backward at the same time for") == 1
     assert page.page.locator("#overview-examined > .note.bad").count() == 0
     recording = page.page.locator("details.recording")
     assert "Recording: complete" in recording.locator("summary").inner_text()
@@ -221,7 +221,7 @@ def test_checks_are_folded_by_area(opened: Opener) -> None:
     (overlap,) = [row for row in rows if "in backward at the same time" in row]
     assert "below 5 %" in overlap
     assert "over the limit" in overlap
-    assert any("Do threads wait for each other for ever?\tnothing found" in row for row in rows)
+    assert any("Deadlocks between threads\tpassed" in row for row in rows)
     repeats = areas.filter(has_text="Repeatability")
     assert "passed" not in repeats.locator("summary").inner_text()  # nothing was checked
     threads.get_by_role("link").first.click()

@@ -61,7 +61,7 @@ def test_a_hang_is_told_by_rank(opened: Opener, serve: Server, tmp_path: Path) -
     rows = page.page.locator(".wide-table tbody tr").all_inner_texts()
     assert ["waits" in rows[0], "missing" in rows[1]] == [True, True]
     assert "all_reduce #1" in rows[0]
-    assert "rank 1 never entered all_reduce #1" in page.text(".findings")
+    assert "Rank 1 never entered all_reduce #1" in page.text(".findings")
     page.page.get_by_role("link", name="Show on the timeline").click()
     page.idle()
     assert page.state["selection"] is not None

@@ -126,6 +126,8 @@ SHARDS = {
     for method in ("fork", "forkserver", "spawn")
 }
 """Modules too long for one process -> the units they make, by patterns of test names."""
+SHARDS["socket"] = {"": r"\.(?!ThreadedVSOCK)\w+\.\w+$"}
+"""Sockets between a virtual machine and its host: in some machines the test waits for ever."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import { arrange, asListed, laneFilter, moved } from "/assets/timeline/model/lan
 import { Picker } from "/assets/timeline/model/pick.js";
 import { factsOf } from "/assets/timeline/model/span_panel.js";
 import { matching } from "/assets/timeline/panels/command_bar.js";
-import { match } from "/assets/timeline/panels/search.js";
+import { match, stepAsked } from "/assets/timeline/panels/search.js";
 import { wordsFor } from "/assets/timeline/panels/tooltip.js";
 import { TileCache } from "/assets/timeline/tiles/cache.js";
 import { decode, Tile, VERSION } from "/assets/timeline/tiles/tile.js";
@@ -25,6 +25,7 @@ const VIEW = {
   query: "a b&c=d /",
   scrollY: 120,
   theme: "dark",
+  finding: 5,
   overlaps: true,
   of: "/mul|add/",
   lanes: { pins: [3, 1], groupOrder: [1, 0], laneOrder: [5, 4, 3], filter: "rank 1 -gloo" },
@@ -119,6 +120,11 @@ test("search: part of a name in any case, or a regular expression", () => {
   equal(match(names, "MM").ids, [0, 1]);
   equal([...match(names, "/^b|d$/").flags], [0, 0, 1, 1]);
   equal(match(names, "/(/").error, "not a regular expression");
+  const long = match(names, "MM > 1.5 ms");
+  equal([long.ids, long.least, long.most, long.timed], [[0, 1], 1.5e6, undefined, true]);
+  equal(match(names, "< 20us").most, 20_000);
+  equal(match(names, "a > b").timed, false);
+  equal([stepAsked("step 7"), stepAsked(" Step 12 "), stepAsked("step"), stepAsked("steps 7")], [7, 12, null, null]);
 });
 
 test("names are shown in full, without namespace, shortened, or not", () => {

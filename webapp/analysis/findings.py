@@ -186,7 +186,7 @@ def run_question(
 def _found(question: Question, run: Run, baseline: Run | None, noise: Run | None) -> list[Finding]:
     """All findings of a question, of the kinds and with the evidence that its plugin declares."""
     if question.recorded and run.imported:
-        raise NotApplicable("files of other tools do not tell")
+        raise NotApplicable("not in imported traces")
     find = load(question.find)
     found: list[Finding] = find(baseline, run, noise) if question.baseline else find(run)
     known = kinds()

@@ -1,6 +1,6 @@
-"""What a plugin hands to the first page: figures of the run, and pictures of a finding's evidence.
+"""What a plugin hands to the page: figures of the run, pictures and places of a finding's evidence.
 
-Both are plain data; `ui` draws them.
+All are plain data; the page draws them.
 """
 
 from __future__ import annotations
@@ -34,3 +34,14 @@ class HeatPicture:
     values: Float64Array
     first: str = ""  # what the first column is
     last: str = ""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A stretch of a lane that shows the cause of a finding: ns from the start of the run."""
+
+    lane: str  # key, see analysis.links
+    start_ns: int
+    end_ns: int
+    words: str
+    missing: bool = False  # what should be there and never came, drawn hatched

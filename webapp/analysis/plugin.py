@@ -25,6 +25,7 @@ class Kind:
     name: str
     docs: str  # page and section below docs/ that explain it
     evidence: str = ""  # TypedDict: what its evidence has beside `findings.Evidence`
+    marks: str = ""  # function (run, finding) -> sequence of headlines.Mark: the cause on its lanes
     picture: str = ""  # function (run, finding) -> headlines.HeatPicture or None
 
 
@@ -160,7 +161,8 @@ def _located(folder: str, record: Plugin) -> Plugin:
     return replace(
         record,
         kinds=tuple(
-            replace(one, evidence=at(one.evidence), picture=at(one.picture)) for one in record.kinds
+            replace(one, evidence=at(one.evidence), picture=at(one.picture), marks=at(one.marks))
+            for one in record.kinds
         ),
         questions=tuple(replace(one, find=at(one.find)) for one in record.questions),
         tables=all_at(record.tables),

@@ -72,12 +72,12 @@ def check(
 
 
 def show(report: Report, console: Console) -> None:
-    """Prints checks and findings, and what else was asked of the run."""
+    """Prints checks, findings, and what was not checked."""
     for one in report.checks:
         mark, style = ("passed", "green") if one.passed else ("failed", "bold red")
         console.print(Text.assemble((f"{mark}  ", style), f"{one.name}: {value_and_limit(one)}"))
     for name, words in report.faults.items():
-        text = units.printable(f"{name} Not checked: {words}")
+        text = units.printable(f"{name}: not checked: {words}")
         console.print(Text.assemble(("error  ", "bold red"), text))
     done = {one.name for one in report.checks} | set(report.unmeasured)
     for name, value in report.metrics.items():
@@ -103,16 +103,17 @@ def value_and_limit(one: Check) -> str:
 def _conclude(report: Report, console: Console) -> None:
     for one in report.examined:
         if one.unanswered:
-            words = f"   -    {one.question} Not known: {one.unanswered}"
+            words = f"   -    {one.question}: not checked: {one.unanswered}"
             console.print(Text(units.printable(words), style="dim"))
-    answered = sum(one.answered for one in report.examined)
     if not report.findings:
-        failed = sum(not one.passed for one in report.checks)
-        words = "no findings" if answered else "no findings: nothing could be examined"
-        if failed:
-            words = f"{units.count(failed)} of {len(report.checks)} checks failed, {words}"
-        style = "green" if answered and not failed else ""
-        console.print(Text(f"{words}, {answered} questions asked" if answered else words, style))
+        passed = [one.passed for one in report.checks]
+        passed += [True for one in report.examined if one.answered]
+        unchecked = sum(not one.answered for one in report.examined) + len(report.unmeasured)
+        words = f"{units.counted(sum(passed), 'check')} passed"
+        failed = len(passed) - sum(passed)
+        words += f", {units.count(failed)} failed" if failed else ""
+        words += f", {units.count(unchecked)} not checked" if unchecked else ""
+        console.print(Text(words, "green" if any(passed) and not failed else ""))
 
 
 def _measured(value: Any) -> str:

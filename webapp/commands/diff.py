@@ -111,7 +111,7 @@ def show(result: Comparison, console: Console) -> None:
     _rows(table[(table["kind"] == "op") & differs], "calls of ops", console)
     if result.timing is not None and result.timing.steps:
         console.print(Text(f"\n{step_times(result.timing)}"))
-        _timed(result.timing.telling, console)
+        _timed(result.timing.changed, console)
 
 
 def _rows(rows: Any, title: str, console: Console) -> None:

@@ -146,23 +146,17 @@ def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
             limit = f"{verdict}, {held.bound} {units.number(held.limit)}"
         rows.append((escaped(name), escaped(_measured(value)), escaped(limit)))
     yield from _table(("metric", "value", "limit"), rows)
-    if report.faults:
+    unchecked = {one.question: one.unanswered for one in report.examined if one.unanswered}
+    if report.faults or unchecked:
         yield "## Not checked"
         yield ""
-        for name, fault in report.faults.items():
-            yield f"- {escaped(name)} {escaped(fault)}"
+        for name, reason in {**report.faults, **unchecked}.items():
+            yield f"- {escaped(name)}: {escaped(reason)}"
         yield ""
     yield from shown.of(NORM_PICTURE, "Norm of the gradient by step")
     yield "## Ranks"
     yield ""
     yield from _table(("rank", "threads", "steps", "operators", "collectives"), _ranks(run))
-    unanswered = [one for one in report.examined if one.unanswered]
-    if unanswered:
-        yield "## What the run cannot answer"
-        yield ""
-        for one in unanswered:
-            yield f"- {escaped(one.question)} {escaped(one.unanswered)}"
-        yield ""
 
 
 def _finding(finding: Finding) -> Iterator[str]:

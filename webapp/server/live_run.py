@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from lanescope.collector.compaction.journal_folders import is_abandoned
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.growing import growing
@@ -31,6 +32,9 @@ POLL_S = 0.25
 
 QUIET_S = 10.0
 """Nothing new for so long: the programs are in a long step, or dead."""
+
+ABANDONED_S = 10.0
+"""Dead programs whose journals no process converts for so long: the run stays unfinished."""
 
 KEPT = 3
 """States that are still answered for."""
@@ -56,6 +60,8 @@ class Following:
         self._open = opened
         self._changed = time.monotonic()
         self._ended = False
+        self._unfinished = False  # ended, and its log was never closed
+        self._abandoned_since: float | None = None
         self._examined = ""  # etag of the last state of which all was asked
         self._findings: list[dict[str, str]] | None = None
         self._cache = tempfile.TemporaryDirectory(prefix="lanescope-live-")
@@ -84,15 +90,17 @@ class Following:
         """Returns what /api/live answers.
 
         {"etag", "state", "findings": [{"key", "title", "link"}] or null, "final"}. The state is
-        recording, quiet or ended. Findings are null until they were looked for once; keys stay the
-        same while counts grow. final: neither the state nor its findings will change any more.
+        recording, quiet, ended or unfinished: the programs died, and nothing finishes the run.
+        Findings are null until they were looked for once; keys stay the same while counts grow.
+        final: neither the state nor its findings will change any more.
         """
         ended = self._ended  # before the etag, which does not change from then on
+        over = "unfinished" if self._unfinished else "ended"
         quiet = time.monotonic() - self._changed > QUIET_S
         etag = self._timeline.etag
         return {
             "etag": etag,
-            "state": "ended" if ended else "quiet" if quiet else "recording",
+            "state": over if ended else "quiet" if quiet else "recording",
             "final": ended and self._examined == etag,  # before the findings, for the same reason
             "findings": self._findings,
         }
@@ -111,13 +119,25 @@ class Following:
             began = time.monotonic()
             try:
                 last = not growing(self._timeline.run.title)
+                unfinished = not last and self._is_abandoned()  # before its last state is opened
                 self._take(self._open(self._timeline.run.title))
-                self._ended = last
+                self._unfinished = unfinished
+                self._ended = last or unfinished
             except (RunError, OSError):  # a file was replaced just now, or the run was taken away
                 self._ended = not self._timeline.run.path.exists()
             except Exception:  # one state that cannot be shown must not keep back those after it
                 log.exception("a state of %s cannot be shown", self._timeline.run.title)
             pause = max(POLL_S, time.monotonic() - began)
+
+    def _is_abandoned(self) -> bool:
+        """Whether nothing will finish the run: a compactor would have begun to."""
+        now = time.monotonic()
+        if not is_abandoned(self._timeline.run.path):
+            self._abandoned_since = None
+            return False
+        if self._abandoned_since is None:
+            self._abandoned_since = now
+        return now - self._abandoned_since >= ABANDONED_S
 
     def _take(self, run: Run) -> None:
         """Serves a state if it is another one."""

@@ -32,7 +32,7 @@ from lanescope.webapp.analysis.plugin import Page, load, pages
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.server import frame, table_routes
+from lanescope.webapp.server import finding_routes, frame, table_routes
 from lanescope.webapp.server.auth import LOCAL_NAMES
 from lanescope.webapp.server.request_queues import RETRY_S, Queue, Queues
 from lanescope.webapp.timeline import note_routes, routes, search_routes
@@ -91,6 +91,7 @@ def make_app(
     search_routes.register(app.server, opened)
     note_routes.register(app.server, opened)
     table_routes.register(app.server, run)
+    finding_routes.register(app.server, context)
     listed = [page for page in pages() if not page.shown or load(page.shown)(run)]
     app.layout = frame.layout(context, listed)
     frame.register(app, context, listed)

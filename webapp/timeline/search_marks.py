@@ -59,11 +59,18 @@ def modules(timeline: Timeline) -> Modules:
 
 
 class Wanted:
-    """Which slices are looked for: those with one of these names, or in one of these modules."""
+    """Which slices are searched for: those with one of these names, or in one of these modules,
+    that last at least `least` and at most `most` ns, where these are given."""
 
     def __init__(
-        self, timeline: Timeline, names: Collection[int], in_modules: Collection[int] = ()
+        self,
+        timeline: Timeline,
+        names: Collection[int],
+        in_modules: Collection[int] = (),
+        least: int | None = None,
+        most: int | None = None,
     ) -> None:
+        self._least, self._most = least, most
         self._timeline = timeline
         self._names = _flags(names, len(timeline.index.names))
         self._modules = modules(timeline) if in_modules else Modules((), {})
@@ -76,7 +83,12 @@ class Wanted:
         codes = self._modules.codes.get(lane)
         if codes is not None and SOURCES[index.arrays["row_table"][row]] == "op":
             found |= self._in[codes[index.arrays["source"][begin:end]]]
-        return found
+        if self._least is None and self._most is None:
+            return found
+        lengths = index.slices.end[begin:end] - index.slices.start[begin:end]
+        if self._least is not None:
+            found = found & (lengths >= self._least)
+        return found if self._most is None else found & (lengths <= self._most)
 
 
 def hits(

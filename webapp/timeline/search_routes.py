@@ -75,7 +75,8 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
 
 def _wanted(timeline: Timeline, asked: Any) -> Wanted:
     names = [int(name) for name in asked["names"]]
-    return Wanted(timeline, names, [int(one) for one in asked.get("modules", ())])
+    limits = [None if asked.get(one) is None else int(asked[one]) for one in ("least", "most")]
+    return Wanted(timeline, names, [int(one) for one in asked.get("modules", ())], *limits)
 
 
 def _other() -> Answer:

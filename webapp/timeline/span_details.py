@@ -52,6 +52,7 @@ def run_facts(timeline: Timeline) -> Json:
         "ranks": list(run.ranks),
         "missing_ranks": list(run.missing_ranks),
         "steps": {"count": len(steps), "rank0": steps},
+        "opening": opening(run),
         "threads": [{**asdict(thread), "key": thread.key} for thread in run.threads],
         "events": dict(run.counts),
         "dropped": run.dropped,
@@ -70,6 +71,26 @@ def run_facts(timeline: Timeline) -> Json:
             for lane, pid in in_order(run, timeline.index.lanes)
         ],
     }
+
+
+MIN_START_SHARE = 0.1
+"""Share of the run before and after training from which the page opens without it."""
+
+_TRAINING = ("forward", "backward", "optimizer")
+
+
+def opening(run: Run) -> list[int]:
+    """The window in which the timeline opens: from the first phase of training to the last step's
+    end, ns from the start of the run; all of it where that is most of the run, or not known."""
+    steps = [run.steps(rank) for rank in run.ranks]
+    last = max((int(one.end_ns[-1]) for one in steps if len(one)), default=0)
+    phases = run.events("phase", columns=["start_ns", "kind"])
+    trains = pc.is_in(phases["kind"].cast(pa.string()), pa.array(_TRAINING))
+    first = pc.min(phases.filter(trains)["start_ns"]).as_py()
+    if first is None or last <= first or last - first > (1 - MIN_START_SHARE) * run.duration_ns:
+        return [0, run.duration_ns]
+    margin = (last - first) // 50
+    return [max(0, first - margin), min(run.duration_ns, last + margin)]
 
 
 def _process(run: Run, rank: int, pid: int) -> Json:

@@ -14,6 +14,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run_warnings import ranks_text
 from lanescope.webapp.ui import pictures, widgets
 from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.finding_places import address_of
 
 TONES = {"error": "bad", "warning": "warn", "info": ""}
 
@@ -38,12 +39,20 @@ def _card(context: Context, finding: Finding) -> Component:
     words = [
         html.Div([html.Span(fact) for fact in facts], className="facts"),
         html.P(finding.title),
-        dcc.Link("Show on the timeline", href=context.address(finding.link)),
+        dcc.Link(
+            "Show on the timeline", href=address_of(context, finding, _position(context, finding))
+        ),
     ]
     drawn = _picture(context, finding)
     if drawn is None:
         return html.Li(words, className=f"finding {tone}".strip())
     return html.Li([html.Div(words), drawn], className=f"finding with-picture {tone}".strip())
+
+
+def _position(context: Context, finding: Finding) -> int:
+    """Which of all findings it is."""
+    found = context.report().findings
+    return found.index(finding) if finding in found else 0
 
 
 def _picture(context: Context, finding: Finding) -> Component | None:
@@ -54,7 +63,7 @@ def _picture(context: Context, finding: Finding) -> Component | None:
 
 
 def asked(examined: Sequence[AnalysisResult]) -> Component:
-    """Every question that was asked of the run, and its answer."""
+    """Returns every check of the run, with its result."""
     rows = [
         (
             one.question,
@@ -62,21 +71,21 @@ def asked(examined: Sequence[AnalysisResult]) -> Component:
         )
         for one in examined
     ]
-    return widgets.plain_table(("asked", "answer"), rows)
+    return widgets.plain_table(("check", "result"), rows)
 
 
 def tone(one: AnalysisResult) -> str:
-    """The class in which the answer to a question is written."""
+    """Returns the class in which the result of a check is written."""
     return "bad" if one.failed else "muted" if one.unanswered else ""
 
 
 def answer(one: AnalysisResult) -> str:
-    """What came of a question, in words."""
+    """Returns "passed", the number of problems (of notes, if all are information), or the reason
+    why it was not checked."""
     if one.failed:
         return f"not checked: {one.failed}"
     if one.unanswered:
-        return f"not known: {one.unanswered}"
+        return f"not checked: {one.unanswered}"
     number = len(one.findings) + one.omitted
-    if not number:
-        return "nothing found"
-    return f"{units.count(number)} finding{'' if number == 1 else 's'}"
+    noted = all(finding.severity == "info" for finding in one.findings)
+    return units.counted(number, "note" if noted else "problem") if number else "passed"

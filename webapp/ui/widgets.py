@@ -29,7 +29,12 @@ LIST_PX = 320
 
 def duration(ns: float) -> str:
     """A duration for the page, which has a micro sign where terminals may not."""
-    return units.duration(ns).replace(" us", " \N{MICRO SIGN}s")
+    return with_micro(units.duration(ns))
+
+
+def with_micro(text: str) -> str:
+    """The text with the micro sign in its durations."""
+    return text.replace(" us", " \N{MICRO SIGN}s")
 
 
 def attributes(**names: str) -> dict[str, Any]:

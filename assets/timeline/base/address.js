@@ -13,6 +13,7 @@
  * @property {string} query of the search
  * @property {number} scrollY px
  * @property {string} theme light, dark or empty: as the system
+ * @property {number|null} finding that the strip shows, its place among all
  * @property {boolean} overlaps shaded
  * @property {string} of what overlaps, see overlaps.js; empty: the backward phase
  * @property {import("../model/lane_order.js").Arrangement} lanes pinned, in order, filtered
@@ -34,6 +35,7 @@ export function parse(search) {
     query: get.get("q") ?? "",
     scrollY: Math.max(0, Number.parseInt(get.get("y") ?? "0", 10) || 0),
     theme: ["light", "dark"].includes(get.get("theme")) ? get.get("theme") : "",
+    finding: /^\d{1,6}$/.test(get.get("finding") ?? "") ? Number(get.get("finding")) : null,
     overlaps: get.get("overlaps") === "1",
     of: get.get("of") ?? "",
     lanes: {
@@ -61,6 +63,7 @@ export function format(view) {
   if (filter) parts.push(`lanes=${encodeURIComponent(filter)}`);
   if (view.of) parts.push(`of=${encodeURIComponent(view.of)}`);
   if (view.overlaps) parts.push("overlaps=1");
+  if ((view.finding ?? null) !== null) parts.push(`finding=${view.finding}`);
   if (view.query) parts.push(`q=${encodeURIComponent(view.query)}`);
   if (view.theme) parts.push(`theme=${view.theme}`);
   return parts.length ? `?${parts.join("&")}` : "";

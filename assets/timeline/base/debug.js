@@ -30,6 +30,8 @@ export function debugState(timeline) {
     layout: { height: layout.height, groups: timeline.groups.length },
     selection: timeline.selection.current && { ...timeline.selection.current },
     range: timeline.range && { ...timeline.range },
+    stepBounds: timeline.steps,
+    marks: timeline.marks,
     query: timeline.query,
     hits: hitsOf(timeline.hits),
     arrangement: { ...timeline.arrangement },

@@ -6,6 +6,7 @@
 import { duration as formatDuration, measured } from "../base/format.js";
 import { drawFlows } from "../model/flows.js";
 import { drawLaneHits } from "../model/search_marks.js";
+import { drawMarks } from "./finding_marks.js";
 import { activity } from "./header.js";
 import { ticksFor } from "./ticks.js";
 
@@ -119,6 +120,7 @@ export function drawOverlay(timeline) {
     selected: place(selection.current),
   });
   if (timeline.hits.window) drawLaneHits(timeline.overlay.context, timeline.hits.window, timeline);
+  if (timeline.marks.length) drawMarks(timeline.overlay.context, timeline.marks, timeline);
   const scale = width / (view.t1 - view.t0);
   timeline.arrows = drawFlows(
     timeline.overlay.context,

@@ -55,6 +55,9 @@ const moving = (timeline) => [
   ["page-right", "A whole window to the right", ["Shift+d"], () => timeline.glide("pan", 1)],
   ["nudge-left", "A little to the left", ["ArrowLeft"], () => timeline.glide("pan", -0.1)],
   ["nudge-right", "A little to the right", ["ArrowRight"], () => timeline.glide("pan", 0.1)],
+  ["next-step", "Next step", ["Shift+ArrowRight"], () => timeline.stepping.next(1)],
+  ["previous-step", "Previous step", ["Shift+ArrowLeft"], () => timeline.stepping.next(-1)],
+  ["back", "The window before this one", ["Backspace"], () => timeline.history.back()],
   ["fit", "Fit the range or selection; again: the whole run", ["f"], () => timeline.fit()],
   ["whole", "The whole run", ["Home"], () => timeline.fitAll()],
   ["up", "Lanes up", ["PageUp"], () => timeline.scrollBy(-timeline.height * 0.8)],
@@ -81,7 +84,7 @@ const finding = (timeline, page) => {
   const another = (direction) =>
     differences.on && !timeline.query ? differences.step(direction) : selection.match(direction);
   return [
-    ["search", "Search names and modules; /a regular expression/", ["/"], page.search],
+    ["search", "Search names and modules; /a regular expression/, aten::mm > 10 ms, step 7", ["/"], page.search],
     ["next-match", "Next match; without a search the next difference from the baseline", ["n"], () => another("next")],
     ["previous-match", "Previous match or difference", ["Shift+n"], () => another("prev")],
     ["next-overlap", "Next overlap of threads", ["o"], () => overlaps.step(1)],

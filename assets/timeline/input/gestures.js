@@ -3,7 +3,7 @@
  * @module
  */
 
-import { GRIP, STRIP } from "../draw/header.js";
+import { GRIP, RULER, STRIP } from "../draw/header.js";
 
 /** Movement up to this still counts as a click, px. */
 const CLICK_SLACK = 4;
@@ -182,7 +182,9 @@ function rangeFrom(timeline, target, event) {
     () => {
       target.classList.remove("ranging");
       if (moved) return;
+      const step = timeline.stepping.at(from);
       if (onLanes) timeline.measureTo(event.clientX - box.left, event.clientY - box.top);
+      else if (event.clientY - box.top >= STRIP + RULER && step !== undefined) timeline.stepping.show(step);
       else timeline.setRange(0, 0);
     },
   );
@@ -199,7 +201,8 @@ function gripAt(timeline, x) {
 function headCursor(timeline, event) {
   const { head } = timeline.dom;
   if (event.offsetY >= STRIP) {
-    head.style.cursor = "col-resize";
+    const onStep = event.offsetY >= STRIP + RULER && timeline.stepping.at(timeline.timeAt(event.offsetX)) !== undefined;
+    head.style.cursor = onStep ? "pointer" : "col-resize";
     timeline.pointAt(event.offsetX, null);
     return;
   }

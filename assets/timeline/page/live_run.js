@@ -13,7 +13,12 @@ import { PageStates } from "./page_states.js";
 const POLL_MS = 250;
 /** A new state is shown when its tiles have arrived, or after this time, ms. */
 const TIMEOUT_MS = 1500;
-const WORDS = { recording: "recording", quiet: "no new data", ended: "recording ended" };
+const WORDS = {
+  recording: "recording",
+  quiet: "no new data",
+  ended: "recording ended",
+  unfinished: "programs died, recording not finished",
+};
 
 export class LiveRun {
   /**
@@ -52,7 +57,7 @@ export class LiveRun {
     this.button.dataset.state = state;
     this.button.setAttribute("aria-pressed", String(this.on));
     const steps = this.timeline.steps.length;
-    const along = state === "ended" ? "" : ` · follow ${this.on ? "on" : "off"}`;
+    const along = state === "ended" || state === "unfinished" ? "" : ` · follow ${this.on ? "on" : "off"}`;
     this.button.textContent = `${WORDS[state]} · ${steps} steps${along}`;
   }
 

@@ -19,10 +19,11 @@ import { LaneFilter } from "../input/lane_filter.js";
 import { SpanPanel } from "../model/span_panel.js";
 import { CommandBar } from "../panels/command_bar.js";
 import { Dock, Tabs } from "../panels/dock.js";
+import { FindingStrip } from "../panels/finding_strip.js";
 import { helpDialog } from "../panels/help.js";
 import { Notes, notesTitle } from "../panels/notes.js";
 import { OverlapField } from "../panels/overlap_field.js";
-import { match, Search } from "../panels/search.js";
+import { match, Search, stepAsked } from "../panels/search.js";
 import { SpanTable } from "../panels/span_table.js";
 import { listenChartPictures } from "./chart_pictures.js";
 import { listenConnection } from "./connection_notice.js";
@@ -41,6 +42,8 @@ const pageOf = (path) => path.slice(1) || "overview";
 const onTimeline = () => location.pathname === PATH;
 let timeline = null;
 let written = location.search;
+/** @type {FindingStrip|null} */
+let strip = null;
 
 const theme = new Theme(parse(location.search).theme, (name) => {
   timeline?.retheme();
@@ -60,11 +63,12 @@ globalThis.lanescope = {
 
 function writeAddress() {
   if (!timeline || !onTimeline()) return;
-  const { view, duration, selection, range, collapsed, expanded, query, scrollY, overlaps, arrangement } = timeline;
-  const all = view.t0 <= 0.5 && view.t1 >= duration - 0.5;
+  const { view, selection, range, collapsed, expanded, query, scrollY, overlaps, arrangement } = timeline;
+  const { opening } = timeline;
+  const opens = Math.abs(view.t0 - opening.t0) <= 0.5 && Math.abs(view.t1 - opening.t1) <= 0.5;
   const { current } = selection;
   const search = format({
-    window: all ? null : view,
+    window: opens ? null : view,
     selected: current,
     range,
     collapsed: [...collapsed],
@@ -72,6 +76,7 @@ function writeAddress() {
     query,
     scrollY,
     theme: theme.chosen,
+    finding: strip?.position ?? null,
     overlaps: overlaps.on,
     of: overlaps.of,
     lanes: arrangement,
@@ -87,7 +92,7 @@ function applyAddress(search) {
   timeline.expanded = new Set(state.expanded);
   timeline.arrangement = state.lanes;
   timeline.relayout();
-  timeline.setView(state.window ?? { t0: 0, t1: timeline.duration });
+  timeline.setView(state.window ?? timeline.opening);
   timeline.scrollBy(state.scrollY - timeline.scrollY);
   timeline.range = state.range;
   find(state.query);
@@ -98,6 +103,7 @@ function applyAddress(search) {
   else if (timeline.selection.current) timeline.selection.clear();
   timeline.overlaps.choose(state.of);
   if (state.overlaps) timeline.overlaps.show();
+  strip?.show(state.finding);
 }
 
 /** Call when Dash shows another page, or another address of this one. @param {string} href */
@@ -263,6 +269,7 @@ function drawTimeline(host, run, lanesDrawn) {
   timeline = new Timeline(buildDom(host), run, idle, details, { settled, drawn: () => setTimeout(lanesDrawn) });
   if (!run.lanes.length)
     failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
+  strip = new FindingStrip(timeline.dom.strip, timeline, applyAddress);
   if (onTimeline()) applyAddress(location.search);
   return details;
 }
@@ -273,7 +280,11 @@ function mountSearch(host) {
   search = new Search(document.getElementById("search-host"), timeline.names, {
     begun: loadModules,
     changed: find,
-    step: (direction) => timeline.selection.match(direction),
+    step: (direction) => {
+      const step = stepAsked(timeline.query);
+      if (step === null) timeline.selection.match(direction);
+      else timeline.stepping.show(step);
+    },
     leave: () => host.focus(),
   });
 }

@@ -22,6 +22,8 @@ import { Overlaps } from "../model/overlaps.js";
 import { Picker } from "../model/pick.js";
 import { SearchMarks } from "../model/search_marks.js";
 import { Selection } from "../model/selection.js";
+import { Stepping } from "../model/stepping.js";
+import { WindowHistory } from "../model/window_history.js";
 import { Tooltip } from "../panels/tooltip.js";
 import { TileSource } from "../tiles/tile_source.js";
 import { verticalScroll } from "./timeline_dom.js";
@@ -45,7 +47,7 @@ export class Timeline {
     Object.assign(this, { dom, run, idle, whenDrawn: page.drawn });
     this.painter = new Painter(dom.lanesCanvas, run.names);
     this.adopt(run, this.tileSourceOf(run), groupsOf(run.lanes));
-    this.view = { t0: 0, t1: this.duration };
+    this.view = this.opening;
     this.goal = this.view;
     this.scrollY = 0;
     this.collapsed = new Set();
@@ -53,6 +55,7 @@ export class Timeline {
     /** @type {import("../model/lane_order.js").Arrangement} */
     this.arrangement = asListed();
     this.range = null;
+    this.marks = [];
     this.query = "";
     this.matches = null;
     this.pointer = { x: null, y: null };
@@ -74,8 +77,11 @@ export class Timeline {
     this.hits = new SearchMarks(this, run.etag);
     this.overlaps = new Overlaps(this, run.etag);
     this.differences = new Differences(this, run);
+    this.stepping = new Stepping(this);
+    this.history = new WindowHistory(this);
     this.placeThumb = verticalScroll(dom, (y) => this.scrollBy(y - this.scrollY));
     this.settled = debounced(idle, "settling", 160, () => {
+      this.history.remember(this.view);
       page.settled();
       this.hits.follow();
     });
@@ -89,6 +95,8 @@ export class Timeline {
   adopt(run, tileSource, groups) {
     Object.assign(this, { run, tileSource, groups, names: run.names, lanes: run.lanes });
     this.duration = Math.max(run.duration_ns, 1);
+    const [t0, t1] = run.opening ?? [0, this.duration]; // what an address without a window shows
+    this.opening = { t0, t1: Math.max(t1, t0 + 1) };
     this.laneById = new Map(run.lanes.map((lane) => [lane.id, lane]));
     this.steps = Object.entries(run.steps ?? {}).find(([key]) => key.startsWith("rank"))?.[1] ?? [];
     this.painter.rename(run.names);
@@ -168,10 +176,9 @@ export class Timeline {
   }
 
   scrollBy(px) {
-    const next = Math.min(Math.max(this.scrollY + px, 0), this.scrollable);
-    if (next === this.scrollY) return;
-    this.scrollY = next;
-    this.changed();
+    const before = this.scrollY;
+    this.scrollY = Math.min(Math.max(before + px, 0), this.scrollable);
+    if (this.scrollY !== before) this.changed();
   }
 
   /** Moves smoothly: each key press moves the goal, and frames approach it. */
@@ -185,11 +192,8 @@ export class Timeline {
   }
 
   glideTo(goal) {
-    if (still.matches) {
-      this.setView(goal);
-      return;
-    }
     this.goal = vp.clamp(goal, this.duration);
+    if (still.matches) this.view = this.goal;
     this.changed();
   }
 
@@ -320,9 +324,10 @@ export class Timeline {
   /** @param {string} query @param {import("../panels/search.js").Found|null} found */
   setSearch(query, found) {
     this.query = query;
-    // Tiles do not hold modules: hits of a module are outlined, and nothing fades.
-    this.matches = found && !found.modules.length ? found.flags : null;
-    this.hits.look(found && { names: found.ids, modules: found.modules });
+    // Tiles hold neither modules nor lengths: such hits are outlined, and nothing fades.
+    this.matches = found && !found.modules.length && !found.timed ? found.flags : null;
+    const { ids: names, modules, least, most } = found ?? {};
+    this.hits.look(found && { names, modules, least, most });
     this.changed();
   }
 

@@ -21,6 +21,8 @@ export function buildDom(host) {
   const headCanvas = element("canvas", "");
   headCanvas.setAttribute("aria-hidden", "true");
   head.append(headCanvas);
+  const strip = element("div", "", "tl-finding");
+  strip.hidden = true;
   const labels = element("div", "", "tl-labels");
   const lanes = element("div", "", "tl-lanes");
   const lanesCanvas = element("canvas", "");
@@ -40,7 +42,7 @@ export function buildDom(host) {
   const toast = element("div", "", "tl-toast");
   toast.hidden = true;
   toast.setAttribute("role", "status");
-  grid.append(corner, head, labels, lanes);
+  grid.append(corner, head, strip, labels, lanes);
   host.replaceChildren(grid, live, toast);
   host.tabIndex = 0;
   host.setAttribute("role", "application");
@@ -51,6 +53,7 @@ export function buildDom(host) {
     corner: { run, base, steps, filter },
     head,
     headCanvas,
+    strip,
     labels,
     lanes,
     lanesCanvas,

@@ -13,19 +13,41 @@ const MAX_SHOWN = 12;
  * @property {Uint8Array} flags by name id
  * @property {number[]} ids of the names
  * @property {number[]} modules ids
+ * @property {number|undefined} least ns that a span lasts at least
+ * @property {number|undefined} most ns that it lasts at most
+ * @property {boolean} timed it asks for one of these
  * @property {string} error empty: the query is valid
  */
 
+const UNITS = { ns: 1, us: 1e3, µs: 1e3, ms: 1e6, s: 1e9 };
+const LENGTH = /^(.*?)\s*([<>])\s*(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|s)$/;
+
+/** Returns the number of the step that a query names, as in `step 7`. @returns {number|null} */
+export function stepAsked(query) {
+  const found = /^\s*step\s+(\d+)\s*$/i.exec(query);
+  return found ? Number(found[1]) : null;
+}
+
+/** Splits `aten::mm > 10 ms` into the text and the limit of the length, ns. @param {string} query */
+function lengthAsked(query) {
+  const found = LENGTH.exec(query.trim());
+  if (!found) return { text: query.trim() };
+  const limit = Number(found[3]) * UNITS[found[4]];
+  return { text: found[1], [found[2] === ">" ? "least" : "most"]: limit };
+}
+
 /**
- * Returns the names and modules that match: part of the text in any case, or /a regular expression/.
+ * Returns the names and modules that match: part of the text in any case, or /a regular expression/;
+ * either may be followed by a limit of the length, as in `aten::mm > 10 ms`.
  * @param {string[]} names
  * @param {string} query
  * @param {string[]} [modules]
  * @returns {Found|null} null for an empty query
  */
 export function match(names, query, modules = []) {
-  const text = query.trim();
-  if (!text) return null;
+  const { text, least, most } = lengthAsked(query);
+  const timed = least !== undefined || most !== undefined;
+  if (!text && !timed) return null;
   let test;
   let error = "";
   const pattern = /^\/(.+?)\/?$/.exec(text);
@@ -48,7 +70,8 @@ export function match(names, query, modules = []) {
   const ids = matching(names);
   const flags = new Uint8Array(names.length);
   for (const id of ids) flags[id] = 1;
-  return { flags, ids, modules: matching(modules), error };
+  // With a length alone all names match, and modules would add nothing.
+  return { flags, ids, modules: text ? matching(modules) : [], least, most, timed, error };
 }
 
 export class Search {
@@ -121,6 +144,7 @@ export class Search {
   showHits(position = null, total = null) {
     const { found } = this;
     if (!found) this.state.replaceChildren(element("kbd", "/"));
+    else if (stepAsked(this.input.value) !== null) this.state.textContent = "step";
     else if (found.error) this.state.textContent = found.error;
     else if (!found.ids.length && !found.modules.length) this.state.textContent = "none";
     else if (total === null) this.state.textContent = "…";
@@ -141,6 +165,11 @@ export class Search {
       });
       return row;
     };
+    const step = stepAsked(this.input.value);
+    if (step !== null) {
+      this.list.replaceChildren(rowOf(this.input.value, ""), element("li", "Enter: show it · Esc: clear", "muted"));
+      return;
+    }
     const all = [
       ...found.ids.map((id) => [this.names[id], ""]),
       ...found.modules.map((id) => [this.modules[id], "module"]),

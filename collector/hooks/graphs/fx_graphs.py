@@ -86,9 +86,8 @@ class FxGraphs:
         """Records a model's graph at its first call."""
         if self._graphs >= MAX_GRAPHS or not self._recorder.active:
             return
-        lost = "which calls of models are traces of the program's own"
-        if optional("torch.fx._symbolic_trace", "_is_fx_tracing_flag", lost):
-            return  # the program itself is tracing, not training
+        if _program_traces():
+            return  # this call does not train
         model = unwrap(root)
         top = prefix.rstrip(".") or own_class(model).__name__
         if isinstance(model, torch.fx.GraphModule):
@@ -156,6 +155,17 @@ class FxGraphs:
 
 forking = False
 """True while a fork makes the copy that traces and records nothing."""
+
+
+def _program_traces() -> bool:
+    """Returns True while the program itself traces a model with torch.fx."""
+    flag = optional("torch.fx._symbolic_trace", "_is_fx_tracing_flag", "")
+    if flag is not None:
+        return bool(flag)
+    # torch 2.15 has the flag by thread, behind this function, which leaves out torch.export.
+    lost = "which calls of models are traces of the program's own"
+    traces = optional("torch.fx._symbolic_trace", "is_fx_symbolic_tracing", lost)
+    return traces is not None and bool(traces() or torch.compiler.is_compiling())
 
 
 def traced(model: torch.nn.Module, recorder: Recorder) -> list[Row]:

@@ -90,7 +90,7 @@ class Modules:
             if state.busy or not state.in_modules:
                 return  # recording began inside this module
             path = state.leave_module()
-            if self.returned is not None and _tracing_state() is None:
+            if self.returned is not None and _tracing_state() is None and _proxy_mode() is None:
                 self.returned(module, path, output)
             if not state.in_modules and state.forward is not None:
                 recorder.end_phase(state.forward)
@@ -194,6 +194,15 @@ _TRACED = "models that torch.jit.trace runs, as they are without it"
 _tracing_state: Callable[[], Any] = optional("torch._C", "_get_tracing_state", _TRACED) or (
     lambda: None
 )
+_PROXY = optional("torch._C", "_TorchDispatchModeKey.PROXY", "")
+_dispatch_mode: Callable[[Any], Any] | None = optional("torch._C", "_get_dispatch_mode", "")
+
+
+def _proxy_mode() -> Any:
+    """Returns the mode by which make_fx puts operators into a graph; None: it is not active."""
+    return None if _PROXY is None or _dispatch_mode is None else _dispatch_mode(_PROXY)
+
+
 _set_tracing_state: Callable[[Any], None] = optional("torch._C", "_set_tracing_state", _TRACED) or (
     lambda state: None
 )

@@ -13,7 +13,7 @@ import pytest
 from lanescope.collector.format.names import MISSING
 from lanescope.webapp import open_run
 from tests.support import ROOT
-from tests.support.recording import UNCOMPACTED, run_program
+from tests.support.recording import UNCOMPACTED, record_program, run_program
 
 PROGRAM = Path(__file__).with_name("without_private_names.py")
 
@@ -64,6 +64,33 @@ def test_a_version_without_one_private_name_is_recorded(
     tmp_path: Path, native: Path, observer: str
 ) -> None:
     _check(tmp_path, observer, "each")
+
+
+TRACES = """
+    import torch, torch.fx
+    from torch import nn
+    from lanescope.collector.recorder import private_names
+    find = private_names._find  # of a torch without the flag that older ones have
+    private_names._find = lambda module, name: (
+        None if name == "_is_fx_tracing_flag" else find(module, name)
+    )
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        def forward(self, x):
+            return self.inner(x) + 1
+    model = Model()
+    torch.fx.symbolic_trace(model)
+    model(torch.ones(1, 4))
+"""
+
+
+def test_a_trace_of_the_programs_own_is_known_without_its_flag(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, TRACES, "--trace-model")
+    assert recorded.status == 0, recorded.stderr
+    assert {row["graph"] for row in recorded.rows("fx")} == {"1 Model"}
+    assert not any("torch.fx" in reason for reason in open_run(recorded.run).coverage)
 
 
 def test_private_names_are_looked_up_with_a_fallback() -> None:

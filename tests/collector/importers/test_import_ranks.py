@@ -79,7 +79,7 @@ def test_operators_and_works_become_one_collective(traces: Run) -> None:
 def test_nothing_is_found_where_nothing_is_wrong(traces: Run) -> None:
     assert findings(traces) == []
     answered = {one.question: one.unanswered for one in run_questions(traces)}
-    assert "not whole" in answered["Does a rank wait for one that does not come?"]
+    assert "not whole" in answered["Hangs"]
     assert check(traces).failed("warning") is False
     assert len(collectives(traces))
 
@@ -97,7 +97,7 @@ def test_check_names_the_hang_of_a_dump(files: str, job: Path, tmp_path: Path) -
     accounted(run)
     (finding,) = findings(run)
     assert (finding.kind, finding.severity, finding.ranks) == ("hang", "warning", (1,))
-    assert finding.title.startswith("rank 1 never entered all_reduce #")
+    assert finding.title.startswith("Rank 1 never entered all_reduce #")
     evidence = finding.evidence
     assert (evidence["group"], evidence["waiting"], evidence["op"]) == (
         "0",
@@ -110,7 +110,7 @@ def test_check_names_the_hang_of_a_dump(files: str, job: Path, tmp_path: Path) -
         assert evidence["called_at"]["0"].startswith("profiled.py:")
     result = CliRunner().invoke(main, ["check", "--fail-on", "warning", str(tmp_path / "run")])
     assert result.exit_code == 1
-    assert "rank 1 never entered all_reduce" in result.output
+    assert "Rank 1 never entered all_reduce" in result.output
 
 
 def dump(*sequences: int, **fields: Any) -> dict[str, Any]:

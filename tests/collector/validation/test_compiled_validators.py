@@ -92,12 +92,12 @@ def validated(folder: Path, *arguments: str) -> tuple[list[Finding], list[str]]:
 
 
 CHECKPOINT = (
-    "validator rms_norm cannot look at Kept inside of compiled code (norm: it is in a region that "
-    "is captured apart, as a checkpoint is): TORCH_COMPILE_DISABLE=1 runs it uncompiled"
+    "Validator rms_norm cannot look at Kept inside of compiled code (norm: it is in a region that "
+    "is captured apart, as a checkpoint is). Set TORCH_COMPILE_DISABLE=1 to run it uncompiled."
 )
 FUSED = (
-    "validator rows does not see aten::softmax where torch.compile fuses it with other operators: "
-    "record with --compile-backend aot_eager, which runs each on its own"
+    "Validator rows does not see aten::softmax where torch.compile fuses it with other operators. "
+    "Record with --compile-backend aot_eager, which runs each on its own."
 )
 
 
@@ -131,6 +131,6 @@ def test_not_asked_for_they_say_so(tmp_path: Path) -> None:
     (failed,) = [f for f in found if f.severity == "error"]
     assert failed.evidence["times"] == 1  # where the graph broke, modules are called as ever
     assert [f.title for f in found if f.severity == "info" and "at Norm" in f.title] == [
-        "validator rms_norm does not look at Norm inside of compiled code (norm): register it with "
-        "compiled=True"
+        "Validator rms_norm does not look at Norm inside of compiled code (norm). Register it with "
+        "compiled=True."
     ]

@@ -113,7 +113,7 @@ def test_what_validators_find(pair: tuple[Recorded, Recorded]) -> None:
     assert sorted(found) == ["block_sums_to_one", "broken", "unmet"]
     one = found["block_sums_to_one"]
     assert (one.severity, one.rank, one.step) == ("error", 0, 0)
-    assert one.title == "validator block_sums_to_one of Block failed 4 times, first: sums to 2"
+    assert one.title == "Validator block_sums_to_one of Block failed 4 times, first: sums to 2"
     assert one.evidence == {
         "validator": "block_sums_to_one",
         "target": "Block",
@@ -123,7 +123,7 @@ def test_what_validators_find(pair: tuple[Recorded, Recorded]) -> None:
     }
     assert one.link.startswith("/timeline?t=")
     assert found["broken"].title == (
-        "validator broken of aten::relu itself raised 3 times, first: KeyError: 'no such key'"
+        "Validator broken of aten::relu itself raised 3 times, first: KeyError: 'no such key'"
     )
     assert found["unmet"].severity == "info"
 
@@ -173,7 +173,9 @@ def test_one_that_was_not_called(tmp_path: Path) -> None:
     builder.phase(START_NS, 0, "mark", name=ValidatorVerdict("idle", "checked", "Norm").encode())
     (found,) = [f for f in findings(open_run(builder.write())) if f.kind == "validator"]
     assert found.severity == "info"
-    assert found.title == "validator checked was never called: no Norm was seen"
+    assert (
+        found.title == "Validator checked was never called: the run has no Norm. Check that name."
+    )
 
 
 def test_a_target_must_be_a_name_or_a_class() -> None:

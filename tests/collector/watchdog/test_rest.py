@@ -19,7 +19,14 @@ import pytest
 
 from lanescope.collector.journal.journal import PROCESS_FILE, json_bytes
 from lanescope.collector.watchdog.peers import REST_FILE, Peers, RestNote, write_note
-from lanescope.collector.watchdog.rest import Rest, RestState, ThreadWait, rest_state
+from lanescope.collector.watchdog.rest import (
+    BUSY,
+    Rest,
+    RestState,
+    ThreadWait,
+    rest_state,
+    share_of_core,
+)
 from lanescope.collector.watchdog.thread_dump import cause_of_wait
 from lanescope.collector.watchdog.thread_states import ProcessSample, ThreadSample
 
@@ -53,6 +60,26 @@ def rested(now: ThreadSample, before: ThreadSample = ASLEEP, **all_threads: Any)
     rest.look(ProcessSample(0, {MAIN: before}, **all_threads))
     rest.look(ProcessSample(PASSED * S, {MAIN: now}, **all_threads))
     return rest
+
+
+@pytest.mark.parametrize(
+    ("now", "share"),
+    [
+        (ASLEEP, 0),
+        (replace(ASLEEP, used_ns=2 * S), 0.2),
+        (replace(COMPUTES, used_ns=S // 10, ready_ns=9 * S), 0.91),
+        # Starved, on a system that does not measure for how long.
+        (replace(COMPUTES, used_ns=S // 10, preempted=5), BUSY),
+        (replace(READS, used_ns=S // 10, moved_bytes=4096), BUSY),
+        (replace(ASLEEP, faults=3, state="D"), BUSY),
+        # Stuck in a disk, stopped, or polling: it goes no further.
+        (replace(READS, state="D"), 0),
+        (replace(ASLEEP, state="T"), 0),
+        (replace(POLLS, yielded=1000, used_ns=S // 10), 0.01),
+    ],
+)
+def test_who_reads_or_is_starved_is_at_work(now: ThreadSample, share: float) -> None:
+    assert share_of_core(ASLEEP, now, PASSED * S) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

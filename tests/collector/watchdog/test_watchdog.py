@@ -112,7 +112,7 @@ def test_every_rank_says_what_it_waits_for(tmp_path: Path, engine: str) -> None:
     assert late.where == "program.py:26"
     assert late.evidence["waiting"] == [0]
     assert late.evidence["waited_ns"] >= 7_000_000_000
-    assert "rank 0 waited for" in late.title
+    assert "Rank 1 kept rank 0 waiting for" in late.title
     assert "MainThread waits for an item of a queue at program.py" in late.title
 
 

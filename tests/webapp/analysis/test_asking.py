@@ -113,7 +113,9 @@ def test_what_cannot_be_checked_hides_nothing_and_has_not_passed(
     }
     shown = CliRunner().invoke(main, ["check", str(path), "--fail-on", "never"])
     assert shown.exit_code == 0
-    assert "error  memory_overhead Not checked: internal error in memory_overhead (" in shown.stdout
+    assert (
+        "error  memory_overhead: not checked: internal error in memory_overhead (" in shown.stdout
+    )
     context = Context(open_run(path))
     page = str(page_checks.section(context, context.report()))
     assert "not checked: internal error in no_such_function" in page

@@ -241,7 +241,10 @@ def test_a_run_without_steps_cannot_tell(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
     builder.op(START_NS, 1)
     (check,) = of_run(builder.write())["checks"]
-    assert (check["status"], check["found"]) == ("unknown", "the run has no training steps")
+    assert (check["status"], check["found"]) == (
+        "unknown",
+        "record a training step: the run has no steps",
+    )
 
 
 def test_no_run_is_one_sentence(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_what_people_read(run: str) -> None:
 def test_what_cannot_be_answered(run: str, tmp_path: Path) -> None:
     wrong = CliRunner().invoke(main, ["time", run, "--what-if", "speed=2"])
     assert wrong.exit_code == 2
-    assert "'speed=2' is no what-if; expected" in wrong.output
+    assert "'speed=2' is not a what-if; expected" in wrong.output
     missing = CliRunner().invoke(main, ["time", run, "--step", "999"])
     assert missing.exit_code == 2
     assert "no step 999" in missing.output

@@ -31,7 +31,7 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
 
 def test_it_is_listed_where_all_others_are(plugin: Path) -> None:
     assert NAME in [one.name for one in plugins()]
-    assert questions()[-1].text == "Does an operator take far longer than usual?"
+    assert questions()[-1].text == "Operators that take far longer than usual"
     assert pages()[-1].name == NAME
     assert NAME + "_durations" in lw.__all__
     own = plugins()[[one.name for one in plugins()].index(NAME)]

@@ -56,14 +56,14 @@ def test_calls_of_groups_of_unknown_size_are_in_the_table(run: Run) -> None:
 def test_what_no_trace_tells_is_not_said_to_be_fine(run: Run) -> None:
     answers = {one.question: one.unanswered for one in run_questions(run)}
     for words in (
-        "same collective calls",
-        "backward needed",
-        "for ever",
+        "Mismatched collective calls",
+        "backward needs",
+        "Deadlocks",
         "context variables",
         "CUDA device",
-        "wait for one that does not come",
-        "keep the others waiting",
-        "no fixed order",
+        "Hangs",
+        "Stragglers",
+        "Data races",
     ):
         (answer,) = (text for question, text in answers.items() if words in question)
         assert answer, words
@@ -71,7 +71,7 @@ def test_what_no_trace_tells_is_not_said_to_be_fine(run: Run) -> None:
 
 def test_pages_of_what_is_not_there(run: Run) -> None:
     shown = str(hang.layout(Context(run)))
-    assert "Whether a rank waits for another is not known" in shown
+    assert "Not checked: the recording is not whole" in shown
     assert not thread_charts.forward_windows(forward_to_backward(run).assign(name=""), "light").data
     told = json.dumps([str(one) for one in overview._lead(run)])
     assert "Imported from" in told
@@ -113,5 +113,5 @@ def test_without_bandwidths_there_are_words_and_no_axes() -> None:
     figure = collective_charts.by_size(table, "busbw_gbs", "bus bandwidth", "light")
     assert not figure.data
     (words,) = figure.layout.annotations
-    assert words.text == "The run does not tell the bus bandwidth of any call."
+    assert words.text == "The bus bandwidth is unknown for every call of this run."
     assert figure.layout.xaxis.visible is False

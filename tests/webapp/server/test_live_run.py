@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lanescope.collector.compaction import manifest
 from lanescope.collector.compaction.compact import advance, compact
+from lanescope.collector.compaction.journal_folders import UNREADABLE, is_abandoned
+from lanescope.collector.format import schema
 from lanescope.collector.recorder.recorder import Recorder
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.runs import journal_recovery
@@ -105,6 +110,54 @@ def test_a_killed_program_whose_run_is_finished(tmp_path: Path) -> None:
     recorder = begun(run, pid=gone.pid)
     write_ops(recorder, OPS, OPS)
     check_final(followed(run, lambda: compact(run, exit_status=137)), run, complete=False)
+
+
+def test_a_killed_program_whose_run_is_never_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_run, "ABANDONED_S", 0.2)
+    run = tmp_path / "run"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    recorder = begun(run, pid=gone.pid)
+    found = followed(run, lambda: write_ops(recorder, OPS, OPS))
+    said, last = found.state(), open_run(run)
+    assert growing(run)
+    assert (said["state"], said["final"]) == ("unfinished", True)
+    assert said["etag"] == Timeline.open(last).etag
+    assert said["findings"] is not None
+    assert last.counts["op"] == 4 * OPS
+
+
+def test_a_run_is_not_given_up_while_it_may_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_run, "ABANDONED_S", 0.0)
+    run = tmp_path / "run"
+    recorder = begun(run)  # of this process, which lives
+
+    def ends() -> None:
+        write_ops(recorder, OPS, OPS)
+        recorder.close()
+        compact(run)
+
+    check_final(followed(run, lambda: None, lambda: None, ends), run, complete=True)
+
+
+def test_a_dead_program_is_not_given_up_while_its_run_is_converted(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    begun(run, pid=gone.pid)
+    assert is_abandoned(run)
+    with manifest.locked(run):
+        assert not is_abandoned(run)
+    (journal,) = (run / schema.JOURNAL_FOLDER).iterdir()
+    set_aside = journal.rename(journal.with_name(UNREADABLE + journal.name))
+    assert is_abandoned(run)
+    set_aside.rename(journal)
+    compact(run)
+    assert not is_abandoned(run)
 
 
 def test_a_state_that_cannot_be_shown_keeps_back_none_after_it(tmp_path: Path) -> None:

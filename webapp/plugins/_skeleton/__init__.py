@@ -19,10 +19,10 @@ PLUGIN = Plugin(
     kinds=(Kind("skeleton_call", "skeleton.md", "findings:SlowCall"),),
     questions=(
         Question(
-            "Does an operator take far longer than usual?",
+            "Operators that take far longer than usual",
             "findings:slow_calls",
             ("skeleton_call",),
-            order=1000,  # SKELETON: where it stands in lists of questions
+            order=1000,  # SKELETON: place in lists of checks
         ),
     ),
     # SKELETON: functions from a run to a data frame. They become lw.<name>(run), tables of

@@ -7,11 +7,12 @@ PLUGIN = Plugin(
     kinds=(Kind("untraceable_graph", "checks.md#graph-traceability"),),
     questions=(
         Question(
-            "Is each autograd node tied to its operator?",
+            "Autograd nodes without their operator",
             "traceability:untraceable_graphs",
             ("untraceable_graph",),
             order=90,
             area="Learning",
+            recorded=True,
         ),
     ),
     metrics=(
@@ -21,7 +22,7 @@ PLUGIN = Plugin(
             "autograd nodes tied to their operators",
             order=30,
             area="Learning",
-            unmeasured="no backward was recorded, or the portable engine",
+            unmeasured="record a backward pass with the native engine",
             bound="at least",
             limit=1.0,
             kind="untraceable_graph",

@@ -75,7 +75,7 @@ def untraceable_graphs(run: Run) -> list[Finding]:
     """Findings of kind `untraceable_graph`, one per rank. NotApplicable where none was walked."""
     if not walks(run):
         raise NotApplicable(
-            "no graph was walked (no backward in a recorded step, or portable engine)"
+            "record a backward pass with the native engine: no autograd graph was walked"
         )
     by_rank: dict[int, list[Walk]] = {}
     for walk in walks(run):
@@ -188,8 +188,8 @@ def _finding(run: Run, rank: int, found: list[Walk]) -> Finding:
         kind="untraceable_graph",
         severity="error",  # as the check is that it fails
         title=f"{units.count(missing.total())} of {units.count(worst.reached)} autograd nodes that "
-        f"backward reached in step {worst.step} are not in the recording as they should be: "
-        f"{named}{more}",
+        f"backward reached in step {worst.step} are not tied to recorded operators: {named}{more}. "
+        "Record without --min-duration, and --include these operators.",
         rank=rank,
         ranks=(rank,),
         thread=worst.thread,

@@ -6,9 +6,7 @@ PLUGIN = Plugin(
     name="checks",
     kinds=(Kind("environment", "checks.md#settings", "environment:EnvironmentEvidence"),),
     questions=(
-        Question(
-            "Was the run set up well?", "environment:environment", ("environment",), order=240
-        ),
+        Question("Settings that cost time", "environment:environment", ("environment",), order=240),
     ),
     metrics=(
         Metric(
@@ -16,7 +14,7 @@ PLUGIN = Plugin(
             "overhead:memory_overhead",
             "memory that the recorder added",
             order=40,
-            unmeasured="no training step was recorded",
+            unmeasured="record a training step",
             bound="below",
             limit=0.15,
         ),

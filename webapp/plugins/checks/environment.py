@@ -39,7 +39,7 @@ class EnvironmentEvidence(TypedDict):
 def environment(run: Run) -> list[Finding]:
     """Findings of kind `environment`. Raises NotApplicable for a run without steps."""
     if not any(len(run.steps(rank)) for rank in run.ranks):
-        raise NotApplicable("the run has no training steps")
+        raise NotApplicable("record a training step: the run has no steps")
     return [*_backend(run), *_unused_parameters(run), *_loading(run)]
 
 
@@ -52,7 +52,7 @@ def _backend(run: Run) -> list[Finding]:
     return [
         _finding(
             run,
-            "parameters are on GPUs but collectives run over Gloo, through the host's memory",
+            "Parameters are on GPUs, but collectives run over Gloo, through the host's memory",
             'init_process_group("nccl")',
             "backend",
         )
@@ -109,7 +109,7 @@ def _loading(run: Run) -> list[Finding]:
         workers = sum(p["rank"] == rank and p["role"] == "child" for p in run.manifest["processes"])
         more = "more of them" if workers else "num_workers above 0"
         title = (
-            f"rank {rank} waits for data in {units.share(share)} of its time, with {workers} "
+            f"Rank {rank} waits for data in {units.share(share)} of its time, with {workers} "
             "workers"
         )
         longest = int((waiting.end - waiting.start).argmax())
@@ -131,7 +131,7 @@ def _finding(
     return Finding(
         kind="environment",
         severity="warning",
-        title=f"{title}; set {setting}",
+        title=f"{title}. Set {setting}.",
         rank=rank,
         ranks=() if rank is None else (rank,),
         time_ns=start,

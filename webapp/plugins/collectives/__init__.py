@@ -10,18 +10,23 @@ PLUGIN = Plugin(
             "collectives.md#mismatches",
             "lanescope.webapp.analysis.findings:Collective",
         ),
-        Kind("straggler", "collectives.md#stragglers", picture="pictures:late_ranks"),
+        Kind(
+            "straggler",
+            "collectives.md#stragglers",
+            picture="pictures:late_ranks",
+            marks="pictures:late_gap",
+        ),
     ),
     questions=(
         Question(
-            "Do all ranks make the same collective calls?",
+            "Mismatched collective calls",
             "mismatches:mismatches",
             ("collective_mismatch",),
             order=20,
             area="Communication",
         ),
         Question(
-            "Does one rank keep the others waiting?",
+            "Stragglers",
             "stragglers:stragglers",
             ("straggler",),
             order=30,

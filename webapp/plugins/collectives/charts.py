@@ -94,7 +94,7 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
     colours = template(theme).layout.colorway
     known = table[(table["bytes"] > 0) & (table[column] > 0)]
     if known.empty:
-        return nothing(f"The run does not tell the {title} of any call.")
+        return nothing(f"The {title} is unknown for every call of this run.")
     unit, factor = ("B/s", 1e9) if column.endswith("_gbs") else ("s", 1e-9)
     largest = known.groupby(["name", "group"])["total_bytes"].sum().nlargest(MAX_LINES).index
     for position, (name, group) in enumerate(largest):

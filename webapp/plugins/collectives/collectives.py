@@ -1,4 +1,4 @@
-"""Which collectives ran, how often, over how many bytes, how long did they take, how fast?"""
+"""Tabulates collectives: calls, bytes, latency, skew and bandwidth."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def collectives(run: Run) -> pd.DataFrame:
         table[f"{prefix}_p99_ns"] = groups[column].quantile(0.99)
         table[f"{prefix}_max_ns"] = groups[column].max().astype("float64")
     table = table.reset_index()
-    if table["group_size"].isna().any():  # an imported trace may not tell it
+    if table["group_size"].isna().any():  # imported traces may lack it
         table["group_size"] = table["group_size"].astype("Int64")
     table["total_bytes"] = table["bytes"] * table["calls"]
     table = _with_rates(run, table)
@@ -80,7 +80,7 @@ def _with_rates(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     """Adds skew, transfer time and bandwidths."""
     keys = ["name", "group", "bytes"]
     came = arrivals(run)
-    came = came[came["ranks"] > 1].groupby(keys)  # one rank alone does not tell who came last
+    came = came[came["ranks"] > 1].groupby(keys)  # with one rank nothing shows who came last
     rates = pd.DataFrame(
         {
             "skew_p50_ns": came["skew_ns"].quantile(0.5),
@@ -146,7 +146,7 @@ def bus_factor(name: str, ranks: int) -> float | None:
 
 
 def operation_bytes(name: str, recorded: int, ranks: int) -> int:
-    """S of an operation of which one rank's call recorded so many bytes.
+    """Returns S of an operation whose call on one rank recorded `recorded` bytes.
 
     nccl-tests takes the larger of input and output buffer: n times a rank's part for all_gather.
     """

@@ -1,4 +1,4 @@
-"""How much of the communication is hidden behind computation, and how much is exposed?
+"""Measures how much communication overlaps with computation, and how much is exposed.
 
 Per rank, over the whole run or within each of its steps,
 
@@ -34,7 +34,7 @@ _TALK = re.compile(
     r"c10d::|_c10d_functional|gloo:|nccl:|record_param_comms|ncclDevKernel|ncclKernel"
 )
 _NO_WORK = (schema.OpScope.user.name,)
-"""A range that the program named is no computation; what runs in it is."""
+"""Ranges that the program named do not count as computation; operators in them do."""
 
 
 @lru_cache(maxsize=256)

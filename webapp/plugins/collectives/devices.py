@@ -1,4 +1,4 @@
-"""What the device of a rank does all the time: compute, communicate, copy, or nothing?
+"""Divides a device's time into computation, communication, copies and idle time.
 
 Per rank, over the kernels and copies on all its streams, from the first one's start to the last
 one's end,

@@ -1,13 +1,13 @@
-"""Did a rank give up a call before another one came to it?
+"""Finds calls that a rank gave up before another one came to them.
 
 No rank can leave a synchronising collective before all have entered. One that was done with such a
 call before a member of the group began it did not leave it, it failed there: its time was over. The
 program may go on (an error in a thread, or one that it caught), and then all ranks made all calls
-and nobody is missing at the end. This is proof, up to the uncertainty of the clocks, where both
+and no rank is missing at the end. This is proof, up to the uncertainty of the clocks, where both
 times were recorded.
 
-One that left within no time did not wait at all: the call failed there by itself (arguments that it
-refuses, say), whoever came later.
+One that left at once did not wait: the call failed by itself (it refused its arguments, say), no
+matter which rank came later.
 
 Calls that all gave up may have waited for each other: each of two ranks was in a call to which the
 other came only afterwards. That is two groups taken in opposite order.
@@ -36,11 +36,10 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 MIN_NS = 1_000_000
-"""So much earlier a rank must have been done; of clocks that were compared, three times what is
-uncertain about them."""
+"""A rank must have been done at least this much earlier, and three times the clock uncertainty."""
 
-AT_ONCE_NS = 100_000_000
-"""Nobody waits for so short a time only: who left a call within it failed by itself."""
+MIN_GIVEN_UP_NS = 100_000_000
+"""No timeout is this short: a rank that left a call sooner failed by itself."""
 
 NOTHING_MOVED = ("barrier", "monitored_barrier")
 """Operations that wait for all though they have no bytes; others may be done at once then."""
@@ -70,10 +69,10 @@ def given_up(run: Run) -> list[Finding]:
         other = _waited_for_it(run, one)
         if other is not None:
             return [_crossed(run, sorted((one, other), key=lambda each: each.begin_ns))]
-    long = [one for one in left if one.end_ns - one.begin_ns >= AT_ONCE_NS]
+    long = [one for one in left if one.end_ns - one.begin_ns >= MIN_GIVEN_UP_NS]
     if long or not left:
         return [_too_late(run, one) for one in long[:1]]
-    raised = endings(run)[left[0].rank].how == "raised"  # which is told by itself
+    raised = endings(run)[left[0].rank].how == "raised"  # which is a finding of its own
     return [] if raised else [_failed(run, left[0])]
 
 
@@ -146,8 +145,8 @@ def _crossed(run: Run, both: Sequence[Left]) -> Finding:
     return Finding(
         kind="collective_mismatch",
         severity="error",
-        title="ranks waited for each other until they gave up, they call collectives in an order "
-        f"that cannot end: {said}",
+        title=f"Ranks waited for each other until they gave up: {said}. Call these collectives in "
+        "the same order on all ranks.",
         ranks=tuple(sorted({one.rank for one in both})),
         where=where_of(run, both[0].rank, both[0].stack),
         evidence={**cycle[0], "cycle": cycle},
@@ -160,10 +159,11 @@ def _too_late(run: Run, one: Left) -> Finding:
     return Finding(
         kind="straggler",
         severity="error",
-        title=f"rank {one.rank} gave up {_call(run, one)} after "
+        title=f"Rank {one.rank} gave up {_call(run, one)} after "
         f"{units.duration(one.end_ns - one.begin_ns)}, "
         f"{units.duration(one.came_ns - one.end_ns)} before rank {one.late} came to it: {doing}"
-        + (f" at {where}" if where else ""),
+        + (f" at {where}" if where else "")
+        + f". Shorten that work on rank {one.late}, or raise the timeout of the process group.",
         ranks=(one.late,),
         where=where,
         evidence=_evidence(run, one),
@@ -176,9 +176,10 @@ def _failed(run: Run, one: Left) -> Finding:
     return Finding(
         kind="hang",
         severity="error",
-        title=f"{_call(run, one)} failed on rank {one.rank} after "
+        title=f"Rank {one.rank} failed in {_call(run, one)} after "
         f"{units.duration(one.end_ns - one.begin_ns)}, before rank {one.late} came to it"
-        + (f", at {where}" if where else ""),
+        + (f", at {where}" if where else "")
+        + ". The call failed by itself: read the exception, and check its arguments.",
         ranks=(one.rank,),
         where=where,
         evidence={

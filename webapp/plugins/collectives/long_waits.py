@@ -1,8 +1,8 @@
-"""Did ranks wait for one of them so long that their watchdog spoke, and it came after all?
+"""Finds waits for one rank that were longer than a watchdog's timeout and then ended.
 
 That is slowness, not a hang: a checkpoint that one rank writes, an evaluation, a batch that took
-long. It is told as information, with what the rank was doing, where one wait of a run is so long
-that a watchdog's timeout passed in it, and most of it was for the rank that came last.
+long. It is reported as information, with what the rank was doing, where one wait is so long that a
+watchdog's timeout passed in it, and most of it was for the rank that came last.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 
-MOSTLY = 0.5
+MIN_SHARE = 0.5
 """Share of a watchdog's silence that the last-comer must account for."""
 
 
@@ -36,7 +36,7 @@ def long_waits(run: Run) -> list[Finding]:
             continue
         call = came.loc[(group, sequence)]
         rank, waited = int(call["last_rank"]), int(call["skew_ns"])
-        if waited < MOSTLY * silence or rank in waiting:
+        if waited < MIN_SHARE * silence or rank in waiting:
             continue
         doing, where = meanwhile(run, rank, int(call["first_ns"]), int(call["last_ns"]))
         one = _finding(run, (group, sequence), call, sorted(waiting), doing, where)
@@ -69,8 +69,10 @@ def _finding(
     return Finding(
         kind="straggler",
         severity="info",
-        title=f"{ranks_named(tuple(waiting))} waited for {units.duration(waited)} in {name} until "
-        f"rank {rank} came: {doing}" + (f" at {where}" if where else ""),
+        title=f"Rank {rank} kept {ranks_named(tuple(waiting))} waiting for "
+        f"{units.duration(waited)} in {name}: {doing}"
+        + (f" at {where}" if where else "")
+        + ". Share that work among all ranks, or move it out of the training loop.",
         rank=rank,
         ranks=(rank,),
         step=int(call["step"]),

@@ -1,4 +1,4 @@
-"""Do all ranks of a group make the same call at the same sequence number?
+"""Finds calls on which the ranks of a group disagree, by their sequence numbers.
 
 Compared are the operation, the data type, the reduction, the root, and for operations that need it
 the shape; of others it is compared where the call did not end. The first difference of each group
@@ -53,6 +53,14 @@ ASPECTS = {
 }
 """What is compared, in the order in which it is reported."""
 
+_ADVICE = {
+    "name": "Make the same calls in the same order on all ranks: look for a branch on the rank.",
+    "reduce_op": "Pass the same reduction on all ranks.",
+    "root": "Pass the same root on all ranks.",
+    "dtypes": "Cast the tensors to one data type on all ranks.",
+    "shapes": "Pass tensors of the same shape on all ranks: pad them, or exchange sizes first.",
+}
+
 _SHAPE = re.compile(r"\[([0-9, ]*)\]")
 
 
@@ -79,9 +87,9 @@ class Mismatch:
 def mismatches(run: Run) -> list[Finding]:
     """Findings of kind `collective_mismatch`. NotApplicable: there are too few."""
     if calls(run)["rank"].nunique() < 2:
-        raise NotApplicable("no collective was recorded on two ranks or more")
+        raise NotApplicable("record collective calls of two ranks or more")
     if run.imported and calls(run).groupby("group")["rank"].nunique().max() < 2:
-        raise NotApplicable("which calls of the ranks belong together is not known")
+        raise NotApplicable("not in imported traces without process groups")
     return [_finding(run, one) for one in (*first_mismatches(run), *unlike_exchanges(run))]
 
 
@@ -227,16 +235,20 @@ def _title(run: Run, one: Mismatch, odd: tuple[int, ...]) -> str:
     if one.is_exchange:
         (sender, sent), (receiver, taken) = values.items()
         return (
-            f"rank {sender} sends {sent}, which rank {receiver} receives as {taken}: "
+            f"Rank {sender} sends {sent}, which rank {receiver} receives as {taken}: "
             f"the {ASPECTS[one.aspect]} of send and receive #{one.sequence} of "
-            f"{group_title(run, one.group)} differs"
+            f"{group_title(run, one.group)} differs. {_ADVICE[one.aspect]}"
         )
     if one.aspect == "name" and "barrier" in values.values():
         alone = tuple(sorted(rank for rank, name in values.items() if name == "barrier"))
         others = {rank: name for rank, name in values.items() if name != "barrier"}
         who, calls = ranks_named(tuple(sorted(others))), "calls" if len(others) == 1 else "call"
         called = ", ".join(sorted(set(others.values())))
-        return f"barrier on {ranks_named(alone)} only: {who} {calls} {called} {place}"
+        only = "calls" if len(alone) == 1 else "call"
+        return (
+            f"Only {ranks_named(alone)} {only} barrier: {who} {calls} {called} {place}. "
+            f"{_ADVICE[one.aspect]}"
+        )
     by_value: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         by_value.setdefault(str(value), []).append(rank)
@@ -244,4 +256,5 @@ def _title(run: Run, one: Mismatch, odd: tuple[int, ...]) -> str:
         f"{value or 'none'} on {ranks_named(tuple(r))}" for value, r in by_value.items()
     )
     call = "" if one.aspect == "name" else f" of {one.rows['name'].iloc[0]}"
-    return f"ranks disagree on the {ASPECTS[one.aspect]}{call} {place}: {said}"
+    what = ASPECTS[one.aspect]
+    return f"Ranks disagree on the {what}{call} {place}: {said}. {_ADVICE[one.aspect]}"

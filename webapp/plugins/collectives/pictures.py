@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.headlines import HeatPicture
+from lanescope.webapp.analysis.headlines import HeatPicture, Mark
+from lanescope.webapp.analysis.links import thread_lane
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals, lateness
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -31,3 +33,50 @@ def late_ranks(run: Run, _: Finding) -> HeatPicture | None:
         f"step {table.columns[0]}",
         f"step {table.columns[-1]}",
     )
+
+
+def late_gap(run: Run, finding: Finding) -> list[Mark]:
+    """The time in which the others had come to the worst call and the late rank had not."""
+    worst = finding.evidence.get("worst")
+    if worst is None:
+        return []
+    came = arrivals(run)
+    same = (came["group"] == worst["group"]) & (came["sequence"] == worst["sequence"])
+    return [
+        Mark(
+            thread_lane(rank, str(thread)),
+            int(row.first_ns),
+            int(row.last_ns),
+            f"rank {rank} is {units.duration(row.skew_ns)} late",
+        )
+        for row in came[same].itertuples()
+        for rank, thread in _callers(run, worst["group"], int(worst["sequence"])).items()
+        if rank == row.last_rank
+    ]
+
+
+def never_came(run: Run, finding: Finding) -> list[Mark]:
+    """From the first arrival at a call to the end of the run, on the ranks that never made it."""
+    evidence = finding.evidence
+    if not evidence.get("missing") or evidence.get("sequence") is None:
+        return []
+    frame = calls(run)
+    same = (frame["group"] == evidence["group"]) & (frame["sequence"] == evidence["sequence"])
+    since = frame.loc[same, "start_ns"].min()
+    if since != since:  # no rank made the call: NaN
+        return []
+    missing = {one["rank"] for one in evidence["missing"]} & set(run.ranks)
+    first = {one.rank: one.thread for one in reversed(run.threads) if one.rank in missing}
+    return [
+        Mark(
+            thread_lane(rank, thread), int(since), run.duration_ns, f"rank {rank} never came", True
+        )
+        for rank, thread in sorted(first.items())
+    ]
+
+
+def _callers(run: Run, group: str, sequence: int) -> dict[int, str]:
+    """Rank -> thread that made a call."""
+    frame = calls(run)
+    rows = frame[(frame["group"] == group) & (frame["sequence"] == sequence)]
+    return dict(zip(rows["rank"].astype(int), rows["thread"].astype(str), strict=True))

@@ -1,4 +1,4 @@
-"""Who comes last to a collective, by how much, and how long does the transfer itself take?
+"""Finds the last rank to arrive at each collective, its delay, and the transfer time.
 
 For the call with one sequence number of one group, over the ranks that made it, with start_r the
 beginning of the call on rank r and done_r its completion:

@@ -1,4 +1,4 @@
-"""Where in the program does a rank spend the time by which it is slower than the others?
+"""Finds the place of the program at which a rank spends more time than the others.
 
 Over a stretch of the run, per place of the program and round:
 
@@ -40,6 +40,7 @@ class Place:
     """What takes a rank longer than the others."""
 
     words: str
+    advice: str
     where: str | None  # file.py:12
     excess_ns: int  # per round
 
@@ -64,13 +65,15 @@ def slow_place(
         return None
     before, after = key
     if before == after:
-        words = f"at {before}"
+        words, advice = f"at {before}", "compare the amount of work there between the ranks"
     elif _DATA in mine and excess(_DATA) >= excess(key) / 2:
         words = f"waiting for data between {before} and {after}"
+        advice = "give its DataLoader more workers, or check the storage that it reads"
     else:
         words = f"between {before} and {after}, where no operator runs"
+        advice = "look there for a sleep, input or output, or data preparation"
     where = None if before.startswith(_UNPLACED) else before
-    return Place(words, where, int(excess(key)))
+    return Place(words, advice, where, int(excess(key)))
 
 
 _DATA = ("", "")  # loading data, wherever

@@ -1,4 +1,4 @@
-"""Does one rank keep all others waiting, step after step?
+"""Finds stragglers: ranks that keep all others waiting, step after step.
 
 With rounds the training steps (or single collectives, where a program has no steps), a rank is a
 straggler when in three of four rounds it alone delays the others by a fifth of the round or more,
@@ -13,7 +13,7 @@ A rank that is last by chance is so in about as many rounds as the others. One t
 processors with others may be so every time, in the order in which the system lets them run: that
 says nothing about the rank.
 
-A single wait that is so long that a watchdog spoke is told besides (`long_waits`).
+A single wait longer than a watchdog's timeout is reported as well (`long_waits`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lanescope.webapp.runs.run import Run
 
 MIN_ROUNDS = 9
 """The first round is left out (everything is slow once). On a busy machine the scheduler disfavours
-one rank for half a dozen rounds in a row; fewer than eight tell nothing."""
+one rank for half a dozen rounds in a row; fewer than eight prove nothing."""
 
 MAX_ROUNDS = 20
 """Rounds in which it is looked for what the rank does meanwhile, the last ones."""
@@ -48,12 +48,12 @@ def stragglers(run: Run) -> list[Finding]:
         raise NotApplicable("the job has a single rank")
     if not run.clock_calibrated:
         raise NotApplicable(
-            "the clocks of the ranks were not compared, so who is late is not known"
+            "record all ranks with one lanescope record: their clocks were not compared"
         )
     came = arrivals(run)
     came = came[came["ranks"] > 1]
     if came.empty:
-        raise NotApplicable("no collective was recorded on two ranks or more")
+        raise NotApplicable("record collective calls of two ranks or more")
     rounds = by_round(came)
     found = []
     for rank, shares in rounds.items():
@@ -62,8 +62,8 @@ def stragglers(run: Run) -> list[Finding]:
         late = usual["delay_ns"] >= MIN_WAIT_NS and usual["share"] >= SHARE
         if enough and late:
             found.append(_finding(run, rank, shares, came))
-    told = {finding.rank for finding in found}
-    return [*found, *(one for one in long_waits(run) if one.rank not in told)]
+    known = {finding.rank for finding in found}
+    return [*found, *(one for one in long_waits(run) if one.rank not in known)]
 
 
 def by_round(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
@@ -71,7 +71,7 @@ def by_round(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
 
     `came` are rows of `skew.arrivals`.
     """
-    by_step = came["step"].nunique() >= MIN_ROUNDS
+    by_step = _by_step(came)
     number = came["step"] if by_step else pd.Series(np.arange(len(came)), index=came.index)
     length = came.groupby(number)["last_ns"].max().sort_index().diff().iloc[1:]
     found = {}
@@ -88,21 +88,30 @@ def by_round(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
     return found
 
 
+def _by_step(came: pd.DataFrame) -> bool:
+    """True if rounds are training steps, False if they are single collectives."""
+    return bool(came["step"].nunique() >= MIN_ROUNDS)
+
+
+_ADVICE = "Compare its processor, clock rate and batches with those of the other ranks."
+
+
 def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> Finding:
     mine = came[came["last_rank"] == rank]
     worst = mine.loc[mine["alone_ns"].idxmax()]
     share, delay = float(shares["share"].median()), float(shares["delay_ns"].median())
     late = int((shares["delay_ns"] > 0).sum())
     start = int(worst["last_ns"])
+    unit = "step" if _by_step(came) else "call"
     place = _place(run, rank, came, delay)
     at = (group_lane(rank, str(worst["group"])), start)
     return Finding(
         kind="straggler",
         severity="warning",
         title=(
-            f"rank {rank} keeps the other ranks waiting: {units.duration(delay)} of each step, "
-            f"{units.share(share)} of it; it came last in {late} of {len(shares)} steps"
-            + (f"; it is slower {place.words}" if place else "")
+            f"Rank {rank} keeps the other ranks waiting for {units.duration(delay)} of each {unit} "
+            f"({units.share(share)}). It came last in {late} of {len(shares)} {unit}s"
+            + (f", and is slower {place.words}: {place.advice}." if place else f". {_ADVICE}")
         ),
         rank=rank,
         ranks=(rank,),
@@ -128,9 +137,8 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
 
 
 def _place(run: Run, rank: int, came: pd.DataFrame, delay_ns: float) -> Place | None:
-    """What takes the rank longer, in the last rounds; whoever called the collectives shows it."""
-    by_step = came["step"].nunique() >= MIN_ROUNDS
-    ends = came.groupby("step")["last_ns"].max().sort_index() if by_step else came["last_ns"]
+    """Finds what takes the rank longer in the last rounds, on the thread that calls collectives."""
+    ends = came.groupby("step")["last_ns"].max().sort_index() if _by_step(came) else came["last_ns"]
     ends = ends.iloc[-1 - MAX_ROUNDS :]
     window = int(ends.iloc[0]), int(ends.iloc[-1])
     return slow_place(run, rank, window, len(ends) - 1, delay_ns)

@@ -7,7 +7,7 @@ PLUGIN = Plugin(
     kinds=(Kind("divergence", "diff.md"), Kind("nondeterminism", "diff.md#repeats")),
     questions=(
         Question(
-            "Do the gradients, and values where both have them, agree with the baseline's?",
+            "Differences from the baseline",
             "divergence:divergence",
             ("divergence",),
             order=0,
@@ -15,7 +15,7 @@ PLUGIN = Plugin(
             baseline=True,
         ),
         Question(
-            "Does the command compute the same each time?",
+            "Nondeterminism between repeated runs",
             "repeats:nondeterminism",
             ("nondeterminism",),
             order=220,
@@ -34,7 +34,7 @@ PLUGIN = Plugin(
             "spread of gradient norms over repeated runs",
             order=20,
             area="Repeatability",
-            unmeasured="lanescope repeat -n 10 -- COMMAND measures it",
+            unmeasured="record with lanescope repeat -n 10 -- COMMAND",
             link="/compare",
             bound="at most",
             limit=1e-5,

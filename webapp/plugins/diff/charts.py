@@ -21,7 +21,7 @@ MAX_LAYERS = 60
 
 
 def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
-    """Largest relative difference of a rank's tensors per step, and how many have other bits.
+    """Draws a rank's largest relative difference and share of differing tensors per step.
 
     `growth` is that of `analysis.diff.Comparison`. The difference is on a logarithmic axis, where
     0 has no place; what cannot be compared (NaN, another shape) is a cross at its foot.
@@ -29,11 +29,11 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     mine = growth[growth["rank"] == rank].groupby("step")
-    told = mine.agg(tensors=("tensors", "sum"), differing=("differing", "sum"))
-    told["largest"] = mine["largest"].max()
-    steps = [int(step) for step in told.index]
-    finite = [float(v) if 0 < v < np.inf else None for v in told["largest"]]
-    share = [float(v) for v in 100 * told["differing"] / told["tensors"]]
+    sums = mine.agg(tensors=("tensors", "sum"), differing=("differing", "sum"))
+    sums["largest"] = mine["largest"].max()
+    steps = [int(step) for step in sums.index]
+    finite = [float(v) if 0 < v < np.inf else None for v in sums["largest"]]
+    share = [float(v) for v in 100 * sums["differing"] / sums["tensors"]]
     mode = "lines+markers" if len(steps) <= 200 else "lines"
     figure.add_scatter(
         x=steps,
@@ -47,15 +47,15 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     figure.add_scatter(
         x=steps,
         y=share,
-        name="tensors with other bits",
+        name="tensors not bitwise identical",
         yaxis="y2",
         mode=mode,
         marker={"size": 5, "symbol": "square"},
         line={"width": 1.5, "dash": "dot", "color": colour["muted"]},
-        hovertemplate="<b>step %{x}</b><br>%{y:.3g} % of the tensors have other bits"
+        hovertemplate="<b>step %{x}</b><br>%{y:.3g} % of the tensors are not bitwise identical"
         "<extra></extra>",
     )
-    odd = [step for step, v in zip(steps, told["largest"], strict=True) if not np.isfinite(v)]
+    odd = [step for step, v in zip(steps, sums["largest"], strict=True) if not np.isfinite(v)]
     if odd:
         _crosses(figure, odd, colour["bad"])
     figure.update_xaxes(step_axis(steps))
@@ -154,7 +154,7 @@ def compared_norms(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         squares = mine.assign(square=mine[side] ** 2).groupby("step")["square"]
         norm = np.sqrt(squares.sum(min_count=1))
         line(figure, norm.index.to_series(), norm, label, position, rank, theme)
-    # Norms that clipping made all alike would lie on the upper edge, half cut off.
+    # Norms that clipping made all alike would be on the upper edge, half cut off.
     norms = [v for trace in figure.data for v in trace.y if v is not None]
     if norms:
         figure.update_yaxes(autorangeoptions={"include": [0, 1.06 * max(norms)]})

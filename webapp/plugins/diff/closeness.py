@@ -1,4 +1,4 @@
-"""When are two numbers, and two tensors of which statistics are known, the same?"""
+"""Compares two numbers, and the statistics of two tensors."""
 
 from __future__ import annotations
 

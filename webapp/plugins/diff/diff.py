@@ -1,4 +1,4 @@
-"""Do two runs compute the same, and where is the first difference?
+"""Compares two runs and finds the first difference.
 
 Compared are gradient norms, by rank, step and parameter, and operators: where both runs know what
 was in their tensors (level numerics), each with its like on the other side by those values; else
@@ -213,18 +213,18 @@ def _all_rows(norms: pd.DataFrame, calls: pd.DataFrame, tables: list[pd.DataFram
 def _explained(
     base: Run, run: Run, norms: pd.DataFrame, values: ValueDifferences | None
 ) -> list[str]:
-    """What is behind the differences, where that can be told."""
-    told = []
-    first = values.first.told if values is not None and values.first is not None else None
+    """Returns the known causes of the differences."""
+    notes = []
+    first = values.first.entry if values is not None and values.first is not None else None
     if world_sizes.shares_differ(base, run):
         shared = norms[norms["base"].notna() & norms["run"].notna()]
         ranks = base.world_size != run.world_size
         about = world_sizes.notes if ranks else world_sizes.notes_on_passes
-        told += about(base, run, shared, first, values.left_out if values else 0)
+        notes += about(base, run, shared, first, values.left_out if values else 0)
     factor = world_sizes.common_factor(base, run, norms[norms["state"] == "different"])
-    told += [] if factor is None else [factor]
-    told += resumed(base, run)
-    return told if first is None else [*told, *hints(base, run, first)]
+    notes += [] if factor is None else [factor]
+    notes += resumed(base, run)
+    return notes if first is None else [*notes, *hints(base, run, first)]
 
 
 def _both_have_values(base: Run, run: Run) -> bool:
@@ -244,7 +244,7 @@ def _first_of_all(
 ) -> dict[str, Any] | None:
     decides = values is not None and (wanted == "within_tolerance" or values.different)
     if values is not None and values.first is not None and decides:
-        return values.first.told
+        return values.first.entry
     return _first(norms, run)
 
 

@@ -20,16 +20,24 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
     result = compare(baseline, run, "tolerance", noise)
     if result.verdict != "diverged":
         if result.norms + result.tensors == 0:
-            raise NotApplicable("neither gradients nor values of operators are in both runs")
+            raise NotApplicable(
+                "record both with --level numerics: they share no gradients or values"
+            )
         return []
     first = result.first or {}
     norm = not first or "parameter" in first
     what = "gradients" if norm else "values"
     place = first.get("parameter") or first.get("op")
     line = f" at {first['where']}" if first.get("where") else ""
-    title = f"{what} differ from the baseline from step {first.get('step')}, {place}{line}"
+    title = (
+        f"{what.capitalize()} differ from the baseline since step {first.get('step')}, first "
+        f"{place}{line}. Its origin is on the Compare page."
+    )
     if not first:
-        title = "other operators ran than in the baseline, and no values are in both runs"
+        title = (
+            "Other operators ran than in the baseline, and the runs share no values. Record both "
+            "with --level numerics."
+        )
     return [
         Finding(
             kind="divergence",

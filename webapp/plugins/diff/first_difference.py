@@ -1,4 +1,4 @@
-"""The first operator of which two runs have other values: what it worked on, and who began it."""
+"""Finds the first operator with other values in two runs, its inputs, and its origin."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lanescope.webapp.runs.typed_json import json_number
 from lanescope.webapp.runs.types import Int64Array
 
 MAX_INPUTS = 16
-"""Tensors told of those that an operator worked on: one for all parameters has hundreds."""
+"""Inputs listed of an operator: one on all parameters has hundreds."""
 
 _SHAPES = 80
-"""Characters of an operator's shapes that a sentence tells."""
+"""Characters of an operator's shapes in a sentence."""
 
 _CALL_NS = 1_000_000
 """What a rank gives to a collective is read as its call begins, by another clock reading."""
@@ -41,7 +41,7 @@ class First:
     """The first operator of a rank that differs."""
 
     state: int  # of the worst of its tensors: 1 within tolerance, 2 different
-    told: dict[str, Any]  # as `diff --json` tells it
+    entry: dict[str, Any]  # as `diff --json` prints it
     places: dict[str, Place]  # of the operator in "base" and in "run"
     alone: dict[
         str, Int64Array
@@ -53,7 +53,7 @@ class First:
     @property
     def when(self) -> tuple[int, int]:
         """Step and instant."""
-        return self.told["step"], self.told["run"]["time_ns"]
+        return self.entry["step"], self.entry["run"]["time_ns"]
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -67,7 +67,7 @@ def first_of(pairs: ComparedOps, rows: Int64Array, words: Words) -> First:
     worst = int(state.max())
     start = int(rows[np.argmax(state[rows] == worst)])
     base, run = int(old.owner[pairs.one[start]]), int(new.owner[pairs.two[start]])
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "rank": pairs.thread.rank,
         "thread": pairs.thread.thread,
         "step": int(new.step[run]),
@@ -82,7 +82,7 @@ def first_of(pairs: ComparedOps, rows: Int64Array, words: Words) -> First:
     }
     same_op = rows[(new.owner[pairs.two[rows]] == run) & (state[rows] == worst)]
     for side, ops, chosen in (("base", old, pairs.one), ("run", new, pairs.two)):
-        told[side]["tensors"] = [_tensor(ops, int(chosen[row]), words) for row in same_op]
+        entry[side]["tensors"] = [_tensor(ops, int(chosen[row]), words) for row in same_op]
     places = {
         side: (thread.thread, int(ops.start[at]), int(ops.depth[at]))
         for side, thread, ops, at in (
@@ -95,22 +95,22 @@ def first_of(pairs: ComparedOps, rows: Int64Array, words: Words) -> First:
     own = rows[new.owner[pairs.two[rows]] == run]
     found = bool(np.isin(new.tensors["position"][pairs.two[own]], read).any())
     reshaped = _reshaped(pairs, alone["run"], int(new.step[run]), words)
-    return First(worst, told, places, alone, found, reshaped)
+    return First(worst, entry, places, alone, found, reshaped)
 
 
 def explained(base: Run, run: Run, first: First, firsts: Mapping[int, First]) -> list[str]:
     """Adds to the first difference of all ranks where it is called, what it worked on and where it
     comes from; `firsts` is that of each rank. Returns sentences about what went before.
     """
-    told = first.told
-    rank = told["rank"]
+    entry = first.entry
+    rank = entry["rank"]
     for side, one in (("base", base), ("run", run)):
         stack = _stack(one, rank, first.places[side])
-        inputs = operands(one, rank, first.places[side], in_place=told["op"].endswith("_"))
-        told[side]["stack"] = stack
-        told[side]["inputs"] = [_input(one, rank, found) for found in inputs[:MAX_INPUTS]]
-    told["where"] = stack_frames.place(told["run"]["stack"])
-    told["origin"] = _origin(base, run, firsts, first)
+        inputs = operands(one, rank, first.places[side], in_place=entry["op"].endswith("_"))
+        entry[side]["stack"] = stack
+        entry[side]["inputs"] = [_input(one, rank, found) for found in inputs[:MAX_INPUTS]]
+    entry["where"] = stack_frames.place(entry["run"]["stack"])
+    entry["origin"] = _origin(base, run, firsts, first)
     if shares_differ(base, run):
         return []
     sides = (("run", run, "base"), ("base", base, "run"))
@@ -224,7 +224,7 @@ def _reshaped(pairs: ComparedOps, alone: Int64Array, step: int, words: Words) ->
 
 
 def _before(run: Run, first: First, side: str, other: str) -> str:
-    rank, thread = first.told["rank"], first.places[side][0]
+    rank, thread = first.entry["rank"], first.places[side][0]
     alone = first.alone[side]
     columns = ["name", "module", "start_ns", "depth"]
     [op] = run.events("op", rank, thread, columns=columns).slice(int(alone[-1]), 1).to_pylist()
@@ -242,43 +242,43 @@ def _origin(base: Run, run: Run, firsts: Mapping[int, First], first: First) -> d
     """Where the first difference comes from.
 
     An operator that found something else than before (`read`: what no recorded operator wrote, or
-    what is no longer what one wrote) took it from a collective, where another rank of it had parted
+    changed since one wrote it) took it from a collective, where another rank of it had parted
     before its own call or was not recorded, else from outside. One that found the same computed
     something else. Where the numbers of ranks differ, the share of the first rank that one side has
     not is what came.
     """
-    told = first.told
-    rank = told["rank"]
-    if base.world_size != run.world_size:  # what is compared then has been through one
+    entry = first.entry
+    rank = entry["rank"]
+    if base.world_size != run.world_size:  # compared values have been through one then
         other = set(base.ranks) ^ set(run.ranks)
         return {"kind": "collective", "rank": min(other, default=rank)}
     if not first.found:
         return {"kind": "compute", "rank": rank}
-    if not told["op"].startswith("c10d::"):
-        source = _through_collective(base, run, firsts, told)
+    if not entry["op"].startswith("c10d::"):
+        source = _through_collective(base, run, firsts, entry)
         if source is not None:
             return {"kind": "collective", "rank": source}
     return {"kind": "input", "rank": rank}
 
 
 def _through_collective(
-    base: Run, run: Run, firsts: Mapping[int, First], told: dict[str, Any]
+    base: Run, run: Run, firsts: Mapping[int, First], entry: dict[str, Any]
 ) -> int | None:
     """The rank that another value came from, by the last call before with such a tensor: of a
     collective, or a receive.
     """
-    shapes = {tensor["shape"] for tensor in told["run"]["tensors"]}
+    shapes = {tensor["shape"] for tensor in entry["run"]["tensors"]}
     every = calls(run)
     every = every[every["name"] != "send"]
-    mine = every[(every["rank"] == told["rank"]) & (every["start_ns"] < told["run"]["time_ns"])]
+    mine = every[(every["rank"] == entry["rank"]) & (every["start_ns"] < entry["run"]["time_ns"])]
     for call in mine.iloc[::-1].itertuples():
-        if call.step < told["step"] - 1:
+        if call.step < entry["step"] - 1:
             break
         if not any(shape in str(call.shapes) for shape in shapes):
             continue
         if call.name == "recv":
             return int(call.peer) if call.peer >= 0 else None
-        peers = [rank for rank in members(run).get(call.group, ()) if rank != told["rank"]]
+        peers = [rank for rank in members(run).get(call.group, ()) if rank != entry["rank"]]
         same = every[(every["group"] == call.group) & (every["sequence"] == call.sequence)]
         same = same[same["name"] != "recv"]
         begun = {int(r): int(t) for r, t in zip(same["rank"], same["start_ns"], strict=True)}
@@ -317,7 +317,7 @@ _SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
 
 
 def hints(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
-    """About the first operator that differs, as `diff --json` tells it."""
+    """About the first operator that differs, as `diff --json` prints it."""
     found = []
     shapes = [[one["shape"] for one in first[side]["tensors"]] for side in ("base", "run")]
     if first["origin"]["kind"] == "compute" and shapes[0] == shapes[1] and draws(first["op"]):

@@ -1,8 +1,8 @@
-"""Trees of modules of two runs: which module of one is which of the other, whatever it is called.
+"""Trees of modules of two runs: which modules match, by any name.
 
-A module is recognised by its class, the size of its parameters and what is in it. So a model inside
+A module is recognised by its class, the size of its parameters and its content. So a model inside
 a wrapper, a wrapper around a layer, and names that were changed are found. Where several modules
-are alike, gradients decide, and where these do not tell, nothing is guessed.
+are alike, gradients decide, and where these do not decide, modules stay unmatched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Norms = Mapping[str, float]
 
 @dataclass(eq=False)
 class Module:
-    """A module as the module table tells of it."""
+    """A module, as in the module table."""
 
     path: str  # as operators name it
     inside: str  # what parameters and modules in it have in front: "layers.0.", "" of a model
@@ -25,7 +25,7 @@ class Module:
     own: int  # elements of its own parameters
     children: dict[str, Module] = field(default_factory=dict)
     size: int = 0  # elements, with those of its children
-    form: int = 0  # hash of kind, size and what is in it, without names
+    form: int = 0  # hash of kind, size and content, without names
 
     def below(self) -> Iterator[Module]:
         """All modules in it."""
@@ -37,7 +37,7 @@ class Module:
 def forest(rows: Iterable[tuple[str, str, int]]) -> list[Module]:
     """The models of a run, from rows (path, class, elements) of its module table.
 
-    A model stands before what is in it. The first one has its class as path and nothing in front of
+    A model comes before its modules. The first one has its class as path and nothing in front of
     the paths in it, others their class.
     """
     known: dict[str, Module] = {}
@@ -179,15 +179,15 @@ class Matching:
         for modules, norms in zip((left, right), self._norms, strict=True):
             known: dict[tuple[float, ...], list[Module]] = defaultdict(list)
             for module in modules:
-                told = tuple(
+                key = tuple(
                     sorted(n for name, n in norms.items() if name.startswith(module.inside))
                 )
-                known[told].append(module)
+                known[key].append(module)
             sides.append(known)
         return [
-            (here[0], sides[1][told][0])
-            for told, here in sides[0].items()
-            if told and len(here) == 1 == len(sides[1].get(told, ()))
+            (here[0], sides[1][key][0])
+            for key, here in sides[0].items()
+            if key and len(here) == 1 == len(sides[1].get(key, ()))
         ]
 
 

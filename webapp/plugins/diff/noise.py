@@ -3,7 +3,7 @@
     floor(dtype, step) = TIMES * the greatest relative difference between two baselines, of numbers
                          of that dtype in the steps up to that one
 
-Differences add up over steps, so the floor never falls. What cannot be compared is no noise.
+Differences add up over steps, so the floor never falls. Incomparable values do not count.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ class Floor:
 
     def words(self) -> str:
         """The floor of each dtype at the last step."""
-        told = (f"{dtype} {units.number(floor[-1])}" for dtype, (_, floor) in self.by_dtype.items())
-        return ", ".join(told) or "none"
+        floors = (
+            f"{dtype} {units.number(floor[-1])}" for dtype, (_, floor) in self.by_dtype.items()
+        )
+        return ", ".join(floors) or "none"
 
 
 def tensor_floor(base: Run, other: Run) -> Floor:

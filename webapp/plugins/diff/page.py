@@ -52,7 +52,7 @@ def layout(context: Context) -> Component:
             "Compare",
             "Two recordings side by side, aligned by rank, step and name.",
             widgets.empty(
-                "There is no baseline to compare with.",
+                "This run has no baseline.",
                 html.P(["Open this run together with another one: ", html.Code(command)]),
                 html.P(
                     "Here you would then see from which step on gradient norms differ, and which "
@@ -191,7 +191,7 @@ def tables(result: Comparison) -> list[Any]:
 def _timing(timing: Timing) -> list[Any]:
     """What takes longer or shorter, by op and module."""
     lead = html.P(f"{step_times(timing).capitalize()}.", className="muted")
-    rows = timing.telling.head(MAX_ROWS)
+    rows = timing.changed.head(MAX_ROWS)
     if rows.empty:
         return [lead]
     made = [
@@ -233,8 +233,8 @@ def _first(result: Comparison, context: Context) -> list[Any]:
         link = dcc.Link(
             "show it on the timeline", href=context.address(difference_address(context.run, first))
         )
-        told = f" · {place(first)}" + (f" · {source}" if source else "") + " · "
-        return [widgets.note([html.B("First difference"), told, link]), *_around(first)]
+        words = f" · {place(first)}" + (f" · {source}" if source else "") + " · "
+        return [widgets.note([html.B("First difference"), words, link]), *_around(first)]
     sides = " against ".join(_norm(first[side]["norm"]) for side in ("run", "base"))
     text = f"step {first['step']}, rank {first['rank']}, {first['parameter']}: {sides}"
     return [widgets.note([html.B("First difference"), f" · {text} in the baseline"])]

@@ -18,7 +18,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.table_reader import Equal, Rows
 from lanescope.webapp.runs.types import Window
 
-_TOLD = 3
+_MAX_NAMED = 3
 """Names that a sentence gives as examples."""
 
 
@@ -28,17 +28,17 @@ class Renamed:
 
     run: Run
     modules: dict[str, str]
-    heads: tuple[tuple[str, str], ...] = ()  # of these what is not implied by what is around it
+    heads: tuple[tuple[str, str], ...] = ()  # of these the outermost
 
     def words(self) -> str | None:
         """What was matched; None: all names are the same."""
         if not self.modules:
             return None
-        told = ", ".join(f"{old} is {new}" for old, new in self.heads[:_TOLD])
-        more = len(self.heads) - _TOLD
+        named = ", ".join(f"{old} is {new}" for old, new in self.heads[:_MAX_NAMED])
+        more = len(self.heads) - _MAX_NAMED
         return (
             f"{len(self.modules):,} modules of the base have other names in the run, matched by "
-            f"class, size and what is in them: {told}" + (f" and {more:,} more" if more > 0 else "")
+            f"class, size and content: {named}" + (f" and {more:,} more" if more > 0 else "")
         )
 
 
@@ -85,7 +85,7 @@ def renamed(base: Run, run: Run) -> Renamed:
 def _changes(
     module: Module, found: dict[Module, Module], above: Module | None = None
 ) -> Iterator[tuple[Module, Module, Module | None]]:
-    """Modules of other names with their partners, and those of what is around them."""
+    """Returns renamed modules, their partners, and the partners of their parents."""
     other = found.get(module)
     if other is not None and other.path != module.path:
         yield module, other, above

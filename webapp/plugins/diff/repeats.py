@@ -42,7 +42,7 @@ class Repeats:
     threads: int
     fluctuation: float | None  # None: no gradient was recorded
     identical: bool  # all runs did the same, bit for bit
-    first: dict[str, Any] | None  # the earliest difference from run 0, as `diff --json` tells it
+    first: dict[str, Any] | None  # the earliest difference from run 0, as `diff --json` prints it
 
     def to_json(self) -> dict[str, Any]:
         """An entry of `by_threads` of `repeat --json`."""
@@ -107,7 +107,7 @@ def nondeterminism(run: Run) -> list[Finding]:
     """Findings of kind `nondeterminism`. NotApplicable for a run that was not repeated."""
     entry = _entry(run)
     if entry is None:
-        raise NotApplicable("the run is not part of a repetition (lanescope repeat)")
+        raise NotApplicable("record with lanescope repeat -n 10 -- COMMAND")
     if entry["bitwise_identical"]:
         return []
     spread, first = gradient_fluctuation(run), entry["first"] or {}
@@ -116,14 +116,15 @@ def nondeterminism(run: Run) -> list[Finding]:
     at = f" first in step {first['step']}, {what}{where}" if first else f" in {what}"
     size = "" if spread is None else f"; norms of gradients fluctuate by {units.number(spread)}"
     rank = first.get("rank")
-    # The difference is told of one of the runs: threads and instants are that one's.
-    told = any(t.thread == first.get("thread") for t in run.threads)
-    known = told and "parameter" not in first
+    # Thread and instant of the difference are of one of the runs.
+    here = any(t.thread == first.get("thread") for t in run.threads)
+    known = here and "parameter" not in first
     return [
         Finding(
             kind="nondeterminism",
             severity="error" if spread is not None and spread > LIMIT else "warning",
-            title=f"repeated runs with {entry['threads']} threads differ,{at}{size}",
+            title=f"Repeated runs with {units.counted(entry['threads'], 'thread')} differ,"
+            f"{at}{size}. Look for data races, or call torch.use_deterministic_algorithms(True).",
             rank=rank,
             ranks=() if rank is None else (rank,),
             step=first.get("step"),
@@ -170,7 +171,7 @@ class Repetition:
 
 
 def repetition_in(folder: Path) -> Repetition | None:
-    """The repetition of a folder; None where there is none. RunError for a file that is none."""
+    """The repetition of a folder; None if it has none. RunError for another file."""
     file = folder / FILE
     if not os.path.isfile(file):  # False also for a name that cannot be one
         return None
@@ -179,10 +180,10 @@ def repetition_in(folder: Path) -> Repetition | None:
             whole = json.loads(opened.read(_MAX_BYTES).decode())
         conform(whole, _File, "")
     except (ValueError, RecursionError, OSError) as error:
-        raise RunError(f"{file}: is no repetition's file: {shown(str(error))}") from None
+        raise RunError(f"{file}: not the file of a repetition: {shown(str(error))}") from None
     names = _Entry.__required_keys__
-    told = tuple({name: entry[name] for name in names} for entry in whole["by_threads"])
-    return Repetition(folder, told)
+    entries = tuple({name: entry[name] for name in names} for entry in whole["by_threads"])
+    return Repetition(folder, entries)
 
 
 def repetition_of(run: Run) -> Repetition | None:

@@ -75,7 +75,7 @@ Content = LaneSlices | LaneSamples
 @dataclass(frozen=True, eq=False)
 class Differences:
     """Places that N leads to, by (start, lane, row): ops whose own values differ, and ops, or the
-    outermost of several, that one side alone has; where there is none, those that are slower.
+    outermost of several, that one side alone has; else those that are slower.
     """
 
     start: Int64Array
@@ -88,7 +88,7 @@ class Differences:
         return len(self.start)
 
     def next(self, place: tuple[int, int, int], *, forward: bool) -> dict[str, Any] | None:
-        """The first place after (start, lane, row), or the last before it; None: there is none."""
+        """The first place after (start, lane, row), or the last before it; None: not found."""
         after = np.stack([self.start, self.lane, self.row])
         # Lexicographic comparison, the first key that is unequal decides.
         order = np.zeros(len(self), np.int64)
@@ -99,9 +99,9 @@ class Differences:
             return None
         at = int(found[0 if forward else -1])
         keys = ("lane", "row", "ref")
-        told: dict[str, Any] = {key: int(getattr(self, key)[at]) for key in keys}
+        found_at: dict[str, Any] = {key: int(getattr(self, key)[at]) for key in keys}
         kind = STYLES[int(_STYLE[self.state[at]])]
-        return {**told, "kind": kind, "position": at + 1, "total": len(self)}
+        return {**found_at, "kind": kind, "position": at + 1, "total": len(self)}
 
 
 class Beside:
@@ -338,7 +338,7 @@ def _places(lane: int, slices: LaneSlices, state: States, stops: BoolArray) -> I
 
 
 COMPARED = 5
-"""Version of what is paired with what, and of when two ops are the same, slower or faster."""
+"""Version of the pairing, and of the rule for same, slower and faster ops."""
 
 _DTYPES = {**DTYPES, **{f"place_{name}": "<i8" for name in PLACE}}
 
@@ -381,7 +381,7 @@ def _differences(index: Index) -> Differences:
 
 
 def _fits(index: Index) -> bool:
-    """Whether what is stored as differences are places of the index."""
+    """Returns True if the stored differences are places of the index."""
     found = _differences(index)
     if any(len(getattr(found, name)) != len(found) for name in PLACE):
         return False

@@ -25,7 +25,7 @@ allowed.
 """
 
 MIN_WARMUP_STEPS, MIN_QUARTILE_STEPS = 3, 10
-"""From MIN_WARMUP_STEPS shared steps on the first is left out: it does what is done once."""
+"""From MIN_WARMUP_STEPS shared steps on the first is left out: it does one-time work."""
 
 MIN_STEPS = 5
 """Steps that it takes to call an op slower: where chance alone makes lengths, all of so many of one
@@ -58,7 +58,7 @@ class Timing:
     common: float = 1.0  # median over ops of run / base; 1 of fewer than MIN_COMMON_OPS ops
 
     @property
-    def telling(self) -> pd.DataFrame:
+    def changed(self) -> pd.DataFrame:
         """Rows whose state is not "same"."""
         return self.table[self.table["state"] != "same"]
 

@@ -80,15 +80,15 @@ def compiled_words(base: Run, run: Run) -> str | None:
             "otherwise, have no partner"
         )
     one, other = (base, "run") if compiled == ["base"] else (run, "base")
-    told = f"the {compiled[0]} went through torch.compile, the {other} did not: "
+    words = f"the {compiled[0]} went through torch.compile, the {other} did not: "
     if one.manifest["options"].get("compile_backend") in _SINGLE_OPS:
         return (
-            f"{told}what its regions ran is compared operator by operator; autograd's nodes, "
+            f"{words}what its regions ran is compared operator by operator; autograd's nodes, "
             "operators that are made of others, and those that it ran in order to compile have no "
             "partner"
         )
     return (
-        f"{told}operators that a region fused are not recorded one by one, and those that it ran "
+        f"{words}operators that a region fused are not recorded one by one, and those that it ran "
         f"in order to compile are its own; with `lanescope record --compile-backend aot_eager`, "
         "which fuses none, the operators inside can be compared"
     )
@@ -97,19 +97,19 @@ def compiled_words(base: Run, run: Run) -> str | None:
 def settings_words(base: Run, run: Run) -> str | None:
     """In what the two were recorded otherwise that decides which operators a recording has; None
     where in nothing."""
-    told = []
+    words = []
     for name in ("engine", "torch"):
         sides = [sorted({str(p[name]) for p in one.manifest["processes"]}) for one in (base, run)]
         if sides[0] != sides[1]:
             base_has, run_has = (", ".join(side) for side in sides)
-            told.append(f"{name} {base_has} in the base, {run_has} in the run")
+            words.append(f"{name} {base_has} in the base, {run_has} in the run")
     options = [one.manifest["options"] for one in (base, run)]
-    told += [
+    words += [
         option
         for name, option in _DECIDING.items()
         if (options[0].get(name) or None) != (options[1].get(name) or None)
     ]
-    return f"the runs were recorded otherwise: {'; '.join(told)}" if told else None
+    return f"the runs were recorded otherwise: {'; '.join(words)}" if words else None
 
 
 def _was_compiled(run: Run) -> bool:

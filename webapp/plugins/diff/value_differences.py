@@ -40,7 +40,7 @@ class ValueDifferences:
     within_tolerance: int = 0
     left_out: int = 0  # tensors that both sides have and that say nothing, see `world_sizes`
     unset: list[tuple[int, str, Place]] = field(default_factory=list)  # rank, side and operator of
-    # each tensor that was made of memory that nobody had set
+    # each tensor made of uninitialised memory
     tables: list[pd.DataFrame] = field(default_factory=list)
     firsts: dict[int, First] = field(default_factory=dict)  # rank -> earliest of the worst state
     names: dict[tuple[int, str], str] = field(default_factory=dict)  # of base's threads, in run
@@ -108,7 +108,7 @@ def value_differences(
 def _unset_words(base: Run, run: Run, unset: list[tuple[int, str, Place]]) -> str:
     rank, side, place = min(unset, key=lambda one: one[2][1])
     return (
-        f"not compared: {units.count(len(unset))} tensors made of memory that nobody had set "
+        f"not compared: {units.count(len(unset))} tensors of uninitialised memory "
         f"(torch.empty), the first by {called(base if side == 'base' else run, rank, place)}"
     )
 
@@ -116,7 +116,7 @@ def _unset_words(base: Run, run: Run, unset: list[tuple[int, str, Place]]) -> st
 def _count_pool(
     found: ValueDifferences, base: Run, run: Run, key: tuple[int, str, str], words: Words
 ) -> None:
-    """Counts the operators of threads of which any may have any piece of work (Gloo's), together.
+    """Counts operators of threads that share their work by chance (Gloo's), together.
 
     In which step a piece is done is chance as well, and what it finds may be on its way still: what
     was given to it, and what came of it, is compared where the program has it. Values count where
@@ -203,14 +203,16 @@ def _growth(pairs: ComparedOps, words: Words) -> pd.DataFrame:
             "time_ns": pairs.new.start[owner],
         }
     )
-    told = frame.groupby(["step", "module"], as_index=False).agg(
+    summary = frame.groupby(["step", "module"], as_index=False).agg(
         tensors=("differing", "size"),
         differing=("differing", "sum"),
         largest=("largest", "max"),
         time_ns=("time_ns", "min"),
     )
     modules = np.array([text or "" for text in words.known["module"]], object)
-    return told.assign(rank=pairs.thread.rank, module=modules[told["module"].to_numpy(np.int64)])
+    return summary.assign(
+        rank=pairs.thread.rank, module=modules[summary["module"].to_numpy(np.int64)]
+    )
 
 
 def _table(

@@ -22,7 +22,7 @@ VERDICTS = {
     "diverged": "diverged",
 }
 _AROUND_NS = 100_000  # of the timeline, about an operator
-_TENSORS = 4  # of one operator that are told
+_TENSORS = 4  # of one operator in a sentence
 _TIMED_ROWS = 10  # of a table in Markdown
 TIMED = ("slower", "faster", "added", "removed")
 
@@ -54,8 +54,8 @@ def uncompared(result: Comparison) -> str | None:
     """What has no partner in the other run; None where all has."""
     noun = "operator" if result.valued else "call"
     sides = zip(("base", "run"), result.alone, strict=True)
-    told = [f"{alone.words(noun)} of the {side}" for side, alone in sides if alone.count]
-    return f"not compared, as only one run has it: {'; '.join(told)}" if told else None
+    words = [f"{alone.words(noun)} of the {side}" for side, alone in sides if alone.count]
+    return f"not compared, as only one run has it: {'; '.join(words)}" if words else None
 
 
 def place(first: dict[str, Any]) -> str:
@@ -69,13 +69,13 @@ def place(first: dict[str, Any]) -> str:
     start += f" ({first['phase']})" if first["phase"] else ""
     start += f" at {first['where']}" if first["where"] else ""
     pairs = list(zip(first["base"]["tensors"], first["run"]["tensors"], strict=True))
-    told = [_tensor(base, run) for base, run in pairs[:_TENSORS]]
+    words = [_tensor(base, run) for base, run in pairs[:_TENSORS]]
     more = [f"{len(pairs) - _TENSORS} more tensors"] if len(pairs) > _TENSORS else []
-    return units.printable(f"{start}: {'; '.join(told + more)}")
+    return units.printable(f"{start}: {'; '.join(words + more)}")
 
 
 def origin(first: dict[str, Any]) -> str | None:
-    """Where the first difference comes from; None for what does not tell."""
+    """Where the first difference comes from; None if it is unknown."""
     found = first["origin"]
     if found is None:
         return None
@@ -91,7 +91,7 @@ def origin(first: dict[str, Any]) -> str | None:
     elif known[0] == known[1]:
         of = " from inputs that are equal as far as recorded"
     else:
-        of = ", from inputs of which not the same were recorded in both runs"
+        of = ", with different inputs recorded in the two runs"
     return {
         "compute": f"computed on rank {rank}{of}",
         "collective": f"came through a collective from rank {rank}",
@@ -125,12 +125,16 @@ def stack(first: dict[str, Any]) -> list[str]:
     return [units.printable(f"{place.rpartition('/')[2]} {name}") for place, name in frames]
 
 
-def _input(told: dict[str, Any]) -> str:
-    size = f"{told['shape']} {told['dtype']}"
+def _input(tensor: dict[str, Any]) -> str:
+    size = f"{tensor['shape']} {tensor['dtype']}"
     values = ""
-    if told["mean"] is not None:
-        values = f" of {units.number(told['min'], 4)} to {units.number(told['max'], 4)}"
-    by = f", written by {told['written_by']}" if told["written_by"] else ", of no recorded operator"
+    if tensor["mean"] is not None:
+        values = f" of {units.number(tensor['min'], 4)} to {units.number(tensor['max'], 4)}"
+    by = (
+        f", written by {tensor['written_by']}"
+        if tensor["written_by"]
+        else ", of no recorded operator"
+    )
     return f"{size}{values}{by}"
 
 
@@ -140,7 +144,7 @@ def _other_parts(base: dict[str, Any], run: dict[str, Any]) -> str:
     if not pairs:
         return ""
     was, now = (f"{offset} to {offset + length}" for offset, length in pairs[0])
-    return f", of which it reads bytes {now}, in the base {was}"
+    return f"; it reads bytes {now}, in the base {was}"
 
 
 def _other_input(base: dict[str, Any], run: dict[str, Any]) -> str:
@@ -180,20 +184,20 @@ def step_times(timing: Timing) -> str:
     """The length of a step in both runs, and how many ops differ in time."""
     sides = [units.duration(ns) for ns in (timing.run_step_ns, timing.base_step_ns)]
     change = timing.run_step_ns / timing.base_step_ns if timing.base_step_ns else float("nan")
-    counts = timing.telling["state"].value_counts()
-    told = [f"{counts[state]} {state}" for state in TIMED if state in counts]
+    counts = timing.changed["state"].value_counts()
+    words = [f"{counts[state]} {state}" for state in TIMED if state in counts]
     of = f"{timing.steps} steps" if timing.steps > 1 else "1 step"
     times = units.number(change)
     text = f"a step takes {sides[0]}, in the base {sides[1]} (x {times}, median of {of})"
     beyond = "ops by module: "
     if timing.steps < MIN_STEPS:
-        told.append(
-            f"none is called slower or faster, which takes {MIN_STEPS} steps after the first"
+        words.append(
+            f"too few steps to call any slower or faster (it takes {MIN_STEPS} after the first)"
         )
     if max(timing.common, 1 / timing.common) >= FACTOR:
         common = units.number(timing.common)
         beyond = f"most ops take x {common} alike (machine or threads), beyond that: "
-    return f"{text}; {beyond}{', '.join(told) or 'none is slower or faster'}"
+    return f"{text}; {beyond}{', '.join(words) or 'no op is slower or faster'}"
 
 
 def ratio_text(row: Any) -> str:
@@ -202,7 +206,7 @@ def ratio_text(row: Any) -> str:
 
 
 def _timing_rows(timing: Timing) -> list[str]:
-    rows = timing.telling.head(_TIMED_ROWS)
+    rows = timing.changed.head(_TIMED_ROWS)
     if rows.empty:
         return []
     lines = [

@@ -29,7 +29,7 @@ SAME_FACTOR = 1e-3
 """Norms whose ratios to the base's are this near to each other, relative, differ by one factor."""
 
 PLAINLY = 0.01
-"""A factor this far from 1 is none that rounding makes."""
+"""Rounding cannot make a factor this far from 1."""
 
 ROUNDING = 10.0
 """What another order of a sum may do to a norm, in tolerances of its dtype (`relative_of`)."""
@@ -106,7 +106,7 @@ def notes(
     """Sentences about two runs of different numbers of ranks: what was compared, why they part.
 
     `norms`: rows of gradients that both have, with rank, step, name, base, run, dtype_base.
-    `first`: the first operator that differs, as `diff --json` tells it, if any. `left_out`: pairs
+    `first`: the first operator that differs, as `diff --json` prints it, if any. `left_out`: pairs
     of tensors that were not compared.
     """
     compared = (
@@ -115,16 +115,18 @@ def notes(
         if left_out
         else "operators on tensors of other shapes have no partner"
     )
-    told = [f"the base had {base.world_size} {_ranks(base)}, the run {run.world_size}: {compared}"]
+    sentences = [
+        f"the base had {base.world_size} {_ranks(base)}, the run {run.world_size}: {compared}"
+    ]
     apart = norms[norms["base"] != norms["run"]]
     apart = apart[apart["step"] == apart["step"].min()]
     if apart.empty and first is None:
-        return told
+        return sentences
     joined_by, dtype = _joined_by(run, first), _half(base, run)
     if not _is_rounding(apart, first, dtype):
-        return [*told, f"they part by more than the number of ranks explains, {joined_by}"]
+        return [*sentences, f"they part by more than the number of ranks explains, {joined_by}"]
     return [
-        *told,
+        *sentences,
         f"they part because of the number of ranks, {joined_by}: a sum over {run.world_size} is "
         f"rounded in another order than one over {base.world_size}{_in(dtype)}",
     ]
@@ -137,7 +139,7 @@ def notes_on_passes(
     counts = passes(base, run)
     if counts is None:
         return []
-    told = (
+    sentences = (
         f"the base runs backward {_times(counts[0])} in a step, the run {_times(counts[1])}: "
         "compared are gradients and what optimizers work with; each pass has those of its own "
         f"share of the batch ({left_out:,} tensors)"
@@ -145,12 +147,12 @@ def notes_on_passes(
     apart = norms[norms["base"] != norms["run"]]
     apart = apart[apart["step"] == apart["step"].min()]
     if apart.empty and first is None:
-        return [told]
+        return [sentences]
     dtype = _half(base, run)
     if not _is_rounding(apart, first, dtype):
-        return [told, "they part by more than the number of passes explains"]
+        return [sentences, "they part by more than the number of passes explains"]
     return [
-        told,
+        sentences,
         f"they part because of the number of passes: a sum of {counts[1]} gradients is rounded in "
         f"another order than one of {counts[0]}{_in(dtype)}",
     ]

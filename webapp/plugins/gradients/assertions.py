@@ -1,5 +1,5 @@
-"""Do gradients hold what the program asserted of them
-(`lanescope.collector.validation.assertions`)?
+"""Finds gradients that break what the program asserted of them
+(`lanescope.collector.validation.assertions`).
 
 Measured is what each optimizer step used, shards of all ranks put together; of a parameter that no
 optimizer holds, its gradient at sampled steps. Parameters count while they are trainable.
@@ -84,9 +84,9 @@ def _judged(
         Finding(
             kind="validator",
             severity="error",
-            title=f"{function} fails for {parameters[0]}{and_more(len(parameters), 'parameter')} "
-            f"at step {step}: {measured}{frozen}, expected {expected}; at {failed} of {checked} "
-            "steps",
+            title=f"Assertion {function} fails for {parameters[0]}"
+            f"{and_more(len(parameters), 'parameter')} at step {step}: {measured}{frozen}, "
+            f"expected {expected}; at {failed} of {checked} steps.",
             rank=ranks[0] if len(ranks) == 1 else None,
             ranks=ranks,
             step=step,

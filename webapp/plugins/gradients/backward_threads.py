@@ -1,4 +1,4 @@
-"""What does each thread contribute to a step's gradients, where several run backward?
+"""Measures what each thread adds to a step's gradients, where several run backward.
 
 Gradients are measured when an optimizer uses them: by then the contributions of all threads that
 share them are one sum. So the recorder measures what each backward adds before it is added, from
@@ -45,10 +45,10 @@ def backward_threads(run: Run) -> pd.DataFrame:
 
     rank, thread, step, added (L2 norm of what the thread's backward added to gradients; of several
     in a step the root of the sum of their squares; NaN where it was not measured), accumulations
-    and elements (that the thread's AccumulateGrad nodes added to gradients; NaN on a rank of which
-    no such node was recorded), backward_s (time in backward, nested ones once; NaN: no backward of
-    that step was called there), norm (L2, of all gradients that the thread's own optimizer steps
-    used, where more than one of the threads that run backward makes steps; NaN where it made none,
+    and elements (that the thread's AccumulateGrad nodes added to gradients; NaN on a rank
+    without such nodes), backward_s (time in backward, nested ones once; NaN: no backward of that
+    step was called there), norm (L2, of all gradients that the thread's own optimizer steps used,
+    where more than one of the threads that run backward makes steps; NaN where it made none,
     or one of them was NaN). A backward counts whole for the step in which it began.
     """
     phases = _backwards(run)
@@ -133,7 +133,7 @@ def _elements(shapes: str) -> float:
 
 
 def _norms(run: Run, phases: pd.DataFrame) -> pd.DataFrame:
-    """Where one thread steps for all, its norm is that of the sum: nobody's contribution."""
+    """Returns norms by thread; empty where one thread steps for all, with the norm of the sum."""
     lanes = phases[["rank", "thread"]].drop_duplicates()
     rows = gradients(run).merge(lanes, on=["rank", "thread"])
     several = rows.groupby("rank")["thread"].transform("nunique") > 1

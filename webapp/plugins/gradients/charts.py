@@ -29,7 +29,7 @@ MAX_COLUMNS = 400
 MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 BELOW = 0.15
-"""How far the colours begin below the least value: it is not to look like what is not there."""
+"""Decades of padding below the minimum, so that it differs from missing data."""
 MAX_NAMES, MAX_SLANTED, SLANTED = 64, 24, 20
 """Layers named beside a heat map, and below a profile; letters that there is room for there."""
 LEVEL = 60
@@ -43,8 +43,8 @@ MIN_WRITTEN = 0.004
 def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "step") -> go.Figure:
     """A measure by layer and step, as `analysis.layer_map.layer_map` has it, in logarithms.
 
-    Zeros and what is infinite have no logarithm: they have a colour of their own. `customdata` is
-    the step, or whatever else the columns are that are named by `across`.
+    Zeros and infinite values have no logarithm, and colours of their own. `customdata` is the
+    column: the step, or another one named by `across`.
     """
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
@@ -147,7 +147,7 @@ def rank_heat(
 
 
 def _heat_axes(figure: go.Figure, layers: Sequence[str], across: str) -> None:
-    """Layers from top to bottom, what is named by `across` from left to right."""
+    """Sets the axes: layers from top to bottom, columns named `across` from left to right."""
     figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, **_layer_axis(layers, MAX_NAMES))
 
@@ -199,7 +199,7 @@ def depth_profile(
 ) -> go.Figure:
     """Layer -> value, from the first layer to the last, a line per key.
 
-    `decay` draws what is left of the first profile's last value, layer by layer towards the input.
+    `decay` draws the first profile's last value times decay per layer, towards the input.
     """
     figure = _logarithmic(profiles, title, theme, band)
     colour = tokens()[theme]
@@ -218,7 +218,7 @@ def depth_profile(
     if decay is not None and len(known) > 1:
         count = len(first)
         left = [float(known.iloc[-1]) * decay ** (count - 1 - i) for i in range(count)]
-        least = float(known.min()) * 1e-3  # of deep models it would leave what is drawn far behind
+        least = float(known.min()) * 1e-3  # in deep models it would fall far below the profiles
         figure.add_scatter(
             x=layer_names(first.index),
             y=[one if one >= least else None for one in left],

@@ -1,4 +1,4 @@
-"""Do data-parallel replicas stay equal? At which parameter and step do they part?
+"""Finds the first parameter and step at which data-parallel replicas diverge.
 
 After synchronisation every replica has the same gradients, and so the same parameters, bit for bit.
 Compared are the recorded hashes of both, on the ranks of a process group that are replicas:
@@ -10,10 +10,10 @@ Compared are the recorded hashes of both, on the ranks of a process group that a
   deliberately different models, which have neither in common.
 
 Gradients of the step after which DistributedDataParallel ended the run, as some of them could not
-be reduced, differ because of that: a parameter without gradient is told of as one
-(`dead_parameters`).
+be reduced, differ because of that: a parameter without gradient is reported by
+`dead_parameters`.
 
-A parameter of which neither was equal is not looked at, for the same reason. Nor are ranks that
+A parameter whose hashes never were equal is left out, for the same reason. Nor are ranks that
 come together again: those that average their parameters now and then (local SGD) part in between.
 """
 
@@ -62,13 +62,15 @@ def divergence(run: Run) -> list[Finding]:
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     if _hashes(run).empty:
-        raise NotApplicable("no hashes of gradients and parameters were recorded")
+        raise NotApplicable("record with --level access: nothing was hashed")
     if not replicas(run):
-        raise NotApplicable("no ranks are known to be replicas of each other")
-    return [_finding(run, one) for one in partings(run) if not _told_of_as_unused(run, one)]
+        raise NotApplicable(
+            "record from the start of the program: no ranks are known to be replicas"
+        )
+    return [_finding(run, one) for one in partings(run) if not _reported_as_unused(run, one)]
 
 
-def _told_of_as_unused(run: Run, parting: Parting) -> bool:
+def _reported_as_unused(run: Run, parting: Parting) -> bool:
     return _was_cut_off(run, parting) and any(
         one.evidence["cause"] == "unused" for one in dead_parameters(run)
     )
@@ -252,24 +254,24 @@ def _finding(run: Run, parting: Parting) -> Finding:
     window = _window(run, int(mine["rank"]), parting.step, time)
     more = f" and of {len(names) - 1} more parameters" if len(names) > 1 else ""
     if parting.last_equal is None and parting.what == "parameter":
-        reason = "it was never equal: was it not broadcast from one rank at the start?"
+        reason = "It was never equal: broadcast it from one rank at the start."
     elif _was_cut_off(run, parting):
-        reason = "not all were reduced, as a parameter of this step took no part in the loss; that "
-        reason += (
-            "is what ended this run: DistributedDataParallel needs find_unused_parameters=True"
+        reason = (
+            "Not all were reduced, as the loss does not depend on one of the parameters, and that "
+            "is what ended this run: set find_unused_parameters=True in DistributedDataParallel."
         )
     elif parting.what == "gradient" and not parting.synchronised:
-        reason = "nothing was reduced in that step: was the module called around its DDP wrapper?"
+        reason = "Nothing was reduced in that step: call the DDP wrapper, not the module in it."
     elif len(names) < parting.compared:
-        reason = "the others are equal: is it left out of the synchronisation?"
+        reason = "The others are equal: check that it is synchronised as they are."
     else:
-        reason = "no parameter is equal any more"
+        reason = "No parameter is equal any more: compare what the ranks do in that step."
     what = "gradient" if parting.what == "gradient" else "value"
     return Finding(
         kind="rank_divergence",
         severity="error",
-        title=f"ranks {ranks_text(parting.ranks)} part at step {parting.step}: the {what} of "
-        f"{names[0]}{more} differs; {reason}",
+        title=f"Ranks {ranks_text(parting.ranks)} diverge at step {parting.step}: the {what} of "
+        f"{names[0]}{more} differs. {reason}",
         rank=int(mine["rank"]),
         ranks=parting.ranks,
         thread=str(mine["thread"]),

@@ -1,10 +1,12 @@
-"""Which parameters do not learn at all, and why?
+"""Finds parameters that do not learn, and the cause.
 
 A layer is a module with parameters of its own. Causes:
 
 - unused: its parameters' gradient was None at every step, of UNUSED_STEPS or more;
 - zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
   FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before;
+- stopped: they had gradients, and none at the last FELL_SILENT steps, for more than TURNS times as
+  long as ever before, though they are still trainable;
 - not_in_optimizer: it is trainable and has gradients, no optimizer of the run ever held it, and
   its value does not change (something else may train it);
 - clipped, rounded, undone: its optimizer's steps change nothing, or not for good (`unmoved`);
@@ -36,7 +38,9 @@ from lanescope.webapp.analysis.parameter_history import (
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.plugins.gradients.lora import is_lora
 from lanescope.webapp.plugins.gradients.update_effects import decays, unmoved
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray
 
 UNUSED_STEPS = 2  # optimizer steps
 ZERO_STEPS = 5  # optimizer steps
@@ -45,51 +49,58 @@ TURNS = 2.0  # times the longest stretch before that it was zero for
 DECAY_SAMPLES = 3  # samples, the last of the run
 SHRUNK = 0.5  # of the first norm
 LISTED = 20  # parameters named in the evidence
-UNNAMED = re.compile(r"optimizer\d+\.parameter\d+")
+UNNAMED = re.compile(r"optimizer(\d+)\.parameter(\d+)")
 """A parameter of no module that was called, by its place in its optimizer."""
 
 _WORDS = {
     "unused": (
-        "never has a gradient: it takes no part in the loss, or its output is detached",
-        "never have a gradient: they take no part in the loss, or their output is detached",
+        "never gets a gradient",
+        "never get a gradient",
+        "The loss does not depend on {it}: use {its} output without detach(), or freeze {it}.",
     ),
     "zero": (
-        "has a gradient of exactly zero: dead activations, a mask, or a factor of 0",
-        "have a gradient of exactly zero: dead activations, a mask, or a factor of 0",
+        "has a gradient of exactly zero",
+        "have gradients of exactly zero",
+        "Look for dead activations, a mask, or a factor of 0.",
+    ),
+    "stopped": (
+        "had gradients, and gets none any more",
+        "had gradients, and get none any more",
+        "Look for no_grad() or detach() that begins there; freeze {it} with requires_grad_(False) "
+        "where that is meant.",
     ),
     "not_in_optimizer": (
-        "has gradients that no optimizer uses: add it to one, or freeze it",
-        "have gradients that no optimizer uses: add them to one, or freeze them",
+        "has gradients that no optimizer uses",
+        "have gradients that no optimizer uses",
+        "Add {it} to an optimizer, or freeze {it}.",
     ),
     "clipped": (
-        "is clipped until its optimizer's steps change next to nothing: check max_norm, and the "
-        "scale of the loss",
-        "are clipped until their optimizer's steps change next to nothing: check max_norm, and the "
-        "scale of the loss",
+        "hardly changes, as its gradient is clipped to almost nothing",
+        "hardly change, as their gradients are clipped to almost nothing",
+        "Check max_norm, and the scale of the loss.",
     ),
     "rounded": (
-        "is not changed by its optimizer's steps, which are lost in the rounding of its 16 bits: "
-        "keep it in float32, or raise the learning rate",
-        "are not changed by their optimizer's steps, which are lost in the rounding of their 16 "
-        "bits: keep them in float32, or raise the learning rate",
+        "does not change, as its optimizer's steps are lost in the rounding of its 16 bits",
+        "do not change, as their optimizer's steps are lost in the rounding of their 16 bits",
+        "Keep {it} in float32, or raise the learning rate.",
     ),
     "undone": (
-        "is changed by its optimizer's steps, and is before each what it was at first: something "
-        "writes the old values back",
-        "are changed by their optimizer's steps, and are before each what they were at first: "
-        "something writes the old values back",
+        "does not learn: steps change it, and before each it has its first value again",
+        "do not learn: steps change them, and before each they have their first values again",
+        "Find what writes the old values back.",
     ),
     "decay": (
         "shrinks: weight decay is stronger than its gradient",
-        "shrink: weight decay is stronger than their gradient",
+        "shrink: weight decay is stronger than their gradients",
+        "Lower weight_decay, or exclude {it} from it.",
     ),
 }
-"""What to say of one parameter, and of several."""
+"""What to say of one parameter, of several, and what to do."""
 
 _SEVERE = ("zero",)
 _OF_ALL = {
-    "unused": "no parameter has a gradient when the optimizer steps",
-    "zero": "all gradients are exactly zero",
+    "unused": "No parameter has a gradient when the optimizer steps",
+    "zero": "All gradients are exactly zero",
 }
 """What to say where it holds for all that optimizers hold."""
 
@@ -104,7 +115,7 @@ def dead_parameters(run: Run) -> list[Finding]:
     """Findings of kind `dead_parameter`, one per cause. Raises NotApplicable."""
     rows = gradient_rows(run)
     if rows.empty:
-        raise NotApplicable("no optimizer stepped while recording")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     rows = rows[~is_lora(rows["parameter"]) & (rows["numel"] > 0)]
     sampled = samples(run)
     sampled = sampled[~is_lora(sampled["parameter"]) & sampled["trainable"].astype(bool)]
@@ -120,6 +131,8 @@ def dead_parameters(run: Run) -> list[Finding]:
     for (rank, _), group in _suspects(rows).groupby(["rank", "layer"], sort=False):
         since = _unused(group, trained.get(int(rank), set()), least)
         cause = "unused"
+        if since is None:
+            since, cause = _stopped(group, sampled[sampled["rank"] == rank]), "stopped"
         if since is None:
             since, cause = _zero(group), "zero"
         if since is not None:
@@ -175,6 +188,30 @@ def _unused(layer: pd.DataFrame, trained: set[str], least: int) -> int | None:
     return int(layer["step"].iloc[0])
 
 
+def _stopped(layer: pd.DataFrame, sampled: pd.DataFrame) -> int | None:
+    """Since when a layer that had gradients has none; None: it has, never had, or was frozen."""
+    calls = layer.groupby("call")
+    missing, steps = calls["missing"].all().to_numpy(), calls["step"].first()
+    since = _silent_since(missing)
+    if since is None or missing.all():
+        return None
+    after = sampled[sampled["step"] >= steps.iloc[since]]
+    if not after["parameter"].isin(set(layer["parameter"])).any():
+        return None  # no longer trainable, or not looked at since
+    return int(steps.iloc[since])
+
+
+def _silent_since(silent: BoolArray) -> int | None:
+    """Begin of the stretch that lasts to the end, where it is long and longer than any before."""
+    stretches = [(high - low, low, high) for low, high in streaks(silent)]
+    length, since, until = stretches.pop() if stretches else (0, 0, 0)
+    if length < FELL_SILENT or until < len(silent):
+        return None
+    if stretches and length <= TURNS * max(stretches)[0]:
+        return None
+    return since
+
+
 def _zero(layer: pd.DataFrame) -> int | None:
     """Since when a layer's gradient is zero; None: it is not."""
     there = layer[~layer["missing"]]
@@ -182,13 +219,8 @@ def _zero(layer: pd.DataFrame) -> int | None:
     steps = there.groupby("call")["step"].first()
     if len(largest) and not (largest != 0).any():
         return int(steps.iloc[0]) if len(largest) >= ZERO_STEPS else None
-    silent = [(high - low, low, high) for low, high in streaks(largest.to_numpy() == 0)]
-    length, since, until = silent.pop() if silent else (0, 0, 0)
-    if length < FELL_SILENT or until < len(largest):
-        return None
-    if silent and length <= TURNS * max(silent)[0]:
-        return None
-    return int(steps.iloc[since])
+    since = _silent_since(largest.to_numpy() == 0)
+    return None if since is None else int(steps.iloc[since])
 
 
 def _forgotten(samples_: pd.DataFrame) -> bool:
@@ -214,21 +246,26 @@ def _finding(
 ) -> Finding:
     first = next(iter(names))
     step, _, ranks = names[first]
-    words = f"{first}{and_more(len(names), 'parameter')} {_WORDS[cause][len(names) > 1]}"
-    advice, ended_by_it = "", False
+    several, ended_by_it = len(names) > 1, False
+    *verbs, advice = _WORDS[cause]
+    words = f"{_called(first, names[first][1])}{and_more(len(names), 'parameter')} {verbs[several]}"
+    if cause == "unused" and UNNAMED.fullmatch(first):
+        advice = "No module that ran holds {it}: build the optimizer last, or leave {it} out."
+    it, its = ("them", "their") if several else ("it", "its")
+    advice = advice.format(it=it, its=its)
     if whole:
         words = _OF_ALL[cause]
         advice = _whole_advice(run, ranks[0]) if cause == "zero" else _none_advice(run, first)
     elif cause == "unused" and len(run.ranks) > 1 and first not in sharded_names(run):
-        advice = ". DistributedDataParallel needs find_unused_parameters=True for such parameters"
+        advice += " DistributedDataParallel needs find_unused_parameters=True for such parameters"
         ended_by_it = reduction_unfinished(run)
-        advice += ": that is what ended this run" if ended_by_it else ""
-    # A margin that all samples keep by now is no fault.
+        advice += ": that is what ended this run." if ended_by_it else "."
+    # A margin that all samples keep by now is a flat loss, not a fault.
     severe = ended_by_it or (cause in _SEVERE and not (whole and step))
     return Finding(
         kind="dead_parameter",
         severity="error" if severe else "warning",
-        title=f"{words} (since step {step}){advice}",
+        title=f"{words} (since step {step}). {advice}",
         rank=ranks[0],
         ranks=tuple(ranks),
         step=step,
@@ -242,20 +279,29 @@ def _finding(
     )
 
 
+def _called(name: str, elements: int) -> str:
+    """Returns the name of a parameter; of one of no module its place in the optimizer."""
+    place = UNNAMED.fullmatch(name)
+    if place is None:
+        return name
+    size = units.counted(elements, "element")
+    return f"Parameter {place[2]} of optimizer {place[1]} ({size})"
+
+
 def _whole_advice(run: Run, rank: int) -> str:
     if _clips_to_zero(run, rank):
-        return ": they are clipped to 0"
-    flat = "the loss is flat (a margin that all samples keep, everything masked)"
+        return "They are clipped to 0: raise max_norm."
+    flat = "The loss is flat (a margin that all samples keep, everything masked)"
     cut_off = "the outputs are cut off (a dead ReLU)"
-    return f": {flat}, {cut_off}, or zero_grad() is called before step()"
+    return f"{flat}, {cut_off}, or zero_grad() is called before step()."
 
 
 def _none_advice(run: Run, first: str) -> str:
     if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", run.ranks[0])):
-        return ": no backward ran"
+        return "No backward ran: call loss.backward() before step()."
     if UNNAMED.match(first):
-        return ": the optimizer was made before they were copied, or replaced by others"
-    return ": zero_grad() is called before step(), or the loss does not lead to them"
+        return "The model holds other parameters: build the optimizer after they are replaced."
+    return "Call zero_grad() after step(), and check that the loss depends on the parameters."
 
 
 def _clips_to_zero(run: Run, rank: int) -> bool:

@@ -1,4 +1,4 @@
-"""Do gradients explode?
+"""Finds gradients that explode.
 
 - a gradient holds NaN or Inf at a step that was taken; or
 - the whole norm (before clipping, where it is clipped) is EXPLODED times the largest of the first
@@ -46,7 +46,7 @@ def exploding(run: Run) -> list[Finding]:
 def _by_optimizer(run: Run) -> list[tuple[tuple[int, int], pd.DataFrame]]:
     rows = gradient_rows(run)
     if rows.empty:
-        raise NotApplicable("no optimizer stepped while recording")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     return [
         ((int(rank), int(optimizer)), group)
         for (rank, optimizer), group in rows.groupby(["rank", "optimizer"], sort=True)
@@ -64,8 +64,8 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     return Finding(
         kind="exploding_gradient",
         severity="error",
-        title=f"the gradient of {names[0]}{others} is NaN or infinite at step {step}, and the "
-        "optimizer used it; check the loss, the learning rate, and divisions or logarithms of 0",
+        title=f"The gradient of {names[0]}{others} is NaN or infinite at step {step}, and the "
+        "optimizer used it. Check the loss, the learning rate, and divisions or logarithms of 0.",
         rank=rank,
         thread=str(first["thread"].iloc[0]),
         step=step,
@@ -96,9 +96,9 @@ def _growing(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
             return _exploding(
                 run,
                 at,
-                f"the gradient explodes as of step {step}: {units.number(times)} times the "
-                f"largest of the first {FIRST_STEPS} steps, most of it in {at['parameter']}; check "
-                "the learning rate, clipping and that step's data",
+                f"The gradient explodes at step {step}: {units.number(times)} times the "
+                f"largest of the first {FIRST_STEPS} steps, most of it in {at['parameter']}. Check "
+                "the learning rate, clipping and that step's data.",
                 {
                     "cause": "growth",
                     "norm": json_number(norm),
@@ -120,8 +120,8 @@ def _high(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     return _exploding(
         run,
         at,
-        f"the gradient is exploded as of step {step}, its norm is {units.number(norm)}: "
-        f"{found.words}, most of it in {at['parameter']}; check {found.advice}",
+        f"The gradient is too large since step {step}, with a norm of {units.number(norm)}: "
+        f"{found.words}, most of it in {at['parameter']}. Check {found.advice}.",
         {
             "cause": found.cause,
             "norm": json_number(norm),
@@ -137,7 +137,7 @@ def _whole_norms(run: Run, rank: int, rows: pd.DataFrame) -> pd.Series:
     total = np.sqrt((there["norm"] ** 2).groupby(there["call"]).sum())
     steps = rows.groupby("call")["step"].first()
     clipped = last_logged(run, rank, CLIP_NORM)
-    # Clipped gradients all have the same norm; what they had before tells.
+    # Clipped gradients all have the same norm: use the one before clipping.
     norms = {int(steps[call]): clipped.get(steps[call], norm) for call, norm in total.items()}
     return pd.Series(norms, dtype=float)
 

@@ -1,9 +1,8 @@
-"""Which layers does a layer's gradient pass on its way from the loss?
+"""Finds the layers that a layer's gradient passes on its way from the loss.
 
-That is told by the autograd graph of the first backward (`autograd_graph`), whose nodes have the
-module whose forward made them. Nothing is known of layers that made no node of it: of another
-model than the one that ran backward first, of what torch.compile or a checkpoint has made one node
-of.
+The autograd graph of the first backward (`autograd_graph`) shows them: each node has the module
+whose forward made it. Layers that made no node of it are unknown: those of another model than the
+one that ran backward first, and those that torch.compile or a checkpoint made one node of.
 """
 
 from __future__ import annotations
@@ -134,10 +133,10 @@ def growth(rows: pd.DataFrame, known: Ways) -> pd.DataFrame:
     """How much larger a layer's gradient is than near the loss, by step.
 
     Per element, the smallest of its parameters over the largest of the NEAREST layers to the loss
-    that all of its gradient passed, or where that is none, of all that it passed. `rows` are a
-    rank's; columns are the layers of `known` of which that can be said. The first layer's weight
-    alone is no measure, for its gradient is multiplied by the model's inputs, nor is a parameter of
-    one element, which has a unit of its own.
+    that all of its gradient passed, or, without such layers, of all that it passed. `rows` are a
+    rank's; columns are the layers of `known` with a known path. The first layer's weight alone
+    does not count, for its gradient is multiplied by the model's inputs, nor does a parameter of
+    one element, which has its own unit.
     """
     last = rows.drop_duplicates(["step", "parameter"], keep="last")
     last = last[~last["missing"] & (last["numel"] > 1)]

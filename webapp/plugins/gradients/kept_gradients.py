@@ -1,13 +1,13 @@
-"""Are gradients let go of between an optimizer's steps, or does backward add to used ones?
+"""Finds gradients that are not zeroed between an optimizer's steps.
 
-A program that forgets `zero_grad()` steps by the sum of all gradients since its start. Told is an
-optimizer of which that is seen to happen in every pair of steps that is looked at, for MIN_SHARE
-of the gradients that it used. Of one gradient's storage, from one step to the next:
+A program that forgets `zero_grad()` steps by the sum of all gradients since its start. An
+optimizer is reported if this happens in every pair of steps that is looked at, for MIN_SHARE of
+the gradients that it used. Of one gradient's storage, from one step to the next:
 
 - the optimizer read it in both steps, wrote it in neither, and its version grew: it is one tensor;
 - what wrote it first in between was the addition of an AccumulateGrad node, and after another
-  writer (a zero_, a mul_ by nothing) no such node added to it; one that only followed (clipping) is
-  none of that; and nothing made the storage anew.
+  writer (a zero_, a mul_ by nothing) no such node added to it; one that only followed
+  (clipping) does not count; and nothing allocated the storage again.
 
 So accumulation over micro-batches, a discriminator that gets gradients from its generator's loss
 before they are zeroed, and gradients that are let go of, zeroed or replaced in any way are silent.
@@ -33,8 +33,8 @@ LOOKED_AT = 8  # pairs at the beginning, at the end, and apart from each other i
 MIN_SHARE = 0.5  # of the gradients of a step
 
 _APART = 0.6180339887498949
-"""Multiples of it lie evenly in [0, 1) without a period: a program that zeroes every n-th step is
-not looked at only where it does not."""
+"""Multiples of it are spread evenly over [0, 1) without a period, so that
+a program that zeroes every n-th step is also looked at where it does."""
 
 _PLACE = ["thread", "start_ns", "depth"]
 _EMPTYING = ("zero_", "fill_")
@@ -54,9 +54,9 @@ def kept_gradients(run: Run) -> list[Finding]:
         for _, own in rows.dropna(subset=["norm"]).groupby("optimizer", sort=True):
             found += _of_optimizer(run, rank, own)
     if not stepped:
-        raise NotApplicable("no optimizer stepped while recording")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     if not any(run.counts_of(rank)["access"] for rank in run.ranks):
-        raise NotApplicable("accesses were not recorded (native engine, level access)")
+        raise NotApplicable("record with --level access and the native engine")
     return found
 
 
@@ -80,10 +80,10 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
         Finding(
             kind="exploding_gradient",
             severity="warning",
-            title="gradients are never zeroed: in each step backward adds to those that the step "
+            title="Gradients are never zeroed: in each step backward adds to those that the step "
             "before has used"
             + (f", at {where}" if where else "")
-            + "; call optimizer.zero_grad() once per step",
+            + ". Call optimizer.zero_grad() once per step.",
             rank=rank,
             ranks=(rank,),
             thread=thread,

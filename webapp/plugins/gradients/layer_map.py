@@ -70,7 +70,7 @@ def as_in_model(run: Run, rank: int, layers: list[str]) -> list[str]:
     """Layers in the order in which the model has its modules.
 
     An optimizer's groups (of what decays, and what does not) have an order of their own. A layer
-    that is no module of the model stays behind the one that it followed.
+    that is not a module of the model stays behind the one that it followed.
     """
     paths = run.events("module", rank, columns=["path"])["path"].to_pylist()
     known = {path: i for i, path in reversed(list(enumerate(paths)))}

@@ -1,4 +1,4 @@
-"""Do low-rank adapters (LoRA) learn? If not, why?
+"""Finds low-rank adapters (LoRA) that do not learn, and the cause.
 
 An adapter is a pair of matrices A and B whose product is added to a layer. B starts at zero, so A
 has no gradient in the first step: that is healthy, and so are frozen base weights and an adapter
@@ -50,13 +50,13 @@ _ADVICE = {
     "not_in_optimizer": "no optimizer holds it: make the optimizer after the adapter was added",
     "compiled_away": "its gradient is always None while regions run compiled: compile after the "
     "adapter was added, or again",
-    "no_gradient": "its gradient is always None: is it disabled, merged, or not called?",
+    "no_gradient": "its gradient is always None: check that it is enabled, not merged, and called",
     "not_synchronised": "ranks have different gradients for it: add it before the model is wrapped "
     "for data parallelism, and call it through the wrapper",
     "clipped": "clipping leaves nothing of its gradient: check max_norm, and what makes the norm "
     "so large",
-    "undone": "steps change it, and before each it is again what it was at first: something writes "
-    "the old values back, or makes it anew",
+    "undone": "steps change it, and before each it has its first value again: find what writes "
+    "the old values back, or creates it again",
     "zero": "B is still zero: check its learning rate, the scaling factor, and that A is not zero",
     "decayed": "weight decay is stronger than its gradient: exclude it from decay",
 }
@@ -86,10 +86,10 @@ def lora(run: Run) -> list[Finding]:
     """Findings of kind `lora_inactive`, one per adapter and cause. Raises NotApplicable."""
     sampled = _adapters(samples(run))
     if sampled.empty:
-        raise NotApplicable("no low-rank adapter (lora_A, lora_B) was seen")
+        raise NotApplicable("the model has no low-rank adapter (lora_A, lora_B)")
     taken = gradient_rows(run)
     if taken.empty:
-        raise NotApplicable("no optimizer stepped while recording")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     gradients = _adapters(taken)
     found: dict[tuple[str, str], list[tuple[int, int, list[str]]]] = {}
     for (rank, adapter), rows in sampled.groupby(["rank", "adapter"], sort=True):
@@ -257,8 +257,8 @@ def _finding(
     return Finding(
         kind="lora_inactive",
         severity="error",
-        title=f"the adapter{name} of {modules[0] or 'the model'}{more} does not learn since step "
-        f"{step}: {_ADVICE[cause]}",
+        title=f"The adapter{name} of {modules[0] or 'the model'}{more} has not learned since step "
+        f"{step}: {_ADVICE[cause]}.",
         rank=rank,
         ranks=tuple(one[0] for one in verdicts),
         step=step,

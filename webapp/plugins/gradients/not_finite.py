@@ -1,6 +1,7 @@
-"""Which layers had NaN or infinite gradients, at how many of their steps?
+"""Finds layers with NaN or infinite gradients, and the share of their steps.
 
-A step that a gradient scaler left out counts too: what it skipped is what it found.
+A step that a gradient scaler left out counts too: what it skipped is what it found. Also counts
+elements of low precision that underflow, overflow or are NaN.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from lanescope.webapp.runs.types import Int64Array
 COLUMNS = ("layer", "share", "wrong", "steps", "skipped", "first", "last", "parameters")
 _TENSORS = ["start_ns", "numel", "nan", "inf"]
 _OPS = ["start_ns", "duration_ns", "name", "scope", "module", "sequence"]
+
+_LOW_COLUMNS = ("layer", "dtype", "phase", "elements", "underflow", "overflow", "nan")
+_LOW_TENSORS = ["start_ns", "depth", "position", "dtype", "numel", "zeros", "inf", "nan"]
 
 
 def not_finite_layers(run: Run) -> pd.DataFrame:
@@ -59,8 +63,8 @@ def not_finite_elements(run: Run) -> pd.Series:
     """Layer -> share of the elements that its backward computed which were NaN or infinite.
 
     Of what the operators returned, or changed, within the autograd nodes that forward operators of
-    the layer's module made (by sequence number and name, on the same thread). Only layers of which
-    tensors were looked at (level numerics) are in it.
+    the layer's module made (by sequence number and name, on the same thread). Only layers with
+    recorded tensor values (level numerics) are in it.
     """
     if not run.counts["tensor"]:
         return pd.Series(dtype="float64")
@@ -99,3 +103,45 @@ def backward_layers(run: Run, rank: int, thread: str, starts: Int64Array) -> NDA
     inside = (place >= 0) & (starts < ends[place.clip(min=0)])
     found[inside] = nodes["layer"].to_numpy(object)[place[inside]]
     return found
+
+
+def low_precision(run: Run) -> pd.DataFrame:
+    """One row per layer, dtype and phase ("forward", "backward"), in the order of their first op.
+
+    Counts elements that operators made in float16, bfloat16 or 8 bits: 0 is what a number too small
+    becomes (and what a ReLU or a mask makes on purpose), infinite one too large.
+
+    elements (that operators of the layer made in the whole run, all ranks), underflow, overflow and
+    nan (shares of these that are 0, infinite and NaN). Only tensors of few bits that were looked at
+    (level numerics) count: a run without has no rows.
+    """
+    if not run.counts["tensor"]:
+        return pd.DataFrame(columns=list(_LOW_COLUMNS))
+    every = pd.concat([_low_of_thread(run, t.rank, t.thread) for t in run.threads])
+    total = every.groupby(["layer", "dtype", "phase"], sort=False)[
+        ["numel", "zeros", "inf", "nan"]
+    ].sum()
+    table = total.rename(columns={"numel": "elements", "zeros": "underflow", "inf": "overflow"})
+    for name in ("underflow", "overflow", "nan"):
+        table[name] = table[name] / table["elements"]
+    return table.reset_index()[list(_LOW_COLUMNS)]
+
+
+def _low_of_thread(run: Run, rank: int, thread: str) -> pd.DataFrame:
+    tensors = to_frame(run.events("tensor", rank, thread, columns=_LOW_TENSORS))
+    few = tensors["dtype"].astype("str").str.contains("float16|float8")  # and bfloat16
+    made = ~tensors["position"].astype("str").str.startswith("read")
+    tensors = tensors[few & made & (tensors["numel"] > 0)]
+    columns = ["start_ns", "depth", "module", "phase"]
+    ops = to_frame(run.events("op", rank, thread, columns=columns))
+    ops = ops[ops["start_ns"].isin(tensors["start_ns"])]
+    rows = tensors.merge(ops, on=["start_ns", "depth"], how="left")
+    backward = backward_layers(run, rank, thread, rows["start_ns"].to_numpy(np.int64))
+    known = pd.notna(backward)
+    rows["layer"] = np.where(known, backward, rows["module"].astype("object"))
+    kinds = run.events("phase", rank, columns=["kind", "name"]).to_pandas()
+    later = set(kinds.loc[kinds["kind"] == "backward", "name"])
+    rows["phase"] = np.where(known | rows["phase"].isin(later), "backward", "forward")
+    return rows[["layer", "dtype", "phase", "numel", "zeros", "inf", "nan"]].astype(
+        {"layer": "object", "dtype": "object"}
+    )

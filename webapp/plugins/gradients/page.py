@@ -111,7 +111,7 @@ def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Fi
         if _sharded(run):
             note = "Parameters are sharded: a line is the norm of what its rank holds of them. "
         elif rank == ALL and len(run.ranks) > 1 and _alike(norms):
-            note = "All ranks have the same norms: their lines lie on one another. "
+            note = "All ranks have the same norms: their lines coincide. "
         if _constant(chosen):
             note += "The norm hardly changes: gradients are clipped to it before the step."
         return charts.total_norms(chosen, theme, log=log), note

@@ -1,4 +1,4 @@
-"""The part of the Gradients page that tells layers apart: heat map, curves, depth profile."""
+"""Shows gradients by layer on the Gradients page: heat map, curves, depth profile."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ from lanescope.webapp.plugins.gradients.layer_map import (
     layer_map,
     profile,
 )
-from lanescope.webapp.plugins.gradients.low_precision import low_precision
-from lanescope.webapp.plugins.gradients.not_finite import not_finite_elements, not_finite_layers
+from lanescope.webapp.plugins.gradients.not_finite import (
+    low_precision,
+    not_finite_elements,
+    not_finite_layers,
+)
 from lanescope.webapp.plugins.gradients.rank_map import ranks_with_gradients
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui import ids as frame_ids
@@ -38,11 +41,11 @@ EVERY = "all"
 READABLE = 60
 """Rows of the heat map; of more, the module tree is collapsed at first."""
 MAX_RANKS = 8
-"""Lines of ranks that can be told apart."""
+"""Lines of ranks that can be distinguished."""
 
 
 def section(context: Context) -> list[Component]:
-    """Controls, heat map, and two charts about what is chosen in it."""
+    """Returns controls, the heat map, and two charts about the layers chosen in it."""
     run = context.run
     deepest = depths(run)
     levels = [{"label": "every layer", "value": EVERY}]
@@ -117,9 +120,8 @@ def not_finite(context: Context) -> list[Component]:
     return [
         html.H2(label),
         html.P(
-            "Layers a gradient of which was NaN or infinite, on any rank, and at what share of the "
-            "steps at which the layer had gradients. Skipped: left out by a gradient scaler."
-            + also,
+            "Layers with NaN or infinite gradients on any rank, and the share of their steps with "
+            "gradients. Skipped: left out by a gradient scaler." + also,
             className="muted",
         ),
         widgets.grid("not-finite-table", columns, rows, label=label, height=height),
@@ -165,7 +167,7 @@ def few_bits(context: Context) -> list[Component]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The charts follow their controls, what is clicked in the heat map, and the theme."""
+    """Updates the charts from their controls, clicks in the heat map, and the theme."""
 
     @app.callback(
         Output(ids.LAYER_HEAT, "figure"),
@@ -284,5 +286,5 @@ def heat_style(rows: int) -> dict[str, str]:
 
 
 def depth_of(depth: str) -> int | None:
-    """What the control of the module tree's depth stands for."""
+    """Returns the depth that the control of the module tree selects; None: all levels."""
     return None if depth == EVERY else int(depth)

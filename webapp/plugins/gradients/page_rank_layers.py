@@ -1,4 +1,4 @@
-"""The part of the Gradients page that tells on which rank which layer has other gradients."""
+"""Shows on the Gradients page which layer has other gradients on which rank."""
 
 from __future__ import annotations
 

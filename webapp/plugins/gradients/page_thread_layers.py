@@ -1,4 +1,4 @@
-"""The part of the Gradients page that tells which thread added what to which layer's gradient."""
+"""Shows on the Gradients page what each thread added to each layer's gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do ranks have the same gradients, layer by layer? Which rank has others, since when?
+"""Compares gradients between ranks, layer by layer.
 
 Replicas that average their gradients have the same norms on every rank. So each norm is held
 against the median of all ranks that have the layer at that step: where one rank of many is apart,

@@ -1,4 +1,4 @@
-"""Does mixed precision get along? Steps that a gradient scaler skipped, and its scale.
+"""Checks the gradient scaler: skipped steps and loss scale.
 
 A scaler that begins too high skips a few steps, and later one now and then when it tries a higher
 scale. It has collapsed where
@@ -30,9 +30,9 @@ SKIPPED_IN_A_ROW = 15  # steps; 65536 halved so often is 2
 MIN_SCALE = 1.0
 SETTLING = 20  # updates, from the first whose step was taken
 SKIPPED_SHARE = 0.2  # of the updates after these
-MIN_UPDATES = 20  # to tell a share from
+MIN_UPDATES = 20  # for a share of them
 MIN_CLIPPED = 3  # steps at which gradients were clipped
-MAGNIFIES = 4.0  # a scale that is told from none
+MAGNIFIES = 4.0  # a smaller scale looks like no scale
 AS_LARGE = 0.01  # relative difference of norms
 LISTED = 20  # parameters named in the evidence
 
@@ -41,7 +41,7 @@ def scaler_skips(run: Run) -> list[Finding]:
     """Findings of kind `scaler_skips`, at most one. Raises NotApplicable."""
     scales, skips = logged(run, None, LOSS_SCALE), logged(run, None, SKIPPED_STEPS)
     if scales.empty:
-        raise NotApplicable("no gradient scaler was in use")
+        raise NotApplicable("the program uses no gradient scaler")
     found = []
     for rank, updates in scales.groupby("rank", sort=True):
         why = _collapsed(updates, skips[skips["rank"] == rank])
@@ -52,14 +52,15 @@ def scaler_skips(run: Run) -> list[Finding]:
     rank, words, at = found[0]
     mine = skips[skips["rank"] == rank]
     where = _where(run, rank)
-    place = f"; not finite were the gradients of {where[0]}" if where else ""
     more = and_more(len(where), "parameter")
+    place = f". The gradients of {where[0]}{more} were not finite" if where else ""
     time = int(at["time_ns"])
     return [
         Finding(
             kind="scaler_skips",
             severity="error",
-            title=f"the loss scale collapses as of step {int(at['step'])}: {words}{place}{more}",
+            title=f"The loss scale collapses at step {int(at['step'])}: {words}{place}. Lower the "
+            "learning rate, or record with --level numerics to find the operator that overflows.",
             rank=rank,
             ranks=tuple(one[0] for one in found),
             thread=str(at["thread"]),
@@ -90,7 +91,7 @@ def clipped_while_scaled(run: Run) -> list[Finding]:
         if len(wrong) >= max(MIN_CLIPPED, len(steps) / 2):
             found[rank] = wrong.iloc[0]
     if not asked:
-        raise NotApplicable("no gradient scaler was in use, or nothing was clipped")
+        raise NotApplicable("the program uses no gradient scaler, or clips nothing")
     if not found:
         return []
     rank, at = next(iter(found.items()))
@@ -100,9 +101,9 @@ def clipped_while_scaled(run: Run) -> list[Finding]:
         Finding(
             kind="vanishing_gradient",
             severity="error",
-            title=f"gradients are clipped to {units.number(limit)} while they are still scaled by "
-            f"{scale:g}, and then unscaled: a norm of {units.number(left)} is left since step "
-            f"{step}; call scaler.unscale_(optimizer) before clip_grad_norm_",
+            title=f"Gradients are clipped to {units.number(limit)} while they are still scaled by "
+            f"{scale:g}, and then unscaled: since step {step} a norm of {units.number(left)} is "
+            "left. Call scaler.unscale_(optimizer) before clip_grad_norm_.",
             rank=rank,
             ranks=tuple(found),
             step=step,

@@ -1,6 +1,6 @@
-"""Is a gradient too large from the first steps on?
+"""Finds gradients that are too large from the first steps on.
 
-There is nothing before that it could be held against, and its norm alone tells nothing: a loss that
+There is nothing before to compare with, and the norm alone proves nothing: a loss that
 is a sum over many large errors has one of millions, and learns, also where it is clipped to 1. So
 where it is LARGE at the first LARGE_STEPS steps it is held against a scale that the program itself
 has, in this order:
@@ -110,6 +110,6 @@ def _grown_back(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLar
         GROWN_BACK,
         f"in {layer or 'the model'} it is {units.number(measured)} times as large per element as "
         "nearest to the loss",
-        "the gain of what is between (recurrent weights, initialisation), gated cells or residual "
-        "paths, and clip_grad_norm_",
+        "the gain of the layers between (recurrent weights, initialisation), gated cells or "
+        "residual paths, and clip_grad_norm_",
     )

@@ -1,4 +1,4 @@
-"""Do steps of an optimizer change what they are meant to, and for good?
+"""Finds parameters that an optimizer's steps do not change, or not for good.
 
 - clipped: gradients were CLIPPED_AWAY times what they are clipped to, and at every sampled step the
   parameters together changed by less than UNMOVED of what they were;
@@ -28,7 +28,7 @@ LOW = ("bfloat16", "float16")
 
 
 def unmoved(run: Run, sampled: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Cause -> the rows of `samples` of parameters that it holds for, of which there are some."""
+    """Returns cause -> the rows of `samples` of its parameters, without causes that have none."""
     held = sampled[(sampled["optimizer"] >= 0) & sampled["trainable"].astype(bool)]
     found: dict[str, list[pd.DataFrame]] = {}
     for (rank, _), rows in held.groupby(["rank", "optimizer"], sort=True):
@@ -74,7 +74,7 @@ def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 STRONGER = 10.0  # times the gradient; at a minimum of the regularised loss both are equal
-MOSTLY = 0.9  # of the update
+MIN_DECAY_SHARE = 0.9  # of the update
 
 DECOUPLED = ("AdamW", "Lion", "Lamb", "LAMB", "Muon", "Sophia")
 """Classes of optimizers (or what their names begin with) that decay apart from the gradient."""
@@ -85,6 +85,6 @@ def decays(rows: pd.DataFrame) -> pd.Series:
     decay = rows["weight_decay"].fillna(0.0)
     apart = rows["rule"].str.startswith(DECOUPLED)
     within = decay * rows["norm"] > STRONGER * rows["grad_norm"]
-    share = decay * rows["lr"].fillna(0.0) >= MOSTLY * rows["update_ratio"]
+    share = decay * rows["lr"].fillna(0.0) >= MIN_DECAY_SHARE * rows["update_ratio"]
     changes = rows["update_ratio"] > 0
     return (decay > 0) & changes & (share.where(apart, within))

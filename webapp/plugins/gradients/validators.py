@@ -37,18 +37,18 @@ def _passed_over(name: str, place: str, message: str) -> str:
     """What a validator did not see of compiled code. `message` is the module, and the reason."""
     if "::" in place:
         return (
-            f"validator {name} does not see {place} where torch.compile fuses it with other "
-            "operators: record with --compile-backend aot_eager, which runs each on its own"
+            f"Validator {name} does not see {place} where torch.compile fuses it with other "
+            "operators. Record with --compile-backend aot_eager, which runs each on its own."
         )
     module, _, reason = message.partition(": ")
     if not reason:
         return (
-            f"validator {name} does not look at {place} inside of compiled code ({module}): "
-            "register it with compiled=True"
+            f"Validator {name} does not look at {place} inside of compiled code ({module}). "
+            "Register it with compiled=True."
         )
     return (
-        f"validator {name} cannot look at {place} inside of compiled code ({module}: {reason}): "
-        "TORCH_COMPILE_DISABLE=1 runs it uncompiled"
+        f"Validator {name} cannot look at {place} inside of compiled code ({module}: {reason}). "
+        "Set TORCH_COMPILE_DISABLE=1 to run it uncompiled."
     )
 
 
@@ -59,14 +59,14 @@ def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -
     severity: Severity = "error"
     if verdict == "idle":
         severity = "info"
-        title = f"validator {name} was never called: no {place} was seen"
+        title = f"Validator {name} was never called: the run has no {place}. Check that name."
     elif verdict == "compiled":
         severity = "info"
         title = _passed_over(name, place, first["message"])
     else:
         what = "failed" if verdict == "failed" else "itself raised"
         times = "once" if len(marks) == 1 else f"{len(marks)} times"
-        title = f"validator {name} of {place} {what} {times}"
+        title = f"Validator {name} of {place} {what} {times}"
         title += f", first: {first['message']}" if first["message"] else ""
     start = int(first["start_ns"])
     lane = thread_lane(first["rank"], first["thread"])

@@ -1,4 +1,4 @@
-"""Do gradients vanish on their way from the loss?
+"""Finds layers whose gradients vanish on their way from the loss.
 
 A layer is a module with parameters of its own. Its gradient per element at a step is held against
 that of the layers that it passed on its way (`gradient_paths`), so that neither a small loss, nor a
@@ -58,7 +58,7 @@ def vanishing(run: Run) -> list[Finding]:
     """Findings of kind `vanishing_gradient`, one for ranks that are alike. Raises NotApplicable."""
     rows = gradient_rows(run)
     if rows.empty:
-        raise NotApplicable("no optimizer stepped while recording")
+        raise NotApplicable("record an optimizer step: the run has no steps")
     rows = rows[~is_lora(rows["parameter"])]
     found: dict[tuple[Vanished, ...], list[int]] = {}
     for rank, own in rows.groupby("rank", sort=True):
@@ -120,9 +120,9 @@ def _finding(run: Run, gone: tuple[Vanished, ...], ranks: list[int]) -> Finding:
     return Finding(
         kind="vanishing_gradient",
         severity="warning",
-        title=f"the gradient vanishes in {worst.layer or 'the model itself'}{others} since step "
-        f"{since}: {worst.relative:.1e} of that of {worst.against} per element; check saturating "
-        "activations, initialisation, residual paths and normalisation before it",
+        title=f"The gradient vanishes in {worst.layer or 'the model itself'}{others} since step "
+        f"{since}: per element it is {worst.relative:.1e} of that of {worst.against}. Check "
+        "saturating activations, initialisation, residual paths and normalisation before it.",
         rank=ranks[0],
         ranks=tuple(ranks),
         step=since,

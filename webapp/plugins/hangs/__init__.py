@@ -5,10 +5,17 @@ from lanescope.webapp.analysis.plugin import Kind, Page, Plugin, Question
 PLUGIN = Plugin(
     name="hangs",
     depends=("collectives",),
-    kinds=(Kind("hang", "hangs.md", "lanescope.webapp.analysis.findings:Collective"),),
+    kinds=(
+        Kind(
+            "hang",
+            "hangs.md",
+            "lanescope.webapp.analysis.findings:Collective",
+            marks="lanescope.webapp.plugins.collectives.pictures:never_came",
+        ),
+    ),
     questions=(
         Question(
-            "Does a rank wait for one that does not come?",
+            "Hangs",
             "hangs:hangs",
             ("hang", "straggler", "collective_mismatch"),
             order=10,

@@ -1,7 +1,7 @@
-"""Did a rank die or raise, and end a job whose other ranks were not yet waiting for it?
+"""Finds ranks that died or raised, and so ended a job whose other ranks did not wait for them.
 
 A launcher ends the others within a tenth of a second. What they do then need not be a call that the
-dead rank is missing in; that they were ended, and it was not, tells who began.
+dead rank is missing in; it ended by itself and they were stopped, so it ended first.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lanescope.webapp.analysis.process_exits import (
 )
 from lanescope.webapp.analysis.rank_state import RankState, rank_states
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_text
+from lanescope.webapp.runs.run_warnings import ranks_named
 
 _OWN_FAULT = ("died", "raised")
 _BY_OTHERS = ("stopped", "gave up")
 
 
-def deaths(run: Run, told: Collection[int]) -> list[Finding]:
-    """A finding for each rank that ended by its own fault and is not among those `told` of.
+def deaths(run: Run, reported: Collection[int]) -> list[Finding]:
+    """Returns a finding for each rank not in `reported` that ended by its own fault.
 
     None where someone stopped the job: what a rank raises then has a reason outside of it.
     """
@@ -39,7 +39,7 @@ def deaths(run: Run, told: Collection[int]) -> list[Finding]:
     return earlier + [
         _death(run, one, others)
         for rank, one in known.items()
-        if one.ending.how in _OWN_FAULT and rank not in told
+        if one.ending.how in _OWN_FAULT and rank not in reported
     ]
 
 
@@ -56,8 +56,8 @@ def _before(run: Run) -> list[Finding]:
                 Finding(
                     kind="hang",
                     severity="warning",
-                    title=f"rank {rank} {said}: that ended attempt {number} of {len(processes)}; "
-                    "the job was started again, and what follows is about the last attempt",
+                    title=f"Rank {rank} {said}, which ended attempt {number} of {len(processes)}. "
+                    "The job was started again: all other findings are about the last attempt.",
                     rank=rank,
                     ranks=(rank,),
                     where=where,
@@ -85,12 +85,11 @@ def _death(run: Run, one: RankState, others: list[int]) -> Finding:
     for row in last.itertuples():
         group, sequence, since = str(row.group), int(row.sequence), int(row.start_ns)
     doing = f"{one.activity} at {one.where}" if one.where else one.activity
-    word = "rank" if len(others) == 1 else "ranks"
     at = (group_lane(one.rank, group), since) if len(last) else None
     return Finding(
         kind="hang",
         severity="error",
-        title=f"rank {one.rank} {doing}; {word} {ranks_text(others)} ended with it",
+        title=f"Rank {one.rank} {doing}. It ended {ranks_named(others)} too: fix it first.",
         rank=one.rank,
         ranks=(one.rank,),
         thread=one.thread,

@@ -1,4 +1,4 @@
-"""Is a rank waiting for another that does not come, and what is that one doing?
+"""Finds ranks that others wait for in a collective, and what they do instead.
 
 A call is waited for when some members of its group made it and others did not, or when all made it
 and it did not end (`incomplete_collectives`). That is a
@@ -6,7 +6,7 @@ and it did not end (`incomplete_collectives`). That is a
 - mismatch, when those who are missing have ended normally, or themselves wait for the ranks that
   wait for them (two groups in opposite order, two receives that face each other);
 - hang, when they raised, died, or were seen to do nothing for longer than is normal in this run,
-  or when nobody is missing;
+  or when no rank is missing;
 - late rank (`straggler`), when they went on recording events all the time: slow is not stuck.
 """
 
@@ -47,13 +47,13 @@ neither a watchdog nor an error says so."""
 FAILED = ("raised", "died")
 """How a rank ended by its own fault."""
 
-AGREE = {
-    "send": "do their tags agree?",
-    "recv": "do their tags agree?",
-    "all_to_all": "do the sizes agree that each rank sends and expects?",
-    "all_to_all_single": "do the sizes agree that each rank sends and expects?",
+ADVICE = {
+    "send": "Check that their tags agree",
+    "recv": "Check that their tags agree",
+    "all_to_all": "Check that the sizes agree that each rank sends and expects",
+    "all_to_all_single": "Check that the sizes agree that each rank sends and expects",
 }
-"""What to ask where all came to a call and it did not end; what is recorded of it agrees."""
+"""What to do where all ranks entered a call that did not end, though their records agree."""
 
 
 def hangs(run: Run) -> list[Finding]:
@@ -64,10 +64,10 @@ def hangs(run: Run) -> list[Finding]:
     if not run.counts["collective"]:
         failed = deaths(run, ())
         if not failed:
-            raise NotApplicable("no collective was recorded")
+            raise NotApplicable("the program made no collective call")
         return failed
     if cut_short(run):
-        raise NotApplicable("the recording is not whole, so what is missing in it proves nothing")
+        raise NotApplicable("record without --steps and --keep-last: the recording is not whole")
     found = incomplete_collectives(run)
     rest = [wait for wait in found if not _disagrees(run, wait)]
     circle = cycle(rest)
@@ -78,11 +78,11 @@ def hangs(run: Run) -> list[Finding]:
         roots = roots or rest
     roots = _one_per_reason(roots)
     made = [_verdict(run, wait, [other for other in rest if other not in roots]) for wait in roots]
-    told = [finding for finding in made if finding is not None]
+    kept = [finding for finding in made if finding is not None]
     if not first_mismatches(run) and all(_was_left(run, wait) for wait in found):
-        told = given_up(run)
-    missed = {rank for finding in told for rank in finding.ranks} | ended_in(run)
-    return [*told, *deaths(run, missed)]
+        kept = given_up(run)
+    missed = {rank for finding in kept for rank in finding.ranks} | ended_in(run)
+    return [*kept, *deaths(run, missed)]
 
 
 def _one_per_reason(found: list[IncompleteCollective]) -> list[IncompleteCollective]:
@@ -100,7 +100,7 @@ def _one_per_reason(found: list[IncompleteCollective]) -> list[IncompleteCollect
 
 
 def _disagrees(run: Run, wait: IncompleteCollective) -> bool:
-    """Whether the ranks of a call disagree on it or on one before: that is told as a mismatch."""
+    """Returns True if ranks disagree on the call or one before: `mismatches` reports that."""
     if wait.op in POINT_TO_POINT:
         pair = {*wait.ranks, *wait.missing}
         return any(
@@ -156,7 +156,7 @@ def _verdict(
             if all(one.ending.how == "stopped" for one in known.values()):
                 return None  # all were asked to end in the middle of it
             # It may well be how an ordinary moment looks when the log ends in it.
-            dumped = run.manifest["options"].get("dump")  # nobody asks for one when all is well
+            dumped = run.manifest["options"].get("dump")  # only asked for when something is wrong
             unknown = run.manifest["exit_status"] is None and not dumped
             severity = "info" if unknown else "warning"
             if at_work and not dumped:
@@ -166,11 +166,12 @@ def _verdict(
     first = blamed[0]
     who = ranks_named(tuple(one.rank for one in blamed))
     reasons = "; ".join(_reason(one.activity, one.where) for one in blamed[:3])
+    advice = f"Find out why {who} ended." if gone else f"The stacks of {who} are on the Hangs page."
     return Finding(
         kind="hang",
         severity=severity,
-        title=f"{who} never entered {_call(run, wait)}: {reasons}; {ranks_named(wait.ranks)} "
-        f"{'waits' if len(wait.ranks) == 1 else 'wait'} there{_for(waited)}{_stopped(run, wait)}",
+        title=f"{who.capitalize()} never entered {_call(run, wait)}: {reasons}. "
+        f"{_waits_there(wait.ranks)}{_for(waited)}{_stopped(run, wait)}. {advice}",
         rank=first.rank,
         ranks=tuple(one.rank for one in blamed),
         thread=first.thread,
@@ -205,18 +206,19 @@ def _stuck(
     if wait.group == schema.RENDEZVOUS and not wait.unrecorded:
         return None  # all came: it failed by itself, and said so
     if wait.unrecorded:
-        reason = f"{ranks_named(wait.unrecorded)} {_were(wait.unrecorded)} not recorded"
+        missing = ranks_named(wait.unrecorded)
+        reason = f"{missing.capitalize()} {_were(wait.unrecorded)} not recorded: record all ranks"
     else:
-        reason = AGREE.get(wait.op, "no rank is missing in it")
+        reason = ADVICE.get(wait.op, "No rank is missing: check the network between the ranks")
     first = min(wait.waiting, key=lambda entry: entry.start_ns)
-    done = f"{ranks_named(wait.ranks)} made {_call(run, wait)}, and it did not end"
+    done = f"{ranks_named(wait.ranks).capitalize()} entered {_call(run, wait)}, and it did not end"
     if wait.op in POINT_TO_POINT:
         sides = {entry.name: entry.rank for entry in wait.waiting}
-        done = f"rank {sides['send']} sends to rank {sides['recv']}, which receives: {done}"
+        done = f"Rank {sides['send']} sends to rank {sides['recv']}, which receives. {done}"
     return Finding(
         kind="hang",
         severity="error",
-        title=f"{done}{_for(waited)}: {reason}",
+        title=f"{done}{_for(waited)}. {reason}.",
         rank=first.rank,
         ranks=wait.ranks,
         thread=first.thread,
@@ -246,8 +248,8 @@ def _failed_inside(
     return Finding(
         kind="hang",
         severity="error",
-        title=f"{ranks_named(gone)} failed in {_call(run, wait)}: {reasons}; {ranks_named(left)} "
-        f"{'waits' if len(left) == 1 else 'wait'} there{_for(waited_ns(run, wait))}",
+        title=f"{ranks_named(gone).capitalize()} failed in {_call(run, wait)}: {reasons}. "
+        f"{_waits_there(left)}{_for(waited_ns(run, wait))}. Fix that failure first.",
         rank=gone[0],
         ranks=gone,
         thread=known[0].thread,
@@ -271,9 +273,10 @@ def _late(run: Run, wait: IncompleteCollective, waited: int) -> Finding:
     return Finding(
         kind="straggler",
         severity="error" if gave_up else "warning",
-        title=f"{ranks_named(wait.missing)} had not come to {_call(run, wait)} when {end}, "
-        f"{units.duration(waited)} after {ranks_named(wait.ranks)} came, but "
-        f"{_were(wait.missing)} still at work: {_reason(first.activity, first.where)}",
+        title=f"{ranks_named(wait.missing).capitalize()} had not come to {_call(run, wait)} when "
+        f"{end}, {units.duration(waited)} after {ranks_named(wait.ranks)} came, but "
+        f"{_were(wait.missing)} still at work: {_reason(first.activity, first.where)}. "
+        "Shorten that work, or raise the timeout of the process group.",
         rank=first.rank,
         ranks=wait.missing,
         thread=first.thread,
@@ -289,11 +292,15 @@ def _left_behind(
     who, others = ranks_named(wait.missing), (*wait.waiting, *wait.ended)
     ranks = tuple(sorted({entry.rank for entry in others}))
     if others[0].name in ("send", "recv"):
-        done = "received" if others[0].name == "send" else "sent"
-        title = f"{_call(run, wait)} of {ranks_named(ranks)} was never {done} by {who}"
+        done, needed = ("received", "recv") if others[0].name == "send" else ("sent", "send")
+        title = (
+            f"{who.capitalize()} never {done} {_call(run, wait)} of {ranks_named(ranks)}. "
+            f"Add the {needed}, or remove the {others[0].name}."
+        )
     else:
         title = (
-            f"{_call(run, wait)} was called by {ranks_named(ranks)} only: {who} ended without it"
+            f"Only {ranks_named(ranks)} called {_call(run, wait)}: {who} ended without it. Let all "
+            "ranks make the same number of calls: look for loops of unequal length."
         )
     severity: Severity = "error" if wait.waiting else "warning"
     return _mismatch(run, wait, title, severity, {"also_waiting": _also(run, waiters)})
@@ -310,7 +317,8 @@ def _circle(
     )
     pairs = all(wait.op in ("send", "recv") for wait in circle)
     what = "sends and receives" if pairs else "collectives"
-    title = f"ranks wait for each other, they call {what} in an order that cannot end: {said}"
+    advice = "Let one rank send while the other receives" if pairs else f"Call {what} in one order"
+    title = f"Ranks wait for each other: {said}. {advice} on all ranks."
     evidence = {
         "cycle": [_evidence(run, wait) for wait in circle],
         "also_waiting": _also(run, others),
@@ -385,6 +393,10 @@ def _call(run: Run, wait: IncompleteCollective) -> str:
     return call_title(run, wait.op, wait.group, wait.sequence)
 
 
+def _waits_there(ranks: tuple[int, ...]) -> str:
+    return f"{ranks_named(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} there"
+
+
 def _were(ranks: tuple[int, ...]) -> str:
     return "was" if len(ranks) == 1 else "were"
 
@@ -426,7 +438,7 @@ def waited_ns(run: Run, wait: IncompleteCollective) -> int:
     missing = [known[rank] for rank in wait.missing]
     others = missing or waiting
     if asked_to_stop(run) and all(one.ending.how == "stopped" for one in others):
-        # That some took longer to end is no wait.
+        # Ranks that merely ended later were not waiting.
         ends = [one.end_ns for one in others]
         return max(0, (max(ends) if missing else min(ends)) - wait.since_ns)
     over = bool(waiting) and all(one.ending.how != "killed" for one in waiting)

@@ -46,8 +46,8 @@ def layout(context: Context) -> Component:
         verdict = widgets.note("No collective was recorded: no rank can wait for another in one.")
     elif cut_short(run):
         verdict = widgets.note(
-            "Whether a rank waits for another is not known: the recording is not whole, so what is "
-            "missing in it proves nothing."
+            "Not checked: the recording is not whole, so a missing call proves nothing. Record "
+            "without --steps and --keep-last."
         )
     elif waiting:
         verdict = widgets.note("Ranks wait for others, but not for longer than is normal here.")

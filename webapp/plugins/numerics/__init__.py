@@ -7,18 +7,20 @@ PLUGIN = Plugin(
     kinds=(Kind("nan", "values.md"), Kind("unrecorded_write", "values.md")),
     questions=(
         Question(
-            "Did an operator make NaN out of finite numbers?",
+            "NaN made from finite numbers",
             "values:not_finite",
             ("nan",),
             order=200,
             area="Numerics",
+            recorded=True,
         ),
         Question(
-            "Did all that was read come from recorded operators?",
+            "Unrecorded writes",
             "values:unrecorded_writes",
             ("unrecorded_write",),
             order=210,
             area="Numerics",
+            recorded=True,
         ),
     ),
 )

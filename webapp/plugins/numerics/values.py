@@ -1,4 +1,4 @@
-"""Which operator made the first NaN, and whose tensors did somebody else write?
+"""Finds the operator that made the first NaN, and tensors with unrecorded writes.
 
 Both are in the tensor table (level numerics). A number that is not finite is made by the operator
 that found none among its inputs and left one; all that follows has inherited it.
@@ -64,7 +64,7 @@ def unrecorded_writes(run: Run) -> list[Finding]:
 
 def _recorded(run: Run) -> None:
     if not run.counts["tensor"]:
-        raise NotApplicable("values were not recorded (lanescope record --level numerics)")
+        raise NotApplicable("record with --level numerics")
 
 
 def _threads(run: Run) -> Iterator[tuple[int, str]]:
@@ -161,6 +161,14 @@ def _deed(tensor: dict[str, Any], op: dict[str, Any], kind: str) -> str:
     return f"made the first {kind} values out of {source}"
 
 
+def _advice(tensor: dict[str, Any], op: dict[str, Any]) -> str:
+    if _fills(op):
+        return "Nothing to do where that is a mask."
+    if tensor["position"].startswith("read"):
+        return "Check the data, and what else writes to that tensor."
+    return "Check its inputs for zeros, negative numbers and overflow: add an epsilon, or clamp."
+
+
 def _with_ops(
     run: Run, rank: int, thread: str, tensors: pa.Table
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -199,8 +207,9 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
     return Finding(
         kind="nan",
         severity="error" if made.weight <= _NAN and not _fills(op) else "info",
-        title=f"{op['name']}{module}{at} {_deed(tensor, op, kind)}: {units.count(count)} in "
-        f"{tensor['shape']} {tensor['dtype']}{values}",
+        title=f"Operator {op['name']}{module}{at} {_deed(tensor, op, kind)}: "
+        f"{units.count(count)} in {tensor['shape']} {tensor['dtype']}{values}. "
+        f"{_advice(tensor, op)}",
         evidence={
             "op": op["name"],
             "module": op["module"],
@@ -227,13 +236,17 @@ def _write_finding(
     group: list[tuple[str, dict[str, Any], dict[str, Any]]],
 ) -> Finding:
     thread, tensor, op = group[0]
+    advice = (
+        "Numpy or C code through a pointer, a compiled kernel or another process writes to its "
+        "memory: let that end before, or copy the tensor."
+    )
     place = f" at {where}" if where else ""
     times = f", {units.count(len(group))} times" if len(group) > 1 else ""
     return Finding(
         kind="unrecorded_write",
         severity="warning",
-        title=f"{name}{place} read a tensor {tensor['shape']} {tensor['dtype']} that is no longer "
-        f"what was last recorded of it{times}: something else wrote to it",
+        title=f"Operator {name}{place} read a tensor {tensor['shape']} {tensor['dtype']} that was "
+        f"changed since its last recorded write{times}. {advice}",
         evidence={
             "op": name,
             "position": position,
@@ -241,8 +254,7 @@ def _write_finding(
             "expected": f"{tensor['expected'] & _WORD:016x}",
             "tensor_values": _statistics(tensor),
             "times": len(group),
-            "advice": "numpy or C code through a pointer, a compiled kernel or another process "
-            "writes to its memory: let it be done before, or copy",
+            "advice": advice,
         },
         **_place(run, rank, thread, op),
     )

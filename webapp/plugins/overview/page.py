@@ -83,9 +83,12 @@ def register(app: Dash, context: Context) -> None:
     """Fills the page: figures first, then the chart of steps, then findings and checks."""
     run = context.run
 
-    @app.callback(Output(ids.FIGURES, "children"), Input(ids.FIGURES, "id"))
-    def show_figures(_: str) -> list[Component]:
-        return _figures(run)
+    @app.callback(
+        Output(ids.FIGURES, "children"), Output(ids.FIGURES, "hidden"), Input(ids.FIGURES, "id")
+    )
+    def show_figures(_: str) -> tuple[list[Component], bool]:
+        found = _figures(run)
+        return found, not found
 
     @app.callback(
         Output(ids.STEPS, "figure"),
@@ -144,9 +147,9 @@ def _card(figure: Figure, found: Any) -> Component:
     return dcc.Link(
         [
             html.Span(figure.title, className="muted"),
-            html.B(found.value, className=found.tone),
+            html.B(widgets.with_micro(found.value), className=found.tone),
             sparkline(found.course, found.tone or figure.colour),
-            html.Small(found.note, className="muted"),
+            html.Small(widgets.with_micro(found.note), className="muted"),
         ],
         href=figure.link,
         className="card",

@@ -20,7 +20,7 @@ AREAS = ("Communication", "Threads", "Learning", "Numerics", "Repeatability", "S
 
 
 def section(context: Context, report: Report) -> Component:
-    """One fold per area. Areas of which nothing could be checked are muted and come last."""
+    """Returns one fold per area. Areas without any result are muted and come last."""
     area_of = {one.text: one.area for one in (*questions(), *questions(baseline=True))}
     checks = {one.name: one for one in report.checks}
     folds: list[tuple[bool, Component]] = []

@@ -1,4 +1,4 @@
-"""What the run holds: one line that opens, with ranks, threads and what is not in the recording."""
+"""Shows the run in one line that opens: ranks, threads, and gaps of the recording."""
 
 from __future__ import annotations
 

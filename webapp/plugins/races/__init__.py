@@ -10,14 +10,15 @@ PLUGIN = Plugin(
     ),
     questions=(
         Question(
-            "Do threads touch the same tensor in no fixed order?",
+            "Data races between threads or streams",
             "race_findings:race_findings",
             ("race",),
             order=50,
             area="Threads",
+            recorded=True,
         ),
         Question(
-            "Was a tensor changed that backward needed?",
+            "In-place changes of tensors that backward needs",
             "inplace:inplace_modifications",
             ("inplace_modification",),
             order=80,

@@ -38,7 +38,7 @@ _COLUMNS = (
 
 _PLACED = ("start_ns", "duration_ns", "depth")
 
-_LARGEST = 2**62
+_MAX_COMBINED = 2**62
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Accesses:
     site: Int64Array  # position in the list of sites: which operator, and where it was called
     step: Int64Array
     birth: BoolArray  # the storage was made by it
-    old: BoolArray  # stands for all of its kind before the stretch of time that is examined
+    old: BoolArray  # represents all of its kind before the examined stretch of time
 
     def __len__(self) -> int:
         return len(self.storage)
@@ -83,7 +83,7 @@ class Accesses:
         """What later accesses need to be compared with: of each kind, the last.
 
         Whatever does not know of an earlier one of the same thread does not know of that either.
-        Of an address that was used again, only the storage that lies there now; where each was
+        Of an address that was used again, only the storage that is there now; where each was
         made, for its name.
         """
         alike: list[NDArray[Any]] = [
@@ -199,11 +199,11 @@ class Reader:
 
 
 def outermost(columns: Columns) -> Columns:
-    """Rows of one thread that do not lie within another's access to the same storage.
+    """Returns rows of one thread that are not within another's access to the same storage.
 
-    An operator that calls another reads and writes what that one does: it is told once. What was
+    An operator that calls another reads and writes what that one does: it counts once. What was
     born in the inner one was born in the outer one. On one thread operators nest, so what starts
-    before an earlier one's end lies within it.
+    before an earlier one's end is within it.
     """
     start, depth = columns["start_ns"].astype(np.int64), columns["depth"].astype(np.int64)
     storage = columns["storage"].astype(np.int64)
@@ -218,7 +218,7 @@ def outermost(columns: Columns) -> Columns:
     group = np.cumsum(np.concatenate([[False], storage[1:] != storage[:-1]]))
     # One running maximum serves all storages one after another: each has a range of its own.
     span = int(end.max() - start.min()) + 1
-    if span * (int(group[-1]) + 1) < _LARGEST:
+    if span * (int(group[-1]) + 1) < _MAX_COMBINED:
         starts, ends = start - start.min() + group * span, end - start.min() + group * span
     else:  # as ranks, which are few
         instants, ranks = np.unique(np.concatenate([start, end]), return_inverse=True)
@@ -282,11 +282,11 @@ def sorted_apart(
 ) -> tuple[Int64Array, BoolArray]:
     """Positions sorted by `columns`, rows alike in them by `within`; and which differ from the one
     before. A column that is the same everywhere, as most ranges are, costs nothing."""
-    told = [column for column in columns if (column[1:] != column[:-1]).any()]
-    by = np.lexsort((*within, *reversed(told)))
+    varying = [column for column in columns if (column[1:] != column[:-1]).any()]
+    by = np.lexsort((*within, *reversed(varying)))
     new = np.zeros(len(by), bool)
     new[:1] = True
-    for column in told:
+    for column in varying:
         ordered = column[by]
         new[1:] |= ordered[1:] != ordered[:-1]
     return by, new
@@ -300,7 +300,7 @@ def _folded(rows: Columns) -> Accesses:
     start = rows["start_ns"].astype(np.int64)
     low = rows["offset"].astype(np.int64)
     write, birth = rows["write"].astype(bool), rows["birth"].astype(bool)
-    told = {
+    kinds = {
         "storage": rows["storage"],
         "generation": rows["generation"],
         "thread": rows["thread"],
@@ -312,10 +312,10 @@ def _folded(rows: Columns) -> Accesses:
         "stride": rows["stride"],
         "site": rows["site"],
     }
-    by, different = sorted_apart([start], [*told.values(), _kind(write, birth)])
+    by, different = sorted_apart([start], [*kinds.values(), _kind(write, birth)])
     chosen = by[different]
     return Accesses(
-        **{name: column[chosen].astype(np.int64) for name, column in told.items()},
+        **{name: column[chosen].astype(np.int64) for name, column in kinds.items()},
         write=write[chosen],
         start=start[chosen],
         end=start[chosen] + rows["duration_ns"][chosen].astype(np.int64),
@@ -334,10 +334,10 @@ def begins_scratch(
 ) -> BoolArray:
     """Which of `rows` write to memory of an operator around them, and so begin a storage.
 
-    `every`: all accesses of a thread (start_ns, duration_ns, depth); `rows`: those that do not lie
-    within another's to the same storage (`access_table.outermost`). `name` tells the operators of a
-    thread by start and depth. An operator that is made of others has no accesses of its own, and is
-    none of those that are looked for.
+    `every`: all accesses of a thread (start_ns, duration_ns, depth); `rows`: those not
+    within another's to the same storage (`access_table.outermost`). `name` returns the operators of
+    a thread by start and depth. An operator made of others has no accesses of its own, and is not
+    looked for.
     """
     found = np.zeros(len(rows["start_ns"]), bool)
     nested = np.flatnonzero((rows["depth"] > 0) & rows["write"] & ~rows["birth"].astype(bool))

@@ -1,7 +1,7 @@
 """Several threads that train one model without waiting for each other (Hogwild, Niu et al. 2011).
 
 That is one decision of the program and many races: every place where the model is read, its
-gradients are added up or its parameters are stepped races with every other. It is told as one.
+gradients are added up or its parameters are stepped races with every other. It is one finding.
 """
 
 from __future__ import annotations

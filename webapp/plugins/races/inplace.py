@@ -1,4 +1,4 @@
-"""Which operator changed a tensor that backward still needed?
+"""Finds operators that change a tensor in place which backward still needs.
 
 Autograd notices only when backward comes to the tensor, and says which version it found. The node
 that raised was made by a forward operator; of the storages that this one read or made, the culprit
@@ -98,7 +98,7 @@ def _raised(run: Run) -> Iterator[_Raised]:
 
 
 def _change(run: Run, raised: _Raised) -> _Change | None:
-    """What is known of the change; None where the access table does not tell."""
+    """Returns the change that backward met; None if the access table does not show it."""
     node = _node(run, raised)
     if node is None or node["sequence"] is None or not run.counts["access"]:
         return None
@@ -183,6 +183,9 @@ def _touch(op: dict[str, Any], stacks: dict[int, list[str]], write: bool) -> Mem
     )
 
 
+_ADVICE = "Let the change make a new tensor, or move it behind backward."
+
+
 def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:
     names = {t.thread: t.name for t in run.threads if t.rank == raised.rank}
     at = f" at {raised.where}" if raised.where else ""
@@ -193,9 +196,9 @@ def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:
         "raised": {"thread": raised.thread, "where": raised.where, "time_ns": raised.time_ns},
         "modified_by": None,
         "saved_by": None,
-        "advice": "let the change make a new tensor, or move it behind backward",
+        "advice": _ADVICE,
     }
-    title = f"backward{at} found {raised.tensor} changed in place since it was saved for it"
+    title = f"Backward{at} found that {raised.tensor} was changed in place since it was saved"
     place, where = (raised.thread, raised.time_ns, raised.time_ns + 1), raised.where
     if change is not None:
         saved, culprit = change.saved, change.culprit
@@ -207,8 +210,8 @@ def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:
             "writes": change.writes,
         }
         title = (
-            f"{name}: {names[culprit.thread]} changes it in place ({culprit.op}) at "
-            f"{culprit.place}, after {saved.op} at {saved.place} saved it for backward{at}"
+            f"{names[culprit.thread]} changes {name} in place ({culprit.op}) at {culprit.place} "
+            f"before backward{at} needs it: {saved.op} at {saved.place} saved it"
         )
         place, where = (culprit.thread, culprit.start_ns, culprit.end_ns), culprit.where
     thread, start, end = place
@@ -216,7 +219,7 @@ def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:
     return Finding(
         kind="inplace_modification",
         severity="error",
-        title=title,
+        title=f"{title}. {_ADVICE}",
         rank=raised.rank,
         ranks=(raised.rank,),
         thread=thread,

@@ -1,7 +1,7 @@
-"""Which locks did a thread hold at an instant?
+"""Finds the locks that a thread held at an instant.
 
 Two accesses under a common lock never race: letting go of it orders them. So of two that race, the
-locks that each holds tell what is missing (Savage et al. 1997: Eraser's locksets): one that only
+locks that each holds show what is missing (Savage et al. 1997: Eraser's locksets): one that only
 one side takes is very likely the lock that the other forgot, and two that are not the same protect
 nothing.
 
@@ -25,7 +25,7 @@ _ACQUIRE, _RELEASE = schema.SyncKind.lock_acquire.name, schema.SyncKind.lock_rel
 
 
 def held_at(run: Run, rank: int, thread: str, instant: int) -> frozenset[int]:
-    """The locks that a thread had at `instant`, ns: taken by it last, and given up by nobody.
+    """Returns the locks that a thread held at `instant`, ns: acquired last by it, not released.
 
     By numbers from 0, which mean the same lock for all threads of a process.
     """
@@ -35,7 +35,7 @@ def held_at(run: Run, rank: int, thread: str, instant: int) -> frozenset[int]:
     takes = np.flatnonzero(changes[:count] > 0)
     last = np.full(int(locks.max(initial=-1)) + 1, -1)
     last[locks[takes]] = takers[takes]  # of a lock taken several times, the last one stays
-    # Of a ring of records, an acquire may have been overwritten: less than none is none.
+    # A ring may have overwritten an acquire, so that a count falls below zero.
     taken = np.bincount(locks[:count], changes[:count], minlength=len(last)) > 0
     return frozenset(np.flatnonzero(taken & (last == process.index(thread))).tolist())
 

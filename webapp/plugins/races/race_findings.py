@@ -39,7 +39,7 @@ class RaceEvidence(TypedDict):
 def race_findings(run: Run) -> list[Finding]:
     """Findings of kind `race`. Raises NotApplicable where accesses were not recorded."""
     if not run.counts["access"]:
-        raise NotApplicable("reads and writes of tensors were not recorded (level access, native)")
+        raise NotApplicable("record with --level access and the native engine")
     found = all_races(run)
     trained, rest = fold(run, [race for race in found if not race.first.stream])
     return [
@@ -65,15 +65,15 @@ def races(run: Run) -> pd.DataFrame:
             "tensors": len(race.tensors),
         }
         for side, touch in (("first", race.first), ("second", race.second)):
-            told = touch.to_json()
-            row |= {f"{side}_{name}": told[name] for name in _TOLD}
+            access = touch.to_json()
+            row |= {f"{side}_{name}": access[name] for name in _COLUMNS}
         rows.append(row | {"overlapped": race.overlapped, "pairs": race.pairs})
-    sides = [f"{side}_{name}" for side in ("first", "second") for name in _TOLD]
+    sides = [f"{side}_{name}" for side in ("first", "second") for name in _COLUMNS]
     columns = ["rank", "tensor", "tensors", *sides, "overlapped", "pairs"]
     return pd.DataFrame(rows, columns=columns)
 
 
-_TOLD = ("op", "thread", "where", "time_ns", "access")
+_COLUMNS = ("op", "thread", "where", "time_ns", "access")
 
 
 def _finding(run: Run, race: Race) -> Finding:
@@ -87,25 +87,27 @@ def _finding(run: Run, race: Race) -> Finding:
         return _published(run, race, tensor, names)
     locks = [held_at(run, race.rank, t.thread, t.start_ns) for t in (first, second)]
     advice = (
-        "let one wait for the other (join, a lock around both, a queue or an event between them), "
-        "or give each thread a tensor of its own"
+        "Let one wait for the other (join, a lock around both, a queue or an event between them), "
+        "or give each thread its own tensor."
     )
     if bool(locks[0]) != bool(locks[1]):
         careful, careless = (first, second) if locks[0] else (second, first)
         advice = (
             f"{names[careful.thread]} holds a lock at {careful.place}, {names[careless.thread]} "
-            f"holds none at {careless.place}: take the same lock in both places"
+            f"holds none at {careless.place}: take the same lock in both places."
         )
     elif locks[0] and locks[1]:  # none in common, or they would be in order
         advice = (
             f"{names[first.thread]} and {names[second.thread]} each hold a lock, but not the same "
-            "one: take the same lock in both places"
+            "one: take the same lock in both places."
         )
     sides = {
         name: touch.to_json() | {"locks": len(own)}
         for name, touch, own in zip(("first", "second"), (first, second), locks, strict=True)
     }
-    return _race_finding(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides)
+    return _race_finding(
+        run, race, f"Data race on {tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides
+    )
 
 
 def _of_streams(run: Run, race: Race) -> Finding:
@@ -116,21 +118,21 @@ def _of_streams(run: Run, race: Race) -> Finding:
     return _race_finding(
         run,
         race,
-        f"{tensor}: {verbs[0]}, {verbs[1]}, and neither stream waits for the other in between",
-        f"before {second.place}, let its stream wait for the other one: wait_stream(), or an event "
-        f"that is recorded after {first.place} and that the stream waits for",
+        f"Data race on {tensor}: {verbs[0]}, {verbs[1]}, and neither stream waits for the other",
+        f"Before {second.place}, let its stream wait for the other: call wait_stream(), or wait "
+        f"for an event recorded after {first.place}.",
     )
 
 
 def _published(run: Run, race: Race, tensor: str, names: Mapping[str, str]) -> Finding:
-    """Of what one thread made and another used: nothing is half written, so it fails no check."""
+    """A tensor that one thread makes and another uses: never half written, so information only."""
     first, second = race.first, race.second
     return _race_finding(
         run,
         race,
-        f"{tensor}: {names[second.thread]} {_verb(second)} at {second.place} as it finds it; "
-        f"{names[first.thread]} makes it at {first.place}, and nothing recorded hands it over",
-        "where it may find another one each time, hand it over: by a queue, an event or a future",
+        f"{tensor} is shared without synchronisation: {names[first.thread]} makes it at "
+        f"{first.place}, {names[second.thread]} {_verb(second)} at {second.place}",
+        "Pass it by a queue, an event or a future if a different one may be there each time.",
         severity="info",
     )
 
@@ -140,10 +142,10 @@ def _hogwild(run: Run, one: Hogwild) -> Finding:
     return _race_finding(
         run,
         one.step,
-        f"{len(one.threads)} threads train the same {len(one.parameters)} parameters without "
-        f"waiting for each other (Hogwild): races between {len(places)} places, "
-        f"of two optimizers at {one.step.first.place}",
-        "let the threads step in turn, or, where this is meant, allow it in lanescope.toml",
+        f"Data races between {len(one.threads)} threads that train the same {len(one.parameters)} "
+        f"parameters without waiting for each other (Hogwild): {len(places)} places, the optimizer "
+        f"step at {one.step.first.place}",
+        "Let the threads step in turn, or, where this is meant, allow it in lanescope.toml.",
         {
             "tensors": list(one.parameters),
             "threads": list(one.threads),
@@ -174,7 +176,7 @@ def _race_finding(
     return Finding(
         kind="race",
         severity=severity,
-        title=title,
+        title=f"{title}. {advice}",
         rank=race.rank,
         ranks=(race.rank,),
         thread=first.thread,

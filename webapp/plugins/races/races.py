@@ -1,14 +1,14 @@
-"""Do two threads touch the same storage at the same time, one of them writing?
+"""Finds data races: unordered accesses of two threads to one storage, at least one a write.
 
 Two accesses race where they touch a common byte, at least one of them writes, they are of different
 threads, and neither happened before the other (`vector_clocks`): then nothing that was recorded
 keeps them from happening at once, or in the other order the next time.
 
-A race is told once per pair of places in the program, with the tensors and the number of pairs.
+A race is reported once per pair of places in the program, with the tensors and the number of pairs.
 
-Nobody can touch a storage before it is made: whoever reads one that another thread made was given
-it, if only by a variable. What is up to chance then is at most which one is found there, and such a
-race is told apart (`published`).
+A storage cannot be touched before it is made: a thread that reads one that another thread made got
+it from there, if only by a variable. At most it is chance which one is there, and such a race is
+marked as `published`.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def windows_of(run: Run) -> list[Window | None]:
     bounds = [first]
     for i in range(1, count):
         low, high = 0, run.duration_ns + 1
-        while low < high:  # the instant before which so many lie
+        while low < high:  # the instant before which there are so many
             middle = (low + high) // 2
             if run.rows_about("access", (first, middle)) < i * BATCH_ROWS:
                 low = middle + 1
@@ -162,7 +162,7 @@ def _merged(races: Sequence[Race]) -> Race:
     published = all(race.published for race in races)
     return replace(
         nearest,
-        published=published and len({_told_place(race.first) for race in races}) == 1,
+        published=published and len({_touch_place(race.first) for race in races}) == 1,
         threads=tuple(sorted({thread for race in races for thread in race.threads})),
         pairs=sum(race.pairs for race in races),
         tensors=tuple(dict.fromkeys(tensor for race in races for tensor in race.tensors)),
@@ -170,7 +170,7 @@ def _merged(races: Sequence[Race]) -> Race:
 
 
 def _place(site: CallSite, stacks: dict[int, list[str]]) -> object:
-    """What two accesses must have in common to be told as one: the line, whoever called it."""
+    """Returns what two accesses must share to be one race: the line, with any caller."""
     frames = _frames(site, stacks)
     return line(frames) or (site.op, site.module, site.phase)
 
@@ -180,7 +180,7 @@ def _frames(site: CallSite, stacks: dict[int, list[str]]) -> tuple[str, ...]:
     return tuple(stacks.get(site.stack, ())) if site.stack is not None else ()
 
 
-def _told_place(touch: MemoryAccess) -> object:
+def _touch_place(touch: MemoryAccess) -> object:
     return line(touch.stack) or (touch.op, touch.module, touch.phase)
 
 
@@ -243,7 +243,7 @@ def _published(
 
     Where each makes what the other uses, or one line does both, threads put something in place of
     what they found (`total = total + x`), and what one of them put there may be lost. The line
-    tells it also where one thread found what the other made and not, this time, the reverse.
+    shows it also where one thread found what the other made and not, this time, the reverse.
     """
     ends = [sites.known[int(accesses.site[row])] for row in (group[0].a, group[0].b)]
     lines = {_place(one, stacks) for one in ends}
@@ -280,6 +280,6 @@ def _made(
         return "a tensor made before it was first seen"
     site = sites.known[int(accesses.site[rows[0]])]
     if not site.op:
-        return "a tensor made by an operator that is left out (torch.empty or the like)"
+        return "an unnamed tensor (allocated by torch.empty or similar)"
     at = place(_frames(site, stacks)) or site.module
     return f"the tensor made by {site.op}" + (f" at {at}" if at else "")

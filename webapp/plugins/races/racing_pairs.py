@@ -1,4 +1,4 @@
-"""Which accesses race: pairs of kinds of access of which nothing orders some.
+"""Finds racing pairs of memory accesses: no happens-before edge orders them.
 
 Two accesses race where they touch a common byte, at least one of them writes, they are of different
 threads (or streams), and neither happened before the other.
@@ -20,7 +20,7 @@ from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 @dataclass(frozen=True)
 class RacingPair:
-    """Two accesses that stand for all of their kinds which race."""
+    """Two racing accesses, representative of all of their kinds."""
 
     a: int  # rows of Accesses
     b: int
@@ -93,7 +93,7 @@ def _matter(one: _Kind, other: _Kind, steps: Set[str]) -> bool:
     """Whether the two do harm where nothing orders them."""
     if one.releases or other.releases:
         release, rest = (one, other) if one.releases else (other, one)
-        if rest.releases or not rest.write:  # whoever holds what was let go may read it
+        if rest.releases or not rest.write:  # its other holders may read it
             return False
         if release.write:  # what backward adds to it is lost
             return rest.site.phase == schema.PhaseKind.backward.name
@@ -222,7 +222,7 @@ class Span:
 
 
 def share(a: Span, b: Span) -> bool:
-    """Whether they surely share a byte. Of gaps that are not evenly spaced nobody can be sure."""
+    """Whether they surely share a byte. With uneven gaps this is unknown: False."""
     if a.low >= b.high or b.low >= a.high:
         return False
     if a.stride < 0 or b.stride < 0:
@@ -231,7 +231,7 @@ def share(a: Span, b: Span) -> bool:
         return True
     few, many = sorted((a, b), key=lambda span: span.runs)
     if few.runs > MAX_RUNS:
-        # Rows of one table, as a rule: where in its row does each lie?
+        # Usually rows of one table: compare the columns.
         return a.stride == b.stride and _same_columns(a, b)
     # By the number of runs: a damaged record may bear a stride that does not fit the others.
     starts = (few.low + number * few.stride for number in range(few.runs))

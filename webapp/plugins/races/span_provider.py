@@ -33,7 +33,7 @@ def facts(timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]) -> d
 
 
 def _races(timeline: Timeline, lane: Lane, span: dict[str, Any]) -> list[dict[str, Any]]:
-    """Races one side of which is an operator of a thread's lane.
+    """Returns races with one side an operator of a thread's lane.
 
     Each race is reported once per pair of source lines; only that representative pair has it.
     """

@@ -42,12 +42,12 @@ def streams_of(run: Run, rank: int, process: Sequence[str]) -> Int64Array:
 
 def stream_order(run: Run, rank: int, process: Sequence[str], streams: Int64Array) -> Order:
     """The order among some streams of a process, in place of an `Order`'s threads."""
-    told = heapq.merge(
+    handovers = heapq.merge(
         sync_events(run, rank, process),
         _handovers(run, rank, process, streams.tolist()),
         key=lambda handover: handover.instant,
     )
-    return order_by(told, [stream_name(stream) for stream in streams.tolist()])
+    return order_by(handovers, [stream_name(stream) for stream in streams.tolist()])
 
 
 class _StreamCall(NamedTuple):

@@ -1,8 +1,8 @@
-"""Do two streams of a device touch the same storage, one of them writing, and nothing orders them?
+"""Finds data races between streams of a device: unordered accesses, at least one a write.
 
 Operators of one thread run in the order of its lines only if they go to one stream. Two streams run
-at the same time, whoever gives them work, unless one waits for an event of the other, or the host
-for either, between the two operators.
+at the same time, no matter which thread gives them work, unless one waits for an event of the
+other, or the host for either, between the two operators.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def main() -> int:
 
 
 class Refused(Exception):
-    """The question is none that is answered here."""
+    """Raised for a query that may not run here."""
 
 
 def _answered(asked: dict[str, Any]) -> pa.Table:

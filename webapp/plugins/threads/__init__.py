@@ -14,21 +14,22 @@ PLUGIN = Plugin(
     ),
     questions=(
         Question(
-            "Do threads run backward into the same gradients?",
+            "Concurrent backward into the same gradients",
             "concurrent_backward:concurrent_backwards",
             ("concurrent_backward",),
             order=60,
             area="Threads",
+            recorded=True,
         ),
         Question(
-            "Do threads run backward at the same time?",
+            "Overlapping backward passes of threads",
             "overlap:overlapping_backwards",
             ("overlap",),
             order=70,
             area="Threads",
         ),
         Question(
-            "Do threads wait for each other for ever?",
+            "Deadlocks between threads",
             "deadlocks:deadlocks",
             ("deadlock",),
             order=100,
@@ -36,7 +37,7 @@ PLUGIN = Plugin(
             recorded=True,
         ),
         Question(
-            "Do threads miss context variables of their starters?",
+            "Lost context variables",
             "contexts:lost_contexts",
             ("lost_context",),
             order=110,
@@ -44,7 +45,7 @@ PLUGIN = Plugin(
             recorded=True,
         ),
         Question(
-            "Does each thread keep to its CUDA device?",
+            "Threads on the wrong CUDA device",
             "cuda_contexts:cuda_contexts",
             ("cuda_context",),
             order=120,
@@ -65,7 +66,7 @@ PLUGIN = Plugin(
             "threads of a rank in backward at the same time",
             order=10,
             area="Threads",
-            unmeasured="no thread was in backward",
+            unmeasured="record a training step: no thread was in backward",
             link="/threads",
             bound="below",
             limit=0.05,

@@ -1,4 +1,4 @@
-"""Do two threads run backward at the same time into the same gradients?
+"""Finds threads that run backward at the same time into the same gradients.
 
 Autograd locks each leaf while it adds to its gradient, so nothing is lost; but the order of the
 additions, and what a step of the optimizer finds, changes from run to run. Found from races
@@ -35,7 +35,7 @@ def concurrent_backwards(run: Run) -> list[Finding]:
     Raises NotApplicable where accesses were not recorded.
     """
     if not run.counts["access"]:
-        raise NotApplicable("reads and writes of tensors were not recorded (level access, native)")
+        raise NotApplicable("record with --level access and the native engine")
     groups: dict[tuple[int, tuple[str, ...]], list[Race]] = {}
     for race in find_races(run):
         if race.first.phase == race.second.phase == _PHASE and race.first.write:
@@ -49,6 +49,11 @@ def concurrent_backwards(run: Run) -> list[Finding]:
     return found
 
 
+_ADVICE = (
+    "Put a lock around both, or give each thread its own model and add the gradients afterwards."
+)
+
+
 def _finding(
     run: Run, rank: int, threads: tuple[str, ...], races: Sequence[Race], both: Intervals
 ) -> Finding:
@@ -57,14 +62,15 @@ def _finding(
     start, end = int(both.start[longest]), int(both.end[longest])
     tensors = list(dict.fromkeys(tensor for race in races for tensor in race.tensors))
     race = min(races, key=lambda one: one.first.start_ns)
+    places = " and ".join(dict.fromkeys((race.first.place, race.second.place)))
     shared = _shared_nodes(run, rank, threads)
-    also = f"; {units.count(shared)} of the nodes are of one graph" if shared else ""
+    also = f". {units.counted(shared, 'node')} of one graph ran in both" if shared else ""
     return Finding(
         kind="concurrent_backward",
         severity="error",
         title=f"{_called([names[t] for t in threads])} run backward at the same time into the "
-        f"same {units.count(len(tensors))} gradient{'' if len(tensors) == 1 else 's'}, for "
-        f"{units.duration(both.total)} in all, at {race.first.place} and {race.second.place}{also}",
+        f"same {units.counted(len(tensors), 'gradient')} for {units.duration(both.total)} in all, "
+        f"at {places}{also}. {_ADVICE}",
         rank=rank,
         ranks=(rank,),
         thread=race.first.thread,
@@ -79,19 +85,19 @@ def _finding(
             "shared_nodes": shared,
             "first": race.first.to_json(),
             "second": race.second.to_json(),
-            "advice": "let one backward end before the next begins (a lock around both), or give "
-            "each thread a model of its own and add the gradients afterwards",
+            "advice": _ADVICE,
         },
         link=timeline_address(start, end, run.duration_ns) + "&overlaps=1",
     )
 
 
 def _called(names: Sequence[str]) -> str:
-    """Each name once; threads that are started anew for each step may be many of few names."""
-    told = list(dict.fromkeys(names))
-    if len(told) == len(names) <= NAMED:
-        return " and ".join(told)
-    return f"{len(names)} threads ({', '.join(told[:NAMED])}{', …' if len(told) > NAMED else ''})"
+    """Returns each name once: many threads, one per step, may share few names."""
+    unique = list(dict.fromkeys(names))
+    if len(unique) == len(names) <= NAMED:
+        return f"Threads {' and '.join(unique)}"
+    more = ", …" if len(unique) > NAMED else ""
+    return f"{len(names)} threads ({', '.join(unique[:NAMED])}{more})"
 
 
 def _shared_nodes(run: Run, rank: int, threads: Sequence[str]) -> int:

@@ -1,8 +1,8 @@
-"""Did a thread miss a context variable that was set where it was started?
+"""Finds threads that miss a context variable that was set where they were started.
 
 The recorder saw the read: by the program's own code, in a thread or a task that did not set the
-variable itself, with another outcome than it would have had for the starter. Whether that matters
-nobody can know of a thread that never runs an operator, so nothing is told of those.
+variable itself, with another outcome than it would have had for the starter. Threads
+that never run an operator are left out: whether it matters to them cannot be known.
 """
 
 from __future__ import annotations
@@ -42,6 +42,12 @@ def lost_contexts(run: Run) -> list[Finding]:
     return [_finding(run, *key, reads) for key, reads in found.items()]
 
 
+_ADVICE = (
+    "Pass the context on: Thread(target=contextvars.copy_context().run, args=(work,)), "
+    "executor.submit(contextvars.copy_context().run, work), or asyncio.to_thread(work)."
+)
+
+
 def _finding(run: Run, rank: int, variable: str, path: str, reads: list[dict[str, Any]]) -> Finding:
     first = reads[0]
     where, started = (place.rpartition("/")[2] for place in (path, first["started"]))
@@ -52,9 +58,9 @@ def _finding(run: Run, rank: int, variable: str, path: str, reads: list[dict[str
     return Finding(
         kind="lost_context",
         severity="warning",
-        title=f"context variable {variable} is set where the {first['what']} is started "
-        f"({started}), but {name}{and_more(len(threads), 'thread')} found {first['saw']} at "
-        f"{where}{times}",
+        title=f"Context variable {variable} is lost: it is set where the {first['what']} is "
+        f"started ({started}), but {name}{and_more(len(threads), 'thread')} found {first['saw']} "
+        f"at {where}{times}. {_ADVICE}",
         rank=rank,
         ranks=(rank,),
         thread=first["thread"],
@@ -68,8 +74,7 @@ def _finding(run: Run, rank: int, variable: str, path: str, reads: list[dict[str
             "started_at": started,
             "threads": threads,
             "times": len(reads),
-            "advice": "hand the context on: target=contextvars.copy_context().run, "
-            "executor.submit(contextvars.copy_context().run, ...), asyncio.to_thread",
+            "advice": _ADVICE,
         },
         link=timeline_address(
             start, start, run.duration_ns, (thread_lane(rank, first["thread"]), start)

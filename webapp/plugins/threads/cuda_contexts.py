@@ -1,8 +1,8 @@
-"""Does a thread use a CUDA device that it should not touch, or CUDA where it cannot?
+"""Finds threads on the wrong CUDA device, and CUDA in forked processes.
 
 A process's own device is the one that its main thread chose first; where it chose none, that of its
 LOCAL_RANK, if there are so many. A program may use several devices, so another one is wrong only
-where it is the own device of another rank that uses it. Devices are told apart by what
+where it is the own device of another rank that uses it. Devices are distinguished by what
 CUDA_VISIBLE_DEVICES makes of their numbers.
 """
 
@@ -30,7 +30,7 @@ from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
 
-_PIN = "choose the device in each thread (torch.cuda.set_device, ls.pin), before anything uses CUDA"
+_PIN = "Choose the device in each thread (torch.cuda.set_device, ls.pin) before anything uses CUDA."
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Process:
         return first
 
     def card(self, device: int) -> tuple[str, str]:
-        """What the number stands for on its host."""
+        """Returns host and physical device of a device number."""
         named = device < len(self.visible)
         return self.host, self.visible[device] if named else str(device)
 
@@ -171,8 +171,9 @@ def _strays(run: Run, process: Process, device: int) -> Iterator[Use]:
 def _foreign(run: Run, process: Process, device: int, owner: Process) -> Finding:
     use = process.uses[device][0]
     title = (
-        f"rank {process.rank}, whose device is cuda:{process.own}, runs {use.op} on cuda:{device}, "
-        f"which is rank {owner.rank}'s, in {_name(run, process.rank, use.thread)}{_at(use.where)}"
+        f"Rank {process.rank} runs {use.op} on cuda:{device}, the device of rank {owner.rank}, in "
+        f"{_name(run, process.rank, use.thread)}{_at(use.where)}. Its own device is "
+        f"cuda:{process.own}. {_PIN}"
     )
     evidence = {"owner": owner.rank, "op": use.op, "advice": _PIN}
     return _finding(run, process, use, "warning", title, device, evidence)
@@ -180,8 +181,9 @@ def _foreign(run: Run, process: Process, device: int, owner: Process) -> Finding
 
 def _stray(run: Run, process: Process, device: int, use: Use) -> Finding:
     title = (
-        f"{_name(run, process.rank, use.thread)} runs {use.op} on cuda:{device}{_at(use.where)}: "
-        f"it chose no device, and the main thread had chosen cuda:{process.own}"
+        f"Device cuda:{device} runs {use.op} of {_name(run, process.rank, use.thread)}"
+        f"{_at(use.where)}: that thread chose no device, and the main thread had chosen "
+        f"cuda:{process.own}. {_PIN}"
     )
     evidence = {"op": use.op, "advice": _PIN}
     return _finding(run, process, use, "info", title, device, evidence)
@@ -190,11 +192,11 @@ def _stray(run: Run, process: Process, device: int, use: Use) -> Finding:
 def _refused(
     run: Run, process: Process, start: int, thread: str, where: str, forked: str
 ) -> Finding:
+    advice = "Start processes with spawn or forkserver, or use CUDA only after the fork."
     title = (
-        f"process {process.pid} uses CUDA at {where}, but was forked at {forked} after its parent "
-        "had begun to use it: torch refuses"
+        f"Process {process.pid} cannot use CUDA at {where}: it was forked at {forked} after its "
+        f"parent had begun to use CUDA, and torch refuses that. {advice}"
     )
-    advice = "start processes with spawn or forkserver, or use CUDA only after the fork"
     evidence = {"forked_at": forked, "advice": advice}
     return _finding(run, process, Use(thread, start, where, ""), "error", title, None, evidence)
 

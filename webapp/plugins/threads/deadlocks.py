@@ -1,4 +1,4 @@
-"""Do threads of a process wait for each other, or is one stuck in backward?
+"""Finds threads that wait for each other, or are stuck in backward.
 
 A thread waits for one thing at a time: for a lock, which the thread holds that acquired it last and
 has not let go of it, or for the end of a thread. Where following who waits for whom comes round in
@@ -46,10 +46,10 @@ def deadlocks(run: Run) -> list[Finding]:
     for rank in run.ranks:
         waits = _waits(run, rank)
         circles = _circles(waits)
-        told = [_circle(run, rank, circle) for circle in circles]
+        own = [_circle(run, rank, circle) for circle in circles]
         inside = {wait.thread for circle in circles for wait in circle}
-        told += [f for f in _stuck(run, rank) if f.thread not in inside]
-        found += told or standstill(run, rank)
+        own += [f for f in _stuck(run, rank) if f.thread not in inside]
+        found += own or standstill(run, rank)
     return found
 
 
@@ -94,7 +94,7 @@ def _waits(run: Run, rank: int) -> dict[str, _Wait]:
 
 
 def _holders(rows: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
-    """Who holds each lock of a process (pid, number), by the acquire that nobody took back."""
+    """Who holds each lock of a process (pid, number), by the acquire that was not released."""
     held: dict[tuple[str, int], list[dict[str, Any]]] = {}
     ended = [row for row in rows if row["duration_ns"] is not None]
     for row in sorted(ended, key=lambda row: row["start_ns"] + row["duration_ns"]):
@@ -133,11 +133,17 @@ def _circle(run: Run, rank: int, circle: list[_Wait]) -> Finding:
     said = [_said(run, rank, names, wait) for wait in circle]
     last = max(circle, key=lambda wait: wait.since_ns)
     alone = len(circle) == 1
+    advice = (
+        "Use RLock, or release the lock first: a Lock cannot be acquired twice by its owner."
+        if alone
+        else "Take these locks in the same order in all threads, and do not wait for a thread "
+        "while holding a lock that it needs."
+    )
     return Finding(
         kind="deadlock",
         severity="error",
-        title=("a thread waits for itself: " if alone else "threads wait for each other: ")
-        + "; ".join(said),
+        title=("Deadlock: a thread waits for itself. " if alone else "Deadlock between threads: ")
+        + f"{'; '.join(said)}. {advice}",
         rank=rank,
         ranks=(rank,),
         thread=last.thread,
@@ -158,10 +164,7 @@ def _circle(run: Run, rank: int, circle: list[_Wait]) -> Finding:
                 }
                 for wait in circle
             ],
-            "advice": "a Lock cannot be acquired twice by its owner: use RLock, or release it first"
-            if alone
-            else "let all threads take these locks in one order, and wait for no thread while "
-            "holding a lock that it needs",
+            "advice": advice,
         },
         link=timeline_address(
             circle[0].since_ns,
@@ -201,7 +204,7 @@ def _stuck(run: Run, rank: int) -> list[Finding]:
     found = []
     for row in last.values():
         phase = opened.get(row["thread"])
-        # Who waits in a collective waits for another rank, which is told as a hang.
+        # A thread in a collective waits for another rank: plugin hangs reports that.
         if phase is None or row["collective"] or at_work(row):
             continue
         where = where_of(run, rank, row["stack"])
@@ -211,8 +214,9 @@ def _stuck(run: Run, rank: int) -> list[Finding]:
             Finding(
                 kind="deadlock",
                 severity="error",
-                title=f"{row['name']} is stuck in backward{after}{waiting}"
-                + (f" at {where}" if where else ""),
+                title=f"Backward is stuck in {row['name']}{after}{waiting}"
+                + (f" at {where}" if where else "")
+                + ". Its stack is in the evidence and on the Hangs page.",
                 rank=rank,
                 ranks=(rank,),
                 thread=row["thread"],

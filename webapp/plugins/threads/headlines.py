@@ -13,9 +13,9 @@ from lanescope.webapp.runs.run import Run
 
 
 def backward_overlap(run: Run) -> Headline | None:
-    """The overlap rate of backward, by step over all ranks; None without any backward."""
+    """The overlap rate of backward, by step; None with at most one thread per rank in it."""
     rate = overlap_rate(run)
-    if rate is None:
+    if rate is None or all(len(phase_lanes(run, rank)) < 2 for rank in run.ranks):
         return None
     one: dict[int, int] = {}
     several: dict[int, int] = {}

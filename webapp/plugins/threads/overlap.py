@@ -1,4 +1,4 @@
-"""Are two threads in the same phase at the same time, and for how long?
+"""Measures how long threads are in the same phase at the same time.
 
 Threads of one rank are looked at together, over the whole run. Threads of different ranks are in
 different processes and share no autograd graph, so their overlap is the normal case and says
@@ -238,7 +238,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
     """
     rate, limit = overlap_rate(run), metric("thread_overlap_rate").limit
     if rate is None:
-        raise NotApplicable("no thread was in backward")
+        raise NotApplicable("record a training step: no thread was in backward")
     if rate < limit:
         return []
     regions = overlap_regions(run)
@@ -253,8 +253,10 @@ def overlapping_backwards(run: Run) -> list[Finding]:
         Finding(
             kind="overlap",
             severity="error",  # as the check is that it exceeds
-            title=f"threads run backward at the same time for {units.share(rate)} of the time in "
-            f"backward, on {ranks_named(ranks)}; the longest: {who}, {units.duration(length)}",
+            title=f"Threads run backward at the same time for {units.share(rate)} of the time in "
+            f"backward, on {ranks_named(ranks)}; the longest overlap is of {who}, "
+            f"{units.duration(length)}. Let one backward end before the next begins if the threads "
+            "share parameters.",
             rank=longest.rank,
             ranks=ranks,
             thread=longest.threads[0],

@@ -1,8 +1,8 @@
-"""Did a process come to rest with threads that wait for what none of them can bring any more?
+"""Finds processes whose threads all wait, so that none of them can wake another.
 
-Who is to set an event or to fill a queue, nobody can know. But where the watchdog saw all threads
-at rest, and nothing was recorded from then to the end, what each of them waited for tells why. That
-takes a rest of `--hang-timeout`; or of seconds, where each thread waits for another one: then
+Which thread should set an event or fill a queue is unknown. But where the watchdog saw all threads
+at rest, and nothing was recorded from then to the end, what each of them waited for is the cause.
+That takes a rest of `--hang-timeout`; or of seconds, where each thread waits for another one: then
 nothing from outside can wake them.
 """
 
@@ -20,8 +20,8 @@ from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place
 from lanescope.webapp.runs.run import Run
 
-_TOLD = 4
-"""Threads told of in the sentence; the evidence has all."""
+_MAX_NAMED = 4
+"""Threads named in the sentence; the evidence has all."""
 
 _LAST = 10
 """The link shows the last of so many parts of the run."""
@@ -57,9 +57,8 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     """At most one finding of kind `deadlock`: what all threads of the rank's process waited for."""
     severity = _SEVERITIES.get(endings(run)[rank].how)
     rows = [row for row in dumps(run, rank) if row["reason"] != "signal"]
-    if (
-        severity is None or not rows or incomplete_collectives(run)
-    ):  # who waits in a collective is told as a hang
+    # Threads that wait in a collective are reported as a hang.
+    if severity is None or not rows or incomplete_collectives(run):
         return []
     rows = [row for row in rows if row["dump"] == rows[-1]["dump"]]
     if not all(map(_rests, rows)):
@@ -81,16 +80,19 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     own = [one for one in waiting if one["where"] is not None] or waiting[:1]
     said = [
         f"{one['name']} waits for {one['waits_for']}" + (f" at {one['where']}" * bool(one["where"]))
-        for one in own[:_TOLD]
+        for one in own[:_MAX_NAMED]
     ]
-    more = f"; and {len(own) - _TOLD} more" if len(own) > _TOLD else ""
+    more = f"; and {len(own) - _MAX_NAMED} more" if len(own) > _MAX_NAMED else ""
     more += raised_beside(own_processes(run)[rank])
+    # Servers that wait for requests are not deadlocked.
+    lead = "Deadlock: every thread is blocked" if severity == "error" else "Every thread is blocked"
+    advice = _advice(run, rank, rows)
     first = own[0]  # a thread of a library alone may well wait for ever
     return [
         Finding(
             kind="deadlock",
             severity=severity,
-            title=f"nothing goes on: {'; '.join(said)}{more}",
+            title=f"{lead}: {'; '.join(said)}{more}. {advice}",
             rank=rank,
             ranks=(rank,),
             thread=first["thread"],
@@ -100,7 +102,7 @@ def standstill(run: Run, rank: int) -> list[Finding]:
             evidence={
                 "threads": waiting,
                 "idle_ns": rows[0]["duration_ns"],
-                "advice": _advice(run, rank, rows),
+                "advice": advice,
             },
             link=timeline_address(
                 since - run.duration_ns // _LAST,
@@ -140,7 +142,7 @@ def _waiting(
     run: Run, rank: int, row: dict[str, Any], names: dict[str, str], pid: int
 ) -> dict[str, Any]:
     name = names.get(row["thread"], row["name"])
-    waits_for = row["waiting"] or "something that was not recorded"
+    waits_for = row["waiting"] or "a call that LaneScope does not record"
     if row["owner"] in names and "that" not in waits_for:
         waits_for = waits_for.replace("a thread", names[row["owner"]])
     return {
@@ -155,8 +157,8 @@ def _waiting(
 def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:
     if any(row["pid"] != rows[0]["pid"] and row["waiting"] == "a lock" for row in rows):
         return (
-            "a forked process has the thread that forked it and no other: what another one held "
-            "then stays locked there; start it before there are threads, or with spawn"
+            "Start processes before threads, or with spawn: a forked process has only the thread "
+            "that forked it, and locks of the other threads stay locked in it."
         )
     for row in rows:
         frames = frames_of(run, rank, row["stack"])
@@ -165,15 +167,15 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:
             continue
         if ("thread.py", "_worker") in callers:
             return (
-                "a task waits for another one, and all threads of the pool may run such tasks: "
-                "give the inner ones a pool of their own"
+                "Give the inner tasks a pool of their own: a task waits for another one, and all "
+                "threads of the pool may run such tasks."
             )
         if ("base_events.py", "run_forever") in callers:
             return (
-                "a coroutine waits without await, so that its loop stands and what it waits for "
-                "cannot run: await it (asyncio.wrap_future)"
+                "Await the result (asyncio.wrap_future): a coroutine that waits without await "
+                "blocks its loop, so the awaited task cannot run."
             )
     return (
-        "whoever is to let go, put, set or send waits as well, or has ended: follow what each "
-        "thread waits for"
+        "Follow what each thread waits for: the thread that should release, put, set or send is "
+        "blocked as well, or has ended."
     )

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 PHASES = tuple(kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark)
 
 MAX_REGIONS = 2000
-"""Overlap regions that one answer lists; it tells how many there are in all."""
+"""Overlap regions that one answer lists; it counts all."""
 
 
 def answer(timeline: Timeline, arguments: Mapping[str, str]) -> Json:

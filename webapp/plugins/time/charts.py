@@ -24,7 +24,7 @@ MIN_SHARE = 0.002
 """Of all steps together; categories below are not drawn."""
 
 MAX_BARS = 150
-"""Bars that can still be told apart and clicked; of more steps, neighbours share one."""
+"""Bars that can still be distinguished and clicked; of more steps, neighbours share one."""
 
 BINS = 700
 """Parts of a step, of a pixel or two each, in which the category with the most time is drawn."""
@@ -48,7 +48,7 @@ TOKENS = {
 """Category of time -> the token of its colour."""
 
 PALE = 0.35
-"""Opacity of what is not on the critical path."""
+"""Opacity of parts off the critical path."""
 
 
 def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:

@@ -2,7 +2,7 @@
 
 A step of the job lasts from the end of the step before, on the rank that ended it last, to its own
 end on the rank that ends it last. From there the path goes back on the lane of that rank's training
-thread. Within work it stays; a wait it leaves for whoever ended it, at the instant it did so:
+thread. Within work it stays; it leaves a wait for the thread that ended it, at that instant:
 
     a collective         the last rank to arrive, at its arrival; from there on it is transfer
     a synchronisation    the thread that released the lock, put the item, set the event or result
@@ -10,8 +10,8 @@ thread. Within work it stays; a wait it leaves for whoever ended it, at the inst
     a thread's start     the thread that started it
     backward             the autograd thread that worked for it, and back
 
-Each instant of the step is on the path exactly once, so the path is as long as the step. A wait of
-which nothing in the recording says who ended it stays on its lane as `unexplained`.
+Each instant of the step is on the path exactly once, so the path is as long as the step. A wait
+whose end the recording does not explain stays on its lane as `unexplained`.
 
 The walk is that of critical path analysis for message-passing programs (C.-Q. Yang and B. P.
 Miller, "Critical Path Analysis for the Execution of Parallel and Distributed Programs", 1988).
@@ -133,7 +133,7 @@ def median_step(run: Run) -> int | None:
 
 
 def job_step(run: Run, step: int | None) -> Window:
-    """A step of the job, by default `median_step`. Raises NotApplicable where there is none."""
+    """A step of the job, by default `median_step`. Raises NotApplicable without one."""
     chosen = median_step(run) if step is None else step
     found = next((one for one in job_steps(run) if one.step == chosen), None)
     if found is None:
@@ -155,7 +155,7 @@ def critical_path(run: Run, step: int | None = None) -> pd.DataFrame:
     """
     window = job_step(run, step)
     if any(talks_on_device(run, rank) for rank in run.ranks):
-        raise NotApplicable("the critical path through kernels on a device is not worked out")
+        raise NotApplicable("there is no critical path through kernels on a device yet")
     walk = _Walk(run, window)
     rows = [row for stretch in reversed(list(walk.back())) for row in stretch]
     path = pd.DataFrame(rows, columns=[name for name in COLUMNS if name != "duration_ns"])
@@ -216,7 +216,7 @@ class _Walk:
                 visited.clear()
             begin = max(wait.start_ns, first)
             waker = None if wait.waker in visited else wait.waker
-            # Clocks of two hosts may differ: whoever ended a wait did so before it ended.
+            # Clocks of two hosts may differ: a wait ends after the event that ended it.
             woken = min(wait.woken_ns, at)
             if waker is None or woken <= begin:
                 yield [(*lane, begin, at, _while_waiting(wait, waker), wait.name, "", "")]

@@ -25,7 +25,9 @@ def step_length(run: Run) -> Headline | None:
 
 def waiting(run: Run) -> Headline | None:
     """Share of a step in which ranks wait for others in a collective."""
-    return None if run.world_size == 1 else _share(run, "waiting_for_ranks")
+    if run.world_size == 1 or not run.clock_calibrated:  # then who came when is not known
+        return None
+    return _share(run, "waiting_for_ranks")
 
 
 def communication(run: Run) -> Headline | None:
@@ -67,7 +69,7 @@ def _share(run: Run, category: str, note: str = "") -> Headline | None:
     """The median share of a category, with its course."""
     steps = mean_steps(run)
     spent: pd.Series = steps[f"{category}_ns"]
-    if not spent.any() and category in ("python", "forward", "backward", "optimizer"):
+    if not spent.any() and category not in ("waiting_for_ranks", "exposed_communication"):
         return None
     if steps.empty:
         return None

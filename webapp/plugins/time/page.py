@@ -42,7 +42,7 @@ MAX_LANES = 24
 
 
 def layout(context: Context) -> Component:
-    """The chosen step's critical path, what is on it, predictions, and all steps."""
+    """Returns the chosen step's critical path with its parts, predictions, and all steps."""
     run = context.run
     step = median_step(run)
     if step is None:

@@ -97,7 +97,7 @@ class _RankStep:
 def what_if(run: Run, specs: Sequence[str], step: int | None = None) -> list[Prediction]:
     """Predicts the length of a step of the job for each specification.
 
-    `rank=2:delay=0`      rank 2 takes what is the median of the others for each stretch
+    `rank=2:delay=0`      rank 2 takes the median of the others for each stretch
     `straggler=none`      every rank does
     `op=aten::mm*:x0.5`   operators whose name matches take half as long
     `module=blocks.3:x0.8`, `phase=backward:x0.5`, `python:x0.5`   likewise
@@ -328,7 +328,7 @@ def _parsed(spec: str) -> tuple[str, _Change]:
     found = _SCALED.fullmatch(spec)
     if found is None:
         raise ValueError(
-            f"{spec!r} is no what-if; expected for example rank=2:delay=0, straggler=none, "
+            f"{spec!r} is not a what-if; expected for example rank=2:delay=0, straggler=none, "
             "op=aten::mm*:x0.5, module=blocks.3:x0.8, phase=backward:x0.5, data=0, transfer=0"
         )
     what, pattern = (found[1] or found[4]), found[2] or ""

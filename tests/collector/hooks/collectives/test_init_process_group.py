@@ -77,8 +77,8 @@ def test_a_rank_that_raised_before_it_joined_is_named(start: Start) -> None:
     found = the_finding(ended(first))
     assert (found.kind, found.severity, found.where) == ("hang", "error", "train.py:4")
     assert found.title.startswith(
-        "rank 1 never entered init_process_group: raised ValueError: no such config at train.py:4; "
-        "rank 0 waits there"
+        "Rank 1 never entered init_process_group: raised ValueError: no such config at train.py:4. "
+        "Rank 0 waits there"
     )
     assert found.evidence["waiting"] == [0]
 
@@ -97,7 +97,7 @@ def test_a_rank_that_was_never_started_is_named(start: Start) -> None:
     join(first := start(0))
     found = the_finding(ended(first))
     assert found.kind == "hang"
-    assert found.title.endswith("rank 1 was not recorded")
+    assert found.title.endswith("Rank 1 was not recorded: record all ranks.")
 
 
 def test_who_joined_leaves_no_call(start: Start) -> None:

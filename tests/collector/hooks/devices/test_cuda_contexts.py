@@ -61,8 +61,9 @@ def test_a_rank_on_anothers_device(tmp_path: Path) -> None:
     node.op(1, 0)
     (title,) = node.titles()
     assert title == (
-        "rank 1, whose device is cuda:1, runs aten::empty on cuda:0, which is rank 0's, in "
-        "MainThread"
+        "Rank 1 runs aten::empty on cuda:0, the device of rank 0, in MainThread. Its own device is "
+        "cuda:1. Choose the device in each thread (torch.cuda.set_device, ls.pin) before anything "
+        "uses CUDA."
     )
 
 
@@ -72,7 +73,7 @@ def test_a_rank_that_chose_none(tmp_path: Path) -> None:
         node.begun(rank)
         node.op(rank, 0)
     (title,) = node.titles()
-    assert "rank 1, whose device is cuda:1" in title
+    assert "Its own device is cuda:1." in title
 
 
 @pytest.mark.parametrize("case", ["own", "isolated", "two each", "alone", "unknown"])
@@ -112,7 +113,7 @@ def test_threads_that_chose_no_device(tmp_path: Path) -> None:
     node.mark(0, "cuda: cuda:2 in place of cuda:0 for a block at /train.py:9", blocked)
     node.op(0, 0, blocked)
     (title,) = node.titles()
-    assert title.startswith("Thread-1 runs aten::mm on cuda:0: it chose no device")
+    assert title.startswith("Device cuda:0 runs aten::mm of Thread-1: that thread chose no device")
 
 
 def test_use_after_a_fork(tmp_path: Path) -> None:

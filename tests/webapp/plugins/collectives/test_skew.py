@@ -121,7 +121,7 @@ def test_a_rank_that_is_late_in_every_step_is_a_straggler(tmp_path: Path) -> Non
     assert (found.kind, found.severity, found.rank) == ("straggler", "warning", 1)
     assert found.evidence["delay_ns"] == 30 * MS
     assert found.evidence["share"] == pytest.approx(0.3)
-    assert "30.0 ms of each step, 30 % of it; it came last in 9 of 9 steps" in found.title
+    assert "30.0 ms of each step (30 %). It came last in 9 of 9 steps" in found.title
 
 
 def test_what_takes_a_straggler_longer(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_what_takes_a_straggler_longer(tmp_path: Path) -> None:
                 start += length * MS
             call(builder, rank, step, start - START_NS, (step * 100 + 90) * MS, step=step)
     (found,) = stragglers(open_run(builder.write()))
-    assert found.title.endswith("; it is slower at operator aten::mm in head")
+    assert ", and is slower at operator aten::mm in head: compare the " in found.title
     assert found.evidence["slower"]["excess_ns"] == pytest.approx(30 * MS, rel=0.1)
 
 

@@ -195,11 +195,14 @@ def test_op_counts_decide_where_there_are_no_norms(tmp_path: Path) -> None:
     other = run_of(tmp_path / "other", ops={(0, "1000-0", "y"): 5})
     assert compare(one, same).verdict == "identical"
     assert headline(compare(one, same)) == "identical in what ran: no values were compared"
-    with pytest.raises(NotApplicable, match="neither gradients nor values"):
+    with pytest.raises(NotApplicable, match="no gradients or values"):
         divergence(one, same)
     assert compare(one, more).verdict == "diverged"
     (told,) = divergence(one, more)
-    assert told.title == "other operators ran than in the baseline, and no values are in both runs"
+    assert told.title == (
+        "Other operators ran than in the baseline, and the runs share no values. Record both with "
+        "--level numerics."
+    )
     assert compare(one, other).verdict == "diverged"
 
 

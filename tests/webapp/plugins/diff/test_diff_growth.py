@@ -73,11 +73,11 @@ def test_what_is_slower_faster_added_and_removed(tmp_path: Path) -> None:
         "once": "same",
         "noisy": "same",
     }
-    assert found.telling["name"].tolist()[:2] == ["fast", "slow"]
+    assert found.changed["name"].tolist()[:2] == ["fast", "slow"]
     assert rows.loc["slow", ["base_ns", "run_ns", "ratio"]].tolist() == [100 * US, 200 * US, 2.0]
     assert rows.loc["new", ["base_ns", "run_ns", "base_calls"]].tolist() == [0, 80 * US, 0]
     assert set(rows["module"]) == {"m"}
-    assert timing_differences(base, base).telling.empty
+    assert timing_differences(base, base).changed.empty
 
 
 def test_what_most_ops_take_longer_alike_is_no_op_s(tmp_path: Path) -> None:
@@ -87,20 +87,20 @@ def test_what_most_ops_take_longer_alike_is_no_op_s(tmp_path: Path) -> None:
     run = timed(tmp_path / "run", 6, **busy, slow=400, kept=100)
     found = timing_differences(base, run)
     assert found.common == pytest.approx(1.5, rel=0.01)
-    assert found.telling["name"].tolist() == ["slow"]
+    assert found.changed["name"].tolist() == ["slow"]
     assert "most ops take x 1.5 alike (machine or threads), beyond that: 1 slower" in step_times(
         found
     )
     back = timing_differences(run, base)
-    assert back.telling[["name", "state"]].values.tolist() == [["slow", "faster"]]
+    assert back.changed[["name", "state"]].values.tolist() == [["slow", "faster"]]
 
 
 def test_two_steps_say_little(tmp_path: Path) -> None:
     base, run = (timed(tmp_path / name, 3, a=us) for name, us in (("base", 100), ("run", 300)))
     found = timing_differences(base, run)
-    assert found.telling.empty
+    assert found.changed.empty
     assert step_times(found).endswith(
-        "none is called slower or faster, which takes 5 steps after the first"
+        "too few steps to call any slower or faster (it takes 5 after the first)"
     )
 
 

@@ -59,7 +59,9 @@ def test_a_recorded_pair_parts_at_the_changed_line(tmp_path: Path) -> None:
 
     [finding] = [one for one in check(run, baseline=base).findings if one.kind == "divergence"]
     assert (
-        finding.title == "values differ from the baseline from step 2, aten::add_ at program.py:14"
+        finding.title
+        == "Values differ from the baseline since step 2, first aten::add_ at program.py:14. "
+        "Its origin is on the Compare page."
     )
 
     runner = CliRunner()

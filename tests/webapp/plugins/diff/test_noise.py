@@ -71,7 +71,7 @@ def test_noise_of_gradient_norms_by_the_command(tmp_path: Path) -> None:
     assert runner.invoke(main, ["diff", base, far, "--noise", again]).exit_code == 1
     assert runner.invoke(main, ["diff", base, near, "--mode", "tolerance"]).exit_code == 1
     checked = runner.invoke(main, ["check", near, "--baseline", base])
-    assert "gradients differ from the baseline" in checked.stdout
+    assert "Gradients differ from the baseline" in checked.stdout
     checked = runner.invoke(main, ["check", near, "--baseline", base, "--noise", again])
     assert "gradients differ" not in checked.stdout
     for command in ("check", "view"):

@@ -117,7 +117,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         "[" * 9999,
     ):
         (tmp_path / FILE).write_text(text)
-        with pytest.raises(RunError, match="is no repetition's file"):
+        with pytest.raises(RunError, match="not the file of a repetition"):
             check(run)
 
 

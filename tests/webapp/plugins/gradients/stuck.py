@@ -244,3 +244,36 @@ def tasks_by_turns() -> None:
         (loss + (1 - first) * (model.other(hidden) - 1).square().mean()).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def without_its_body(stops: int, *, freezes: bool, again: int = 1000) -> None:
+    """From one step on, up to another, the body runs under no_grad, or is frozen."""
+    body, head = nn.Linear(8, 8), nn.Linear(8, 8)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.05)
+    for step in range(32):
+        off = stops <= step < again
+        body.requires_grad_(not (off and freezes))
+        with torch.set_grad_enabled(not off):
+            features = body(torch.randn(16, 8))
+        loss = head(features).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@program
+def stops_half_way() -> None:
+    """The body learns up to step 12, and is still meant to."""
+    without_its_body(12, freezes=False)
+
+
+@program
+def freezes_half_way() -> None:
+    """It is frozen on purpose."""
+    without_its_body(12, freezes=True)
+
+
+@program
+def pauses_half_way() -> None:
+    """It pauses for a dozen steps, and then learns again."""
+    without_its_body(12, freezes=False, again=26)

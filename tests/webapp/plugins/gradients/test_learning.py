@@ -73,6 +73,9 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     ],
     "closures": [],
     "tasks_by_turns": [],
+    "stops_half_way": [("dead_parameter", "stopped", 12)],
+    "freezes_half_way": [],
+    "pauses_half_way": [],
     "clipped_while_scaled": [("vanishing_gradient", "clipped_while_scaled", 1)],
     "clipped_when_unscaled": [],
     "scale_collapses": [("scaler_skips", "", 10)],
@@ -158,13 +161,13 @@ def test_what_each_thread_adds_to_the_norm(recorded: Path) -> None:
 def test_what_assertions_say(recorded: Path) -> None:
     unused, norm = learning(recorded / "asserted")[1:]
     assert unused.title == (
-        "assert_nonzero_grad fails for other.weight and 1 more parameter at step 0: no gradient, "
-        "expected more than 0; at 12 of 12 steps"
+        "Assertion assert_nonzero_grad fails for other.weight and 1 more parameter at step 0: "
+        "no gradient, expected more than 0; at 12 of 12 steps."
     )
     assert norm.evidence["measured"] > 1e-9
     assert norm.evidence["expected"] == "at most 1e-09"
     assert norm.evidence["target"] == "head.weight"
-    assert norm.title.endswith("; at 8 of 8 steps")
+    assert norm.title.endswith("; at 8 of 8 steps.")
 
 
 def test_what_is_said(recorded: Path) -> None:
@@ -187,7 +190,7 @@ def test_what_is_said(recorded: Path) -> None:
     (kept,) = learning(recorded / "one_never_zeroed")
     assert (kept.evidence["optimizer"], kept.evidence["pairs_looked_at"]) == (1, 7)
     assert str(kept.where).startswith("kept.py:")
-    assert kept.title.startswith("gradients are never zeroed: in each step backward adds to those")
+    assert kept.title.startswith("Gradients are never zeroed: in each step backward adds to those")
     result = CliRunner().invoke(main, ["check", str(recorded / "one_never_zeroed")])
     assert str(kept.title)[:40] in result.stdout, result.output
     (frozen,) = learning(recorded / "lora_not_trainable")

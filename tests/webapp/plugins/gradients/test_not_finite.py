@@ -7,8 +7,11 @@ from pathlib import Path
 
 from lanescope.webapp.plugins.gradients.charts import layer_heat
 from lanescope.webapp.plugins.gradients.layer_map import layer_map
-from lanescope.webapp.plugins.gradients.low_precision import low_precision
-from lanescope.webapp.plugins.gradients.not_finite import not_finite_elements, not_finite_layers
+from lanescope.webapp.plugins.gradients.not_finite import (
+    low_precision,
+    not_finite_elements,
+    not_finite_layers,
+)
 from lanescope.webapp.plugins.gradients.page_layers import chosen, few_bits, not_finite
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context

@@ -59,7 +59,7 @@ def test_who_came_when_the_other_had_given_up(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, *TOGETHER, *late)
     assert (finding.kind, finding.severity) == ("straggler", "error")
     assert (finding.rank, finding.ranks) == (0, (1,))
-    assert finding.title.startswith("rank 0 gave up all_reduce #1 of group 0")
+    assert finding.title.startswith("Rank 0 gave up all_reduce #1 of group 0")
     assert "after 3.00 s, 2.00 s before rank 1 came to it" in finding.title
     assert finding.evidence["waited_ns"] == 3000 * MS
     assert finding.evidence["came_after_ns"] == 2000 * MS
@@ -85,10 +85,10 @@ def test_who_left_at_once_did_not_wait(tmp_path: Path) -> None:
     refused = [(0, "0", 1, 10, 11), (1, "0", 1, 20, 21)]
     (finding,) = found(tmp_path / "goes on", *TOGETHER, *refused)
     assert (finding.kind, finding.severity, finding.ranks) == ("hang", "error", (0,))
-    assert finding.title.startswith("all_reduce #1 of group 0 failed on rank 0 after 1.00 ms, ")
+    assert finding.title.startswith("Rank 0 failed in all_reduce #1 of group 0 after 1.00 ms, ")
     ended = {"ended": "exception", "exception": "RuntimeError: enforce fail (train.py:9)"}
     (finding,) = found(tmp_path / "raised", *TOGETHER, *refused, ended=ended)
-    assert finding.title.startswith("rank 0 raised RuntimeError: enforce fail")
+    assert finding.title.startswith("Rank 0 raised RuntimeError: enforce fail")
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_a_mismatch_says_what_differs_and_where(runs: Runs, name: str) -> None:
 def test_a_rank_that_came_when_the_call_was_given_up_is_told_of(runs: Runs, name: str) -> None:
     found = main_finding(runs.of(name))
     assert (found.kind, found.severity, found.ranks) == ("straggler", "error", (1,))
-    assert found.title.startswith("rank 0 gave up barrier #2 of group 0")
+    assert found.title.startswith("Rank 0 gave up barrier #2 of group 0")
     assert "before rank 1 came to it" in found.title
     assert "went on recording" not in found.title  # it slept
 

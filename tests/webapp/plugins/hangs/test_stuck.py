@@ -69,8 +69,8 @@ def exchange(*columns: dict[str, Any]) -> list[Any]:
 def test_a_call_that_all_made_and_that_did_not_end_is_a_hang(tmp_path: Path) -> None:
     (found,) = hangs(job(tmp_path / "stuck", GAVE_UP, *both("all_to_all_single")))
     assert (found.kind, found.severity, found.ranks) == ("hang", "error", (0, 1))
-    assert "made all_to_all_single #1, and it did not end for 4.0" in found.title
-    assert "do the sizes agree" in found.title
+    assert "entered all_to_all_single #1, and it did not end for 4.0" in found.title
+    assert "Check that the sizes agree" in found.title
     assert (found.evidence["waiting"], found.evidence["missing"]) == ([0, 1], [])
     assert hangs(job(tmp_path / "fine", WENT_WELL, *both("all_to_all_single"))) == []
 
@@ -87,7 +87,7 @@ def test_shapes_that_may_differ_are_told_where_the_call_did_not_end(tmp_path: Pa
 def test_a_send_and_a_receive_that_met_and_did_not_end(tmp_path: Path) -> None:
     (found,) = hangs(job(tmp_path, GAVE_UP, *exchange({}, {})))
     assert found.kind == "hang"
-    assert "do their tags agree?" in found.title
+    assert "Check that their tags agree" in found.title
     assert found.evidence["op"] == {"0": "send", "1": "recv"}
 
 
@@ -111,7 +111,7 @@ def test_what_is_sent_is_what_is_received(
     found = mismatches(run)
     assert [one.evidence["differs"] for one in found] == ([differs] if differs else [])
     for one in found:
-        assert one.title.startswith("rank 0 sends ")
+        assert one.title.startswith("Rank 0 sends ")
         assert (one.kind, one.evidence["sequence"]) == ("collective_mismatch", 0)
     assert hangs(run) == []
 
@@ -138,7 +138,7 @@ def test_a_rank_that_failed_in_a_call_is_why_the_others_wait_in_it(tmp_path: Pat
         call(builder, rank, 2, "all_to_all_single", rank == 0, sequence=1)
     (found,) = hangs(open_run(builder.write()))
     assert (found.kind, found.ranks, found.where) == ("hang", (0,), "train.py:7")
-    assert found.title.startswith("rank 0 failed in all_to_all_single #1: raised RuntimeError")
+    assert found.title.startswith("Rank 0 failed in all_to_all_single #1: raised RuntimeError")
     assert found.evidence["waiting"] == [1]
 
 
@@ -207,7 +207,7 @@ def test_the_last_attempt_of_a_job_is_judged_alone(tmp_path: Path) -> None:
     assert mismatches(run) == []
     (found,) = hangs(run)
     assert found.severity == "warning"
-    assert found.title.startswith("rank 1 raised ValueError: first: that ended attempt 1 of 2")
+    assert found.title.startswith("Rank 1 raised ValueError: first, which ended attempt 1 of 2")
     assert found.where == "train.py:7"
     with pytest.raises(NotApplicable, match="replicas"):
         divergence(run)

@@ -178,8 +178,8 @@ def test_accesses_within_others_are_told_once(monkeypatch: pytest.MonkeyPatch) -
 
     outer = [(100, 200, 0, 7), (120, 130, 0, 8), (300, 400, 0, 7), (2**50, 2**50 + 9, 0, 7)]
     inner = [(110, 190, 1, 7), (150, 160, 2, 7), (300, 310, 1, 7), (150, 160, 2, 9)]
-    for largest in (access_table._LARGEST, 0):
-        monkeypatch.setattr(access_table, "_LARGEST", largest)
+    for largest in (access_table._MAX_COMBINED, 0):
+        monkeypatch.setattr(access_table, "_MAX_COMBINED", largest)
         kept = access_table.outermost(rows(inner + outer))
         found = set(zip(*(kept[name].tolist() for name in ("start_ns", "storage")), strict=True))
         assert found == {(start, storage) for start, _, _, storage in [*outer, inner[-1]]}
@@ -260,7 +260,9 @@ def test_threads_at_rest_without_a_circle(tmp_path: Path) -> None:
     assert places[lines["consumer"]] == "an item of a queue"
     assert places[lines["producer"]] == "a lock that consumer holds"
     assert places[lines["outer"]] == places[lines["main"]] == "the result of a future"
-    assert found.title.startswith("nothing goes on: main waits for the result of a future at ")
+    assert found.title.startswith(
+        "Deadlock: every thread is blocked: main waits for the result of a future at "
+    )
     assert "a pool of their own" in found.evidence["advice"]
 
 

@@ -80,8 +80,9 @@ def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> N
     assert (told.kind, told.severity, told.rank, told.ranks) == ("overlap", "error", 1, (1,))
     assert (told.thread, told.time_ns, told.where) == ("1001-0", 200, None)
     assert told.title == (
-        "threads run backward at the same time for 10 % of the time in backward, on rank 1; "
-        "the longest: MainThread and Thread-1, 30 ns"
+        "Threads run backward at the same time for 10 % of the time in backward, on rank 1; "
+        "the longest overlap is of MainThread and Thread-1, 30 ns. Let one backward end before the "
+        "next begins if the threads share parameters."
     )
     assert told.link == "/timeline?t=150-280&overlaps=1"
     assert told.evidence["pairs"] == [

@@ -68,8 +68,8 @@ def test_threads_that_wait_for_each_other_are_told_after_seconds(tmp_path: Path)
     raised = "ValueError: bad batch (/home/u/train.py:12)"
     (finding,) = found(tmp_path, "the end of a thread", WAITER, exception=raised)
     assert (finding.kind, finding.severity) == ("deadlock", "info")
-    assert finding.title.startswith("nothing goes on: MainThread waits for the end of a thread")
-    assert finding.title.endswith("; a thread of it raised ValueError: bad batch (train.py:12)")
+    assert finding.title.startswith("Every thread is blocked: MainThread waits for the end of a th")
+    assert "; a thread of it raised ValueError: bad batch (train.py:12). " in finding.title
     assert [one["waits_for"] for one in finding.evidence["threads"]] == [
         "the end of a thread",
         "a condition",
@@ -82,7 +82,7 @@ def test_a_forked_process_that_waits_for_a_lock(tmp_path: Path) -> None:
         ("MainThread", "the end of another process"),
         ("MainThread of process 2000", "a lock"),
     ]
-    assert "a forked process has the thread that forked it" in finding.evidence["advice"]
+    assert "a forked process has only the thread that forked it" in finding.evidence["advice"]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_without_the_delay_the_step_is_as_long_as_the_replay_says(builder: Build
 
 @pytest.mark.parametrize("spec", ["", "rank=1", "op=x", "op=aten::mm:xx", "speed=2"])
 def test_specifications_that_say_nothing(builder: Builder, spec: str) -> None:
-    with pytest.raises(ValueError, match="is no what-if; expected"):
+    with pytest.raises(ValueError, match="is not a what-if; expected"):
         what_if(straggling(builder), [spec])
 
 

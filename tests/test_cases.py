@@ -1,0 +1,52 @@
+"""The guided cases: each program in examples/cases has the finding that its page speaks of."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lanescope.webapp.analysis.checks import check
+from lanescope.webapp.runs.run import open_run
+from tests.support import ROOT
+
+
+def loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("record_case", ROOT / "examples/record_case.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its data classes ask for it
+    spec.loader.exec_module(module)
+    return module
+
+
+cases = loaded()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cases.CASES)
+def test_a_case_has_its_finding(name: str, tmp_path: Path) -> None:
+    case = cases.CASES[name]
+    cases.record(name, tmp_path / "run")
+    base = None if case.baseline is None else open_run(tmp_path / "run-baseline")
+    report = check(open_run(tmp_path / "run"), base)
+    assert case.kind in {one.kind for one in report.findings}
+
+
+def test_every_case_has_a_program_and_a_page_that_names_its_line() -> None:
+    programs = {path.stem for path in (ROOT / "examples/cases").glob("*.py")}
+    assert programs == set(cases.CASES)
+    index = (ROOT / "docs/cases.md").read_text(encoding="utf-8")
+    for name in cases.CASES:
+        page = (ROOT / f"docs/cases/{name}.md").read_text(encoding="utf-8")
+        assert f"](cases/{name}.md)" in index
+        assert f"make demo CASE={name}" in page
+        lines = (ROOT / f"examples/cases/{name}.py").read_text(encoding="utf-8").splitlines()
+        for line, source in re.findall(rf"`{name}\.py:(\d+)`: `([^`]+)`", page):
+            assert source in lines[int(line) - 1], (name, line)
+        assert re.search(rf"`{name}\.py:\d+`: `", page), name
