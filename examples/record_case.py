@@ -36,7 +36,9 @@ class Case:
 
 CASES = {
     "straggler": Case("straggler", ranks=2),
-    "hang": Case("hang", ranks=2, options=("--hang-timeout", "5", "--on-hang", "abort")),
+    "hang": Case(
+        "collective_mismatch", ranks=2, options=("--hang-timeout", "5", "--on-hang", "abort")
+    ),
     "mismatch": Case("collective_mismatch", ranks=2),
     "overlap": Case("overlap"),
     "race": Case("concurrent_backward"),

@@ -118,7 +118,7 @@ def test_two_thousand_nodes(opened: Opener, serve: Server, tmp_path: Path) -> No
     drawn = "document.querySelectorAll('#graph-chart .barlayer .point').length"
     assert page.evaluate(drawn) == 50
 
-    page.get_by_label("find").fill("layers.7.part3")
+    page.get_by_label("find", exact=True).fill("layers.7.part3")
     page.locator("#graph-note", has_text="“layers.7.part3”: 2 nodes in 1.").wait_for()
     chart.get_by_text("found", exact=True).wait_for()
 

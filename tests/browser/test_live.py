@@ -123,7 +123,7 @@ def test_a_run_is_followed_until_it_is_killed(context: BrowserContext, tmp_path:
             page = context.new_page()
             problems: list[str] = []
             page.on("pageerror", lambda error: problems.append(str(error)))
-            page.goto(first_line(viewer))
+            page.goto(f"{first_line(viewer)}timeline")
             page.wait_for_selector(".tl-lanes", timeout=60_000)  # it may be indexed
             followed = Followed(page)
             followed.comes("globalThis.lanescope?.debugState().live")

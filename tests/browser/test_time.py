@@ -13,9 +13,7 @@ from tests.browser.test_finding_strip import straggling
 pytestmark = pytest.mark.browser
 
 
-def test_a_step_its_path_and_what_would_help(
-    opened: Opener, serve: Server, tmp_path: Path
-) -> None:
+def test_a_step_its_path_and_what_would_help(opened: Opener, serve: Server, tmp_path: Path) -> None:
     page = opened("/time", at=serve(open_run(straggling(tmp_path / "run").write())))
     rows = page.page.locator("#time-path-table tbody tr")
     rows.first.wait_for()

@@ -165,7 +165,10 @@ def _program_traces() -> bool:
     # torch 2.15 has the flag by thread, behind this function, which leaves out torch.export.
     lost = "which calls of models are traces of the program's own"
     traces = optional("torch.fx._symbolic_trace", "is_fx_symbolic_tracing", lost)
-    return traces is not None and bool(traces() or torch.compiler.is_compiling())
+    try:
+        return traces is not None and bool(traces() or torch.compiler.is_compiling())
+    except NameError:  # the function is there, the flag that it reads is not
+        return False
 
 
 def traced(model: torch.nn.Module, recorder: Recorder) -> list[Row]:
