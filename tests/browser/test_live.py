@@ -86,10 +86,12 @@ class Followed:
 
     def other_pages_follow(self) -> None:
         self.page.locator("#rail-overview").click()
-        steps = "parseInt(document.querySelector('.figures small')?.textContent ?? 0)"
-        self.comes(f"{steps} > 0")
-        before = self.page.evaluate(steps)
-        self.comes(f"{steps} > {before}")
+        ops = """Number(
+            (document.querySelector("details.recording summary")?.textContent ?? "")
+                .replaceAll("\u2009", "").match(/([0-9]+) ops/)?.[1] ?? 0)"""
+        self.comes(f"{ops} > 0")
+        before = self.page.evaluate(ops)
+        self.comes(f"{ops} > {before}")
         self.page.locator("#rail-timeline").click()
 
     def finding_is_shown(self, fault: Path) -> None:
