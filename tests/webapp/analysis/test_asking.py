@@ -69,8 +69,8 @@ def test_a_kind_that_is_not_declared_is_a_fault_of_its_question(tmp_path: Path) 
         ("race", {"tensor": "w"}, "evidence has no 'first'"),
         ("overlap", {}, "evidence has no 'rate'"),
         ("hang", {"group": "0", "sequence": 1, "op": {"0": 3}}, "evidence.op is an object of 1"),
-        ("nan", {"found": {1, 2}}, "{1, 2} is no JSON value"),
-        ("nan", {"found": {1: 2}}, "the key 1 is no text"),
+        ("nan", {"found": {1, 2}}, "{1, 2} is not a JSON value"),
+        ("nan", {"found": {1: 2}}, "the key 1 is not text"),
     ],
 )
 def test_evidence_is_held_against_what_is_promised(

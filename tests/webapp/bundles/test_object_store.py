@@ -101,7 +101,7 @@ def test_what_a_store_does_not_give_is_a_sentence(store: Store, run: Run) -> Non
         assert said in refused.stderr
         assert refused.stderr.count("\n") == 1
     store.objects[OBJECT] = b"no bundle"
-    assert "is a file that is no bundle" in lanescope("info", ADDRESS).stderr
+    assert "is a file, and not a bundle" in lanescope("info", ADDRESS).stderr
     store.broken = True
     for arguments in (("info", ADDRESS), ("pack", run.path, "-o", ADDRESS)):
         refused = lanescope(*arguments)

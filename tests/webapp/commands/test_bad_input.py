@@ -32,7 +32,7 @@ def test_a_directory_of_other_things(tmp_path: Path) -> None:
 def test_a_file(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text("{}")
-    assert "is a file that is no bundle; expected a bundle" in refusal(path)
+    assert "is a file, and not a bundle; expected a bundle" in refusal(path)
 
 
 def test_a_path_through_a_file(tmp_path: Path) -> None:

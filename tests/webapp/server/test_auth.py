@@ -147,7 +147,7 @@ def test_others_get_a_new_token_each_time() -> None:
 
 @pytest.mark.parametrize("host", ["", "no such host", "300.1.1.1", "a" * 300])
 def test_what_is_no_address_is_refused(run: Path, host: str) -> None:
-    with pytest.raises(RunError, match="is no address of this machine"):
+    with pytest.raises(RunError, match="is not an address of this machine"):
         binding_of(host)
     assert CliRunner().invoke(cli.main, ["view", str(run), "--host", host]).exit_code == 2
 
@@ -176,5 +176,5 @@ def test_a_served_run_asks_for_the_token_that_it_printed(run: Path) -> None:
         process.terminate()
         stdout, stderr = process.communicate(timeout=TIME_LIMIT_S)
     assert (process.returncode, stdout) == (0, "")
-    assert stderr == "lanescope: whoever has this address can see the run\n"
+    assert stderr == "lanescope: everyone with this address can see the run\n"
     assert token not in stderr

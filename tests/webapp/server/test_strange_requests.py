@@ -154,7 +154,7 @@ def test_calls_of_callbacks_that_are_none(client: FlaskClient) -> None:
         {"inputs": [{**place, "value": "/overview"}, {**kept, "value": {}}]},
     ):
         status, text = called(client, **wrong)
-        assert (status, "no call of a callback" in text) == (400, True), (wrong, text)
+        assert (status, "does not call a callback" in text) == (400, True), (wrong, text)
     assert called(client, inputs=[place, kept])[0] == 200  # a value that is not set
 
 
