@@ -402,8 +402,11 @@ def _plan(operator: Any) -> ReadPlan | None:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors that have memory of their own; another dispatch mode may make FakeTensors,
+    and reading one raises."""
     if isinstance(value, torch.Tensor):
-        yield value
+        if type(value).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+            yield value
     elif isinstance(value, (list, tuple)):
         for one in value:
             yield from _tensors(one)

@@ -16,20 +16,18 @@ from numpy.typing import NDArray
 from .fingerprint import BLOCK, logical_order
 
 _CHUNK = BLOCK * 1024  # words per batch: bounds the memory of intermediate results
-_BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.uint16), 4: (torch.int32, np.uint32)}
-_BY_NUMPY = frozenset(
-    (
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    )
-)
+_BITS = {1: "u1", 2: "u2", 4: "u4"}
+_BY_NUMPY = {
+    torch.float32: "f4",
+    torch.float64: "f8",
+    torch.float16: "f2",
+    torch.bool: "?",
+    torch.uint8: "u1",
+    torch.int8: "i1",
+    torch.int16: "i2",
+    torch.int32: "i4",
+    torch.int64: "i8",
+}
 
 
 class Numbers(NamedTuple):
@@ -65,8 +63,7 @@ def flat_hash(flat: torch.Tensor) -> int:
     """Computes the hash of a contiguous 1-dimensional tensor in host memory."""
     if not flat.numel():
         return 0
-    view, kind = _BITS[min(flat.element_size(), 4)]
-    words: NDArray[Any] = flat.view(view).numpy().view(kind)
+    words = _array(flat, _BITS[min(flat.element_size(), 4)])
     total = 0
     for first in range(0, len(words), _CHUNK):
         bits = words[first : first + _CHUNK].astype(np.uint64)
@@ -81,6 +78,28 @@ def flat_hash(flat: torch.Tensor) -> int:
         total += int((sums * _weights(BLOCK + first // BLOCK, blocks)).sum())
     total &= 2**64 - 1
     return total - 2**64 if total >= 2**63 else total
+
+
+class _Memory:
+    """A tensor's memory as numpy reads it.
+
+    `Tensor.numpy` would do, but then the program could not resize the tensor's storage any more.
+    """
+
+    def __init__(self, flat: torch.Tensor, kind: str) -> None:
+        self._flat = flat  # keeps the memory
+        dtype = np.dtype(kind)
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (flat.numel() * flat.element_size() // dtype.itemsize,),
+            "typestr": dtype.str,
+            "data": (flat.data_ptr(), True),
+        }
+
+
+def _array(flat: torch.Tensor, kind: str) -> NDArray[Any]:
+    """Returns the memory of a contiguous tensor, not copied, as a read-only array of the kind."""
+    return np.asarray(_Memory(flat, kind))
 
 
 @lru_cache(maxsize=64)
@@ -101,8 +120,8 @@ def _statistics(flat: torch.Tensor) -> tuple[int, int, int, float, float, float,
     low, high = math.inf, -math.inf
     for first in range(0, values.numel(), _CHUNK):
         part = values[first : first + _CHUNK]
-        wide = (part if part.dtype in _BY_NUMPY else part.to(torch.float64)).numpy()
-        x: NDArray[np.float64] = wide.astype(np.float64)
+        wide = part if part.dtype in _BY_NUMPY else part.to(torch.float64)
+        x: NDArray[np.float64] = _array(wide, _BY_NUMPY[wide.dtype]).astype(np.float64)
         found = float(x.dot(x))
         if not math.isfinite(found):
             nan += int(np.isnan(x).sum())

@@ -225,7 +225,9 @@ def _outside_of_traces() -> Iterator[None]:
 def storage_address(tensor: torch.Tensor) -> int:
     """Returns the address of a tensor's storage; 0: it has none."""
     try:
-        return tensor.untyped_storage().data_ptr()
+        storage = tensor.untyped_storage()
+        # torch warns of a question for the address of a FakeTensor, which is on "meta" within.
+        return 0 if storage.device.type == "meta" else storage.data_ptr()
     except (NotImplementedError, RuntimeError):  # a subclass or a lazy parameter
         return 0
 
