@@ -47,7 +47,7 @@ class HostReader:
     def norms_of(self, tensors: list[torch.Tensor]) -> torch.Tensor | None:
         """Returns L2 norms, float64; None if one of the tensors cannot be read."""
         pointers = _addresses(tensors)
-        into = torch.empty(len(tensors), dtype=torch.float64)
+        into = torch.empty(len(tensors), dtype=torch.float64, device="cpu")
         read = self._norms(pointers.buffer_info()[0], len(tensors), into.data_ptr())
         return into if read else None
 
@@ -57,7 +57,7 @@ class HostReader:
         Both float64; None if one of the tensors cannot be read.
         """
         pointers = _addresses(tensors)
-        into = torch.empty(2, len(tensors), dtype=torch.float64)
+        into = torch.empty(2, len(tensors), dtype=torch.float64, device="cpu")
         largest, nonzero = into
         read = self._spreads(
             pointers.buffer_info()[0], len(tensors), largest.data_ptr(), nonzero.data_ptr()
@@ -72,7 +72,7 @@ class HostReader:
         pointers = _addresses(tensors)
         numbers = [tensor.numel() for tensor in tensors]
         sizes = [-(-one // max(1, -(-one // most))) for one in numbers]
-        into = torch.empty(sum(sizes), dtype=torch.float64)
+        into = torch.empty(sum(sizes), dtype=torch.float64, device="cpu")
         read = self._thin(pointers.buffer_info()[0], len(tensors), most, into.data_ptr())
         return list(torch.split(into, sizes)) if read else None
 

@@ -29,6 +29,7 @@ from ..journal.process_journals import ThreadState
 from ..numerics.fingerprint import Fingerprint, fingerprint
 from ..numerics.host_fingerprint import Numbers, numbers_of
 from ..recorder.private_names import optional
+from ..recorder.program_modes import no_modes
 from ..recorder.recorder import Recorder
 from .storages import Storages, readable
 
@@ -127,12 +128,6 @@ class Values:
         self._plans: dict[Any, ReadPlan | None] = {}
         self._storages = Storages()
         self._lock = threading.Lock()
-        # Hides this class's computations from the program's dispatch modes.
-        self._unseen = optional(
-            "torch.utils._python_dispatch",
-            "_disable_current_modes",
-            "values of tensors (portable engine)",
-        )
         self._current_node = optional("torch._C", "_current_autograd_node", "") or (lambda: None)
         self._pending: deque[tuple[Any, list[torch.Tensor], TensorRow, int, int, int]] = deque()
 
@@ -143,9 +138,9 @@ class Values:
         if operator not in self._plans:
             self._plans[operator] = _plan(operator)
         plan = self._plans[operator]
-        if plan is None or self._unseen is None:
+        if plan is None:
             return None
-        with self._unseen():
+        with no_modes():
             return self._begin(OperatorReading(plan), args, kwargs, wanted)
 
     def _begin(
@@ -197,9 +192,7 @@ class Values:
         left_out: bool,
     ) -> None:
         """Reads results and changed inputs, and writes records unless the operator is left out."""
-        if self._unseen is None:
-            return
-        with self._unseen():
+        with no_modes():
             self._read_results(reading, result, left_out)
             if not left_out:
                 for row in reading.rows:

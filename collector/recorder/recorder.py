@@ -24,6 +24,7 @@ from ..journal.journal import Kind, float_bits
 from ..journal.process_journals import MAIN_ORDINAL, Store, ThreadState
 from .messages import say
 from .private_names import missing, optional
+from .program_modes import no_modes
 from .versions import untested
 
 if TYPE_CHECKING:
@@ -327,13 +328,19 @@ class Recorder:
 
     @contextlib.contextmanager
     def suppress_recording(self) -> Iterator[None]:
-        """Suppresses recording on the calling thread, for the recorder's own use of torch."""
+        """Suppresses recording on the calling thread."""
         state = self.thread()
         before, state.busy = state.busy, True
         try:
             yield
         finally:
             state.busy = before
+
+    @contextlib.contextmanager
+    def own_torch(self) -> Iterator[None]:
+        """Runs the recorder's own use of torch: not recorded, without the program's modes."""
+        with self.suppress_recording(), no_modes():
+            yield
 
     # failures ------------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ class Device:
     def _store(self, *, wait: bool) -> None:
         """Ends the collection and writes its activities, each stream into its journal."""
         recorder = self._recorder
-        with recorder.suppress_recording():
+        with recorder.own_torch():
             if wait and self._in_use is not None:
                 self._in_use.module.synchronize()
             collecting, self._collecting = self._collecting, None

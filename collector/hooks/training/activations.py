@@ -42,7 +42,7 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
             return
         if is_transformed(tensor):
             return
-        with recorder.suppress_recording(), torch.no_grad():
+        with recorder.own_torch(), torch.no_grad():
             signature = f"\t{str(tensor.dtype).removeprefix('torch.')}\t{tensor.device}"
             fields: dict[str, Any] = {
                 "scope": GradientScope.ACTIVATION,

@@ -51,7 +51,7 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
     def clipped(limit: Any, total: Any) -> None:
         if recorder.active and not torch.compiler.is_compiling():
-            with recorder.contain_errors(), recorder.suppress_recording():
+            with recorder.contain_errors(), recorder.own_torch():
                 note(limit, total)
 
     def scales(*args: Any, **keys: Any) -> None:

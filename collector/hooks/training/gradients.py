@@ -77,7 +77,7 @@ class Gradients:
         if self._reader and not more and getattr(optimizer, "grad_scale", None) is None:
             left = self._reader.write_gradients(held.parameters, held.records, instant)
         if left:
-            with recorder.suppress_recording(), torch.no_grad():
+            with recorder.own_torch(), torch.no_grad():
                 groups = self._norms_of(optimizer, ordinal, held, left, instant)
                 if sampled:
                     self._parameters.before(optimizer, ordinal, instant, held, groups)
@@ -133,12 +133,12 @@ class Gradients:
     def after(self, optimizer: Optimizer) -> None:
         """Ends a sample after the optimizer's step."""
         if self._parameters.awaits(optimizer):
-            with self._recorder.suppress_recording(), torch.no_grad():
+            with self._recorder.own_torch(), torch.no_grad():
                 self._parameters.after(optimizer)
 
     def skipped(self, optimizer: Optimizer, ordinal: int) -> None:
         """Records a step that a scaler skipped, having waited for the device."""
-        with self._recorder.suppress_recording(), torch.no_grad():
+        with self._recorder.own_torch(), torch.no_grad():
             self._parameters.skipped(optimizer, ordinal)
 
     def drain(self, *, wait: bool) -> None:

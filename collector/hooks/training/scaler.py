@@ -34,7 +34,7 @@ class Scalers:
         # A fused optimizer gets a flag for NaN or Inf gradients, and skips the step itself.
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, torch.Tensor) and self._recorder.active:
-            with self._recorder.contain_errors(), self._recorder.suppress_recording():
+            with self._recorder.contain_errors(), self._recorder.own_torch():
                 self.readback.enqueue(found, lambda sum_: self._skip() if sum_.item() else None)
 
     def begins(self, scaler: Any, optimizer: Any, *_: Any, **__: Any) -> tuple[int, Any]:
@@ -52,7 +52,7 @@ class Scalers:
         """Records the loss scale at the end of a scaler's iteration."""
         scale = vars(scaler).get("_scale")  # None: the scaler is not in use
         if self._recorder.active and scale is not None:
-            with self._recorder.suppress_recording():
+            with self._recorder.own_torch():
                 self.readback.enqueue(scale, self._note)
                 self.readback.drain(wait=False)
 

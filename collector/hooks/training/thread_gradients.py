@@ -74,7 +74,7 @@ class ThreadGradients:
             self._write(added)
 
     def _write(self, added: Added) -> None:
-        with self._recorder.suppress_recording(), torch.no_grad():
+        with self._recorder.own_torch(), torch.no_grad():
             norms = torch.stack([norm for _, norm in added]).tolist()
         squares: dict[str, float] = defaultdict(float)
         for (module, _), norm in zip(added, norms, strict=True):
@@ -116,7 +116,7 @@ class ThreadGradients:
         calls = vars(self._thread).get("calls")
         if not calls or not self._recorder.active:
             return
-        with self._recorder.contain_errors(), self._recorder.suppress_recording(), torch.no_grad():
+        with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():
             values = gradient.coalesce().values() if gradient.is_sparse else gradient
             calls[-1].append((module, self._norms.of([values])[0]))
 

@@ -10,7 +10,7 @@ import pytest
 
 from lanescope.webapp import open_run
 from tests.support.processes import fork_program, run_program
-from tests.support.recording import OBSERVERS, UNCOMPACTED, record_program, write_program
+from tests.support.recording import OBSERVERS, UNCOMPACTED, write_program
 
 ENGINES = ("native", "portable")
 
@@ -486,19 +486,3 @@ def test_without_a_compiler_functions_are_replaced(tmp_path: Path) -> None:
         "thread_join",
     } <= kinds
     assert recorded.counts["module"] == 1
-
-
-GRAPH = """
-    import torch
-    from torch.fx.experimental.proxy_tensor import make_fx
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
-    graph = make_fx(model)(torch.ones(2, 4)).graph
-    print(*[node.target for node in graph.nodes if node.op == "call_function"])
-"""
-
-
-@pytest.mark.parametrize("engine", ["native", "portable"])
-def test_make_fx_finds_the_operators_of_the_model_alone(tmp_path: Path, engine: str) -> None:
-    recorded = record_program(tmp_path, GRAPH, "--engine", engine)
-    assert recorded.status == 0, recorded.stderr
-    assert recorded.stdout.split() == ["aten.t.default", "aten.addmm.default", "aten.gelu.default"]

@@ -1,0 +1,196 @@
+"""Programs with dispatch modes and tensor classes of their own do the same as without recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lanescope.webapp import open_run
+from tests.support.processes import fork_program
+from tests.support.recording import record_program, write_program
+
+MODES = """
+    import threading, torch
+    from functools import partial
+    from torch import nn
+    from torch._functorch.aot_autograd import aot_function
+    from torch._functorch.compilers import nop
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
+    from torch.utils.checkpoint import CheckpointPolicy, checkpoint
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+    from torch.utils.flop_counter import FlopCounterMode
+
+    seen = []
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append((str(func), sorted(t.__name__ for t in types)))
+            return func(*args, **(kwargs or {}))
+
+    class Wrapped(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            bare = lambda x: x.inner if isinstance(x, Wrapped) else x
+            out = func(*tree_map(bare, args), **tree_map(bare, kwargs or {}))
+            return tree_map(lambda x: Wrapped(x) if isinstance(x, torch.Tensor) else x, out)
+
+    def wrapped():
+        print(((Wrapped(torch.ones(3)) + 1) * 2).inner.sum().item())
+        with Log():
+            print(((Wrapped(torch.ones(3)) + 1) * 2).inner.sum().item())
+
+    wrapped()
+    thread = threading.Thread(target=wrapped)
+    thread.start()
+    thread.join()
+
+    with FakeTensorMode() as fake:
+        model = nn.Linear(4, 4)
+        model(torch.randn(3, 4)).sum().backward()
+        with Log():
+            print(model(torch.randn(3, 4)).shape, model.weight.grad.shape)
+        torch.optim.Adam(model.parameters()).step()
+    one = fake.from_tensor(torch.randn(2, 4))
+    print((one + one).shape)
+
+    def traced(weight, data):
+        return nn.functional.linear(data, weight).relu_().sum() + torch.zeros(2).sum()
+
+    for mode in ("real", "fake", "symbolic"):
+        make = partial(make_fx, tracing_mode=mode)
+        print(make(traced)(torch.ones(4, 4), torch.ones(3, 4)).code)
+        print(make(torch.func.functionalize(traced))(torch.ones(4, 4), torch.ones(3, 4)).code)
+        with Log():
+            make(traced)(torch.ones(4, 4), torch.ones(3, 4))
+    print(make_fx(nn.Sequential(nn.Linear(4, 4), nn.GELU()))(torch.ones(2, 4)).code)
+
+    made = aot_function(lambda a, b: (a @ b).relu().sum(), fw_compiler=nop, bw_compiler=nop)
+    p, q = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2, requires_grad=True)
+    made(p, q).backward()
+    print(p.grad)
+    real = nn.Linear(4, 4)
+    with FlopCounterMode(display=False) as counted:
+        real(torch.ones(2, 4)).sum().backward()
+    print(counted.get_total_flops())
+    keep = lambda context, op, *rest, **named: (
+        CheckpointPolicy.MUST_SAVE
+        if op == torch.ops.aten.addmm.default
+        else CheckpointPolicy.PREFER_RECOMPUTE
+    )
+    x = torch.ones(2, 4, requires_grad=True)
+    contexts = partial(create_selective_checkpoint_contexts, keep)
+    part = lambda v: real(v).relu().sum()
+    checkpoint(part, x, use_reentrant=False, context_fn=contexts).backward()
+    with torch.device("meta"):
+        print(x.grad.shape, nn.Linear(3, 3).weight)
+    print(*seen, sep="\\n")
+"""
+
+DEFAULTS = """
+    import torch
+    from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.overrides import TorchFunctionMode
+
+    torch.manual_seed(0)
+    data = torch.randn(5, 4)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    called = []
+
+    class Called(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            called.append(getattr(function, "__qualname__", ""))
+            return function(*args, **(kwargs or {}))
+
+    def step():
+        loss = nn.functional.mse_loss(model(data * 1), data[:, :2])
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        print(float(norm), float(loss))
+
+    step()
+    with torch.device("meta"):
+        step()
+    with Called():
+        step()
+    torch.set_default_device("meta")
+    step()
+    torch.set_default_device("cpu")
+    torch.set_default_dtype(torch.float64)
+    step()
+    torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(True)
+    step()
+    with torch.autocast("cpu"):
+        step()
+    with torch.autograd.graph.save_on_cpu():
+        step()
+    with torch.inference_mode():
+        print(model(data).sum())
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = nn.Linear(4, 2)
+        torch.amp.GradScaler("cpu").scale(fake(torch.randn(5, 4)).sum()).backward()
+        nn.utils.clip_grad_norm_(fake.parameters(), 1.0)
+        torch.optim.SGD(fake.parameters(), lr=0.1).step()
+        model(data).sum().backward()
+        print([type(p.grad).__name__ for p in model.parameters()])
+    print(torch.rand(2), *called, sep="\\n")
+"""
+
+RANKS = """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._functional_collectives import all_reduce
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    mesh = init_device_mesh("cpu", (4,))
+
+    def work():
+        print(torch.relu(all_reduce(torch.ones(8, 8), "sum", mesh)).shape)
+        dist.all_reduce(torch.ones(4), async_op=True).wait()
+        spread = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
+        print((spread @ spread).sum().full_tensor().shape)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+        fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        print([p.shape for p in model.parameters()])
+
+    work()
+    with FakeTensorMode():
+        work()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("text", [MODES, DEFAULTS, RANKS], ids=["modes", "defaults", "ranks"])
+@pytest.mark.parametrize("engine", ["native", "portable"])
+def test_modes_and_tensor_classes_work_as_without(tmp_path: Path, text: str, engine: str) -> None:
+    plain = fork_program(write_program(tmp_path, text))
+    assert plain.returncode == 0, plain.stderr
+    recorded = record_program(tmp_path, text, "--engine", engine, "--level", "numerics")
+    assert (recorded.status, recorded.stdout) == (0, plain.stdout), recorded.stderr
+    assert open_run(recorded.run).coverage.get("recorder_errors") is None
+    lines = [line for line in recorded.stderr.splitlines() if not line.startswith("lanescope: ")]
+    assert lines == plain.stderr.splitlines()
