@@ -8,7 +8,7 @@ the exact bounds of an autograd node: its span covers the ops that ran for it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -98,11 +98,6 @@ class PortableEngine:
             "_autograd._get_sequence_nr",
             "which operator made which autograd node (portable engine)",
         )
-        self.modes_beneath: Callable[[], int] = optional(
-            "torch._C",
-            "_len_torch_dispatch_stack",
-            "other dispatch modes' tensors (portable engine)",
-        ) or (lambda: 0)
         self._main = self.enter()
 
     def enter(self) -> contextlib.AbstractContextManager[None]:
@@ -394,7 +389,7 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         for kind in types:
             if kind not in _PLAIN:
-                if self._engine.modes_beneath():
+                if dispatch_modes.depth():
                     # NotImplemented would pass over them: torch asks the subclasses next, and a
                     # FakeTensor leaves the operator to its mode.
                     return func(*args, **kwargs or {})

@@ -28,6 +28,16 @@ def _stack() -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any
     return push, pop, current
 
 
+@cache
+def _depth() -> Callable[[], int]:
+    return optional("torch._C", "_len_torch_dispatch_stack", _LOST) or (lambda: 0)
+
+
+def depth() -> int:
+    """Returns how many modes are entered; in a mode's handler, those below it."""
+    return _depth()()
+
+
 def push(mode: Any) -> bool:
     """Makes the mode the innermost; returns False if this torch cannot."""
     stack = _stack()
