@@ -26,7 +26,9 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
     def uncaught(
         _kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        recorder.describe(exception=describe(error, trace, is_library), ended="exception")
+        # A program may call the hook itself, with anything. Python sets `last_value` before it does.
+        if getattr(sys, "last_value", None) is error is not None:
+            recorder.describe(exception=describe(error, trace, is_library), ended="exception")
 
     def uncaught_in_thread(args: Any) -> None:
         if args.exc_value is not None:
@@ -53,7 +55,10 @@ def sentence(error: BaseException) -> str:
 
     A worker's error carries a whole traceback, with the cause at its end.
     """
-    message = str(error)
+    try:
+        message = str(error)
+    except Exception:  # of the program's own __str__
+        message = "(its message cannot be read)"
     if len(message) > LIMIT:
         lines = [line.strip() for line in message.splitlines() if line.strip()]
         message = f"{lines[0][: LIMIT // 2]} ... {lines[-1]}" if len(lines) > 1 else message

@@ -278,6 +278,7 @@ def _status_of(error: BaseException | None) -> int:
         return 0
     if not isinstance(error, SystemExit):
         error.__traceback__ = error.__traceback__ and _below_this_file(error.__traceback__)
+        sys.last_value = error  # as Python does before it calls the hook
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     if error.code is None or isinstance(error.code, int):

@@ -1,0 +1,48 @@
+"""What is kept of an exception that ends the program, or that the program hands to its hook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lanescope.collector.hooks.exceptions import LIMIT, describe, sentence
+from lanescope.webapp import open_run
+from tests.support.recording import record_program
+
+
+class _Silent(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def _raised() -> BaseException:
+    try:
+        raise _Silent
+    except _Silent as error:
+        return error
+
+
+def test_a_message_that_cannot_be_read_is_left_out() -> None:
+    error = _raised()
+    assert sentence(error) == "_Silent: (its message cannot be read)"
+    place = describe(error, error.__traceback__, lambda file: False).rpartition("(")[2]
+    assert place.startswith(__file__)
+
+
+def test_long_messages_keep_their_first_and_last_line() -> None:
+    error = ValueError("first\n" + "x\n" * LIMIT + "the cause")
+    assert sentence(error) == "ValueError: first ... the cause"
+
+
+def test_a_hook_called_with_anything_works_as_without(tmp_path: Path) -> None:
+    source = """
+        import sys, torch
+        torch.ones(2).add(1)
+        sys.excepthook(ValueError, ValueError("one"), 1)
+        sys.excepthook(None, None, None)
+        print("on")
+    """
+    recorded = record_program(tmp_path, source)
+    assert (recorded.status, recorded.stdout) == (0, "on\n")
+    run = open_run(recorded.run)
+    assert "recorder_errors" not in run.coverage
+    assert run.warnings == ()
