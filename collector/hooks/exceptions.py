@@ -26,7 +26,7 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
     def uncaught(
         _kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        # A program may call the hook itself, with anything. Python sets `last_value` before it does.
+        # A program may call the hook itself; Python sets `last_value` before it does.
         if getattr(sys, "last_value", None) is error is not None:
             recorder.describe(exception=describe(error, trace, is_library), ended="exception")
 
