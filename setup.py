@@ -1,6 +1,6 @@
 """Finds the packages, and adds the start-up file to the wheel; the rest is in pyproject.toml.
 
-`lanescope_start.pth` lies beside the packages in site-packages. It makes LANESCOPE_RECORD=RUN
+`lanescope_start.pth` is beside the packages in site-packages. It makes LANESCOPE_RECORD=RUN
 record any Python process, however it was started, and does nothing while that is not set.
 """
 

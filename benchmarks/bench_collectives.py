@@ -1,6 +1,6 @@
 """What a recorder adds to a collective call: all_reduce of 16 numbers.
 
-First in one process, where nobody waits for another rank: with the fake backend of torch, done at
+First in one process, where no rank waits for another: with the fake backend of torch, done at
 once, then with gloo, which hands each call to a thread of its own. Where the system puts that
 thread decides what a call takes, several times over, and a little more or less time between two
 calls decides where it puts it: so once all threads are held on one core, and once gloo's on another
@@ -8,7 +8,7 @@ one than the thread that calls. Then on two gloo ranks, wherever the system puts
 
 What such a call takes differs by more than a recorder adds, from one moment and from one process to
 the next: so all take turns, a slice of calls each, and what counts are the differences to the bare
-one of the same turn. A second bare row tells how far chance takes them, a row of an observer that
+one of the same turn. A second bare row shows what chance changes, a row of an observer that
 does nothing but let about as much time pass as the recorder takes, how much is the hand-over's.
 """
 
@@ -46,7 +46,7 @@ BARE = "bare"
 AGAIN = "bare again"  # what it differs in from the first is chance
 IDLE = "idle observer"  # torch's own share of what an engine of observers costs
 DELAY = "observer that lets 0.8 us pass"  # as a call begins and as it ends, and so in gloo's thread
-DELAY_NS = 800  # about what the native engine takes, as the row of one core tells
+DELAY_NS = 800  # about what the native engine takes, as the row of one core shows
 OBSERVERS: dict[str, dict[str, Any]] = {
     IDLE: {},
     DELAY: {"wait_ns": DELAY_NS, "user_scopes": True},
@@ -60,7 +60,7 @@ RECORDERS: dict[str, dict[str, object]] = {
     "portable, no watchdog": {"engine": "portable", "hang_timeout_ns": 0},
 }
 JOBS = (BARE, AGAIN, DELAY, "native", "native, no watchdog", "native, timing")
-"""Between ranks. The portable engine adds a multiple: the call alone tells of it."""
+"""Between ranks. The portable engine adds a multiple, seen in the call alone."""
 
 
 def call() -> None:
@@ -170,11 +170,11 @@ class Job:
             assert process.stdin is not None
             process.stdin.write("calls\n")
             process.stdin.flush()
-        told = []
+        answer = []
         for process in self.ranks:
             assert process.stdout is not None
-            told.append([float(word) for word in process.stdout.readline().split()])
-        return tuple(statistics.mean(both) for both in zip(*told, strict=True))
+            answer.append([float(word) for word in process.stdout.readline().split()])
+        return tuple(statistics.mean(both) for both in zip(*answer, strict=True))
 
     def end(self) -> None:
         """Let both end. Raises CalledProcessError where one failed."""

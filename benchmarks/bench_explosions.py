@@ -42,7 +42,7 @@ LEARN = {
 EXPLODE = exploding_networks.PROGRAMS
 
 JUDGED = 8  # batches that a loss is the mean of
-FELL = 0.05  # of the loss before: less is no learning
+FELL = 0.05  # of the loss before: less does not count as learning
 USUAL = 3.0  # growth below that is not listed once more
 
 

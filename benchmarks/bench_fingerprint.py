@@ -2,7 +2,7 @@
 
     python benchmarks/bench_fingerprint.py [bandwidth|small]...
 
-Processor time throughout, of one thread; what is compared takes turns in one process. What a
+Processor time throughout, of one thread; the compared variants take turns in one process. What a
 training step costs, `bench_step.py` measures.
 """
 

@@ -104,7 +104,7 @@ def measure(
             setattr(recorded, name, original)
     added = clock.seconds["record"] + clock.seconds["after"]
     clipping, total = clock.seconds["clip_grad_norm_"], clock.seconds["step"]
-    print(f"{title}: a step takes {total / steps * 1e3:.1f} ms of processor time, of which")
+    print(f"{title}: a step takes {total / steps * 1e3:.1f} ms of processor time; parts of it:")
     print(f"  clip_grad_norm_     {clipping / steps * 1e3:7.2f} ms {clipping / total:7.2%}")
     print(f"  recorded gradients  {added / steps * 1e3:7.2f} ms {added / total:7.2%}")
 

@@ -1,4 +1,4 @@
-"""What recording adds to a lock that nobody else holds.
+"""What recording adds to a lock that no other thread holds.
 
     python benchmarks/bench_locks.py [OPERATIONS]     (20,000 by default)
 

@@ -32,7 +32,7 @@ ROUND = 1000
 """Accesses between taking the lock and letting go of it, and again between that and the next."""
 
 LOCK = 7_000_000
-PLANTED = 99  # a tensor that nobody protects
+PLANTED = 99  # a tensor that nothing protects
 
 
 def write(path: Path, accesses: int) -> Path:

@@ -2,7 +2,7 @@
 
 Each recorder has a process of its own, and so has the step without one, twice. They take turns step
 by step, so that a machine that slows down for a while slows all of them; a recorder's step is
-compared with the bare step of the same turn. Where memory came to lie makes processes differ too:
+compared with the bare step of the same turn. The placement of memory makes processes differ too:
 several sets of them are started, and every set's median is printed beside that of all. Those that
 take a multiple of the step are few steps in a set of their own. What a recorder adds goes with
 operators and parameters, not with what an operator computes: so larger batches follow.
@@ -30,7 +30,7 @@ from benchmarks.recorders import BARE, Method, methods, readers
 
 SETS = 5
 STEPS = 30  # of each process that count
-FIRST = 4  # steps before: what is done once, and norms at doubling steps
+FIRST = 4  # steps before: work that is done once, and norms at doubling steps
 AGAIN = "bare again"  # what differs between the two bare ones is chance
 IDLE = "idle observer"  # torch's own share of what an engine of observers costs
 NAMES = (

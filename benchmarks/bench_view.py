@@ -233,7 +233,7 @@ def kilobytes(sizes: list[int]) -> str:
 
 
 def state(page: Page) -> Any:
-    """What the page tells of itself."""
+    """Figures that the page reports."""
     return page.evaluate("lanescope.debugState()")
 
 

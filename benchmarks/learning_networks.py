@@ -87,7 +87,7 @@ def small_before_norm() -> Training:
 
 @program
 def weights_of_one() -> Training:
-    """Weights from the standard normal distribution, as nobody scaled them."""
+    """Weights from the standard normal distribution, not scaled."""
     model = mlp(4, 128, std=1.0)
     return fit(adam(model, 1e-2), regression(model), steps=200)
 
@@ -128,7 +128,7 @@ def residuals_without_norm() -> Training:
 
 
 class Skip(nn.Module):
-    """As a U-Net: what is wide leads past the narrow middle to the head."""
+    """As a U-Net: wide layers are connected to the head past the narrow middle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ def poisson() -> Training:
 
 @program
 def two_heads() -> Training:
-    """One head's loss is 1e10 times the other's; they share what is below."""
+    """One head's loss is 1e10 times the other's; they share the layers below."""
     model = Heads(mlp(3, 64, outputs=64), main=1, other=1)
 
     def loss() -> torch.Tensor:
@@ -230,7 +230,7 @@ def lbfgs() -> Training:
 
 @program
 def boxes_in_pixels() -> Training:
-    """A convolutional network that is to tell places in a picture of 640 pixels."""
+    """A convolutional network that predicts places in a picture of 640 pixels."""
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1),
         nn.BatchNorm2d(16),

@@ -1,4 +1,4 @@
-"""Programs that learn, with gradients that are large: what is not a plain regression.
+"""Programs that learn with large gradients, other than plain regressions.
 
 Policies and critics, generative models, contrast, differential equations.
 """
@@ -37,7 +37,7 @@ def critic() -> Training:
 
 @program
 def policy_gradient() -> Training:
-    """REINFORCE with a sum of rewards under noise; what is to fall is how often it errs."""
+    """REINFORCE with a sum of rewards under noise; the rate of errors is to fall."""
     policy = mlp(3, 64, nn.Tanh, inputs=4, outputs=3)
     optimizer = adam(policy, 1e-2)
 
@@ -85,8 +85,8 @@ def diffusion() -> Training:
     def loss() -> torch.Tensor:
         signal, noise, time = torch.randn(256, 64).cumsum(1), torch.randn(256, 64), torch.rand(256)
         noisy = torch.lerp(signal, noise, time[:, None])
-        told = model(torch.cat([noisy, time[:, None]], 1))
-        return F.mse_loss(told, noise, reduction="sum")
+        answer = model(torch.cat([noisy, time[:, None]], 1))
+        return F.mse_loss(answer, noise, reduction="sum")
 
     return fit(adam(model), loss)
 
@@ -110,29 +110,29 @@ def vae() -> Training:
 
 @program
 def gan() -> Training:
-    """Points about (30, 30); what is to fall is the discriminator's loss, a sum."""
+    """Points about (30, 30); the discriminator's loss, a sum, is to fall."""
     generator = mlp(3, 64, nn.LeakyReLU, outputs=2)
     discriminator = mlp(3, 64, nn.LeakyReLU, inputs=2)
-    making, telling = adam(generator), adam(discriminator)
+    making, judging = adam(generator), adam(discriminator)
 
     def said(points: torch.Tensor, real: float) -> torch.Tensor:
         logits = discriminator(points)
         wanted = torch.full_like(logits, real)
         return F.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
 
-    def told_apart(made: torch.Tensor) -> torch.Tensor:
+    def judged(made: torch.Tensor) -> torch.Tensor:
         return said(30 + 5 * torch.randn(256, 2), 1.0) + said(made.detach(), 0.0)
 
     def step() -> None:
         made = generator(torch.randn(256, 8))
-        telling.zero_grad()
-        told_apart(made).backward()
-        telling.step()
+        judging.zero_grad()
+        judged(made).backward()
+        judging.step()
         making.zero_grad()
         said(made, 1.0).backward()
         making.step()
 
-    return Training(step, lambda: told_apart(generator(torch.randn(256, 8))))
+    return Training(step, lambda: judged(generator(torch.randn(256, 8))))
 
 
 @program

@@ -58,7 +58,7 @@ def add_last(model: nn.Module, time: int, *, factor: float = 1.0, reduction: str
 
 
 def echo(model: nn.Module, late: int, *, size: int, time: int = 100, factor: float = 1.0) -> Loss:
-    """The sum of errors at all time steps of what is to be the input of `late` steps before."""
+    """The sum of errors at all time steps; the target is the input of `late` steps before."""
 
     def loss() -> torch.Tensor:
         x = torch.randn(size, time, INPUTS)
@@ -73,8 +73,8 @@ def next_token(model: nn.Module, size: int, time: int, tokens: int, *, rise: boo
     def loss() -> torch.Tensor:
         text = torch.randint(0, tokens, (size, time + 1))
         text = text.sort(1)[0] if rise else text
-        told = model(text[:, :-1])
-        return F.cross_entropy(told.flatten(0, 1), text[:, 1:].flatten(), reduction="sum")
+        answer = model(text[:, :-1])
+        return F.cross_entropy(answer.flatten(0, 1), text[:, 1:].flatten(), reduction="sum")
 
     return loss
 

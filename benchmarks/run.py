@@ -20,7 +20,7 @@ VERSIONS_OF = ("torch", "numpy", "pyarrow", "pandas", "dash", "plotly")
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name, where the system states it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -15,7 +15,7 @@ Loss = Callable[[], torch.Tensor]
 
 @dataclass(frozen=True)
 class Training:
-    """What one step does, how many there are, and what is to fall by them.
+    """What one step does, how many steps there are, and the figure that is to fall.
 
     `loss` draws a batch of its own whenever it is called, from torch's random numbers.
     """
@@ -115,7 +115,7 @@ def regression(
 ) -> Loss:
     """The squared error of a model that is to add `width` numbers, in batches of `size`.
 
-    `inputs` and `targets` are the units of what it is given and of what is wanted.
+    `inputs` and `targets` are the widths of its inputs and targets.
     """
 
     def loss() -> torch.Tensor:

@@ -77,7 +77,7 @@ def client(run: Run) -> Iterator[FlaskClient]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A made-up run with notes, of which `bundle` is made."""
+    """A made-up run with notes, the source of `bundle`."""
     from tests.support.bundled import noted_run
 
     return noted_run(tmp_path_factory.mktemp("whole"))

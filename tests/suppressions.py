@@ -53,7 +53,7 @@ def places() -> dict[str, list[str]]:
 
 
 def main() -> int:
-    """Compare what is there with what is allowed."""
+    """Compare the suppressions there are with those allowed."""
     allowed = {kind: int(count) for kind, count in map(str.split, ALLOWED.open())}
     found = places()
     wrong = False

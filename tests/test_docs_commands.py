@@ -1,4 +1,4 @@
-"""What the pages on bundles, import, export and SQL tell a reader to type does what they say."""
+"""The commands on the pages on bundles, import, export and SQL do what the pages say."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def fork(*arguments: str, ranks: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What two ranks compute when nobody looks."""
+    """What two ranks compute when they are not recorded."""
     file = tmp_path_factory.mktemp("plain") / "losses"
     fork(f"--losses={file}", ranks=2)
     return file.read_text()

@@ -152,7 +152,7 @@ def arrows(package: str) -> Arrows:
 
 
 def room(module: str) -> str:
-    """The folder of a module below its package; "" of one that lies in the package itself."""
+    """The folder of a module below its package; "" of one in the package itself."""
     parts = module.split(".")
     inner = len(parts) > 2 or source(module).name == "__init__.py"
     return parts[1] if inner and len(parts) > 1 else ""

@@ -124,7 +124,7 @@ def opened(context: BrowserContext, address: str, serve: Server) -> Iterator[Ope
 class SharedTab:
     """One tab for tests of a file that change nothing but what an address holds.
 
-    Loading a page takes most of a test's time, showing another address nearly none. A tab of which
+    Loading a page takes most of a test's time, showing another address nearly none. A tab whose
     something else was left is replaced.
     """
 

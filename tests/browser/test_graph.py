@@ -78,7 +78,7 @@ def test_modules_open_and_close_and_say_what_they_hold(
         for _ in range(TIMEOUT_MS // 50):
             if page.evaluate(FOUND, label.split()[0]):
                 break
-            tab.idle()  # boxes move while the chart is drawn anew
+            tab.idle()  # boxes move while the chart is drawn again
             word.evaluate("one => one.scrollIntoView({block: 'center'})")
             box = word.bounding_box()
             assert box is not None

@@ -1,4 +1,4 @@
-"""What one takes away: notes, saved views, pictures, the table of what is in sight."""
+"""What a reader keeps: notes, saved views, pictures, the table of the slices in sight."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_view_as_svg_and_png(opened: Opener, tmp_path: Path) -> None:
     page.idle()
 
 
-def test_what_is_in_sight_as_a_table(opened: Opener) -> None:
+def test_slices_in_sight_as_a_table(opened: Opener) -> None:
     page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
     page.press("Shift+T")
     table = page.page.locator("#slices-panel table")

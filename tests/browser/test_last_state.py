@@ -31,8 +31,8 @@ OPS = 500
 def followed(first: Run, opened: Any) -> Iterator[str]:
     """Address of a run that is followed, `opened` in its own way."""
 
-    def make(timeline: Timeline, told: Any) -> Wsgi:
-        application: Wsgi = make_app(timeline.run, index=timeline, live=told).server
+    def make(timeline: Timeline, answer: Any) -> Wsgi:
+        application: Wsgi = make_app(timeline.run, index=timeline, live=answer).server
         return application
 
     following = Following(Timeline.open(first), make, DEFAULTS, opened)

@@ -135,7 +135,7 @@ def test_a_run_is_followed_until_it_is_killed(context: BrowserContext, tmp_path:
             followed.other_pages_follow()
             followed.finding_is_shown(tmp_path / "fault")
 
-            # The program dies, whoever recorded it finishes the run; the page has all of it.
+            # The program dies, the recorder finishes the run; the page has all of it.
             os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
             recorder.wait(TIME_LIMIT_S)
             followed.has_all_of_it(later["steps"])

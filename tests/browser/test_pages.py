@@ -141,12 +141,12 @@ def test_overview_does_not_wait_for_what_takes_long(
 ) -> None:
     asked, report = threading.Event(), Context.report
 
-    def when_told(context: Context) -> Report:
+    def when_released(context: Context) -> Report:
         asked.wait()
         return report(context)
 
     page = opened("/timeline")
-    monkeypatch.setattr(Context, "report", when_told)
+    monkeypatch.setattr(Context, "report", when_released)
     page.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Overview").click()
     page.page.locator(".page .cards .card").first.wait_for()
     said = 'getComputedStyle(document.querySelector("#overview-examined"), "::before").content'
@@ -313,7 +313,7 @@ def test_diff_with_a_baseline(opened: Opener, compared: str, other: Run) -> None
     assert page.page.locator("#diff-chart .scatterlayer .trace").count() == 2
 
 
-def test_an_address_that_is_no_page(opened: Opener) -> None:
+def test_an_address_without_a_page(opened: Opener) -> None:
     page = opened("/nowhere")
     assert "no such page" in page.text(".page")
     page.page.locator(".page").get_by_role("link", name="Threads").click()

@@ -35,7 +35,7 @@ def test_a_cell_of_the_heat_map_leads_to_its_call(opened: Opener) -> None:
     assert page.state["selection"] is not None
 
 
-def test_a_hang_is_told_by_rank(opened: Opener, serve: Server, tmp_path: Path) -> None:
+def test_a_hang_is_shown_by_rank(opened: Opener, serve: Server, tmp_path: Path) -> None:
     builder = Builder(tmp_path / "stuck", world_size=2, exit_status=1)
     for rank in (0, 1):
         builder.process(rank, closed=False, ended="")

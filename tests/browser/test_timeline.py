@@ -43,7 +43,7 @@ def test_slices_have_the_colour_of_their_phase(tab: SharedTab) -> None:
         page.press("t")
 
 
-def test_zoom_changes_what_is_drawn(tab: SharedTab) -> None:
+def test_zoom_changes_the_drawing(tab: SharedTab) -> None:
     page = tab()
     before = page.state
     for _ in range(8):
@@ -146,7 +146,7 @@ def test_dragging_moves_in_both_directions(opened: Opener) -> None:
     assert state["viewport"]["scrollY"] == pytest.approx(80, abs=1)
 
 
-def test_panning_within_what_is_prefetched_asks_for_nothing(opened: Opener) -> None:
+def test_panning_within_prefetched_tiles_asks_for_nothing(opened: Opener) -> None:
     page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
     before = page.tile_requests()
     assert before > 0

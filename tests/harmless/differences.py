@@ -72,7 +72,7 @@ def _run_again(unit: Unit, engine: str, found: list[Difference], log: Path) -> N
             one.plain.append(plain.outcomes.get(one.test, ABSENT))
             one.recorded.append(recorded.outcomes.get(one.test, ABSENT))
     if alone and any(one.recorded[1:] == one.plain[1:] for one in found):
-        whole = [run(unit, engine, log).outcomes for _ in range(2)]  # one more is no majority
+        whole = [run(unit, engine, log).outcomes for _ in range(2)]  # one more makes no majority
         for one in found:
             if one.recorded[1:] == one.plain[1:] == one.plain[:1] * AGAIN:
                 # Alone it does not differ: its order among the others decides.

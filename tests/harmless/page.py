@@ -1,4 +1,4 @@
-"""Writes what `make harmless` found, and what is accepted, into docs/limits.md."""
+"""Writes what `make harmless` found, and accepted differences, into docs/limits.md."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def all_units() -> list[Unit]:
 def chosen_units(names: list[str]) -> list[Unit]:
     """The units of the given names, each the whole name or without the suite's, or a suite.
 
-    Raises ValueError for a name that is no unit's.
+    Raises ValueError for a name without a unit.
     """
     found = all_units()
     if not names:

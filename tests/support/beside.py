@@ -1,4 +1,4 @@
-"""Two runs whose differences are known, for what is shown beside a baseline."""
+"""Two runs whose differences are known, to be shown beside a baseline."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ WHOLE = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**62, 2**63 - 1, -1, -(2**31
 FLOATS = (float("nan"), float("inf"), float("-inf"), 1e300, -1.0)
 
 BEYOND = 512 << 20
-"""Bytes of address space that reading a damaged journal of a few KB may take beyond what is used,
+"""Bytes of address space that reading a damaged journal of a few KB may take beyond its use,
 the stacks of some threads among them."""
 
 Change = tuple[str, tuple[tuple[int, bytes], ...]]

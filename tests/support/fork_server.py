@@ -5,7 +5,7 @@ three files: where stdout and stderr of the program go, and a pipe that gets the
 message is one job: a process of its own that starts the program, or its ranks as torchrun would,
 waits for them and reports.
 
-A program cannot tell that it was forked: it has the arguments, the environment and the folder of
+A program cannot see that it was forked: it has the arguments, the environment and the folder of
 `python PROGRAM`, is `__main__`, imports torch as if for the first time (which is when a recording
 begins, by the import hook that the recorder installs everywhere), and its exit handlers run.
 Its frames are named as Python's own are, so that they are no part of a recorded stack.

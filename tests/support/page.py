@@ -159,7 +159,7 @@ class LanePage:
             self.page.keyboard.press(key)
             self.idle()
 
-    # ---- what is to be seen ----
+    # ---- what can be seen ----
 
     def label(self, name: str = "::", *, whole: bool = False) -> dict[str, Any]:
         """A named slice that is drawn, near the middle of the lanes; `whole`: nothing cut off."""

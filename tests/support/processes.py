@@ -135,11 +135,11 @@ def fork_program(
 
 COMPILING = {"TORCHINDUCTOR_VEC_ISA_OK": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Where inductor compiles: without trying first which vectors the processor has, which takes longer
-than all else, and without processes of its own, each of which imports torch."""
+than all else, and without processes of its own: each of them imports torch."""
 
 
 def variables(changed: Environment | None) -> dict[str, str]:
-    """The environment of a program: this process's, one OpenMP thread, and what is changed."""
+    """The environment of a program: this process's, one OpenMP thread, and the changes."""
     whole = {**os.environ, **COMPILING, "OMP_NUM_THREADS": "1", **(changed or {})}
     return {name: value for name, value in whole.items() if value is not None}
 

@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
     sys.stdout.flush()
     if rank == 0:
         assert left_out is not None
-    os._exit(0)  # nobody can wait for the call
+    os._exit(0)  # nothing can wait for the call
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ BIN = Path(sys.executable).parent
 
 
 UNCOMPACTED = {SUPERVISOR_VARIABLE: str(os.getpid())}
-"""Environment in which journals stay as they are, to be read by whoever opens the run: a program
+"""Environment in which journals stay as they are, to be read when the run is opened: a program
 that makes ten runs need not wait for ten compactions."""
 
 WATCHED = """

@@ -1,6 +1,6 @@
 """As much of an S3 service as bundles need, on a socket of this machine: objects in memory, read by
 ranges, written in parts. What asks it is the real client. Requests are listed, so that tests can
-count what is fetched."""
+count the bytes fetched."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _texts(index: Any, words: Sequence[str]) -> pa.Array:
 def _training(
     builder: Builder, rank: int, thread: str, starts: Any, step_ns: int, seed: int, scale: float
 ) -> None:
-    """One all_reduce per step, and what is logged of it."""
+    """One all_reduce per step, and its logged values."""
     ranks = builder.manifest["world_size"]
     steps = len(starts)
     number = np.arange(steps, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What is recorded of a forked program is what is recorded of `python PROGRAM`."""
+"""A forked program is recorded like `python PROGRAM`."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def test_a_forked_program_is_recorded_like_a_started_one(
         for name in map(str, names):
             assert started.op_names(rank, name) == forked.op_names(rank, name)
     assert processes(forked) == processes(started)
-    *_, told = started.stderr.splitlines()
-    assert forked.stderr == told.replace(str(started.run), str(forked.run)) + "\n"
+    *_, answer = started.stderr.splitlines()
+    assert forked.stderr == answer.replace(str(started.run), str(forked.run)) + "\n"
 
 
 PROGRAM = """

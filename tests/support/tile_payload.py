@@ -44,7 +44,7 @@ PAINT = {1: "B", 2: "H", 4: "I"}
 
 
 def decode(payload: bytes) -> dict[str, Any]:
-    """What a payload holds, by lane and row. Times are ns from the tile; None stands for NaN."""
+    """What a payload holds, by lane and row. Times are ns from the tile; None means NaN."""
     head = struct.unpack_from("<4sHHiIIIII12I", payload)
     magic, version, size, level, low, count, shift, high, paint, *sizes = head
     assert (magic, version, size) == (b"LSTL", 4, 80)

@@ -1,5 +1,5 @@
 /**
- * Tracks pending work: requests, timers, frames. Tests wait until there is none.
+ * Tracks pending work: requests, timers, frames. Tests wait until nothing is pending.
  * @module
  */
 

@@ -44,7 +44,7 @@ function stripsOf(parts) {
 }
 
 /**
- * @typedef {object} Frame what is to be drawn
+ * @typedef {object} Frame state to draw
  * @property {{t0: number, t1: number}} view
  * @property {import("../model/layout.js").Layout} layout
  * @property {number} scrollY

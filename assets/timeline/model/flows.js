@@ -11,7 +11,7 @@ const HEAD = [3.5, 7];
 const BEND = [18, 90];
 
 /**
- * @typedef {{lane: number, row: number, ref: number, t: number}} End of which slice, and when
+ * @typedef {{lane: number, row: number, ref: number, t: number}} End a slice and a time
  * @typedef {{kind: string, from: End, to: End, tone: string}} Flow as the server describes it: autograd, collective, launch, race, or how threads meet: start, join, lock, queue ...
  */
 

@@ -1,5 +1,5 @@
 /**
- * Finds what is drawn at a point, in the same tiles.
+ * Finds the drawing at a point, in the same tiles.
  * @module
  */
 
@@ -17,7 +17,7 @@ const REACH = 3;
  * @property {number} row
  * @property {number} name id
  * @property {number} ref -1: not yet requested, see `Picker`
- * @property {boolean} exact true if times, count and share are exact, not rounded to what is drawn
+ * @property {boolean} exact true if times, count and share are exact, not rounded to the drawing
  * @property {boolean} [near] they are as drawn, and no more can be requested
  * @property {number} style
  * @property {boolean} unfinished

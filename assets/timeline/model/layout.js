@@ -142,7 +142,7 @@ export class Layout {
   }
 
   /**
-   * Returns what is drawn at a scroll position: first the scrolling lanes, then the pinned ones.
+   * Returns the lanes drawn at a scroll position: first the scrolling lanes, then the pinned ones.
    * @param {number} scrollY
    * @param {number} height px of the view
    * @returns {{items: Item[], shift: number, top: number, bottom: number}[]} subtract shift from y

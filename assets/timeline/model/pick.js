@@ -1,6 +1,6 @@
 /**
  * Requests exact facts about a span or a crowded bucket when the user points at it: tiles only hold
- * what is drawn.
+ * the drawing.
  * @module
  */
 

@@ -4,7 +4,7 @@
  */
 
 const MAX_WINDOWS = 100;
-/** A smaller change, as a share of the window, is no other window. */
+/** A smaller change, as a share of the window, does not make another window. */
 const SAME = 0.01;
 
 export class WindowHistory {

@@ -252,7 +252,7 @@ export class Timeline {
     this.invalidate("overlay");
   }
 
-  /** Returns what is at a point of the lanes. @returns {import("../model/hit_test.js").Hit|null} */
+  /** Returns the hit at a point of the lanes. @returns {import("../model/hit_test.js").Hit|null} */
   hit(x, y) {
     const row = this.layout.rowAt(y, this.scrollY);
     return row ? this.picker.of(this.hitRow(row, this.timeAt(x))) : null;

@@ -83,7 +83,7 @@ export class TileSource {
     const span = Math.min((t1 - t0) * AHEAD, Math.max(0, room / 2) * 2 ** level);
     this.planned = { level, t0: t0 - span, t1: t1 + span, lanes: seen };
     const ahead = wanted(this.planned, goal, level, duration, whole);
-    // One request per tile: the part in the window together with what is prefetched of it.
+    // One request per tile: the part in the window together with its prefetched parts.
     const [first, last] = indices(level, t0, t1, duration);
     const near = ahead.filter(({ from, to }) => from <= last && to > first);
     const places = [...near, this.wholeRun, ...ahead];

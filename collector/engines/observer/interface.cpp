@@ -292,7 +292,7 @@ EXPORT void lanescope_handover(int32_t kind, int64_t target) {
 }
 
 // Stores that the calling thread made a device stream record or wait for an event, or waited for
-// the device. `event` and `handle` are those of the device's API; `stream`: 0 if there is none.
+// the device. `event` and `handle` are those of the device's API; `stream`: 0 without one.
 EXPORT void lanescope_device_sync(int32_t kind, int64_t event, uint64_t handle, int32_t stream) {
   guarded([&] {
     if (recording.streams && recording.active.load(std::memory_order_relaxed)) {

@@ -25,7 +25,7 @@ struct Object {
   struct Type* type;
 };
 
-struct Type {  // PyTypeObject, of which three members are used
+struct Type {  // PyTypeObject; three members are used
   Object base;
   Size size;
   void* until_vectorcall_offset[4];
@@ -62,7 +62,7 @@ struct GetSetDef {
   void* closure;
 };
 
-struct Thread {  // PyThreadState of Python 3.11, of which the start is used
+struct Thread {  // PyThreadState of Python 3.11; its start is used
   void *previous, *next, *interpreter;
   int initialized, is_static, recursion_remaining, recursion_limit, recursion_headroom, tracing,
       what;
@@ -230,7 +230,7 @@ class Untraced {
 
 // Calls the recorder. nullptr: it raised; then `hold` says whether the program goes on.
 template <typename... Arguments>
-Held tell(Object* callable, Arguments... arguments) {
+Held call_hook(Object* callable, Arguments... arguments) {
   Object* given[] = {nullptr, arguments...};
   Untraced untraced;
   return Held(call_object(callable, given + 1, sizeof...(arguments) | OFFSET, nullptr));
@@ -247,7 +247,7 @@ bool hold() {
   if (failed == nullptr) {
     return true;
   }
-  return static_cast<bool>(tell(failed, error.value()));
+  return static_cast<bool>(call_hook(failed, error.value()));
 }
 
 struct Hook {
@@ -262,7 +262,7 @@ struct Call {
   Object* names;
 };
 
-bool is_none(Object* object) {
+bool missing(Object* object) {
   return object == nullptr || object == none;
 }
 
@@ -280,7 +280,7 @@ Object* within(const Hook& hook, const Call& call, Original original) {
     return original(nullptr);
   }
   Held token(nullptr);
-  if (!is_none(hook.begin)) {
+  if (!missing(hook.begin)) {
     token = begun(hook, call);
     if (!token && (PyErr_ExceptionMatches(PyExc_TypeError) != 0 ||
                    PyErr_ExceptionMatches(PyExc_AttributeError) != 0 ||
@@ -309,14 +309,14 @@ Object* within(const Hook& hook, const Call& call, Original original) {
   Object* own = changes ? PyTuple_GetItem(token.get(), 0) : token.get();
   Held result(original(changes ? token.get() : nullptr));
   if (result) {
-    if (!is_none(hook.done) && !tell(hook.done, own, result.get()) && !hold()) {
+    if (!missing(hook.done) && !call_hook(hook.done, own, result.get()) && !hold()) {
       return nullptr;
     }
     return result.release();
   }
-  if (!is_none(hook.raised)) {
+  if (!missing(hook.raised)) {
     Error error;
-    if (!tell(hook.raised, own, error.value()) && !hold()) {
+    if (!call_hook(hook.raised, own, error.value()) && !hold()) {
       return nullptr;
     }
     error.restore();
@@ -370,7 +370,7 @@ class Brought {
 
 struct Slot;
 
-struct Lock {  // a type of locks: what locks.py is told, and the type's own methods
+struct Lock {  // a type of locks: the calls to locks.py, and the type's own methods
   Object *programs, *held, *becomes, *taken, *given, *waits, *waited;
   const Slot *acquire, *release;
 };
@@ -425,7 +425,7 @@ bool is_programs(const Lock& lock, Object* self, Object* number) {
   if (PySet_Contains(lock.programs, number) == 1) {
     return true;
   }
-  Held becomes = tell(lock.becomes, self);
+  Held becomes = call_hook(lock.becomes, self);
   if (!becomes) {
     hold();
   }
@@ -449,7 +449,7 @@ bool taken(const Lock& lock, Object* self, Object* number) {
     Held own(PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
     PyDict_SetItem(lock.held, number, own.get());
   }
-  return tell(lock.taken, self) || hold();
+  return call_hook(lock.taken, self) || hold();
 }
 
 // It is about to give it back. An exception may be set afterwards.
@@ -457,7 +457,7 @@ void gives(const Lock& lock, Object* self, Object* number) {
   if (lock.held != none && PyDict_DelItem(lock.held, number) != 0) {
     PyErr_Clear();
   }
-  if (!tell(lock.given, self)) {
+  if (!call_hook(lock.given, self)) {
     hold();
   }
 }
@@ -483,7 +483,7 @@ Object* acquire(const Lock& lock, Object* self, const Call& call, Original origi
       return taken(lock, self, number.get()) ? got.release() : given_back(lock, self);
     }
   }
-  Held token = tell(lock.waits, self);
+  Held token = call_hook(lock.waits, self);
   if (!token && !hold()) {
     return nullptr;
   }
@@ -492,13 +492,13 @@ Object* acquire(const Lock& lock, Object* self, const Call& call, Original origi
     return result.release();
   }
   if (result) {
-    if (tell(lock.waited, self, token.get(), result.get()) || hold()) {
+    if (call_hook(lock.waited, self, token.get(), result.get()) || hold()) {
       return result.release();
     }
     return result.get() == &_Py_TrueStruct ? given_back(lock, self) : nullptr;
   }
   Error error;
-  if (tell(lock.waited, self, token.get(), none) || hold()) {
+  if (call_hook(lock.waited, self, token.get(), none) || hold()) {
     error.restore();
   }
   return nullptr;
@@ -748,8 +748,8 @@ struct Inner {
 
 constexpr int RETURN = 3;
 
-// A thread's profile or trace function, put off until that code has returned: Python 3.11 tells of
-// the return all the same.
+// A thread's profile or trace function, put off until that code has returned: Python 3.11 calls it
+// for the return all the same.
 struct Deferred {
   using Tracer = int (*)(Object*, Frame*, int, Object*);
   Tracer tracer;
@@ -765,7 +765,7 @@ struct Deferred {
     }
     ++returns;
   }
-  int tell(Tracer& current, Object* object, Frame* frame, int what, Object* argument) {
+  int pass_on(Tracer& current, Object* object, Frame* frame, int what, Object* argument) {
     Held code(PyFrame_GetCode(frame));
     if (own_codes.count(code.get()) == 0) {
       return tracer(object, frame, what, argument);
@@ -780,11 +780,11 @@ struct Deferred {
 thread_local Deferred profiling{}, tracing{};
 
 int profile_later(Object* object, Frame* frame, int what, Object* argument) {
-  return profiling.tell(PyThreadState_Get()->profile, object, frame, what, argument);
+  return profiling.pass_on(PyThreadState_Get()->profile, object, frame, what, argument);
 }
 
 int trace_later(Object* object, Frame* frame, int what, Object* argument) {
-  return tracing.tell(PyThreadState_Get()->trace, object, frame, what, argument);
+  return tracing.pass_on(PyThreadState_Get()->trace, object, frame, what, argument);
 }
 
 Object* enter_inlined(Object* self, Object* const* given, size_t count, Object* names) {
@@ -805,7 +805,7 @@ Object* enter_inlined(Object* self, Object* const* given, size_t count, Object* 
   return result;
 }
 
-// A function around which the recorder is told
+// A function around which the recorder is called
 // -----------------------------------------------------
 
 struct Runner {
@@ -817,7 +817,7 @@ struct Runner {
 
 Object* run_runner(Object* self, Object* const* given, size_t count, Object* names) {
   const Runner& runner = *reinterpret_cast<Runner*>(self);
-  Held token = tell(runner.begin);
+  Held token = call_hook(runner.begin);
   if (!token && !hold()) {
     return nullptr;
   }
@@ -835,13 +835,13 @@ Object* run_runner(Object* self, Object* const* given, size_t count, Object* nam
     return result.release();
   }
   if (result) {
-    if (!tell(runner.done, token.get()) && !hold()) {
+    if (!call_hook(runner.done, token.get()) && !hold()) {
       return nullptr;
     }
     return result.release();
   }
   Error error;
-  if (!tell(runner.done, token.get()) && !hold()) {
+  if (!call_hook(runner.done, token.get()) && !hold()) {
     return nullptr;
   }
   error.restore();
@@ -915,8 +915,8 @@ template <size_t N>
 int enter_setter(Object* self, Object* value, void* closure) {
   const Setter& setter = setters[N];
   if (setter.hook != nullptr && concurrent && PyType_IsSubtype(self->type, setter.of) != 0) {
-    Held told = tell(setter.hook->begin, self, value != nullptr ? value : none);
-    if (!told && !hold()) {
+    Held set = call_hook(setter.hook->begin, self, value != nullptr ? value : none);
+    if (!set && !hold()) {
       return -1;
     }
   }
@@ -940,8 +940,8 @@ Maker maker;
 
 Object* enter_maker(Type* type, Object* given, Object* named) {
   Held made(maker.original(type, given, named));
-  if (made && maker.hook != nullptr && concurrent && !tell(maker.hook->done, none, made.get()) &&
-      !hold()) {
+  if (made && maker.hook != nullptr && concurrent &&
+      !call_hook(maker.hook->done, none, made.get()) && !hold()) {
     return nullptr;
   }
   return made.release();
@@ -965,9 +965,9 @@ Object* enter_code(Object* function, void* closure) {
 // What trampolines.py calls, with the interpreter's lock
 // ------------------------------------------------
 
-EXPORT void trampolines_prepare(Object* tell_failed, Object* changed_type) {
+EXPORT void trampolines_prepare(Object* on_failure, Object* changed_type) {
   home = PyInterpreterState_Get();
-  failed = kept(tell_failed);
+  failed = kept(on_failure);
   changed = reinterpret_cast<Type*>(kept(changed_type));
   if (runner_type == nullptr) {
     runner_type = type_of("lanescope.Runner", sizeof(Runner), free_runner);

@@ -73,7 +73,7 @@ def test_a_kind_that_is_not_declared_is_a_fault_of_its_question(tmp_path: Path) 
         ("nan", {"found": {1: 2}}, "the key 1 is not text"),
     ],
 )
-def test_evidence_is_held_against_what_is_promised(
+def test_evidence_is_held_against_its_declaration(
     kind: str, evidence: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(Mismatch, match=re.escape(words)):
@@ -149,7 +149,7 @@ def test_counts_of_a_graph_that_are_none(tmp_path: Path, value: float) -> None:
     assert graph_traceability(run) is None
 
 
-def test_a_log_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_gives_no_answer(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
     builder.phase(START_NS, 10, "backward")
     run = open_run(builder.write())

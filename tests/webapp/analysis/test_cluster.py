@@ -34,15 +34,15 @@ def test_every_executor_gives_the_same(tmp_path: Path) -> None:
         assert each_rank(run, time_in_ops, client) == expected
         with pytest.raises(RunError, match="gone wrong"):
             each_rank(run, _fails, client)
-        # Another run lies at the address by now: its figures must not pass for this one's.
+        # Another run is at the address by now: its figures must not pass for this one's.
         pack(open_run(write_run(tmp_path / "other", steps=1)), tmp_path / "new.lanes")
         (tmp_path / "new.lanes").replace(tmp_path / "run.lanes")
-        _opened_anew()
+        _opened_again()
         with pytest.raises(RunError, match=re.escape(f"expected {run.etag}")):
             each_rank(run, time_in_ops, client)
 
 
-def _opened_anew() -> None:
+def _opened_again() -> None:
     from lanescope.webapp.analysis.cluster import _opened
 
     _opened.cache_clear()  # the workers are threads of this process

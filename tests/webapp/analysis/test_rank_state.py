@@ -11,7 +11,7 @@ from lanescope.webapp.runs.run import open_run
 from tests.support.synthetic import Builder
 
 RECORDER = (
-    "sources/locks.py",  # where hooks lived in earlier versions, of which runs are kept
+    "sources/locks.py",  # where hooks lived in earlier versions, whose runs are kept
     "engines/portable.py",
     "hooks/exceptions.py",
     "hooks/threads/locks.py",

@@ -55,7 +55,7 @@ def test_the_nearest_file_counts(tmp_path: Path) -> None:
         ("#\n" * 600_000, "more than 1048576 bytes"),
     ],
 )
-def test_what_is_no_setting(tmp_path: Path, text: str, message: str) -> None:
+def test_texts_that_are_not_settings(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(RunError) as error:
         load_settings(tmp_path, write(tmp_path / "lanescope.toml", text))
     assert message in str(error.value)
@@ -81,7 +81,7 @@ def test_a_current_folder_that_was_removed_has_no_settings(
     assert "Traceback" not in CliRunner().invoke(main, ["check", str(run)]).output
 
 
-def test_what_is_meant_to_be_is_information() -> None:
+def test_intended_findings_are_information() -> None:
     sides: dict[str, Any] = {
         side: {"op": op, "where": "train.py:12", "thread": "1-0", "time_ns": 0, "access": "write"}
         for side, op in (("first", "aten::add_"), ("second", "aten::copy_"))
@@ -91,16 +91,16 @@ def test_what_is_meant_to_be_is_information() -> None:
     other = replace(race, evidence={**evidence, "tensor": "c", "tensors": ["c"]})
     examined = AnalysisResult("?", (race, other))
 
-    def told(**patterns: str) -> list[str]:
+    def answer(**patterns: str) -> list[str]:
         settings = Settings(allowed=(Allowed(reason="so", **patterns),), source="x.toml")
         return [one.severity for one in acknowledged(examined, settings).findings]
 
-    assert told(kind="race") == ["info", "info"]
-    assert told(kind="race", tensor="b") == ["info", "error"]
-    assert told(tensor="*.weight", op="aten::add_", where="train.py:*") == ["info", "error"]
-    assert told(op="aten::copy_", where="train.py:12") == ["info", "info"]
-    assert told(tensor="*.weight", op="aten::mul_") == ["error", "error"]
-    assert told(kind="deadlock") == ["error", "error"]
+    assert answer(kind="race") == ["info", "info"]
+    assert answer(kind="race", tensor="b") == ["info", "error"]
+    assert answer(tensor="*.weight", op="aten::add_", where="train.py:*") == ["info", "error"]
+    assert answer(op="aten::copy_", where="train.py:12") == ["info", "info"]
+    assert answer(tensor="*.weight", op="aten::mul_") == ["error", "error"]
+    assert answer(kind="deadlock") == ["error", "error"]
     (one, _) = acknowledged(
         examined, Settings(allowed=(Allowed(tensor="b", reason="so"),))
     ).findings

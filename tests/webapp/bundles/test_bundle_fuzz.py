@@ -90,7 +90,7 @@ def outcome(data: bytes) -> str:
     except RunError:
         return "opened in part"
     lanes = range(len(timeline.index.lanes))
-    # Where the index lies the page says that it could not be answered.
+    # Where the index is wrong the page says that it could not be answered.
     with contextlib.suppress(IndexError, ValueError):
         assert timeline.tile(12, 0, list(lanes))
     return "opened"
@@ -102,19 +102,19 @@ def in_one_line(error: RunError, word: str) -> str:
 
 
 def fuzz(data: bytes, first: int, count: int) -> dict[str, int]:
-    told: dict[str, int] = {}
+    answer: dict[str, int] = {}
     with np.errstate(all="ignore"):
         for seed in range(first, first + count):
             found = outcome(mutated(data, random.Random(seed)))
-            told[found] = told.get(found, 0) + 1
-    return told
+            answer[found] = answer.get(found, 0) + 1
+    return answer
 
 
 def test_damaged_bundles_are_refused_or_open_in_part(whole: bytes) -> None:
     assert outcome(whole) == "opened"
-    told = fuzz(whole, 0, 500)
-    assert told["refused"] > 100
-    assert told["opened"] > 50
+    answer = fuzz(whole, 0, 500)
+    assert answer["refused"] > 100
+    assert answer["opened"] > 50
 
 
 @pytest.mark.slow

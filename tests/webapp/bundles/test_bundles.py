@@ -1,4 +1,4 @@
-"""A bundle says what its run says, byte for byte the same each time, and is read where it lies."""
+"""A bundle says what its run says, byte for byte the same each time, and is read where it is."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_a_bundle_is_its_run(whole: Path, bundle: Path, tmp_path: Path) -> None:
 
 def test_commands_open_a_bundle(whole: Path, bundle: Path) -> None:
     for command in ("info", "check"):
-        told = [lanescope(command, "--json", path) for path in (whole, bundle)]
-        assert told[0].exit_code == told[1].exit_code
-        answers = [json.loads(one.stdout) for one in told]
+        answer = [lanescope(command, "--json", path) for path in (whole, bundle)]
+        assert answer[0].exit_code == answer[1].exit_code
+        answers = [json.loads(one.stdout) for one in answer]
         assert answers[0] | {"run": ""} == answers[1] | {"run": ""}
 
 
@@ -118,7 +118,7 @@ def test_some_steps(whole: Path, tmp_path: Path) -> None:
         (["--steps", "90:99"], "no event has a step from 90 to 98; the run has 0 to 3"),
     ],
 )
-def test_what_is_not_there_is_refused(
+def test_missing_files_are_refused(
     whole: Path, tmp_path: Path, options: list[str], said: str
 ) -> None:
     result = lanescope("pack", whole, "-o", tmp_path / "no.lanes", *options)

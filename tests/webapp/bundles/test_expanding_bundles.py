@@ -77,7 +77,7 @@ def said(path: Path) -> str:
 
 
 def one_member(path: Path, name: str, method: int, packed: int, body: bytes) -> Path:
-    """A zip file of one member of 10 GB, of which `body` is written and the rest is a hole."""
+    """A zip file of one member of 10 GB: `body` is written, the rest is a hole."""
     raw = name.encode()
     sizes = struct.pack("<HHQQ", 1, 16, HUGE, packed)
     full = 0xFFFFFFFF

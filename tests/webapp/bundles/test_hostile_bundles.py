@@ -41,9 +41,9 @@ def test_verify_names_the_member_that_was_changed(bundle: Path) -> None:
     assert result.exit_code == 1
     for name in ("notes.json", OP_FILE, STACK_FILE):
         assert f"{name!r} was changed: its checksum" in result.stdout
-    told = json.loads(lanescope("verify", "--json", bundle).stdout)
-    assert told["whole"] is False
-    assert len(told["problems"]) >= 3
+    answer = json.loads(lanescope("verify", "--json", bundle).stdout)
+    assert answer["whole"] is False
+    assert len(answer["problems"]) >= 3
 
 
 def test_verify_checks_a_directory_too(whole: Path, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def refusal(path: Path) -> str:
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"hello, world\n" * 100, b"PK\3\4" + bytes(100)])
-def test_what_is_no_zip_file_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_files_that_are_not_zip_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.lanes").write_bytes(data)
     assert "bundle" in refusal(tmp_path / "x.lanes")
     assert lanescope("info", tmp_path / "x.lanes").exit_code == 2

@@ -1,6 +1,6 @@
 """A bundle in an object store: written and read in place by the real S3 client over a socket.
 
-The services: one of our own that counts what is fetched, and Moto's, which others wrote.
+The services: one of our own that counts the bytes fetched, and Moto's, which others wrote.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Input that is no run, or a damaged one: one clear sentence and status 2, never a traceback."""
+"""Input that is not a run, or a damaged one: one clear sentence and status 2, never a traceback."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def test_a_run_whose_only_journal_is_damaged_says_so(tmp_path: Path) -> None:
     path = Builder(tmp_path / "run", complete=False).write()
     (path / "journal" / "1-2").mkdir(parents=True)
     (path / "journal" / "1-2" / "process.json").write_text("{")
-    told = refusal(path)
-    assert "no event can be read; the journal of process 1-2 cannot be read" in told
-    assert told.endswith("; restore it from a copy or record again")
+    answer = refusal(path)
+    assert "no event can be read; the journal of process 1-2 cannot be read" in answer
+    assert answer.endswith("; restore it from a copy or record again")
 
 
 def test_a_run_whose_tables_have_no_rows(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_every_command_loads_and_explains_itself(name: str) -> None:
     assert called(name, "--help").startswith("Usage: ")
 
 
-def test_view_serves_until_it_is_told_to_stop(run: Path) -> None:
+def test_view_serves_until_a_signal_stops_it(run: Path) -> None:
     command = [
         sys.executable,
         "-m",

@@ -57,8 +57,8 @@ def test_the_page_holds_the_modules_it_imports() -> None:
 
 def state(page: Page) -> dict[str, Any]:
     page.evaluate("lanescope.idle()")
-    told: dict[str, Any] = page.evaluate("lanescope.debugState()")
-    return told
+    reported: dict[str, Any] = page.evaluate("lanescope.debugState()")
+    return reported
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_the_page_stands_alone(run: Run, tmp_path: Path, page: Page) -> None:
     assert state(page)["viewport"]["t0"] == 0
     answers_as_the_server_does(page, Timeline.open(run))
 
-    # A slice is selected by a click and told of; the keys go on from there.
+    # A slice is selected by a click and described; the keys go on from there.
     page.keyboard.press("/")
     page.keyboard.type("aten::gelu")
     page.keyboard.press("Enter")
@@ -150,8 +150,10 @@ def answers_as_the_server_does(page: Page, timeline: Timeline) -> None:
                 for t1, shorter in ((t0 + 1, None), (t0 + end // 5, 2_000)):
                     more = f"&shorter={shorter}" if shorter else ""
                     asked = f"look/x/{lane.id}?row={row}&t0={t0}&t1={t1}{more}"
-                    told = look(timeline, lane.id, row, (t0, t1), shorter)
-                    expected.append((asked, None, {k: v for k, v in told.items() if k != "style"}))
+                    reported = look(timeline, lane.id, row, (t0, t1), shorter)
+                    expected.append(
+                        (asked, None, {k: v for k, v in reported.items() if k != "style"})
+                    )
                 for way in ("next", "prev"):
                     asked = f"nearest/x/{lane.id}?row={row}&t={t0}&dir={way}"
                     expected.append(
@@ -172,18 +174,18 @@ def answers_as_the_server_does(page: Page, timeline: Timeline) -> None:
                 place = {"t": t, "lane": 1, "row": 0, "dir": way}
                 expected.append(("find/x", about | place, found or {"ref": None}))
         window = {"t0": 0, "t1": end // 2, "lanes": lanes, "buckets": 100}
-        told = hits(timeline, wanted, (0, end // 2), lanes, 100)
-        slices = {str(lane): sorted(some) for lane, some in told["slices"].items()}
-        expected.append(("hits/x", about | window, told | {"slices": slices}))
+        reported = hits(timeline, wanted, (0, end // 2), lanes, 100)
+        slices = {str(lane): sorted(some) for lane, some in reported["slices"].items()}
+        expected.append(("hits/x", about | window, reported | {"slices": slices}))
     answers = page.evaluate(
         """asked => Promise.all(asked.map(([address, body]) => fetch(`/api/${address}`,
              body ? {method: 'POST', body: JSON.stringify(body)} : {}).then(a => a.json())))""",
         [[address, body] for address, body, _ in expected],
     )
-    for (address, body, told), answer in zip(expected, answers, strict=True):
+    for (address, body, reported), answer in zip(expected, answers, strict=True):
         if address.startswith("hits"):
             answer["slices"] = {lane: sorted(some) for lane, some in answer["slices"].items()}
-        assert answer == told, (address, body)
+        assert answer == reported, (address, body)
 
 
 @pytest.mark.browser

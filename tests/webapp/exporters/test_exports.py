@@ -1,4 +1,4 @@
-"""What leaves a run says what the run says, and can hurt nobody who opens it."""
+"""Exports say what the run says, and are safe to open."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def export(run: Run, kind: str, target: Path, *options: str) -> Result:
 def trace(run: Run, target: Path) -> list[dict[str, Any]]:
     result = export(run, "perfetto", target)
     assert result.exit_code == 0, result.output
-    told = json.loads(target.read_text(), parse_float=Decimal)
-    assert told["displayTimeUnit"] == "ns"
-    events: list[dict[str, Any]] = told["traceEvents"]
+    answer = json.loads(target.read_text(), parse_float=Decimal)
+    assert answer["displayTimeUnit"] == "ns"
+    events: list[dict[str, Any]] = answer["traceEvents"]
     return events
 
 
@@ -100,7 +100,7 @@ def test_a_trace_holds_every_slice_to_the_nanosecond(
             ends.append(start + length)
 
 
-def test_what_a_trace_has_no_number_for_is_told(odd: Run, tmp_path: Path) -> None:
+def test_facts_without_a_place_in_a_trace_are_reported(odd: Run, tmp_path: Path) -> None:
     events = trace(odd, tmp_path / "x.json")
     assert [e["args"]["value"] for e in events if e["ph"] == "C"] == [Decimal("1.5")]
     instants = {e["name"] for e in events if e["ph"] == "i"}

@@ -111,7 +111,7 @@ def test_a_report_shows_the_run_and_its_worst_findings(tmp_path: Path) -> None:
     assert "![" not in markdown(run, report)
 
 
-def test_pictures_lie_beside_the_report(tmp_path: Path) -> None:
+def test_pictures_are_beside_the_report(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", ranks=1, threads=2, steps=2, ops=8)
     target = tmp_path / "my report.md"
     command = ["export", str(run), "--to", "markdown", "-o", str(target)]

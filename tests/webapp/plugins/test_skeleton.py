@@ -1,4 +1,4 @@
-"""The skeleton of a plugin: whoever copies it and fills it in has a page, a finding and a table."""
+"""The skeleton of a plugin: copied and filled in, it gives a page, a finding and a table."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def test_copy_passes_the_linter(tmp_path: Path) -> None:
     output_of(sys.executable, "-m", "ruff", "check", *config)
 
 
-def test_skeleton_itself_is_no_plugin() -> None:
+def test_skeleton_itself_is_not_a_plugin() -> None:
     assert "_skeleton" not in [one.name for one in plugins()]

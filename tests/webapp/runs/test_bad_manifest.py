@@ -1,4 +1,4 @@
-"""A manifest that is none, or says what cannot be: one sentence names the place and both values."""
+"""A manifest that is invalid or impossible: one sentence names the place and both values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_future_format_is_named_whatever_else_it_holds(tmp_path: Path, version
 
 
 @pytest.mark.parametrize("version", [0, -1, "1", 1.0, None, True, [1]])
-def test_a_format_that_is_no_version(run: Path, version: object) -> None:
+def test_a_format_that_is_not_a_version(run: Path, version: object) -> None:
     change(run, lambda manifest: manifest.update(format=version))
     assert "the format version is" in refusal(run)
 
@@ -53,7 +53,7 @@ MALFORMED: list[tuple[bytes, str]] = [
 
 
 @pytest.mark.parametrize(("data", "reason"), MALFORMED)
-def test_a_manifest_that_is_none(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_a_file_that_is_not_a_manifest(tmp_path: Path, data: bytes, reason: str) -> None:
     (tmp_path / schema.MANIFEST).write_bytes(data)
     assert reason in refusal(tmp_path)
 

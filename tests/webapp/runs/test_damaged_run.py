@@ -1,4 +1,4 @@
-"""A run of which files are damaged: their rank is left out and named, or the run is refused."""
+"""A run with damaged files: their rank is left out and named, or the run is refused."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def resize(run: Path) -> None:
         change(run, setter("files", OP_FILE, "bytes", file.stat().st_size))
 
 
-def test_all_ranks_damaged_is_no_run(run: Path) -> None:
+def test_a_run_with_all_ranks_damaged_is_refused(run: Path) -> None:
     for file in run.rglob("op-*.parquet"):
         cut(file)
     found = refusal(run)

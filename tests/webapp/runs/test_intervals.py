@@ -56,7 +56,7 @@ def test_clip_is_a_window(slices: list[tuple[int, int]], low: int, high: int) ->
 
 
 @given(SLICES, st.lists(st.integers(-25, 40), max_size=8))
-def test_covered_counts_what_lies_before(slices: list[tuple[int, int]], at: list[int]) -> None:
+def test_covered_counts_the_time_before(slices: list[tuple[int, int]], at: list[int]) -> None:
     known = instants(slices)
     expected = [sum(t < instant for t in known) for instant in at]
     assert intervals(slices).covered(at).tolist() == expected

@@ -23,7 +23,7 @@ NOTE = {"id": "a", "t0": 5, "t1": 9, "lane": "0/1000-0", "text": "late <here> & 
 CONTENT = {"format": 1, "notes": [NOTE], "views": [{"name": "step 2", "search": "?t=5-9"}]}
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_notes_are_read_back_as_written(tmp_path: Path) -> None:
     notes = Notes(Folder(tmp_path))
     content, revision = notes.read()
     assert (content["notes"], content["views"]) == ([], [])
@@ -64,7 +64,7 @@ def test_anything_else_is_refused_and_nothing_is_left(tmp_path: Path, content: A
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"format": 9}', b"\xff"])
-def test_a_file_that_is_no_notes_is_said_and_kept(tmp_path: Path, data: bytes) -> None:
+def test_a_file_without_notes_is_reported_and_kept(tmp_path: Path, data: bytes) -> None:
     (tmp_path / NAME).write_bytes(data)
     with pytest.raises(RunError, match=NAME):
         Notes(Folder(tmp_path)).read()

@@ -1,4 +1,4 @@
-"""Footers of Parquet files: what is told of row groups, and forged ones that must not do harm."""
+"""Footers of Parquet files: what they say of row groups, and forged ones that must not do harm."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "run", ranks=1, threads=1, steps=2, ops=8)
 
 
-def test_what_a_footer_tells_is_what_pyarrow_reads_of_a_sound_one(run: Path) -> None:
+def test_a_footer_is_read_as_pyarrow_reads_it(run: Path) -> None:
     for file in sorted(run.rglob("*.parquet")):
         footer = pq.read_metadata(file)
         names = {footer.schema.column(number).path for number in range(footer.num_columns)}
         found = ranges(file.read_bytes(), *names)
         assert found is not None
         assert len(found) == footer.num_row_groups
-        for number, told in enumerate(found):
+        for number, answer in enumerate(found):
             group = footer.row_group(number)
             columns = [group.column(position) for position in range(group.num_columns)]
             expected = {
@@ -55,7 +55,7 @@ def test_what_a_footer_tells_is_what_pyarrow_reads_of_a_sound_one(run: Path) -> 
                 if column.physical_type in {"INT32", "INT64"} and "." not in column.path_in_schema
                 if (known := column.statistics) is not None
             }
-            assert told == expected
+            assert answer == expected
 
 
 def test_ranges_of_several_row_groups() -> None:
@@ -76,7 +76,7 @@ def test_ranges_of_several_row_groups() -> None:
     assert ranges(written(table.slice(0, 0)), "a") == [{}]
 
 
-def test_what_is_no_footer_tells_nothing() -> None:
+def test_bytes_that_are_not_a_footer_give_nothing() -> None:
     whole = written(pa.table({"a": [1, 2]}))
     length = int.from_bytes(whole[-8:-4], "little")
     assert ranges(whole, "a") == [{"a": Range(1, 2, 0)}]
@@ -124,7 +124,7 @@ def opened(run: Path, data: bytes, rows: int) -> str:
             "files", OPS, {"bytes": len(data), "rows": rows, "sha256": sha256(data).hexdigest()}
         ),
     )
-    told = []
+    answer = []
     try:
         found = open_run(run)
     except RunError as error:
@@ -139,8 +139,8 @@ def opened(run: Path, data: bytes, rows: int) -> str:
         try:
             ask()
         except RunError as error:
-            told.append(str(error))
-    return "; ".join(told)
+            answer.append(str(error))
+    return "; ".join(answer)
 
 
 @pytest.mark.parametrize("kind", range(0, 14, 2))
@@ -150,11 +150,11 @@ def test_columns_of_other_types_are_refused(run: Path, kind: int) -> None:
 
 
 def test_a_row_group_without_columns_is_refused(run: Path) -> None:
-    told = opened(run, without_columns((run / OPS).read_bytes()), 4)
-    assert "cannot be read (" in told
+    answer = opened(run, without_columns((run / OPS).read_bytes()), 4)
+    assert "cannot be read (" in answer
 
 
-def test_footers_of_which_a_byte_was_changed_do_no_harm(run: Path) -> None:
+def test_footers_with_a_changed_byte_do_no_harm(run: Path) -> None:
     whole = (run / OPS).read_bytes()
     rows = open_run(run).counts["op"]
     begin = TYPE.search(whole, len(whole) - int.from_bytes(whole[-8:-4], "little"))

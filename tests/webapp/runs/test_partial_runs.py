@@ -1,4 +1,4 @@
-"""A run of which a rank is gone or damaged works in every command, and says which one."""
+"""A run with a missing or damaged rank works in every command, and says which one."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_table_that_is_not_there_is_empty_with_its_schema(tmp_path: Path) -> N
         assert found.num_rows == {"op": 1, "thread": 1}.get(table, 0)
 
 
-def test_questions_about_what_is_not_there_are_refused(tmp_path: Path) -> None:
+def test_questions_about_missing_things_are_refused(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run", world_size=4)
     for rank in (0, 1, 3):
         builder.op(T, 1, rank=rank, thread=f"{1000 + rank}-0")
@@ -283,7 +283,7 @@ def test_opening_writes_nothing(tmp_path: Path) -> None:
     assert state() == before
 
 
-def test_a_table_replaced_while_recording_stands_for_itself(tmp_path: Path) -> None:
+def test_a_table_replaced_while_recording_is_read_alone(tmp_path: Path) -> None:
     # The compactor renames a longer thread table into place before the manifest says so.
     builder = Builder(tmp_path / "run", complete=False)
     builder.op(T, 1)
@@ -312,12 +312,12 @@ def test_a_run_of_an_older_format_lacks_its_newer_columns(tmp_path: Path) -> Non
     path = write_run(tmp_path / "old", ranks=2, threads=2, steps=3, ops=20)
     manifest = json.loads((path / schema.MANIFEST).read_text())
     manifest["format"] = 1
-    for name, told in manifest["files"].items():
+    for name, answer in manifest["files"].items():
         table = pq.read_table(path / name, partitioning=None)
         known = newer[Path(name).name.split("-")[0].removesuffix(".parquet")]
         pq.write_table(table.drop_columns(known), path / name)
         data = (path / name).read_bytes()
-        told |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        answer |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (path / schema.MANIFEST).write_text(json.dumps(manifest))
     run = open_run(path)
     assert run.warnings == ()

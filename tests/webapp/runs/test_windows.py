@@ -174,7 +174,7 @@ def test_a_partner_is_looked_up_in_the_row_groups_of_its_number(
         run.events("op", equal=("name", 1))
 
 
-def test_twins_are_told_apart(tmp_path: Path) -> None:
+def test_twins_are_distinguished(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run")
     builder.thread()
     for depth in range(3):

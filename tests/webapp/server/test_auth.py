@@ -1,4 +1,4 @@
-"""Who may see a served run: this machine, or whoever has the token of the printed address."""
+"""Who may see a served run: this machine, or a reader with the token of the printed address."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_others_get_a_new_token_each_time() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "no such host", "300.1.1.1", "a" * 300])
-def test_what_is_no_address_is_refused(run: Path, host: str) -> None:
+def test_texts_that_are_not_addresses_are_refused(run: Path, host: str) -> None:
     with pytest.raises(RunError, match="is not an address of this machine"):
         binding_of(host)
     assert CliRunner().invoke(cli.main, ["view", str(run), "--host", host]).exit_code == 2

@@ -95,7 +95,7 @@ def test_large_answers_arrive_whole_and_a_client_may_leave() -> None:
         assert len(got(connection, "/")) == 40 * len(piece)
 
 
-def test_what_waits_for_an_index_leaves_threads_to_tell_how_far_it_is() -> None:
+def test_requests_waiting_for_an_index_leave_threads_for_its_progress() -> None:
     go_on = threading.Event()
 
     def make(progress: Progress) -> Wsgi:
@@ -129,7 +129,7 @@ def test_what_waits_for_an_index_leaves_threads_to_tell_how_far_it_is() -> None:
             one.close()
 
 
-def test_stopping_lets_what_is_being_answered_end(capfd: pytest.CaptureFixture[str]) -> None:
+def test_stopping_lets_running_answers_end(capfd: pytest.CaptureFixture[str]) -> None:
     begun, end = threading.Event(), threading.Event()
 
     def slow(environ: dict[str, Any], start: Any) -> list[bytes]:

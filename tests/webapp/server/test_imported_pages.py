@@ -26,9 +26,9 @@ from tests.support.trace_files import imported, slice_, write_trace
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two ranks, of which one was seen for longer: which calls are the same is not known."""
+    """Two ranks, one seen for longer: which calls are the same is not known."""
     folder = tmp_path_factory.mktemp("imported")
-    told = {
+    reported = {
         "Collective name": "allreduce",
         "Process Group Name": "0",
         "Group size": 2,
@@ -38,7 +38,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     files = []
     for rank, calls in ((0, 3), (1, 2)):
         events: list[dict[str, Any]] = [
-            slice_("record_param_comms", 10 * k, 5, cat="cpu_op", args=told) for k in range(calls)
+            slice_("record_param_comms", 10 * k, 5, cat="cpu_op", args=reported)
+            for k in range(calls)
         ]
         about = {"rank": rank, "world_size": 2}
         path = folder / f"rank{rank}.json"
@@ -53,7 +54,7 @@ def test_calls_of_groups_of_unknown_size_are_in_the_table(run: Run) -> None:
     assert table["busbw_gbs"].isna().all()
 
 
-def test_what_no_trace_tells_is_not_said_to_be_fine(run: Run) -> None:
+def test_facts_in_no_trace_are_not_said_to_be_fine(run: Run) -> None:
     answers = {one.question: one.unanswered for one in run_questions(run)}
     for words in (
         "Mismatched collective calls",
@@ -69,24 +70,26 @@ def test_what_no_trace_tells_is_not_said_to_be_fine(run: Run) -> None:
         assert answer, words
 
 
-def test_pages_of_what_is_not_there(run: Run) -> None:
+def test_pages_without_data(run: Run) -> None:
     shown = str(hang.layout(Context(run)))
     assert "Not checked: the recording is not whole" in shown
     assert not thread_charts.forward_windows(forward_to_backward(run).assign(name=""), "light").data
-    told = json.dumps([str(one) for one in overview._lead(run)])
-    assert "Imported from" in told
-    assert "rank0.json, rank1.json" in told
+    reported = json.dumps([str(one) for one in overview._lead(run)])
+    assert "Imported from" in reported
+    assert "rank0.json, rank1.json" in reported
 
 
 def test_of_one_rank_alone_nothing_is_said_of_lateness(tmp_path: Path) -> None:
-    told = {
+    reported = {
         "Collective name": "allreduce",
         "Process Group Name": "0",
         "Group size": 2,
         "In msg nelems": 4,
         "dtype": "Float",
     }
-    events = [slice_("record_param_comms", 10 * k, 5, cat="cpu_op", args=told) for k in range(3)]
+    events = [
+        slice_("record_param_comms", 10 * k, 5, cat="cpu_op", args=reported) for k in range(3)
+    ]
     about = {"rank": 0, "world_size": 2}
     alone = imported(
         tmp_path / "run", write_trace(tmp_path / "0.json", events, distributedInfo=about)
@@ -100,7 +103,7 @@ def test_of_one_rank_alone_nothing_is_said_of_lateness(tmp_path: Path) -> None:
     assert "0 of 0" not in shown
 
 
-def test_a_group_that_waits_for_nobody_is_not_coloured_as_late() -> None:
+def test_a_group_that_waits_for_no_rank_is_not_coloured_as_late() -> None:
     calls = np.arange(3)
     alone = LateMap((0,), calls, 1, np.zeros((1, 3)), calls[None])
     (heat,) = collective_charts.late_heat(alone, "light").data

@@ -1,4 +1,4 @@
-"""Findings of a run that grows: what is quick is asked of each state, what is slow now and then."""
+"""Findings of a run that grows: quick questions are asked of each state, slow ones now and then."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def test_a_slow_question_holds_up_no_quick_one(tmp_path: Path, world: World) -> 
     builder.op(START_NS, 10)
     run = open_run(builder.write())
     one = Examining(Settings(), (SLOW, QUICK), lambda: world.now)
-    told: list[int] = []
+    answer: list[int] = []
     assert one.findings() is None
-    assert one.look(run, None, lambda: told.append(len(one.findings() or ())))
-    assert (world.asked, told) == (["Slow?", "Quick?"], [0, 2])
+    assert one.look(run, None, lambda: answer.append(len(one.findings() or ())))
+    assert (world.asked, answer) == (["Slow?", "Quick?"], [0, 2])
     for _ in range(3):  # new states, half a second apart
         world.now += 0.5
         assert not one.look(run, None, lambda: None)

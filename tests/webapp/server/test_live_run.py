@@ -42,8 +42,8 @@ def begun(run: Path, **process: Any) -> Recorder:
 
 
 def followed(run: Path, *happens: Callable[[], object]) -> Following:
-    """Followed to its end; one thing after the other happens, each while a state is opened: what
-    is opened then is from before."""
+    """Followed to its end; one thing after the other happens, each while a state opens:
+    that state is from before."""
     coming = list(happens)
 
     def opened(title: str) -> Run:
@@ -66,12 +66,12 @@ def _answers_nothing(*_: object) -> Callable[..., list[bytes]]:
 
 
 def check_final(found: Following, run: Path, *, complete: bool) -> None:
-    told = found.state()
+    answer = found.state()
     last = open_run(run)
     final = Timeline.open(last).etag
     assert not growing(run)
-    assert (told["etag"], told["state"], told["final"]) == (final, "ended", True)
-    assert told["findings"] is not None
+    assert (answer["etag"], answer["state"], answer["final"]) == (final, "ended", True)
+    assert answer["findings"] is not None
     assert last.complete is complete
     assert last.counts["op"] == 4 * OPS
 

@@ -25,17 +25,17 @@ def page(environ: dict[str, Any], start: Any) -> list[bytes]:
 
 
 def test_progress_then_the_page() -> None:
-    told, go_on, done = threading.Event(), threading.Event(), threading.Event()
+    answer, go_on, done = threading.Event(), threading.Event(), threading.Event()
 
     def make(progress: Progress) -> Wsgi:
         progress(250, 1000)
-        told.set()
+        answer.set()
         go_on.wait()
         return page
 
     app = Preparing(make, grace_s=0)
     app.start(failed=done.set)
-    told.wait()
+    answer.wait()
     headers, text = get(app, "/timeline")
     assert headers["Cache-Control"] == "no-store"
     assert 'http-equiv="refresh"' in text

@@ -83,8 +83,8 @@ def test_the_source_map_is_where_the_script_says(client: FlaskClient) -> None:
     assert script
     text = client.get(script[1], headers=HOST).get_data(as_text=True)
     address = text.rsplit("//# sourceMappingURL=", 1)[1].strip()
-    told = client.get(urljoin(script[1], address), headers=HOST).get_json()
-    assert ENTRY in told["sources"]
+    answer = client.get(urljoin(script[1], address), headers=HOST).get_json()
+    assert ENTRY in answer["sources"]
 
 
 def test_a_module_imports_from_folders_beside_and_above_its_own(
@@ -106,19 +106,19 @@ def test_a_module_imports_from_folders_beside_and_above_its_own(
 
 def test_every_line_of_a_joined_module_is_found_in_its_file() -> None:
     script, source_map = joined(ENTRY)
-    told = json.loads(source_map)
+    answer = json.loads(source_map)
     all_ = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js")} - {HOOKS}
-    assert set(told["sources"]) | set(reached(STILL)) == all_
+    assert set(answer["sources"]) | set(reached(STILL)) == all_
     source = line = 0
     lines = script.splitlines()
-    mapped = told["mappings"].split(";")
+    mapped = answer["mappings"].split(";")
     assert len(mapped) == len(lines)
     for text, mapping in zip(lines, mapped, strict=True):
         if not mapping:
             continue  # the function around a module
         column, source_by, line_by, _ = vlq(mapping)
         source, line = source + source_by, line + line_by
-        original = told["sourcesContent"][source].splitlines()[line]
+        original = answer["sourcesContent"][source].splitlines()[line]
         assert column == 0
         if not original.startswith("import "):
             assert original.removeprefix("export ") == text
@@ -141,7 +141,7 @@ def vlq(text: str) -> list[int]:
 @pytest.mark.parametrize(
     "text", ["import x from './x.js';", 'export { a } from "./a.js";', "export let a = 1;"]
 )
-def test_a_module_that_cannot_be_joined_is_told(
+def test_a_module_that_cannot_be_joined_is_named(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.js").write_text(f"const b = 1;\n{text}\n")
@@ -150,7 +150,7 @@ def test_a_module_that_cannot_be_joined_is_told(
         joined("a.js")
 
 
-def test_modules_that_import_each_other_are_told(
+def test_modules_that_import_each_other_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for one, other in ("ab", "ba"):

@@ -105,7 +105,7 @@ def test_every_body(client: FlaskClient) -> None:
                 assert answer.status_code < 500, (address, body[:60], kind)
 
 
-def test_what_is_nested_too_deep_is_refused_in_a_sentence(client: FlaskClient) -> None:
+def test_texts_nested_too_deep_are_refused_in_a_sentence(client: FlaskClient) -> None:
     notes = client.get("/api/notes", headers=HOST).get_json()
     (address,) = (one for one in rules(client, "POST") if one.startswith("/api/notes/"))
     headers = {**HOST, "Content-Type": "application/json", "X-LaneScope-Token": notes["token"]}
@@ -192,7 +192,7 @@ def test_heavy_requests_have_a_queue_of_their_own(run: Run) -> None:
     index = Timeline.open(run)
     app = make_app(run, index=index, queues=queues).server
     assert queues.downloads.enter()  # one is running
-    told: Counter[int] = Counter()
+    reported: Counter[int] = Counter()
     refused: list[tuple[str | None, bytes]] = []
     with served(app) as connection:
         address = f"/query.csv?sql={quote('SELECT 7 AS n')}"
@@ -201,7 +201,7 @@ def test_heavy_requests_have_a_queue_of_their_own(run: Run) -> None:
         def ask(one: http.client.HTTPConnection) -> None:
             one.request("GET", address)
             answer = one.getresponse()
-            told[answer.status] += 1
+            reported[answer.status] += 1
             body = answer.read()
             if answer.status == 503:
                 refused.append((answer.getheader("Retry-After"), body))
@@ -218,6 +218,6 @@ def test_heavy_requests_have_a_queue_of_their_own(run: Run) -> None:
         queues.downloads.leave()
         for thread in asking:
             thread.join()
-    assert told == {200: 1, 503: 39}
+    assert reported == {200: 1, 503: 39}
     assert {again for again, _ in refused} == {"5"}
     assert b"ask again in 5 seconds" in refused[0][1]

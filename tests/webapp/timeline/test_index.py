@@ -130,7 +130,7 @@ def _rows_do_not_fit(folder: Path) -> None:
 def test_damaged_index_is_built_again(run: Run, tmp_path: Path, damage: object) -> None:
     cache = tmp_path / "cache"
     open_index(run, cache)
-    built = open_index(run, None)  # in memory: damaging what is mapped would end this process
+    built = open_index(run, None)  # in memory: damaging a mapped file would end this process
     assert callable(damage)
     damage(folder_of(cache))
     assert same(open_index(run, cache), built)
@@ -165,15 +165,15 @@ def test_interrupted_build_leaves_nothing(run: Run, tmp_path: Path) -> None:
 
 
 def test_progress_reaches_the_number_of_events(run: Run) -> None:
-    told: list[tuple[int, int]] = []
-    open_index(run, None, lambda done, total: told.append((done, total)))
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    answer: list[tuple[int, int]] = []
+    open_index(run, None, lambda done, total: answer.append((done, total)))
+    assert [done for done, _ in answer] == sorted(done for done, _ in answer)
     total = sum(run.counts[name] for name in ("op", "phase", "collective", "value"))
     gradient_samples = 4 * 2  # one per step and rank, made of several rows of the table
-    assert told[-1] == (total + gradient_samples, total)
+    assert answer[-1] == (total + gradient_samples, total)
 
 
-def test_index_that_nobody_used_for_long_is_removed(run: Run, tmp_path: Path) -> None:
+def test_index_that_was_not_used_for_long_is_removed(run: Run, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     for name in ("old", "recent"):
         (cache / name).mkdir(parents=True)

@@ -58,7 +58,7 @@ def timeline(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
 
 
 def facts(timeline: Timeline, key: str, name: str) -> span_details.Json:
-    """What is told of the first slice of that name on a lane."""
+    """The facts of the first slice of that name on a lane."""
     lane = next(lane for lane in timeline.index.lanes if lane.key == key)
     base = timeline.index.row_begin[timeline.index.lane_rows[lane.id][0]]
     end = timeline.index.row_end[timeline.index.lane_rows[lane.id][-1]]
@@ -77,21 +77,21 @@ def test_a_stream_is_a_lane_coloured_like_what_launched(timeline: Timeline) -> N
     assert styles == ["data", "forward", "forward", "backward", "collective", "other"]
 
 
-def test_an_operator_tells_what_calls_within_it_launched(timeline: Timeline) -> None:
-    told = facts(timeline, f"0/{MAIN}", "aten::linear")["launches"]
-    assert [(one["name"], one["launch_ns"], one["start_ns"]) for one in told] == [
+def test_an_operator_shows_what_calls_within_it_launched(timeline: Timeline) -> None:
+    answer = facts(timeline, f"0/{MAIN}", "aten::linear")["launches"]
+    assert [(one["name"], one["launch_ns"], one["start_ns"]) for one in answer] == [
         ("Memcpy HtoD (Pageable -> Device)", 5, 30),
         ("sgemm", 20, 40),
         ("vectorized_add", 70, 140),
     ]
-    assert {(one["label"], one["outgoing"]) for one in told} == {("stream 7 (cuda:0)", True)}
+    assert {(one["label"], one["outgoing"]) for one in answer} == {("stream 7 (cuda:0)", True)}
     inner = facts(timeline, f"0/{MAIN}", "aten::addmm")["launches"]
     assert [one["start_ns"] for one in inner] == [40]
     node = facts(timeline, f"0/{AUTOGRAD}", "AddmmBackward0")["launches"]
     assert [one["start_ns"] for one in node] == [220, 310]
 
 
-def test_a_kernel_tells_the_innermost_operator_that_launched_it(timeline: Timeline) -> None:
+def test_a_kernel_shows_the_innermost_operator_that_launched_it(timeline: Timeline) -> None:
     kernel = facts(timeline, f"0/{STREAM}", "sgemm")
     (by,) = kernel["launches"]
     assert (by["name"], by["outgoing"], by["launch_ns"]) == ("aten::addmm", False, 20)

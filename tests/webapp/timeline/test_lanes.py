@@ -1,4 +1,4 @@
-"""Which lanes a run gets, and the rows, extents and colours of what is in them."""
+"""Which lanes a run gets, and the rows, extents and colours of their slices."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_rows_are_the_same_however_the_log_is_cut_and_ordered(
     for k in range(60):
         at = START_NS + 100 * k
         # Every third overlaps the next without nesting; the one around a child may be another
-        # stretch, and what tells the child's colour with it.
+        # stretch, and the child's colour with it.
         ops.append((at, 130 if k % 3 == 0 else 90, f"outer {k % 5}", 0, "user"))
         for child in range(int(random.integers(4))):
             begin = at + 10 + 20 * child

@@ -147,11 +147,11 @@ def test_rows_narrowed_by_fences_have_all_of_the_tile(
         near = lod.narrowed(fence, whole, level, index)
     for k, (row, stretch) in enumerate(zip(whole, near, strict=True)):
         assert row[0] <= stretch[0] <= stretch[1] <= row[1]
-        told = [plain(lod.window(start, end, one, level, index), k) for one in (whole, near)]
-        assert told[0] == told[1]
+        answer = [plain(lod.window(start, end, one, level, index), k) for one in (whole, near)]
+        assert answer[0] == answer[1]
 
 
-def test_row_is_narrowed_to_what_is_next_to_the_tile() -> None:
+def test_row_is_narrowed_to_the_slices_next_to_the_tile() -> None:
     start = np.arange(0, 1 << 30, 1 << 10)
     (near,) = lod.narrowed(lod.fences(start), [(700, len(start) - 3)], 13, 40)
     inside = (40 << 13, 41 << 13)  # a slice per 2^10 ns, of a tile of 2^23

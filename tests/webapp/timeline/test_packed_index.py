@@ -97,7 +97,7 @@ def test_arrays_come_back(dtype: str, ascends: bool) -> None:
         {"value": 3},
     ],
 )
-def test_an_index_that_lies_is_built_again(
+def test_a_wrong_index_is_built_again(
     whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(indexes, "SMALL", 100)
@@ -109,11 +109,11 @@ def test_an_index_that_lies_is_built_again(
         data = read(files, name, most)
         if name != "index/catalogue.json":
             return data
-        told = json.loads(data)
-        told["counts"] = (
-            None if "start" in change and change["start"] is None else told["counts"] | change
+        answer = json.loads(data)
+        answer["counts"] = (
+            None if "start" in change and change["start"] is None else answer["counts"] | change
         )
-        return json.dumps(told).encode()
+        return json.dumps(answer).encode()
 
     monkeypatch.setattr(type(run.files), "read", lying)
     assert indexes._packed(run) is None

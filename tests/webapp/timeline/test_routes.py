@@ -1,4 +1,4 @@
-"""What the page can ask over HTTP, and what it is told when it asks wrongly."""
+"""What the page can ask over HTTP, and the answers to wrong questions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[FlaskClient, Timel
 
 
 def get(served: tuple[FlaskClient, Timeline], address: str) -> Any:
-    """The JSON at an address in which ETAG stands for the run's."""
+    """The JSON at an address; ETAG is replaced by the run's."""
     client, timeline = served
     response = client.get(address.replace("ETAG", timeline.etag))
     assert response.mimetype == "application/json"
@@ -139,7 +139,7 @@ def test_tile_is_the_timelines_and_may_be_kept(served: tuple[FlaskClient, Timeli
         ("/api/overlap/ETAG?t0=5&t1=5", 400, "t0 is 5 and t1 is 5, expected t0 < t1"),
     ],
 )
-def test_what_is_asked_wrongly(
+def test_wrong_questions(
     served: tuple[FlaskClient, Timeline], address: str, status: int, words: str
 ) -> None:
     client, timeline = served
@@ -150,15 +150,15 @@ def test_what_is_asked_wrongly(
     assert response.headers["Cache-Control"] == "no-store"
 
 
-def test_every_slice_tells_what_its_table_says(served: tuple[FlaskClient, Timeline]) -> None:
+def test_every_slice_shows_what_its_table_says(served: tuple[FlaskClient, Timeline]) -> None:
     run = served[1].run
     ops = run.events("op", 1, "1001-1").to_pylist()
     phases = run.events("phase", 1, "1001-1").to_pylist()
-    told = [get(served, f"/api/slice/ETAG/6/{ref}") for ref in range(len(ops) + len(phases))]
-    assert [one["ref"] for one in told] == list(range(len(told)))
+    answer = [get(served, f"/api/slice/ETAG/6/{ref}") for ref in range(len(ops) + len(phases))]
+    assert [one["ref"] for one in answer] == list(range(len(answer)))
     for table, events in (("op", ops), ("phase", phases)):
         mine = sorted(
-            (one for one in told if one["table"] == table), key=lambda one: int(one["start_ns"])
+            (one for one in answer if one["table"] == table), key=lambda one: int(one["start_ns"])
         )
         expected = sorted(events, key=lambda event: event["start_ns"])
         for one, event in zip(mine, expected, strict=True):
@@ -183,9 +183,9 @@ def test_slice_beyond_float64_is_exact(tmp_path: Path) -> None:
     builder.rows("stack", 0, None, stack=[4], frames=[[frame]])
     builder.op(START_NS + 2**53, 1, "aten::far", stack=4)
     client, timeline = serve(builder.write())
-    told = client.get(f"/api/slice/{timeline.etag}/0/1").get_json()
-    assert told["start_ns"] == str(2**53)
-    assert told["stack"] == [frame]
+    answer = client.get(f"/api/slice/{timeline.etag}/0/1").get_json()
+    assert answer["start_ns"] == str(2**53)
+    assert answer["stack"] == [frame]
 
 
 def test_unfinished_slice(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ def test_unfinished_slice(tmp_path: Path) -> None:
     builder.op(START_NS, None, "aten::stuck")
     builder.op(START_NS + 50, 50, depth=1)
     served = serve(builder.write())
-    told = get(served, "/api/slice/ETAG/0/0")
-    assert (told["duration_ns"], told["unfinished"], told["drawn"]) == (None, True, [0, 100])
+    answer = get(served, "/api/slice/ETAG/0/0")
+    assert (answer["duration_ns"], answer["unfinished"], answer["drawn"]) == (None, True, [0, 100])
 
 
 def test_forward_and_backward_find_each_other(tmp_path: Path) -> None:
@@ -233,9 +233,9 @@ def test_forward_and_backward_find_each_other(tmp_path: Path) -> None:
 def test_collective_finds_the_same_one_on_other_ranks(
     served: tuple[FlaskClient, Timeline],
 ) -> None:
-    told = get(served, "/api/slice/ETAG/2/1")
-    assert (told["name"], told["sequence"], told["thread"]) == ("all_reduce", 1, "1000-0")
-    (peer,) = told["peers"]
+    answer = get(served, "/api/slice/ETAG/2/1")
+    assert (answer["name"], answer["sequence"], answer["thread"]) == ("all_reduce", 1, "1000-0")
+    (peer,) = answer["peers"]
     assert (peer["rank"], peer["lane"], peer["ref"], peer["name"]) == (1, 7, 1, "all_reduce")
     assert get(served, "/api/slice/ETAG/7/1")["peers"][0]["rank"] == 0
 
@@ -292,15 +292,15 @@ def test_walking_a_row_meets_every_slice(served: tuple[FlaskClient, Timeline]) -
 
 def test_overlap(served: tuple[FlaskClient, Timeline]) -> None:
     # Backward lasts 450 us a step; the second thread is 50 us behind.
-    told = get(served, "/api/overlap/ETAG?phase=backward")
-    assert told["rate"] == 400 / 500
+    answer = get(served, "/api/overlap/ETAG?phase=backward")
+    assert answer["rate"] == 400 / 500
     pair = {"a_ns": 1_350_000, "b_ns": 1_350_000, "overlap_ns": 1_200_000, "rate": 400 / 450}
-    assert told["pairs"] == [
+    assert answer["pairs"] == [
         {"rank": 0, "a": 0, "b": 1, **pair},
         {"rank": 1, "a": 5, "b": 6, **pair},
     ]
-    assert told["total"] == 6
-    assert sorted(told["regions"])[:2] == [
+    assert answer["total"] == 6
+    assert sorted(answer["regions"])[:2] == [
         [450_000, 850_000, [0, 1]],
         [451_000, 851_000, [5, 6]],
     ]
@@ -314,8 +314,8 @@ def test_regions_are_capped_and_counted(
     served: tuple[FlaskClient, Timeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lanescope.webapp.plugins.threads.timeline_overlap.MAX_REGIONS", 2)
-    told = get(served, "/api/overlap/ETAG")
-    assert (len(told["regions"]), told["total"]) == (2, 6)
+    answer = get(served, "/api/overlap/ETAG")
+    assert (len(answer["regions"]), answer["total"]) == (2, 6)
 
 
 def test_run_that_was_damaged_since(tmp_path: Path) -> None:

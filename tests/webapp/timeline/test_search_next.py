@@ -88,8 +88,8 @@ def test_hits_mark_each_start_and_count_all(
     assert marked(found["marks"]) == {(t - t0) * many // (t1 - t0) for t, _, _ in inside}
     lane = [key for key in inside if key[1] == 0]
     assert marked(found["lanes"]["0"]) == {(t - t0) * many // (t1 - t0) for t, _, _ in lane}
-    told = sorted((start, 0, row) for row, start, _ in found["slices"][0])
-    assert told == lane
+    answer = sorted((start, 0, row) for row, start, _ in found["slices"][0])
+    assert answer == lane
     assert set(found["slices"]) == {0, 1}
 
 
@@ -107,8 +107,8 @@ def test_position_of_a_hit_among_all(timeline: Timeline) -> None:
     names = {timeline.index.names.index("aten::mul")}
     everything = all_of(timeline, names)
     for position in (0, 1, len(everything) // 2, len(everything) - 1):
-        told = place_among(timeline, Wanted(timeline, names), everything[position])
-        assert told == (position + 1, len(everything))
+        answer = place_among(timeline, Wanted(timeline, names), everything[position])
+        assert answer == (position + 1, len(everything))
 
 
 def test_modules_are_looked_for_too(timeline: Timeline) -> None:

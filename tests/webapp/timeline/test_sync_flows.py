@@ -1,4 +1,4 @@
-"""What ties a stretch of one thread to others: starts, joins, and what is handed over."""
+"""What ties a stretch of one thread to others: starts, joins, and hand-overs."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_everything_that_ties_two_threads(timeline: Timeline) -> None:
     assert sync_flows(timeline.run, main, 0, 120) == [start]
     assert sync_flows(timeline.run, worker, 505, 520) == [lock]
     assert sync_flows(timeline.run, main, 850, 1000) == [join]
-    assert sync_flows(timeline.run, main, 650, 690) == []  # nobody had to wait for that lock
+    assert sync_flows(timeline.run, main, 650, 690) == []  # no thread had to wait for that lock
 
 
 def test_a_slice_leads_to_what_the_others_did_then(timeline: Timeline) -> None:
     main = next(lane for lane in timeline.index.lanes if lane.label == "MainThread")
-    told = slice_facts(timeline, main.id, 0)["threads"]
-    assert [(one["kind"], one["outgoing"], one["name"]) for one in told] == [
+    answer = slice_facts(timeline, main.id, 0)["threads"]
+    assert [(one["kind"], one["outgoing"], one["name"]) for one in answer] == [
         ("start", True, "work"),
         ("lock", True, "work"),
         ("join", False, "work"),

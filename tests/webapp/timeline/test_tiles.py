@@ -52,7 +52,7 @@ def test_fixture_on_paper() -> None:
         "end": [8_191 // 128 * 128, 45_057 // 128 * 128, 1 << 40],
         "paint": [0, 5, 1],
     }
-    # Bucket 2 holds a mark, 100 ns and 288 ns of the 388 ns whose last 100 lie in bucket 3.
+    # Bucket 2 holds a mark, 100 ns and 288 ns of the 388 ns whose last 100 are in bucket 3.
     assert first["dense"] == {
         "bucket": [2, 3],
         "covered": [round(32 * math.sqrt(ns / 4096)) for ns in (100 + 288, 100)],
@@ -149,7 +149,7 @@ def test_tiles_made_ahead_equal_those_made_on_demand(
 
 
 def of_part(block: dict[str, Any], part: tuple[int, int], level: int) -> dict[str, Any]:
-    """A block with nothing but what is drawn in some buckets."""
+    """A block with nothing but the drawn slices of some buckets."""
     if block["kind"] == KIND_COUNTER:
         return block
     low, high = (edge << level for edge in part)

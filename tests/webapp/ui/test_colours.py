@@ -1,4 +1,4 @@
-"""Colours that mean something are told apart, with each of the common colour-blindnesses too.
+"""Colours that mean something are distinct, with each of the common colour-blindnesses too.
 
 What someone with one of them sees is computed by the matrices for full severity of Machado,
 Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency"

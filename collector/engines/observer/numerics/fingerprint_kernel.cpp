@@ -33,7 +33,7 @@ uint64_t in_block(uint64_t sum, uint64_t block) {
   return sum * (splitmix64(BLOCK + block) | 1);
 }
 
-// Distance to what is read next, for prefetching. 0 near the end: memory behind it is not ours.
+// Distance to the next read, for prefetching. 0 near the end: memory behind it is not ours.
 int64_t ahead_of(int64_t left, int64_t here, int64_t size) {
   return left >= 2 * here ? here * size : 0;
 }

@@ -1,7 +1,7 @@
 """Figures about devices are those of Holistic Trace Analysis, to the nanosecond.
 
 A made-up trace here, and real ones of others where somebody has put them; HTA's answers stand
-below, and are asked for anew where HTA is installed.
+below, and are asked for again where HTA is installed.
 """
 
 from __future__ import annotations

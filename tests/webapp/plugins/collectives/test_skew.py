@@ -80,7 +80,7 @@ def test_who_waits_for_whom_in_sum(tmp_path: Path) -> None:
     assert table.loc[0].to_dict() == {"calls": 3, "last": 1, "alone_ns": 40, "wait_ns": 40}
 
 
-def test_a_group_of_one_rank_makes_nobody_wait(tmp_path: Path) -> None:
+def test_a_group_of_one_rank_makes_no_rank_wait(tmp_path: Path) -> None:
     builder = builder_of(tmp_path)
     call(builder, 0, 0, 0, 50)
     call(builder, 1, 0, 10, 50)
@@ -102,7 +102,7 @@ def test_heat_map_shows_the_latest_of_a_column(tmp_path: Path) -> None:
 
 
 def rounds(path: Path, delays: list[tuple[int, int]], runnable: int | None = None) -> Run:
-    """Steps of 100 ms, in each of which two ranks come as late as is said (ms).
+    """Steps of 100 ms; in each, two ranks come late by the stated times (ms).
 
     Rank 1 was ready to run without a processor for `runnable` ms of each.
     """
@@ -156,11 +156,11 @@ def test_what_takes_a_straggler_longer(tmp_path: Path) -> None:
         [(0, 0), (0, 0), (0, 80)] + [(0, 0)] * 7,  # once
     ],
 )
-def test_chance_is_no_straggler(tmp_path: Path, delays: list[tuple[int, int]]) -> None:
+def test_chance_does_not_make_a_straggler(tmp_path: Path, delays: list[tuple[int, int]]) -> None:
     assert stragglers(rounds(tmp_path, delays)) == []
 
 
-def test_a_rank_that_got_no_processor_is_no_straggler(tmp_path: Path) -> None:
+def test_a_rank_that_got_no_processor_is_not_a_straggler(tmp_path: Path) -> None:
     assert stragglers(rounds(tmp_path / "none", [(0, 30)] * 10, runnable=25)) == []
     (found,) = stragglers(rounds(tmp_path / "some", [(0, 30)] * 10, runnable=5))
     assert found.evidence["delay_ns"] == 25 * MS

@@ -29,7 +29,7 @@ def test_each_rank_waits_for_the_last_one(run: Run) -> None:
     assert table["share"][0] == pytest.approx(2000 * STEPS / run.duration_ns)
 
 
-def test_only_what_lies_in_the_window_counts(run: Run) -> None:
+def test_only_calls_in_the_window_count(run: Run) -> None:
     start = run.events("collective", 0, columns=["start_ns"])["start_ns"][0].as_py()
     table = waiting(run, (start + 500, start + 1500))
     assert table["waiting_ns"].tolist() == [1000, 500, 0]

@@ -41,8 +41,8 @@ def ops(timeline: Timeline, lane: int) -> list[tuple[str, int, int, str]]:
 
 def test_each_thread_has_its_like_above_it(timeline: Timeline) -> None:
     drawn = run_facts(timeline)["lanes"]
-    told = [(lane["kind"], lane["rank"], lane["label"]) for lane in drawn]
-    assert told == [
+    answer = [(lane["kind"], lane["rank"], lane["label"]) for lane in drawn]
+    assert answer == [
         ("baseline", 0, "baseline MainThread"),
         ("thread", 0, "MainThread"),
         ("baseline", 1, "baseline MainThread"),
@@ -107,13 +107,13 @@ def test_the_next_difference_is_that_of_any_rank(timeline: Timeline) -> None:
     assert found is not None
     visited = []
     place = (0, -1, -1)
-    while (told := found.next(place, forward=True)) is not None:
-        facts = slice_facts(timeline, told["lane"], told["ref"])
-        visited.append((facts["name"], facts["rank"], told["kind"]))
-        assert facts["difference"] == told["kind"]
-        assert (told["position"], told["total"]) == (len(visited), 4)
-        place = (facts["drawn"][0], told["lane"], told["row"])
-    # What is inside of an added op is no place of its own, and slower is none beside these.
+    while (answer := found.next(place, forward=True)) is not None:
+        facts = slice_facts(timeline, answer["lane"], answer["ref"])
+        visited.append((facts["name"], facts["rank"], answer["kind"]))
+        assert facts["difference"] == answer["kind"]
+        assert (answer["position"], answer["total"]) == (len(visited), 4)
+        place = (facts["drawn"][0], answer["lane"], answer["row"])
+    # Ops inside of an added op are not places of their own; neither is a slower op beside these.
     assert visited == [
         ("b", 1, "different"),
         ("new", 0, "added"),
@@ -126,7 +126,7 @@ def test_the_next_difference_is_that_of_any_rank(timeline: Timeline) -> None:
     assert found.next((0, -1, -1), forward=False) is None
 
 
-def test_a_slice_of_the_baseline_tells_what_the_baseline_recorded(timeline: Timeline) -> None:
+def test_a_slice_of_the_baseline_shows_what_the_baseline_recorded(timeline: Timeline) -> None:
     drawn = ops(timeline, 3)
     ref = 6 + [one[0] for one in drawn].index("gone")  # after six phases
     facts = slice_facts(timeline, 3, ref)
@@ -146,7 +146,7 @@ def test_runs_without_values_say_only_what_they_know(tmp_path: Path) -> None:
     assert run_facts(same)["baseline"].endswith("a")
 
 
-def test_work_that_one_of_several_threads_of_a_backend_took_is_no_difference(
+def test_work_that_one_of_several_threads_of_a_backend_took_is_not_a_difference(
     tmp_path: Path,
 ) -> None:
     runs = []
@@ -171,16 +171,21 @@ def test_work_that_one_of_several_threads_of_a_backend_took_is_no_difference(
     base, run = runs
     beside = Timeline.open(run, base)
     assert len(beside.differences or ()) == 0
-    told = {style for lane in range(len(beside.index.lanes)) for *_, style in ops(beside, lane)}
-    assert not told & {"added", "removed"}
+    answer = {style for lane in range(len(beside.index.lanes)) for *_, style in ops(beside, lane)}
+    assert not answer & {"added", "removed"}
 
 
 def test_the_address_of_the_next_difference(timeline: Timeline) -> None:
     app = make_app(timeline.run, timeline.baseline, index=timeline)
     client = app.server.test_client()
     address = f"/api/difference/{timeline.etag}"
-    told: dict[str, Any] = client.get(f"{address}?t=0").get_json()
-    assert (told["lane"], told["kind"], told["position"], told["total"]) == (1, "different", 1, 4)
+    answer: dict[str, Any] = client.get(f"{address}?t=0").get_json()
+    assert (answer["lane"], answer["kind"], answer["position"], answer["total"]) == (
+        1,
+        "different",
+        1,
+        4,
+    )
     assert client.get(f"{address}?t=0&dir=prev").get_json() == {"ref": None, "total": 4}
     assert client.get(f"{address}?t=0&dir=up").status_code == 400
     assert client.get(f"/api/difference/{timeline.run.etag}?t=0").status_code == 409
@@ -198,20 +203,20 @@ def test_an_index_beside_a_baseline_is_stored_for_these_runs(
     built = Timeline.open(run, base, cache=cache)
     [folder] = cache.iterdir()
 
-    def told(one: Timeline) -> tuple[Any, ...]:
+    def answer(one: Timeline) -> tuple[Any, ...]:
         assert one.differences is not None
         places = [getattr(one.differences, name).tolist() for name in PLACE]
         arrays = {name: array.tolist() for name, array in one.index.arrays.items()}
         return one.index.lanes, one.index.names, one.index.paints.codes, places, arrays
 
-    expected = told(built)
+    expected = answer(built)
     with monkeypatch.context() as patch:
         patch.setattr(timeline_index, "Beside", None)  # nothing is compared again
         again = Timeline.open(open_run(tmp_path / "run"), open_run(tmp_path / "base"), cache=cache)
-        assert told(again) == expected
-    (folder / "place_ref.npy").unlink()  # what is mapped of it stays
+        assert answer(again) == expected
+    (folder / "place_ref.npy").unlink()  # its mapped pages stay
     np.save(folder / "place_ref.npy", np.array([0, 1, 2, 10**6], np.int64))  # no such slice
-    assert told(Timeline.open(run, base, cache=cache)) == expected
+    assert answer(Timeline.open(run, base, cache=cache)) == expected
     # Another baseline, the noise of it, or the other way round: other indexes.
     for sides in ((run, base, run), (base, run, None), (run, run, None)):
         Timeline.open(sides[0], sides[1], cache=cache, noise=sides[2])

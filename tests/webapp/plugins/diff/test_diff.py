@@ -198,8 +198,8 @@ def test_op_counts_decide_where_there_are_no_norms(tmp_path: Path) -> None:
     with pytest.raises(NotApplicable, match="no gradients or values"):
         divergence(one, same)
     assert compare(one, more).verdict == "diverged"
-    (told,) = divergence(one, more)
-    assert told.title == (
+    (answer,) = divergence(one, more)
+    assert answer.title == (
         "Other operators ran than in the baseline, and the runs share no values. Record both with "
         "--level numerics."
     )

@@ -35,7 +35,7 @@ def timed(path: Path, steps: int, **lengths: int | tuple[int, ...]) -> Run:
     return open_run(builder.write())
 
 
-def test_what_is_slower_faster_added_and_removed(tmp_path: Path) -> None:
+def test_slower_faster_added_and_removed_operators(tmp_path: Path) -> None:
     base = timed(
         tmp_path / "base",
         6,
@@ -80,7 +80,7 @@ def test_what_is_slower_faster_added_and_removed(tmp_path: Path) -> None:
     assert timing_differences(base, base).changed.empty
 
 
-def test_what_most_ops_take_longer_alike_is_no_op_s(tmp_path: Path) -> None:
+def test_a_slowdown_of_most_operators_belongs_to_none_of_them(tmp_path: Path) -> None:
     ops = {f"op{k}": 100 + k for k in range(12)}
     base = timed(tmp_path / "base", 6, **ops, slow=100, kept=100)
     busy = {name: 3 * us // 2 for name, us in ops.items()}
@@ -115,17 +115,17 @@ def test_steps_that_one_run_has_not_are_left_out(tmp_path: Path) -> None:
     assert (none.steps, len(none.table)) == (0, 0)
 
 
-def test_times_are_told_wherever_the_verdict_is(
+def test_times_are_shown_wherever_the_verdict_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = timed(tmp_path / "base", 6, **{"slow|er": 100})
     run = timed(tmp_path / "run", 6, **{"slow|er": 200}, new=50)
     found = compare(base, run)
     assert found.verdict == "diverged"  # nothing in common but ops, and not equally many
-    told = markdown(found, "base", "run")
-    assert "| `slow¦er` | `m` | 100 us | 200 us | x 2 | slower |" in told
-    assert "| `new` | `m` | 0 ns | 50.0 us |  | added |" in told
-    assert "ops by module: 1 slower, 1 added" in told
+    answer = markdown(found, "base", "run")
+    assert "| `slow¦er` | `m` | 100 us | 200 us | x 2 | slower |" in answer
+    assert "| `new` | `m` | 0 ns | 50.0 us |  | added |" in answer
+    assert "ops by module: 1 slower, 1 added" in answer
     show(found, Console(width=200))
     printed = capsys.readouterr().out
     assert "a step takes 10.0 ms, in the base 10.0 ms (x 1, median of 5 steps)" in printed
@@ -141,11 +141,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_the_difference_by_rank_step_and_layer(found: Comparison) -> None:
-    told = found.growth[found.growth["differing"] > 0]
-    rows = told[["rank", "step", "module", "tensors", "differing"]].to_numpy().tolist()
+    answer = found.growth[found.growth["differing"] > 0]
+    rows = answer[["rank", "step", "module", "tensors", "differing"]].to_numpy().tolist()
     assert rows == [[0, 2, "layer.1", 2, 1], [1, 1, "layer.0", 1, 1]]
     # Bits alone: 0. The norm 1.0 became 1.5, and the mean 0.5 of it 0.75.
-    assert told["largest"].tolist() == [0.0, pytest.approx(1 / 3)]
+    assert answer["largest"].tolist() == [0.0, pytest.approx(1 / 3)]
 
 
 def test_charts_of_the_growth(found: Comparison) -> None:

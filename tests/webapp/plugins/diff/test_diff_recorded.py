@@ -65,11 +65,11 @@ def test_a_recorded_pair_parts_at_the_changed_line(tmp_path: Path) -> None:
     )
 
     runner = CliRunner()
-    told = runner.invoke(main, ["diff", paths[0], paths[2]])
-    assert told.exit_code == 1
-    assert "aten::add_" in told.stdout
-    assert "at program.py:14: in0 mean" in told.stdout
-    assert "origin: computed on rank 0" in told.stdout
+    answer = runner.invoke(main, ["diff", paths[0], paths[2]])
+    assert answer.exit_code == 1
+    assert "aten::add_" in answer.stdout
+    assert "at program.py:14: in0 mean" in answer.stdout
+    assert "origin: computed on rank 0" in answer.stdout
     pasted = runner.invoke(main, ["diff", paths[0], paths[2], "--markdown"]).stdout
     assert pasted.startswith("**diverged** (mode bitwise)")
     assert "program.py:14" in pasted

@@ -1,4 +1,4 @@
-"""Diff at level numerics: what is compared with what, when it is the same, where it began."""
+"""Diff at level numerics: which values are compared, when they are equal, where they part."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_thread_without_partner_is_counted(tmp_path: Path) -> None:
     assert (found.verdict, found.compared, found.only_in_run) == ("identical", 15, 15)
 
 
-def test_which_thread_of_a_pool_did_a_piece_of_work_is_no_difference(tmp_path: Path) -> None:
+def test_which_thread_of_a_pool_did_a_piece_of_work_is_not_a_difference(tmp_path: Path) -> None:
     def pool(path: Path, worker: int, pieces: int, copied: int = 5) -> Run:
         builder = Builder(path, level="numerics")
         builder.op(START_NS, 50, "a")
@@ -201,7 +201,7 @@ def test_which_thread_of_a_pool_did_a_piece_of_work_is_no_difference(tmp_path: P
     assert (found.only_in_base, found.only_in_run) == (0, 0)
     more = compare(base, pool(tmp_path / "more", 2, 3))
     assert (more.compared, more.only_in_base, more.only_in_run) == (4, 0, 1)
-    # What was on its way then is no difference: what came of it is compared where it is used.
+    # A value on its way then is not a difference: its result is compared where it is used.
     other = compare(base, pool(tmp_path / "other", 1, 2, copied=6))
     assert (other.verdict, other.compared, other.tensors) == ("identical", 4, 1)
 
@@ -268,7 +268,9 @@ def test_memory_that_is_only_pointed_at_or_filled_is_not_compared(
     assert (found.verdict, found.compared) == ("identical", 16)
 
 
-def test_a_batch_that_a_worker_hands_over_a_step_earlier_is_no_difference(tmp_path: Path) -> None:
+def test_a_batch_that_a_worker_hands_over_a_step_earlier_is_not_a_difference(
+    tmp_path: Path,
+) -> None:
     """At level numerics and without values; one that the other run never took in is counted."""
 
     def arriving(*steps: int) -> tuple[Op, ...]:

@@ -99,7 +99,7 @@ def first_of(found: Comparison) -> dict[str, Any]:
     return found.first
 
 
-def test_its_stack_and_what_it_worked_on_are_told(tmp_path: Path) -> None:
+def test_its_stack_and_its_inputs_are_shown(tmp_path: Path) -> None:
     found = compare(program(tmp_path / "base"), program(tmp_path / "run", result=10))
     first = first_of(found)
     assert (first["op"], first["where"]) == ("aten::mm", "train.py:12")
@@ -121,7 +121,7 @@ def test_its_stack_and_what_it_worked_on_are_told(tmp_path: Path) -> None:
     assert "input: [2, 4] float32 of -1 to 2, of no recorded operator" in console.export_text()
 
 
-def test_another_part_of_the_same_input_is_told(tmp_path: Path) -> None:
+def test_another_part_of_the_same_input_is_named(tmp_path: Path) -> None:
     """A batch taken from elsewhere in a tensor that holds all of the data."""
     base = program(tmp_path / "base")
     first = first_of(compare(base, program(tmp_path / "run", result=10, offset=64)))
@@ -156,20 +156,20 @@ def test_what_somebody_else_wrote_in_between_came_from_outside(tmp_path: Path) -
 
 
 def test_what_was_overwritten_in_one_run_alone_is_a_difference_of_bits(tmp_path: Path) -> None:
-    """Even where it changes nothing of what is computed, as a gradient's last bit may."""
+    """Even where it changes no result, as a gradient's last bit may."""
     base, run = program(tmp_path / "base"), program(tmp_path / "run", found=3)
     for sides, hashes in (((base, run), (1, 3)), ((run, base), (3, 1))):
         found = compare(*sides)
         assert (found.verdict, found.differing) == ("diverged", 1)
         first = first_of(found)
-        told = [first[side]["tensors"][0] for side in ("base", "run")]
-        assert [one["position"] for one in told] == ["read1", "read1"]
-        assert [one["hash"] for one in told] == [f"{bits:016x}" for bits in hashes]
+        answer = [first[side]["tensors"][0] for side in ("base", "run")]
+        assert [one["position"] for one in answer] == ["read1", "read1"]
+        assert [one["hash"] for one in answer] == [f"{bits:016x}" for bits in hashes]
         assert first["origin"] == {"kind": "input", "rank": 0}
         assert compare(*sides, "tolerance").verdict == "within_tolerance"
 
 
-def test_operators_that_either_run_has_alone_before_it_are_told(tmp_path: Path) -> None:
+def test_operators_that_either_run_has_alone_before_it_are_listed(tmp_path: Path) -> None:
     base = program(tmp_path / "base", layer="dropout")
     found = compare(base, program(tmp_path / "run", made=2, result=10))
     assert [note.partition(",")[0] for note in found.notes] == [
@@ -241,7 +241,7 @@ def accumulated(path: Path, passes: int, norm: float = 1.5, batch: int = 8) -> R
 
 
 def test_gradients_accumulated_over_more_passes(tmp_path: Path) -> None:
-    """Each pass has another share of the batch: what is compared is what they are joined to."""
+    """Each pass has another share of the batch: the joined values are compared."""
     base, run = accumulated(tmp_path / "base", 1), accumulated(tmp_path / "run", 4, 1.5 + 1e-7)
     found = compare(base, run, "tolerance")
     assert (found.verdict, first_of(found)["op"]) == ("within_tolerance", "aten::add_")
@@ -250,9 +250,9 @@ def test_gradients_accumulated_over_more_passes(tmp_path: Path) -> None:
     assert "a sum of 4 gradients is rounded in another order than one of 1" in found.notes[1]
     forgot = compare(base, accumulated(tmp_path / "forgot", 4, 6.0), "tolerance")
     assert forgot.verdict == "diverged"
-    told = "\n".join(forgot.notes)
-    assert "they part by more than the number of passes explains" in told
-    assert "by the number of passes: sums over passes where the base has means" in told
+    answer = "\n".join(forgot.notes)
+    assert "they part by more than the number of passes explains" in answer
+    assert "by the number of passes: sums over passes where the base has means" in answer
     assert compare(base, accumulated(tmp_path / "same", 1)).notes == ()
     # A larger batch in equal parts: what both have is the same work.
     more = compare(base, accumulated(tmp_path / "more", 2, batch=16), "tolerance")

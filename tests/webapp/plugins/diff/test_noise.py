@@ -18,7 +18,7 @@ from tests.support.synthetic import START_NS, Builder
 from tests.webapp.plugins.diff.test_diff_values import OPS, Op, run_of
 
 
-def test_what_the_baselines_differ_by_is_no_difference(tmp_path: Path) -> None:
+def test_differences_between_baselines_do_not_count(tmp_path: Path) -> None:
     def apart(by: float, step: int, **more: Any) -> tuple[Op, ...]:
         place = 5 * step + 1
         other = replace(OPS[place], hash=999, l2=1.0 + by, **more)
@@ -66,8 +66,8 @@ def test_noise_of_gradient_norms_by_the_command(tmp_path: Path) -> None:
         paths.append(str(builder.write()))
     base, again, near, far = paths
     runner = CliRunner()
-    told = runner.invoke(main, ["diff", base, near, "--noise", again])
-    assert (told.exit_code, "norms of gradients: float32 0.002" in told.stdout) == (0, True)
+    answer = runner.invoke(main, ["diff", base, near, "--noise", again])
+    assert (answer.exit_code, "norms of gradients: float32 0.002" in answer.stdout) == (0, True)
     assert runner.invoke(main, ["diff", base, far, "--noise", again]).exit_code == 1
     assert runner.invoke(main, ["diff", base, near, "--mode", "tolerance"]).exit_code == 1
     checked = runner.invoke(main, ["check", near, "--baseline", base])

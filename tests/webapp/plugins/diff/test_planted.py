@@ -114,8 +114,8 @@ def test_it_does_on_the_portable_engine_too(tmp_path: Path) -> None:
 def test_single_bits_are_placed_at_the_operator_that_has_them(base: Run, folder: Path) -> None:
     found = against(base, folder, "bits")
     rows = found.table[(found.table["kind"] == "tensor")]
-    told = rows.groupby("phase")[["step", "name"]].agg(set)
-    assert told.to_dict("index") == {
+    answer = rows.groupby("phase")[["step", "name"]].agg(set)
+    assert answer.to_dict("index") == {
         kind: {"step": {1}, "name": {"aten::clone"}}
         for kind in ("bit", "swap", "sign", "zero", "nan")
     }
@@ -154,7 +154,7 @@ def test_a_change_gives_the_right_first_place(
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "answer"),
     [
         ("again", ""),
         ("lr", "the learning rate in step 0 is 0.2, in the base 0.1"),
@@ -164,9 +164,9 @@ def test_a_change_gives_the_right_first_place(
         ("dtype", "the last aten::"),
     ],
 )
-def test_what_is_behind_the_first_difference_is_said(
-    base: Run, folder: Path, name: str, told: str
+def test_the_cause_of_the_first_difference_is_said(
+    base: Run, folder: Path, name: str, answer: str
 ) -> None:
     notes = "\n".join(against(base, folder, name).notes)
-    assert told in notes
+    assert answer in notes
     assert ("learning rate" in notes, "draws random" in notes) == (name == "lr", name == "seed")

@@ -78,7 +78,7 @@ def test_every_module_is_found_under_its_other_name(run: Rows) -> None:
     assert pairs(run, NET) == {b: a for a, b in found.items()}
 
 
-def test_equal_names_stay_and_what_is_another_has_no_partner() -> None:
+def test_equal_names_stay_and_other_operators_have_no_partner() -> None:
     assert pairs(NET, NET) == {}
     # A layer in place of another, of the same name or not: nothing says that they are one.
     assert pairs(NET, [*NET[:-1], ("head", "torch.nn.Linear", 88)]) == {}
@@ -113,7 +113,7 @@ def test_which_of_several_alike_is_meant_gradients_say() -> None:
     assert pairs(NET, turned, dict.fromkeys(norms, 1.0), dict.fromkeys(there, 1.0)) == {}
 
 
-def test_a_shorter_sequence_is_matched_by_what_is_in_it() -> None:
+def test_a_shorter_sequence_is_matched_by_its_members() -> None:
     base = [("Net", "Net", 0), ("0", "Linear", 6), ("1", "Dropout", 0), ("2", "Linear", 8)]
     run = [("Net", "Net", 0), ("0", "Linear", 6), ("1", "Linear", 8)]
     assert pairs(base, run) == {"2": "1"}

@@ -108,7 +108,7 @@ def test_spread_is_that_of_the_definition(tmp_path: Path) -> None:
     assert table.to_dict() == {"w": np.std([1, 2, 6]), "nan": 0.0, "odd": np.inf}
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_verdict(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "threads-1" / "run-00"))
     entry = '"threads": 1, "gradient_fluctuation": [], "bitwise_identical": 0, "first": 1'
     for text in (
@@ -162,11 +162,11 @@ def repetition(folder: Path) -> Path:
                         dtype="float32",
                     )
             builder.write()
-    told = []
+    reported = []
     for threads in (1, 2):
         runs = [open_run(place) for place in sorted(folder.glob(f"threads-{threads}/run-*"))]
-        told.append(repeats(runs, threads).to_json())
-    (folder / FILE).write_text(json.dumps({"runs": 3, "by_threads": told}))
+        reported.append(repeats(runs, threads).to_json())
+    (folder / FILE).write_text(json.dumps({"runs": 3, "by_threads": reported}))
     return folder
 
 

@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint of its base: told by the bits of its gradients."""
+"""A run that goes on from a checkpoint of its base, as the bits of its gradients show."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trained(path: Path, norms: Sequence[float]) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("norms", "told"),
+    ("norms", "answer"),
     [
         (
             [3.0, 4.0],
@@ -48,15 +48,15 @@ def trained(path: Path, norms: Sequence[float]) -> Run:
         ([2.0, 2.0], "step 1 not those of step 2"),
     ],
 )
-def test_where_a_run_goes_on(tmp_path: Path, norms: list[float], told: str) -> None:
+def test_where_a_run_goes_on(tmp_path: Path, norms: list[float], answer: str) -> None:
     base = trained(tmp_path / "base", [1.0, 2.0, 3.0, 4.0])
     notes = compare(base, trained(tmp_path / "run", norms)).notes
     found = [note for note in notes if "the gradients of step" in note]
-    assert len(found) == bool(told)
-    assert told in "".join(found)
+    assert len(found) == bool(answer)
+    assert answer in "".join(found)
 
 
-def test_gradients_that_stay_the_same_tell_nothing(tmp_path: Path) -> None:
+def test_gradients_that_stay_the_same_show_nothing(tmp_path: Path) -> None:
     base = trained(tmp_path / "base", [1.0, 3.0, 3.0])
     notes = compare(base, trained(tmp_path / "run", [3.0, 3.0])).notes
     assert not any("the gradients of step" in note for note in notes)

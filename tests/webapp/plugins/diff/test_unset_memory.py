@@ -1,4 +1,4 @@
-"""Memory that nobody had set, and what is written without an operator: chance is no difference, and
+"""Memory that nothing had set, and values written without an operator: chance does not count, and
 no finding."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROGRAM = """
 
     rubbish = float(sys.argv[1])
 
-    def lies_around(count):
+    def is_left_over(count):
         left = torch.empty(count)
         left.numpy()[:] = rubbish  # no operator: the next one of that size has it
         del left
@@ -29,7 +29,7 @@ PROGRAM = """
 
     place = torch.tensor([2, 0, 1])
     torch.empty_like(place).scatter_(0, place, torch.arange(3))  # sets all of it
-    made = lies_around(5000).cosh()
+    made = is_left_over(5000).cosh()
     made.sinh().tan()  # chance as well
     made.copy_(torch.ones(5000))
     made.exp()
@@ -44,7 +44,7 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("observer", OBSERVERS)
-def test_chance_is_no_difference(tmp_path: Path, native: Path, observer: str) -> None:
+def test_chance_is_not_a_difference(tmp_path: Path, native: Path, observer: str) -> None:
     runs = []
     for rubbish in ("1.5", "nan"):
         folder = tmp_path / rubbish
@@ -72,9 +72,9 @@ def test_chance_is_no_difference(tmp_path: Path, native: Path, observer: str) ->
         assert unrecorded_writes(run) == []
     found = compare(*runs)
     assert found.verdict == "identical", found.first
-    (told,) = (note for note in found.notes if "uninitialised memory" in note)
-    assert "6 tensors" in told
-    assert "the first by aten::cosh" in told
+    (answer,) = (note for note in found.notes if "uninitialised memory" in note)
+    assert "6 tensors" in answer
+    assert "the first by aten::cosh" in answer
 
 
 COMPILED = """

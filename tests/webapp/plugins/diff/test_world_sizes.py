@@ -1,4 +1,4 @@
-"""The same global batch on one rank and on two: what is rounding, and what a planted fault is."""
+"""The same global batch on one rank and on two: rounding, and planted faults."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def text_of(found: Comparison) -> str:
 
 
 @pytest.mark.torchrun
-def test_another_order_of_the_sum_is_told_as_rounding(folder: Path) -> None:
+def test_another_order_of_the_sum_is_called_rounding(folder: Path) -> None:
     found = against(folder, "mean")
     first = found.first
     assert first is not None
@@ -85,7 +85,7 @@ def test_another_order_of_the_sum_is_told_as_rounding(folder: Path) -> None:
 
 
 @pytest.mark.torchrun
-def test_a_sum_in_place_of_a_mean_is_no_rounding(folder: Path) -> None:
+def test_a_sum_in_place_of_a_mean_is_not_rounding(folder: Path) -> None:
     found = against(folder, "sum")
     assert found.verdict == "diverged"
     assert found.first is not None
@@ -115,7 +115,7 @@ def norms(path: Path, world: int, *factors: float, dtypes: str = "float32") -> P
 
 
 @pytest.mark.parametrize(
-    ("world", "factors", "told"),
+    ("world", "factors", "answer"),
     [
         (1, (1, 1, 1), None),
         (1, (0.125, 0.125, 0.125), "0.125 times those of the base: a factor of the loss"),
@@ -127,12 +127,12 @@ def norms(path: Path, world: int, *factors: float, dtypes: str = "float32") -> P
     ],
 )
 def test_one_factor_between_all_gradients(
-    tmp_path: Path, world: int, factors: tuple[float, ...], told: str | None
+    tmp_path: Path, world: int, factors: tuple[float, ...], answer: str | None
 ) -> None:
     base = open_run(norms(tmp_path / "base", 1, *(1 for _ in factors)))
     found = text_of(compare(base, open_run(norms(tmp_path / "run", world, *factors))))
-    assert ("times those of the base" in found) == (told is not None)
-    assert told is None or told in found
+    assert ("times those of the base" in found) == (answer is not None)
+    assert answer is None or answer in found
 
 
 @pytest.mark.parametrize(

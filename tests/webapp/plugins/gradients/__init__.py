@@ -1,1 +1,1 @@
-"""Programs whose parameters do or do not learn, and what is found in them."""
+"""Programs whose parameters do or do not learn, and the findings about them."""

@@ -135,7 +135,7 @@ def outputs_grow() -> None:
 
 @program
 def clipped_and_large() -> None:
-    """A sum over large errors is clipped to 1: what is left still has a direction."""
+    """A sum over large errors is clipped to 1: the rest still has a direction."""
     model = layers(2, 8, nn.ReLU)
     data = 100 * torch.randn(256, 8)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -187,7 +187,7 @@ def rnn_of_a_large_loss() -> None:
 
 @program
 def critic_beside_actor() -> None:
-    """Two heads, one of which has a loss of 1e-9 of the other's: neither is on the other's way."""
+    """Two heads; the loss of one is 1e-9 of the other's: neither is on the other's way."""
 
     class Both(nn.Module):
         def __init__(self) -> None:

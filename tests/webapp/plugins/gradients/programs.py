@@ -8,17 +8,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import assertions
 import flow
 import kept
 import scales
 import stuck
-import told
 import torch
 from common import PROGRAMS
 
 import lanescope.collector as ls
 
-TOPICS = (flow, stuck, scales, told, kept)
+TOPICS = (flow, stuck, scales, assertions, kept)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

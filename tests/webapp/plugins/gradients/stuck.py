@@ -188,7 +188,7 @@ def written_back() -> None:
 
 @program
 def kept_within_bounds() -> None:
-    """Weights are cut off at a bound after each step, and lie there from the first on."""
+    """Weights are cut off at a bound after each step, and stay there from the first on."""
     model = nn.Linear(8, 8, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
 

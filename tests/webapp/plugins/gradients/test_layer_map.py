@@ -154,7 +154,7 @@ def test_layers_are_named_without_what_all_begin_with(run: Run) -> None:
     assert deep.y[0] is None
 
 
-def test_what_is_said_of_a_cell(run: Run) -> None:
+def test_the_text_of_a_cell(run: Run) -> None:
     click = {"points": [{"y": "head", "customdata": 1}]}
     curves, depth, note = chosen(Context(run), click, "update", None, 0, "light")
     assert [trace.name for trace in curves.data] == ["rank 0"]

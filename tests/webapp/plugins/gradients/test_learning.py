@@ -131,7 +131,7 @@ def in_short(found: list[Finding]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_what_is_found(recorded: Path, name: str) -> None:
+def test_findings(recorded: Path, name: str) -> None:
     found = learning(recorded / name)
     assert in_short(found) == EXPECTED[name], [f.title for f in found]
 
@@ -170,7 +170,7 @@ def test_what_assertions_say(recorded: Path) -> None:
     assert norm.title.endswith("; at 8 of 8 steps.")
 
 
-def test_what_is_said(recorded: Path) -> None:
+def test_sentences(recorded: Path) -> None:
     (sigmoids,) = learning(recorded / "sigmoids")
     named = [layer["layer"] for layer in sigmoids.evidence["layers"]]
     assert "0" in named

@@ -145,8 +145,8 @@ def test_shares_of_what_underflows_and_overflows_by_layer(tmp_path: Path) -> Non
         ["a", "float16", "backward", 8, 6 / 8, 0.0, 1 / 8],
         ["", "bfloat16", "forward", 8, 0.0, 0.0, 0.0],
     ]
-    told = few_bits(Context(run))[-1].children.rowData
-    assert [(row["layer"], row["underflow_text"]) for row in told] == [
+    answer = few_bits(Context(run))[-1].children.rowData
+    assert [(row["layer"], row["underflow_text"]) for row in answer] == [
         ("a", "12.5 %"),
         ("a", "75 %"),
         ("(no module)", "0 %"),

@@ -80,9 +80,9 @@ def run_of(path: Path) -> Run:
     return open_run(builder.write())
 
 
-def test_what_lies_between_a_layer_and_the_loss(tmp_path: Path) -> None:
+def test_nodes_between_a_layer_and_the_loss(tmp_path: Path) -> None:
     known = ways(run_of(tmp_path), 0)
-    assert set(known.layers) == {"a", "b", "c", "d"}  # e is no part of the graph
+    assert set(known.layers) == {"a", "b", "c", "d"}  # e does not belong to the graph
     passed = {
         layer: {other for other, there in zip(known.layers, row, strict=True) if there}
         for layer, row in zip(known.layers, known.some, strict=True)

@@ -83,7 +83,7 @@ def test_all_agree(tmp_path: Path) -> None:
     assert "good" in note.className
 
 
-def test_what_is_nan_on_one_rank_alone_and_what_is_collapsed(tmp_path: Path) -> None:
+def test_cells_that_are_nan_on_one_rank_alone_and_collapsed_ones(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", {("blocks.0", 1): float("nan")})
     found = rank_map(run, 1)
     assert found.layers == ["embed", "blocks", "head"]
@@ -93,7 +93,7 @@ def test_what_is_nan_on_one_rank_alone_and_what_is_collapsed(tmp_path: Path) -> 
     assert drawn.data[0].text[0][2] == "NaN or infinite"
 
 
-def test_two_ranks_are_held_against_what_is_between_them(tmp_path: Path) -> None:
+def test_two_ranks_are_compared_with_their_middle(tmp_path: Path) -> None:
     found = rank_map(run_of(tmp_path / "run", {("head", 0): 6.0}, ranks=2))
     assert found.ranks_apart == [0, 1]
     assert found.ratios[3, :, 0].tolist() == pytest.approx([0.5, 1.5])

@@ -1,4 +1,4 @@
-"""Several ranks: shards are put together, and adapters that are not synchronised are told."""
+"""Several ranks: shards are put together, and adapters that are not synchronised are named."""
 
 from __future__ import annotations
 

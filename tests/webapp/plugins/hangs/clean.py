@@ -119,7 +119,7 @@ def clean_pipeline() -> None:
 
 
 def clean_mixed() -> None:
-    """Objects, uneven exchanges, groups by two threads, a work that nobody waits for."""
+    """Objects, uneven exchanges, groups by two threads, a work that is never waited for."""
     ranks = dist.get_world_size()
     dist.all_gather_object([None] * ranks, "x" * 10 * RANK)
     sent, got = [1 + RANK] * ranks, [1 + rank for rank in range(ranks)]

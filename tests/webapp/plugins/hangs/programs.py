@@ -232,7 +232,7 @@ def subgroup() -> None:
 
 
 class HalfUsed(nn.Module):
-    """Two networks, of which one takes part in the loss."""
+    """Two networks; one takes part in the loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class HalfUsed(nn.Module):
 
 
 def unused_parameter() -> None:
-    """DDP waits for gradients that nobody makes: its second step ends the job."""
+    """DDP waits for gradients that never come: its second step ends the job."""
     train(DistributedDataParallel(HalfUsed()))
 
 
@@ -308,7 +308,7 @@ def parts_adapter_left_out() -> None:
 
 
 def parts_unsynchronised_parameter() -> None:
-    """DDP was told to ignore a parameter that is trained all the same."""
+    """DDP is set to ignore a parameter that is trained all the same."""
     inner = network()
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(inner, ["2.bias"])
     train(DistributedDataParallel(inner))

@@ -95,12 +95,12 @@ def test_who_left_at_once_did_not_wait(tmp_path: Path) -> None:
     ("second", "more"),
     [
         ([(0, "0", 1, 10, 5012), (1, "0", 1, 5010, 5011)], {}),  # it came in time
-        ([(0, "0", 1, 10, 3010), (1, "0", 1, 3010, 3011)], {}),  # within what clocks can tell
+        ([(0, "0", 1, 10, 3010), (1, "0", 1, 3010, 3011)], {}),  # within the clocks' error
         ([(0, "0", 1, 10, 11), (1, "0", 1, 5010, 5011)], {"bytes": 0}),  # moves nothing
         ([(0, "0", 1, 10, 11), (1, "0", 1, 5010, 5011)], {"name": "broadcast"}),  # by a root
     ],
 )
-def test_nobody_gave_up(
+def test_no_rank_gave_up(
     tmp_path: Path, second: list[tuple[int, str, int, int, int]], more: dict[str, Any]
 ) -> None:
     assert found(tmp_path, *TOGETHER, *second, **more) == []

@@ -65,7 +65,7 @@ SLOW = (
     "skipped_step",
     "unused_parameter",
 )
-"""Told by what tells the others too."""
+"""Seen in the same way as the others."""
 CLEAN = (
     "slow",
     "clean_ddp",
@@ -105,7 +105,7 @@ PARTING = {
     "parts_unsynchronised_parameter": (0, "2.bias", 1),
 }  # step, first parameter, how many
 ENDED = ("stopped", "interrupted", "died_at_work")
-"""Programs of which the launcher ends what is left: with torchrun itself."""
+"""Programs whose launcher ends the remaining ranks: with torchrun itself."""
 TOGETHER = {
     "access": ("straggler", "different_reduction", "different_message", *CLEAN),
     "numerics": tuple(PARTING),
@@ -223,7 +223,7 @@ def test_a_mismatch_says_what_differs_and_where(runs: Runs, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["came_too_late"])
-def test_a_rank_that_came_when_the_call_was_given_up_is_told_of(runs: Runs, name: str) -> None:
+def test_a_rank_that_came_when_the_call_was_given_up_is_named(runs: Runs, name: str) -> None:
     found = main_finding(runs.of(name))
     assert (found.kind, found.severity, found.ranks) == ("straggler", "error", (1,))
     assert found.title.startswith("Rank 0 gave up barrier #2 of group 0")
@@ -290,7 +290,7 @@ def test_replicas_that_part_are_named(runs: Runs, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _some_slow(["unused_parameter"]))
-def test_what_ddp_could_not_reduce_is_told_as_a_parameter_without_gradient(
+def test_what_ddp_could_not_reduce_is_named_as_a_parameter_without_gradient(
     runs: Runs, name: str
 ) -> None:
     (found,) = findings(runs.of(name))

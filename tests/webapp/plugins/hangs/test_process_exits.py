@@ -1,4 +1,4 @@
-"""Which rank ended a job: told from how all of them ended, on runs made by hand."""
+"""Which rank ended a job, by how all of them ended, on runs made by hand."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def job(
     return open_run(builder.write())
 
 
-def told(run: Run) -> list[tuple[str, tuple[int, ...]]]:
+def findings_of(run: Run) -> list[tuple[str, tuple[int, ...]]]:
     return [(one.kind, one.ranks) for one in hangs(run)]
 
 
@@ -127,7 +127,7 @@ def test_the_rank_that_began_is_named(
 ) -> None:
     run = job(tmp_path / "run", *ranks)
     assert endings(run)[1].how == how
-    assert told(run) == [("hang", (1,))]
+    assert findings_of(run) == [("hang", (1,))]
     (found,) = hangs(run)
     assert (found.severity, found.evidence["group"], found.evidence["sequence"]) == (
         "error",
@@ -148,7 +148,7 @@ def test_the_rank_that_began_is_named(
         (8_900, "", "died after 9.30 s without a record; did all_reduce last"),
     ],
 )
-def test_a_death_is_told_from_the_silence_before_it(
+def test_a_death_is_distinguished_from_the_silence_before_it(
     tmp_path: Path, after_ms: int, waits_for: str, said: str
 ) -> None:
     lost = rank("exception", calls=11, exception=LOST, after_ms=9_300)
@@ -203,7 +203,7 @@ INTERRUPTED = rank("exception", exception="KeyboardInterrupt: (train.py:7)")
 def test_a_job_that_was_stopped_has_no_rank_that_died(
     tmp_path: Path, ranks: tuple[dict[str, Any], ...], notes: list[str]
 ) -> None:
-    assert told(job(tmp_path / "run", *ranks, notes=notes)) == []
+    assert findings_of(job(tmp_path / "run", *ranks, notes=notes)) == []
 
 
 def test_a_rank_that_ended_early_was_not_stopped(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_rank_that_ended_early_was_not_stopped(tmp_path: Path) -> None:
     )
     run = job(tmp_path / "run", waits, rank("exit"))
     assert endings(run)[1].how == "exit"
-    assert told(run) == [("collective_mismatch", (0, 1))]
+    assert findings_of(run) == [("collective_mismatch", (0, 1))]
 
 
 def test_a_rank_that_alone_was_asked_to_end_is_said_to_have_been(tmp_path: Path) -> None:
@@ -230,14 +230,14 @@ MONITORED = (
 def test_who_waited_in_a_monitored_barrier_did_not_fail_by_itself(tmp_path: Path) -> None:
     run = job(tmp_path, rank("exception", exception=MONITORED), rank("signal SIGTERM", calls=9))
     assert endings(run)[0].how == "gave up"
-    assert told(run) == [("hang", (1,))]
+    assert findings_of(run) == [("hang", (1,))]
 
 
 @pytest.mark.parametrize(("stopped_after_ms", "kinds"), [(0, []), (90, ["hang"])])
-def test_who_lost_a_peer_that_was_told_to_end_did_not_hang(
+def test_who_lost_a_peer_that_was_ended_did_not_hang(
     tmp_path: Path, stopped_after_ms: int, kinds: list[str]
 ) -> None:
-    """A launcher is told to stop and nobody sees it: it ends its ranks one after the other."""
+    """A launcher is asked to stop, unrecorded: it ends its ranks one after the other."""
     stopped = rank("signal SIGTERM", after_ms=stopped_after_ms)
     lost = rank("exception", after_ms=26, exception=LOST)
-    assert [kind for kind, _ in told(job(tmp_path, stopped, lost))] == kinds
+    assert [kind for kind, _ in findings_of(job(tmp_path, stopped, lost))] == kinds

@@ -75,7 +75,7 @@ def test_a_call_that_all_made_and_that_did_not_end_is_a_hang(tmp_path: Path) -> 
     assert hangs(job(tmp_path / "fine", WENT_WELL, *both("all_to_all_single"))) == []
 
 
-def test_shapes_that_may_differ_are_told_where_the_call_did_not_end(tmp_path: Path) -> None:
+def test_shapes_that_may_differ_are_named_where_the_call_did_not_end(tmp_path: Path) -> None:
     uneven = both("all_gather", ("[64]", "[128]"))
     run = job(tmp_path / "stuck", GAVE_UP, *uneven)
     (found,) = mismatches(run)
@@ -100,11 +100,11 @@ def test_a_send_and_a_receive_that_met_and_did_not_end(tmp_path: Path) -> None:
         # The same numbers in another shape, and two that tags brought in another order, are fine.
         (({}, {"shapes": "[8, 8]"}), None),
         (({"shapes": "[1]"}, {}, {}, {"shapes": "[1]"}), None),
-        # From whoever sends first: what meets what is not known.
+        # From any sender: which messages meet is not known.
         (({"shapes": "[1]"}, {"peer": None}), None),
     ],
 )
-def test_what_is_sent_is_what_is_received(
+def test_sent_and_received_sizes_agree(
     tmp_path: Path, columns: tuple[dict[str, Any], ...], differs: str | None
 ) -> None:
     run = job(tmp_path, WENT_WELL, *exchange(*columns))

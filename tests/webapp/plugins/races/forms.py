@@ -1,4 +1,4 @@
-"""Races in forms that hide them: of what torch calls again, of files, of what is put in place of
+"""Races in forms that hide them: of code that torch calls again, of files, of code put in place of
 something else. Marked as in planted.py, whose races it runs as well."""
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def released_before_the_write() -> None:
 
 
 def first_of_two_futures() -> None:
-    """The first is there before what is called with it has come to its end."""
+    """The first is there before the function called with it has ended."""
     total, first = torch.zeros(3), torch.futures.Future[int]()
 
     def count(_: torch.futures.Future[int]) -> None:

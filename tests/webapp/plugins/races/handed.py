@@ -106,15 +106,15 @@ def collected() -> None:
     together(gather, work, more)
 
 
-def told_when_done() -> None:
+def called_when_done() -> None:
     total, first, done = torch.zeros(3), Future[int](), threading.Event()
     total.mul_(3)
 
-    def tell(one: Future[int]) -> None:
+    def finish(one: Future[int]) -> None:
         total.add_(one.value())
         done.set()
 
-    first.add_done_callback(tell)
+    first.add_done_callback(finish)
 
     def work() -> None:
         later()
@@ -182,7 +182,7 @@ def run() -> None:
         then_waited_for,
         then_that_raised,
         collected,
-        told_when_done,
+        called_when_done,
         a_loop_in_a_thread,
         copies_through_queues,
     ):

@@ -1,6 +1,6 @@
 """Work that is given to several streams of a device: what nothing orders, and its clean twins.
 
-The device is that of tests/fixtures/streaming_device.cpp, the library of which is named first.
+The device is that of tests/fixtures/streaming_device.cpp, whose library is named first.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def the_host_waits(wait: Callable[[], object]) -> None:
         shared.add_(1)
 
 
-def the_host_waits_and_tells_a_thread() -> None:
+def the_host_waits_and_releases_a_thread() -> None:
     items: queue.Queue[torch.Tensor] = queue.Queue()
 
     def take() -> None:
@@ -240,7 +240,7 @@ def main() -> None:
         lambda: the_host_waits(lambda: DEVICE.synchronize_event(24)),
         lambda: the_host_waits(lambda: DEVICE.synchronize_stream(ONE)),
         lambda: the_host_waits(DEVICE.synchronize_device),
-        the_host_waits_and_tells_a_thread,
+        the_host_waits_and_releases_a_thread,
         one_stream_of_two_threads,
         both_only_read,
         memory_is_used_again,

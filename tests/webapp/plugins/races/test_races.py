@@ -99,7 +99,7 @@ def test_planted_races_are_found_once_at_their_lines(
 
 
 def shown_on_the_timeline(run: Run) -> None:
-    """A finding's link selects one side of the race; what is told of it leads to the other."""
+    """A finding's link selects one side of the race; its panel leads to the other."""
     timeline = Timeline.open(run)
     for finding in race_findings(run):
         (selected,) = parse_qs(urlsplit(selecting(timeline, finding.link)).query)["sel"]
@@ -118,14 +118,14 @@ def shown_on_the_timeline(run: Run) -> None:
 def examined_in_stretches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what was before, a summary is kept: no race is lost by it, and none counted twice."""
 
-    def told() -> dict[frozenset[str | None], Race]:
+    def answer() -> dict[frozenset[str | None], Race]:
         return {frozenset((one.first.where, one.second.where)): one for one in find_races(run)}
 
-    whole = told()
+    whole = answer()
     for at_once in (30, 100):
         monkeypatch.setattr(detector, "BATCH_ROWS", at_once)
         find_races.cache_clear()
-        parts = told()
+        parts = answer()
         assert parts.keys() == whole.keys()
         for places, race in parts.items():
             assert len(race.tensors) == len(whole[places].tensors)
@@ -169,7 +169,7 @@ def test_backward_that_others_disturb(tmp_path: Path) -> None:
     assert {one.where for one in found} == {hogwild.where, lines["at_once both"]}
 
 
-def test_accesses_within_others_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accesses_within_others_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(values: list[tuple[int, int, int, int]]) -> dict[str, np.ndarray]:
         start, end, depth, storage = np.array(values).T
         columns = {"start_ns": start, "duration_ns": end - start, "depth": depth}
@@ -214,7 +214,7 @@ def test_threads_that_wait_for_ever(tmp_path: Path) -> None:
     assert stuck.where == lines["stuck"]
     assert "SumBackward0" in stuck.title
     waiting = {row["name"] for row in run.events("stall").to_pylist()}
-    assert {"holder", "patient", "join"} <= waiting  # told of by the watchdog, and no finding
+    assert {"holder", "patient", "join"} <= waiting  # reported by the watchdog, not as a finding
 
 
 @pytest.mark.parametrize(
@@ -273,18 +273,18 @@ def test_a_data_loader_worker_that_never_comes(tmp_path: Path) -> None:
     (found,) = deadlocks(run)
     assert {one["where"] for one in found.evidence["threads"]} >= {lines["loader"], lines["worker"]}
     (worker,) = {p["pid"] for p in run.manifest["processes"]} - {run.threads[0].pid}
-    wait_for_end(worker)  # left behind by nobody
+    wait_for_end(worker)  # not left behind
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("program", "status", "told"), [("served", 143, ["info"]), ("slow", 0, [])]
+    ("program", "status", "answer"), [("served", 143, ["info"]), ("slow", 0, [])]
 )
 def test_a_rest_that_may_be_meant(
-    tmp_path: Path, program: str, status: int, told: list[str]
+    tmp_path: Path, program: str, status: int, answer: list[str]
 ) -> None:
     run = open_run(recorded(tmp_path, f"resting {program}", "--hang-timeout", "2", status=status))
-    assert [found.severity for found in deadlocks(run)] == told
+    assert [found.severity for found in deadlocks(run)] == answer
 
 
 def test_the_line_of_a_frame() -> None:

@@ -1,4 +1,4 @@
-"""Streams of a device that nothing orders, on a device that is none: its memory is the host's."""
+"""Streams that nothing orders, on a device without hardware: its memory is the host's."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def swapped_in_turn() -> None:
     together(evaluate, swap)
 
 
-def average_when_told() -> None:
+def average_when_released() -> None:
     model, average = small(), small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ready, done = [threading.Event() for _ in range(3)], [threading.Event() for _ in range(3)]
@@ -359,7 +359,7 @@ def locked_by_old_names() -> None:
 
 
 def read_at_the_end() -> None:
-    """The interpreter itself waits for threads that nobody joins."""
+    """The interpreter itself waits for threads that are never joined."""
     total, mine, main = torch.zeros(3), torch.zeros(3), threading.main_thread()
     threading.Thread(target=total.add_, args=(1,)).start()
     atexit.register(total.sum)
@@ -377,7 +377,7 @@ def run() -> None:
         saved_under_a_lock,
         saved_from_a_copy,
         swapped_in_turn,
-        average_when_told,
+        average_when_released,
         inferred_by_a_copy,
         pipeline,
         waited_for_without_asking,

@@ -60,7 +60,7 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("query", FORBIDDEN)
-def test_what_is_refused_and_with_which_words(queries: Queries, query: str) -> None:
+def test_queries_that_are_refused_and_the_messages(queries: Queries, query: str) -> None:
     with pytest.raises(QueryError) as caught:
         queries.answer(query, 1000)
     assert FORBIDDEN[query] in str(caught.value)
@@ -68,7 +68,7 @@ def test_what_is_refused_and_with_which_words(queries: Queries, query: str) -> N
     assert len(str(caught.value)) < 300
 
 
-def test_nothing_tells_where_the_server_has_its_files(queries: Queries) -> None:
+def test_no_message_shows_where_the_server_has_its_files(queries: Queries) -> None:
     for query in ("SELECT * FROM duckdb_secrets()", "FROM duckdb_extensions()"):
         with pytest.raises(QueryError) as error:
             queries.answer(query, 10)
@@ -144,7 +144,7 @@ KINDS = {
 
 
 def test_every_type_of_value_is_shown_and_downloaded(queries: Queries, client: FlaskClient) -> None:
-    # Names are not told apart: a query may give two columns the same one.
+    # A query may give two columns the same name.
     query = "SELECT " + ", ".join(f"{value} AS v" for value in KINDS)
     answer = queries.answer(query, 10)
     (row,) = rows_of(answer)

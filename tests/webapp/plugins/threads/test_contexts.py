@@ -79,7 +79,7 @@ PROGRAM = """
     def never_reads():
         torch.ones(2) * 3
 
-    def reads_what_nobody_set():
+    def reads_an_unset_variable():
         torch.ones(2) * early.get() * scale.get(8.0)
 
     def reads_the_same():
@@ -95,7 +95,7 @@ PROGRAM = """
 
     started(copy_context().run, handed_on)
     asyncio.run(asyncio.to_thread(handed_on))
-    for target in (sets_its_own, never_reads, reads_what_nobody_set, reads_the_same, no_torch,
+    for target in (sets_its_own, never_reads, reads_an_unset_variable, reads_the_same, no_torch,
                    library):
         started(target)
     with ThreadPoolExecutor(1, initializer=scale.set, initargs=(4.0,)) as pool:
@@ -145,7 +145,7 @@ def marked(folder: Path) -> dict[str, str]:
     return {match[1]: f"program.py:{number}" for match, number in found if match}
 
 
-def test_lost_values_are_told_once_each_and_no_others(recorded: Recorded) -> None:
+def test_lost_values_are_reported_once_each_and_no_others(recorded: Recorded) -> None:
     assert recorded.status == 0, recorded.stderr
     assert recorded.stderr == ""
     assert recorded.stdout.strip() == "as without recording True"

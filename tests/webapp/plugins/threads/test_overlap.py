@@ -66,7 +66,7 @@ def test_rate_of_a_pair(tmp_path: Path) -> None:
     ]
 
 
-def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> None:
+def test_more_than_the_limit_is_reported_with_its_longest_place(tmp_path: Path) -> None:
     # Of [0, 100) and [200, 300) on rank 1, both threads have [60, 70) and [200, 230).
     far = run_of(
         tmp_path / "far",
@@ -76,21 +76,26 @@ def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> N
         (1, "1001-1", 60, 10),
         (1, "1001-1", 200, 30),
     )
-    (told,) = overlapping_backwards(far)
-    assert (told.kind, told.severity, told.rank, told.ranks) == ("overlap", "error", 1, (1,))
-    assert (told.thread, told.time_ns, told.where) == ("1001-0", 200, None)
-    assert told.title == (
+    (answer,) = overlapping_backwards(far)
+    assert (answer.kind, answer.severity, answer.rank, answer.ranks) == (
+        "overlap",
+        "error",
+        1,
+        (1,),
+    )
+    assert (answer.thread, answer.time_ns, answer.where) == ("1001-0", 200, None)
+    assert answer.title == (
         "Threads run backward at the same time for 10 % of the time in backward, on rank 1; "
         "the longest overlap is of MainThread and Thread-1, 30 ns. Let one backward end before the "
         "next begins if the threads share parameters."
     )
-    assert told.link == "/timeline?t=150-280&overlaps=1"
-    assert told.evidence["pairs"] == [
+    assert answer.link == "/timeline?t=150-280&overlaps=1"
+    assert answer.evidence["pairs"] == [
         {"rank": 1, "a": "1001-0", "b": "1001-1", "rate": 1.0, "overlap_ns": 40}
     ]
-    for limit, kept in ((0.05, (told,)), (0.5, ())):
+    for limit, kept in ((0.05, (answer,)), (0.5, ())):
         settings = Settings({"thread_overlap_rate": limit})
-        assert acknowledged(AnalysisResult("?", (told,)), settings).findings == kept
+        assert acknowledged(AnalysisResult("?", (answer,)), settings).findings == kept
     report = check(far)
     assert [one.passed for one in report.checks] == [False]
     assert (report.errors, report.unexplained) == (1, ())  # of one thing, once
@@ -98,7 +103,7 @@ def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> N
     assert (meant.errors, meant.unexplained) == (1, meant.checks)
 
 
-def test_less_than_the_limit_is_not_told(tmp_path: Path) -> None:
+def test_less_than_the_limit_is_not_reported(tmp_path: Path) -> None:
     near = run_of(tmp_path / "near", (0, "1000-0", 0, 100), (0, "1000-1", 96, 104))
     assert overlapping_backwards(near) == []
     turns = run_of(tmp_path / "turns", (0, "1000-0", 0, 100), (0, "1000-1", 100, 100))

@@ -24,7 +24,7 @@ def found(
     reason: str = "quiet",
     exception: str = "",
 ) -> list[Finding]:
-    """What is told of a process that somebody stopped 9 s after its last record, and that its
+    """Findings about a process that was stopped 9 s after its last record, and that its
     watchdog had seen at rest for 8 s: what its main thread waited for, its others, its child."""
     stopped = f"{schema.STOPPED}: SIGTERM came while the command ran"
     builder = Builder(path, world_size=1, exit_status=143, notes=[stopped])
@@ -64,7 +64,7 @@ def found(
     return deadlocks(open_run(builder.write()))
 
 
-def test_threads_that_wait_for_each_other_are_told_after_seconds(tmp_path: Path) -> None:
+def test_threads_that_wait_for_each_other_are_reported_after_seconds(tmp_path: Path) -> None:
     raised = "ValueError: bad batch (/home/u/train.py:12)"
     (finding,) = found(tmp_path, "the end of a thread", WAITER, exception=raised)
     assert (finding.kind, finding.severity) == ("deadlock", "info")
@@ -92,7 +92,7 @@ def test_a_forked_process_that_waits_for_a_lock(tmp_path: Path) -> None:
         ("the end of a thread", [{"waiting": "the end of a sleep"}], None),
         ("the end of a thread", [{"waiting": "a lock on a file"}], None),
         ("the end of a thread", [{"waiting": "a condition", "cpu": 0.9}], None),  # works
-        ("the end of another process", [], None),  # of which nothing is known
+        ("the end of another process", [], None),  # nothing is known about it
         ("the end of another process", [], "a read of a socket"),
     ],
 )

@@ -38,7 +38,7 @@ def two_threads() -> None:
 
 @program
 def asserted() -> None:
-    """A compiled model of which the program asserts what holds, and what does not."""
+    """A compiled model; the program asserts what holds, and what does not."""
     model = Parted()
     compiled = torch.compile(model, backend="aot_eager")
     ls.assert_nonzero_grad(compiled.body)
