@@ -26,7 +26,7 @@ from .build import (
     find_compiler,
 )
 
-SOURCE = Path(__file__).parent / "trampolines" / "trampolines.cpp"
+SOURCES = Path(__file__).parent / "trampolines"
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-shared")
 
 
@@ -39,7 +39,9 @@ def ensure_trampolines() -> Path:
     if not (3, 10) <= sys.version_info[:2] <= (3, 14):
         raise BuildError(f"it is made for Python 3.10 to 3.14, this is {platform.python_version()}")
     compiler = find_compiler()
-    digest = hashlib.sha256(SOURCE.read_bytes())
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.glob("*.*")):
+        digest.update(source.name.encode() + source.read_bytes())
     digest.update(repr((FLAGS, platform.machine(), _identity_of(compiler))).encode())
     folder = cache_folder()
     library = folder / f"trampolines-{digest.hexdigest()[:16]}.so"
@@ -65,7 +67,8 @@ def _build_once(compiler: Path, library: Path) -> None:
             raise BuildError(note.read_text())
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".trampolines-") as temporary:
         made = Path(temporary) / library.name
-        command = (str(compiler), *FLAGS, str(SOURCE), "-o", str(made))
+        parts = map(str, sorted(SOURCES.glob("*.cpp")))
+        command = (str(compiler), *FLAGS, *parts, "-o", str(made))
         try:
             _check(_run(command, Path(temporary)), compiler)
         except BuildError as error:

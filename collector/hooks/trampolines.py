@@ -21,7 +21,7 @@ from types import MethodDescriptorType as MethodDescriptor
 from typing import Any, NamedTuple
 
 SELF_ALONE, CONCURRENT = 1, 2
-"""Flags of a hook, as in trampolines.cpp: `begin` gets the first argument alone; the hook is silent
+"""Flags of a hook, as in trampolines/hook.h: `begin` gets the first argument alone; it is silent
 until there is a second thread."""
 
 _CODE: Any = vars(FunctionType)["__code__"]
@@ -50,7 +50,7 @@ class Ends(NamedTuple):
 
 
 class LockEnds(NamedTuple):
-    """Callbacks for a type of locks, in the order that trampolines.cpp expects; see locks.py."""
+    """Callbacks for a type of locks, in the order of trampolines/locks.h; see locks.py."""
 
     user_locks: set[int]
     held: dict[int, int] | None  # lock -> owner; None: `on_acquired` and `on_released` keep it

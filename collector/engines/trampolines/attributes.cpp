@@ -1,0 +1,91 @@
+// Hooks assignments to attributes of types written in C, and the making of objects of one type.
+
+#include "hook.h"
+
+namespace trampolines {
+
+namespace {
+
+struct Setter {
+  GetSetDef* definition;
+  int (*original)(Object*, Object*, void*);
+  Type* of;
+  const Hook* hook;
+};
+
+constexpr size_t SETTERS = 8;
+Setter setters[SETTERS];
+
+template <size_t N>
+int enter_setter(Object* self, Object* value, void* closure) {
+  const Setter& setter = setters[N];
+  if (setter.hook != nullptr && concurrent && PyType_IsSubtype(self->type, setter.of) != 0) {
+    Held set = call_hook(setter.hook->begin, self, value != nullptr ? value : none);
+    if (!set && !hold()) {
+      return -1;
+    }
+  }
+  return setter.original(self, value, closure);
+}
+
+template <size_t... N>
+auto setter_entry(size_t at, std::index_sequence<N...>) {
+  int (*const all[])(Object*, Object*, void*) = {&enter_setter<N>...};
+  return all[at];
+}
+
+// What makes objects of a type.
+struct Maker {
+  Type* type;
+  Object* (*original)(Type*, Object*, Object*);
+  const Hook* hook;
+};
+
+Maker maker;
+
+Object* enter_maker(Type* type, Object* given, Object* named) {
+  Held made(maker.original(type, given, named));
+  if (made && maker.hook != nullptr && concurrent &&
+      !call_hook(maker.hook->done, none, made.get()) && !hold()) {
+    return nullptr;
+  }
+  return made.release();
+}
+
+}  // namespace
+
+// Hooks the assignment to an attribute of objects of a type. 0: there is no room.
+EXPORT int32_t trampolines_setter(Object* descriptor, Object* of, const Hook* hook) {
+  GetSetDef* definition =
+      static_cast<GetSetDef*>(reinterpret_cast<Descriptor*>(descriptor)->definition);
+  for (size_t at = 0; at < SETTERS; ++at) {
+    Setter& setter = setters[at];
+    if (setter.definition == nullptr) {
+      setter = {definition, definition->set, nullptr, nullptr};
+    }
+    if (setter.definition == definition) {
+      setter.of = reinterpret_cast<Type*>(kept(of));
+      setter.hook = hook;
+      definition->set =
+          hook != nullptr ? setter_entry(at, std::make_index_sequence<SETTERS>()) : setter.original;
+      return 1;
+    }
+  }
+  return 0;
+}
+
+// Hooks the making of objects of one type.
+EXPORT int32_t trampolines_maker(Object* type, const Hook* hook) {
+  Type* of = reinterpret_cast<Type*>(type);
+  if (maker.type == nullptr) {
+    maker = {of, of->make, nullptr};
+  }
+  if (maker.type != of) {
+    return 0;
+  }
+  maker.hook = hook;
+  of->make = hook != nullptr ? enter_maker : maker.original;
+  return 1;
+}
+
+}  // namespace trampolines
