@@ -11,8 +11,12 @@ from lanescope.collector.engines import build
 from tests.support import ROOT
 from tests.support.processes import compiled, run_program
 
-SOURCE = ROOT / "tests" / "fixtures" / "observer_units.cpp"
-CHECKS = re.findall(r"^CHECK\((\w+)\)", SOURCE.read_text(encoding="utf-8"), re.MULTILINE)
+SOURCES = ROOT / "tests" / "fixtures" / "observer_units"
+CHECKS = [
+    name
+    for room in sorted(SOURCES.glob("*.h"))
+    for name in re.findall(r"^CHECK\((\w+)\)", room.read_text(encoding="utf-8"), re.MULTILINE)
+]
 PARTS = (
     "base/own_file.cpp",
     "journal/background_compactor.cpp",
@@ -31,7 +35,7 @@ def program(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch = build.find_torch()
     libraries = torch.folder / "lib"
     return compiled(
-        SOURCE,
+        SOURCES / "main.cpp",
         folder / "units",
         *(str(build.SOURCES / part) for part in PARTS),
         *build.FLAGS,
