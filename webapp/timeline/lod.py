@@ -157,12 +157,7 @@ def tiles(
         dense, numbers = dense.take(inside), numbers.take(inside)
 
     (wides,) = (~short).nonzero()
-    first, stop = found.number.take(wides).searchsorted((origin, origin + size))
-    if len(wides):
-        # Of the row's slices that begin before the tile, only the last one can reach into it.
-        before = wides.take(first - 1, mode="clip")
-        reaches = (found.last.take(before) >= floor) & (found.end.take(before) > begin)
-        first = first - ((first > 0) & reaches)
+    first, stop = _wide_slices(found, wides, origin, begin, floor, size)
     return Tiles(
         wide=found.last.take(wides.take(ranges(first, stop))),
         wide_at=offsets(stop - first),
@@ -172,6 +167,24 @@ def tiles(
         longest=longest.take(dense),
         dense_at=offsets(high - low),
     )
+
+
+def _wide_slices(
+    found: Buckets,
+    wides: Int64Array,
+    origin: Int64Array,
+    begin: Int64Array,
+    floor: Int64Array,
+    size: int,
+) -> tuple[Int64Array, Int64Array]:
+    """Returns the bounds, in `wides`, of each tile's slices that are drawn as they are."""
+    first, stop = found.number.take(wides).searchsorted((origin, origin + size))
+    if len(wides):
+        # Of the row's slices that begin before the tile, only the last one can reach into it.
+        before = wides.take(first - 1, mode="clip")
+        reaches = (found.last.take(before) >= floor) & (found.end.take(before) > begin)
+        first = first - ((first > 0) & reaches)
+    return first, stop
 
 
 def fences(start: Int64Array, at: int = 0) -> Int64Array:
