@@ -19,6 +19,7 @@ from ..format.record_kinds import OpScope
 from ..hooks import dispatch_modes
 from ..hooks.collectives.collectives import NAMESPACES, Call, Collectives
 from ..hooks.not_compiled import run_as_it_is
+from ..hooks.patches import Patches
 from ..hooks.stacks import Stacks
 from ..journal import clock
 from ..journal.journal import NO_SEQUENCE, Kind
@@ -30,6 +31,7 @@ from .values import OperatorReading, Values
 NAME = "portable"
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _SCOPE_ENTER = "profiler::_record_function_enter"
 _SCOPE_EXIT = "profiler::_record_function_exit"
 _ACCUMULATE = 2**63
@@ -99,6 +101,7 @@ class PortableEngine:
             "which operator made which autograd node (portable engine)",
         )
         self._main = self.enter()
+        self._patches = Patches()
 
     def enter(self) -> contextlib.AbstractContextManager[None]:
         """Records the calling thread's ops inside the block."""
@@ -107,9 +110,21 @@ class PortableEngine:
     def start(self) -> None:
         """Starts recording the calling (main) thread."""
         self._main.__enter__()
+        # A dispatch mode hides results from the tracer of torch.jit: it fails on a convolution.
+        for name in ("trace", "trace_module", "_get_trace_graph"):
+            self._patches.ends(
+                torch.jit,
+                name,
+                lambda *_, **__: dispatch_modes.pop_own(DispatchMode),
+                lambda mode, _: dispatch_modes.push(mode),
+                lambda mode, _: dispatch_modes.push(mode),
+                lost="torch.jit.trace (portable engine)",
+                also=("torch.jit._trace",),
+            )
 
     def stop(self) -> None:
         """Stops recording the calling thread."""
+        self._patches.undo()
         self._main.__exit__(None, None, None)
         if self._values is not None:
             self._values.drain(self._recorder.thread(), wait=True)
@@ -328,9 +343,9 @@ class PortableEngine:
         key: list[Any] = []
         for argument in args:
             if isinstance(argument, torch.Tensor):
-                key.append((argument.shape, argument.dtype, argument.device))
+                key.append(_kind(argument))
             elif isinstance(argument, (list, tuple)):
-                key.extend((t.shape, t.dtype, t.device) for t in _tensors(argument))
+                key.extend(map(_kind, _tensors(argument)))
         if not key:
             device = kwargs.get("device")
             return self._recorder.intern(f"\t\t{device}") if device is not None else 0
@@ -345,6 +360,11 @@ class PortableEngine:
             if exact:
                 self._signatures[whole] = found
         return found
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, torch.dtype, torch.device]:
+    """Returns shape, data type and device; a nested tensor has no shape."""
+    return () if tensor.is_nested else tensor.shape, tensor.dtype, tensor.device
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
@@ -383,12 +403,13 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self,
         func: Any,
-        types: tuple[type, ...],
+        types: tuple[Any, ...],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         for kind in types:
-            if kind not in _PLAIN:
+            # A class without a __torch_dispatch__ of its own (UninitializedParameter) is plain.
+            if kind not in _PLAIN and kind.__torch_dispatch__ is not _NO_DISPATCH:
                 if dispatch_modes.depth():
                     # NotImplemented would pass over them: torch asks the subclasses next, and a
                     # FakeTensor leaves the operator to its mode.

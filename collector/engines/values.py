@@ -166,6 +166,10 @@ class Values:
         position: int,
         wanted: bool,
     ) -> None:
+        if not _has_storage(tensor):
+            self._recorder.coverage["tensors_not_read"] += 1
+            reading.known = False
+            return
         plan = reading.plan
         only_written = argument.writes and not argument.reads and not argument.named
         asked = not plan.nothing and not (plan.overwrites and argument.writes)
@@ -208,6 +212,8 @@ class Values:
             for tensor in _tensors(one):
                 if plan.workspace and tensor.dtype is torch.uint8:
                     pass
+                elif not _has_storage(tensor):
+                    self._recorder.coverage["tensors_not_read"] += fresh and not unread
                 elif fresh and plan.collective:
                     self._storages.awaits(tensor)
                 elif fresh and left_out and not plan.nothing:
@@ -394,9 +400,13 @@ def _plan(operator: Any) -> ReadPlan | None:
     )
 
 
+def _has_storage(tensor: torch.Tensor) -> bool:
+    """Returns False for sparse and nested tensors."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors that have memory of their own; another dispatch mode may make FakeTensors,
-    and reading one raises."""
+    """Yields all tensors but those that another dispatch mode made, such as FakeTensors."""
     if isinstance(value, torch.Tensor):
         if type(value).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
             yield value

@@ -53,6 +53,16 @@ def pop(mode: Any) -> None:
         stack[1]()
 
 
+def pop_own(kind: type) -> Any:
+    """Removes the innermost mode if it is of this type; returns it, or None."""
+    stack = _stack()
+    mode = stack[2]() if stack is not None else None
+    if not isinstance(mode, kind):
+        return None
+    pop(mode)
+    return mode
+
+
 @contextlib.contextmanager
 def entered(mode: Any) -> Iterator[None]:
     """Pushes the mode for the body of a context."""

@@ -109,7 +109,7 @@ class Collectives:
             group=recorder.intern(described),
             sequence=sequence,
             signature=recorder.intern(f"{shapes}\t{dtypes}\t{device}"),
-            bytes=0 if plan.name in UNMOVED else sum(t.nbytes for t in tensors),
+            bytes=0 if plan.name in UNMOVED else sum(map(_bytes_of, tensors)),
             asynchronous=not (waited or blocking),
             blocking=blocking,
             stack=self._stacks.capture() if self._stacks else 0,
@@ -288,6 +288,11 @@ def _work(result: Any) -> Any:
         "torch._C._distributed_c10d", "Work.unbox", "ends of collectives (portable engine)"
     )
     return None if unbox is None else unbox(candidate)
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    """Returns the bytes of a tensor's elements; those that a sparse one leaves out count too."""
+    return tensor.numel() * tensor.element_size()
 
 
 def _flatten(argument: Any) -> Any:

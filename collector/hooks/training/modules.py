@@ -228,7 +228,7 @@ def storage_address(tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
         # torch warns of a question for the address of a FakeTensor, which is on "meta" within.
         return 0 if storage.device.type == "meta" else storage.data_ptr()
-    except (NotImplementedError, RuntimeError):  # a subclass or a lazy parameter
+    except (NotImplementedError, RuntimeError, ValueError):  # a subclass or a lazy parameter
         return 0
 
 
