@@ -151,6 +151,44 @@ DEFAULTS = """
     print(torch.rand(2), *called, sep="\\n")
 """
 
+CLASSES = """
+    import torch
+    import warnings
+    from torch import nn
+
+    warnings.simplefilter("ignore")
+
+    class Parameter(nn.Parameter):
+        pass
+
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            print(function.__name__)
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    own = Parameter(torch.ones(3))
+    print((own * 2).sum().item(), torch.ones(2).as_subclass(Loud).add(1).sum())
+    lazy = nn.Sequential(nn.LazyConv1d(4, 3), nn.LazyBatchNorm1d(), nn.Flatten(), nn.LazyLinear(2))
+    print(lazy(torch.ones(2, 2, 8)).shape)
+    optimizer = torch.optim.SGD(lazy.parameters(), lr=0.1)
+    lazy(torch.ones(2, 2, 8)).sum().backward()
+    optimizer.step()
+    model = nn.Sequential(nn.Conv2d(3, 6, 5), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(216, 2))
+    data = torch.ones(1, 3, 16, 16)
+    traced = torch.jit.trace(model, data)
+    print(torch.equal(traced(data), model(data)), traced.graph)
+    print(torch.jit.script(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))(torch.ones(2, 3)).shape)
+    pairs = torch.sparse_coo_tensor([[0, 1]], [1.0, 2.0], (4,))
+    print((pairs + pairs).to_dense(), torch.sparse_csr_tensor([0, 1], [0], [2.0], (1, 2)).sum())
+    for layout in (torch.strided, torch.jagged):
+        rows = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+        print((rows * 2).unbind()[1])
+    print(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8).dequantize())
+    print(torch.ones(3).untyped_storage().resizable())
+    print(torch.view_as_complex(torch.ones(2, 2)).conj())
+"""
+
 RANKS = """
     import torch
     import torch.distributed as dist
@@ -184,7 +222,9 @@ RANKS = """
 """
 
 
-@pytest.mark.parametrize("text", [MODES, DEFAULTS, RANKS], ids=["modes", "defaults", "ranks"])
+@pytest.mark.parametrize(
+    "text", [MODES, DEFAULTS, CLASSES, RANKS], ids=["modes", "defaults", "classes", "ranks"]
+)
 @pytest.mark.parametrize("engine", ["native", "portable"])
 def test_modes_and_tensor_classes_work_as_without(tmp_path: Path, text: str, engine: str) -> None:
     plain = fork_program(write_program(tmp_path, text))
