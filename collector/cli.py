@@ -121,12 +121,6 @@ _SETTINGS = (
         help="Sample the outputs of modules every N steps; 0: never.",
     ),
     click.option(
-        "--source/--no-source",
-        default=True,
-        show_default=True,
-        help="Keep lines of the program's files around the places that stacks name.",
-    ),
-    click.option(
         "--trace-model",
         is_flag=True,
         help="Record the torch.fx graph of each model, traced once in a forked copy of the "

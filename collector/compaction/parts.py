@@ -20,13 +20,11 @@ from .decode import Decoder
 from .parquet import write_part
 from .process_placement import with_process
 from .reader import RECORD_DTYPE, Records, ThreadLog
-from .source_lines import source_lines
 
 _KEYS = {
     "thread": ["thread"],
     "module": ["path", "class"],
     "stack": ["stack"],
-    "source": ["file", "line"],
     "storage": ["pid", "storage", "name"],
     "stall": ["pid", "time_ns", "native_id", "name"],
 }
@@ -53,14 +51,9 @@ class PendingParts:
         process = decoder.log.process
         rank = self._run / rank_folder(decoder.log.rank)
         tables = decoder.rank_tables()
-        manifest = manifests.read(self._run)
-        if manifest["options"].get("source"):
-            old = self.rank_table(decoder.log.rank, "source")
-            held = 0 if old is None else old.num_rows
-            lines = source_lines(tables["stack"].to_pylist(), process["start_ns"], held)
-            tables |= {} if lines is None else {"source": lines}
         for table, rows in tables.items():
             self._write(rank / f"{table}.parquet", table, _merged(rank, table, rows))
+        manifest = manifests.read(self._run)
         latest = max(tables["thread"]["end_ns"].to_pylist(), default=0)
         process["end_ns"] = max(process["end_ns"], latest)
         axis, processes = with_process(manifest["axis"], manifest["processes"], process)

@@ -16,17 +16,6 @@ STACK = Table(
     ),
 )
 
-SOURCE = Table(
-    "source",
-    False,
-    "Lines of the program's files around the places that stacks name; without --no-source.",
-    (
-        Column("file", TEXT, "", "as in the frames of the stack table", since=4),
-        Column("line", INT32, "1", "number of the line, from 1", since=4),
-        Column("text", pa.string(), "", "the line, its first 200 characters", since=4),
-    ),
-)
-
 STORAGE = Table(
     "storage",
     False,

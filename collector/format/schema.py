@@ -3,7 +3,7 @@
 The two sides share nothing else. A run on disk is
 
     RUN/manifest.json
-    RUN/rank=00000/{thread,module,stack,source}.parquet
+    RUN/rank=00000/{thread,module,stack}.parquet
     RUN/rank=00000/thread=<pid>-<ordinal>/<table>-00000.parquet
 
 Times are int64 nanoseconds of the recording host's monotonic clock. The manifest carries, per
@@ -30,7 +30,7 @@ from .file_names import thread_id as thread_id
 from .happenings import COLLECTIVE, PHASE, STALL, VALUE
 from .happenings import SYNC as SYNC
 from .learning import ACTIVATION, FX, GRADIENT, NODE, PARAMETER
-from .lookups import MODULE, SOURCE, STACK, STORAGE
+from .lookups import MODULE, STACK, STORAGE
 from .lookups import THREAD as THREAD
 from .manifest import STOPPED as STOPPED
 from .manifest import AxisReference as AxisReference
@@ -77,7 +77,6 @@ TABLES: dict[str, Table] = {
         TENSOR,
         STALL,
         STACK,
-        SOURCE,
         STORAGE,
         THREAD,
         MODULE,

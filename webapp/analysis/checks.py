@@ -116,11 +116,6 @@ class Report:
                 "metrics": self.metrics,
                 "checks": [check.to_json() for check in self.checks],
                 "findings": [finding.to_json() for finding in self.findings],
-                "source": {
-                    one.where: [line.to_json() for line in one.source]
-                    for one in self.findings
-                    if one.where and one.source
-                },
                 "examined": [one.to_json() for one in self.examined],
                 "errors": [{"in": name, "error": error} for name, error in self.faults.items()],
             }

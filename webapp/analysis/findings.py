@@ -17,7 +17,6 @@ from typing import Any, Literal, TypedDict
 
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
 from lanescope.webapp.analysis.settings import Settings
-from lanescope.webapp.analysis.source import SourceLine, lines_around
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import conform, plain_json
@@ -53,7 +52,6 @@ class Finding:
     where: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     link: str = "/timeline"
-    source: tuple[SourceLine, ...] = ()  # lines around `where`
 
     def __post_init__(self) -> None:
         if self.severity not in SEVERITIES:
@@ -61,16 +59,8 @@ class Finding:
         object.__setattr__(self, "evidence", plain_json(self.evidence))
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as `check --json` prints it, which lists source lines by place."""
-        found = {**asdict(self), "ranks": list(self.ranks), "evidence": dict(self.evidence)}
-        del found["source"]
-        return found
-
-    @property
-    def line(self) -> SourceLine | None:
-        """The program's line at `where`; None if it was not recorded."""
-        number = (self.where or "").rpartition(":")[2]
-        return next((line for line in self.source if str(line.number) == number), None)
+        """The finding as `check --json` prints it."""
+        return {**asdict(self), "ranks": list(self.ranks), "evidence": dict(self.evidence)}
 
 
 class NotApplicable(Exception):
@@ -204,12 +194,7 @@ def _found(question: Question, run: Run, baseline: Run | None, noise: Run | None
         if one.kind not in question.kinds:
             raise ValueError(f"a finding of kind {one.kind!r}, declared: {question.kinds}")
         check_evidence(known[one.kind], one.evidence)
-    return [replace(one, source=_source(run, one)) for one in found]
-
-
-def _source(run: Run, finding: Finding) -> tuple[SourceLine, ...]:
-    ranks = finding.ranks or (() if finding.rank is None else (finding.rank,))
-    return lines_around(run, finding.where, ranks) if finding.where else ()
+    return found
 
 
 def fault(name: str, error: Exception) -> str:

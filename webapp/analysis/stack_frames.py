@@ -11,11 +11,15 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
-from lanescope.collector.format.program_files import NOT_THE_PROGRAM, RECORDER
 from lanescope.webapp.runs.run import Run
 
 _FRAME = re.compile(r"(.*?:\d+)(?: (.*))?", re.DOTALL)
 """A file's path may have blanks in it, and so may the name of a function."""
+
+_RECORDER = re.compile(r"/collector/(sources|engines|hooks(/[a-z_]+)?)/[a-z_]+[.]py$")
+"""Files of the recorder in recorded stacks, those of its earlier layout too."""
+
+_NOT_THE_PROGRAM = re.compile(rf"/(site|dist)-packages/|/lib/python[0-9.]*/|^<|{_RECORDER.pattern}")
 
 
 def frames_of(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
@@ -45,7 +49,7 @@ def _stacks(run: Run, rank: int) -> dict[int, list[dict[str, Any]]]:
 def own_frames(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
     """The program's own frames of a stack of a rank, innermost first."""
     frames = frames_of(run, rank, stack)
-    return [frame for frame in frames if not NOT_THE_PROGRAM.search(frame["file"])]
+    return [frame for frame in frames if not _NOT_THE_PROGRAM.search(frame["file"])]
 
 
 def place_of(frame: Mapping[str, Any]) -> str:
@@ -68,9 +72,9 @@ def called_from_program(frames: Sequence[Mapping[str, Any]]) -> str:
     """`queue.get`: the function of a library that the program called and that has not returned."""
     inner = ""
     for frame in frames:
-        if not NOT_THE_PROGRAM.search(frame["file"]):
+        if not _NOT_THE_PROGRAM.search(frame["file"]):
             return inner
-        if not RECORDER.search(frame["file"]):
+        if not _RECORDER.search(frame["file"]):
             inner = f"{PurePath(frame['file']).stem}.{frame['function']}"
     return ""
 

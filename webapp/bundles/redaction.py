@@ -1,7 +1,6 @@
 """Removes from a run what identifies its user, machine and arguments.
 
-Left out are the command and its arguments, the messages of exceptions, and the lines of the
-program's files. In every text of the
+Left out are the command and its arguments, and the messages of exceptions. In every text of the
 run (names, stacks, sentences, notes), wherever it stands, are replaced
 
 - names of hosts, addresses of other machines, and of people on them (`user@host`);
@@ -126,9 +125,7 @@ class Redactor:
         return known
 
     def rows(self, table: str, rows: pa.Table) -> pa.Table:
-        """Rows of a table, all texts of them replaced; without the lines of the program's files."""
-        if table == "source":
-            return rows.slice(0, 0)
+        """Rows of a table, all texts of them replaced."""
         for position, field in enumerate(rows.schema):
             change = _changer(field.type, partial(self.text, arguments=field.name not in _FIXED))
             if change is not None:

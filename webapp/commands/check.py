@@ -89,9 +89,6 @@ def show(report: Report, console: Console) -> None:
         console.print(Text.assemble((f"{finding.severity}  ", style), text))
         if finding.where or finding.time_ns is not None:
             console.print(Text(f"       {units.printable(_place(finding))}", style="dim"))
-        if finding.line is not None:
-            text = units.printable(finding.line.text.strip())
-            console.print(Text(f"       {finding.line.number} | {text}"))
     omitted = sum(examined.omitted for examined in report.examined)
     if omitted:
         console.print(Text(f"and {units.count(omitted)} more findings of the same kinds"))

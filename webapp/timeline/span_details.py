@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.plugin import load, span_facts
-from lanescope.webapp.analysis.source import line_text
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.flows import flows_of, launches, sync_flows
 from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, in_order
@@ -294,11 +293,7 @@ def _frames(run: Run, rank: int, stack: int | None) -> list[Json]:
         return []
     stacks = run.events("stack", rank, columns=["stack", "frames"])
     found = stacks.filter(pc.equal(stacks["stack"], pa.scalar(stack, pa.int32())))
-    frames: list[Json] = list(found["frames"][0].as_py() or []) if found.num_rows else []
-    for one in frames:
-        text = line_text(run, rank, one["file"], one["line"])
-        one |= {} if text is None else {"text": text}
-    return frames
+    return list(found["frames"][0].as_py() or []) if found.num_rows else []
 
 
 def _place(timeline: Timeline, place: Place) -> Json:

@@ -106,19 +106,13 @@ function peerText(span, peer) {
   return `rank ${peer.rank}, ${when} ↗`;
 }
 
-/**
- * A stack, innermost frame first, with the program's lines where they were recorded. With a title, two stacks share
- * the width, so folders are left out.
- * @param {string} title @param {(string|{place: string, text: string|null})[]} frames
- */
+/** A stack, innermost frame first. With a title, two stacks share the width, so folders are left out. */
 function framesOf(title, frames, tag = "div") {
   const host = element(tag, "", "frames");
   if (title) host.append(element("b", title));
   for (const frame of frames) {
-    const { place, text } = typeof frame === "string" ? { place: frame, text: null } : frame;
-    const line = element("div", title ? place.replace(/^.*\//, "") : place);
-    line.title = place;
-    if (text) line.append(element("code", text.trim()));
+    const line = element("div", title ? frame.replace(/^.*\//, "") : frame);
+    line.title = frame;
     host.append(line);
   }
   return host;
@@ -188,10 +182,7 @@ export class SpanPanel {
       const label = launches[0].outgoing ? "launches" : "launched by";
       list.append(element("dt", label), this.jumps(launches.map((one) => [one, launchText(span, one)])));
     }
-    const own = (stack ?? []).map((frame) => ({
-      place: `${frame.file}:${frame.line} ${frame.function}`,
-      text: frame.text,
-    }));
+    const own = (stack ?? []).map((frame) => `${frame.file}:${frame.line} ${frame.function}`);
     for (const one of races ?? []) {
       list.append(element("dt", "races with"), this.jumps([[one, `${one.name} of ${one.label} ↗`]]));
       list.append(element("dt", "over"), element("dd", one.tensor));
@@ -203,9 +194,7 @@ export class SpanPanel {
       list.append(element("dt", "stacks"), sides);
     }
     if (own.length && !races?.length) list.append(element("dt", "stack"), framesOf("", own, "dd"));
-    const written = (stack ?? []).find((frame) => frame.text);
-    const line = written ? [element("code", written.text.trim(), "source-line")] : [];
-    this.host.replaceChildren(title, element("p", where, "where muted"), ...line, list);
+    this.host.replaceChildren(title, element("p", where, "where muted"), list);
     this.host.scrollTop = 0;
   }
 

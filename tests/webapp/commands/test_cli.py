@@ -116,7 +116,6 @@ def test_check_passes_below_its_limit(tmp_path: Path) -> None:
         },
         "checks": [{"name": "thread_overlap_rate", "value": 0.02, "limit": 0.05, "passed": True}],
         "findings": [],
-        "source": {},
         "examined": found["examined"],
         "errors": [],
     }

@@ -16,8 +16,7 @@ from lanescope.webapp.analysis.incomplete_collectives import (
 )
 from lanescope.webapp.analysis.links import group_lane, thread_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import RankState, dumps, rank_states
-from lanescope.webapp.analysis.source import line_text
-from lanescope.webapp.analysis.stack_frames import frames_of, place_of
+from lanescope.webapp.analysis.stack_frames import frames_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
@@ -148,7 +147,7 @@ def _threads(run: Run) -> list[Component]:
                 row["last_op"] or "–",
                 "–" if row["cpu"] is None else units.share(row["cpu"]),
                 html.Div(
-                    [html.Code(text) for text in _frames(run, rank, row["stack"])],
+                    [html.Code(frame) for frame in _frames(run, rank, row["stack"])],
                     className="stack",
                 ),
             ]
@@ -163,11 +162,8 @@ def _threads(run: Run) -> list[Component]:
 
 
 def _frames(run: Run, rank: int, stack: int | None) -> list[str]:
-    texts = []
-    for frame in frames_of(run, rank, stack)[:FRAMES]:
-        text = line_text(run, rank, frame["file"], frame["line"])
-        texts.append(f"{place_of(frame)} {frame['function']}{f': {text.strip()}' if text else ''}")
-    return texts
+    frames = frames_of(run, rank, stack)
+    return [f"{f['file'].rpartition('/')[2]}:{f['line']} {f['function']}" for f in frames[:FRAMES]]
 
 
 def register(app: Dash, context: Context) -> None:
