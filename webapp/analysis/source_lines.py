@@ -64,6 +64,14 @@ def text_of(found: Excerpt) -> str:
     return next(one["text"] for one in found["lines"] if one["line"] == found["line"])
 
 
+def stack_excerpts(
+    run: Run, rank: int, frames: Sequence[Mapping[str, Any]]
+) -> list[Excerpt | None]:
+    """Returns the lines about each frame (file, line) of a stack; [] where none is known."""
+    found = [excerpt(run, rank, frame["file"], frame["line"]) for frame in frames]
+    return found if any(found) else []
+
+
 def excerpts_of(
     run: Run, ranks: Sequence[int], where: str | None, evidence: Mapping[str, Any]
 ) -> tuple[Excerpt, ...]:

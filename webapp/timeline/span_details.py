@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.plugin import load, span_facts
-from lanescope.webapp.analysis.source_lines import excerpt
+from lanescope.webapp.analysis.source_lines import stack_excerpts
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.flows import flows_of, launches, sync_flows
 from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, in_order
@@ -292,8 +292,7 @@ def _number(value: float) -> float | str:
 def _stack(run: Run, rank: int, stack: int | None) -> Json:
     """The frames of a stack, and the line of the program at each where the run holds it."""
     frames = _frames(run, rank, stack)
-    lines = [excerpt(run, rank, frame["file"], frame["line"]) for frame in frames]
-    return {"stack": frames, "source": lines if any(lines) else []}
+    return {"stack": frames, "source": stack_excerpts(run, rank, frames)}
 
 
 def _frames(run: Run, rank: int, stack: int | None) -> list[Json]:

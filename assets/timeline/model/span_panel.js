@@ -216,7 +216,7 @@ export class SpanPanel {
       const sides = element("dd", "", "sides");
       sides.append(
         framesOf(`this ${one.access}, ${locks(one.locks)}`, own, source),
-        framesOf(`${one.label} ${one.other}, ${locks(one.other_locks)}`, one.stack),
+        framesOf(`${one.label} ${one.other}, ${locks(one.other_locks)}`, one.stack, one.source),
       );
       list.append(element("dt", "stacks"), sides);
     }
