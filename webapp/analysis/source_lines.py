@@ -10,7 +10,8 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, TypedDict
 
-from lanescope.webapp.analysis.stack_frames import parts
+from lanescope.webapp.analysis.stack_frames import parts, program_places
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 NEIGHBOURS = 3
@@ -62,6 +63,25 @@ def named_line(found: Excerpt) -> str:
 def text_of(found: Excerpt) -> str:
     """Returns the text of the named line."""
     return next(one["text"] for one in found["lines"] if one["line"] == found["line"])
+
+
+def source_coverage(run: Run) -> str:
+    """Returns a sentence about the places of stacks whose lines the run holds, and about others."""
+    held = changed = missing = 0
+    for rank in run.ranks:
+        rows = run.events("source", rank, columns=["file", "line", "text"]).to_pylist()
+        known = {(row["file"], row["line"]): row["text"] for row in rows}
+        for place in program_places(run, rank):
+            if place not in known:
+                missing += 1
+            elif known[place] is None:
+                changed += 1
+            else:
+                held += 1
+    words = [f"Lines of the program are recorded for {units.counted(held, 'place')} of stacks"]
+    words += [f"not for {changed:,} whose file changed after the start"] if changed else []
+    words += [f"not for {missing:,} that were not readable, or too many"] if missing else []
+    return f"{', '.join(words)}."
 
 
 def stack_excerpts(

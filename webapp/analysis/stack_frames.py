@@ -55,6 +55,12 @@ def place_of(frame: Mapping[str, Any]) -> str:
     return f"{PurePath(frame['file']).name}:{frame['line']}"
 
 
+def program_places(run: Run, rank: int) -> set[tuple[str, int]]:
+    """Returns (file, line) of all frames of a rank's stacks that are the program's own."""
+    places = {(f["file"], f["line"]) for frames in _stacks(run, rank).values() for f in frames}
+    return {place for place in places if not _NOT_THE_PROGRAM.search(place[0])}
+
+
 def own_place(run: Run, rank: int, stack: int | None) -> str | None:
     """file.py:12 of the program's innermost frame; None where no frame is the program's own."""
     return next(map(place_of, own_frames(run, rank, stack)), None)
