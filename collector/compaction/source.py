@@ -90,14 +90,12 @@ def _table(lines: _Lines) -> pa.Table:
 def _forget_different(lines: _Lines, files: _Files, *, keep_changed: bool) -> None:
     """Sets lines to None where a process may have run others than those read for an earlier one.
 
-    `keep_changed`: a file that changed after the start of this process was read for the same
-    program.
+    `keep_changed`: a file that changed after the start of this process, or is gone, was read for
+    the same program.
     """
     for (file, line), text in lines.items():
         now = files.lines(file)
-        if now is None or (not now and keep_changed):
-            continue
-        if text is not None and _text(now, line) != text:
+        if not (_text(now, line) == text if now else keep_changed):
             lines[file, line] = None
 
 
