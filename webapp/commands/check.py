@@ -90,8 +90,8 @@ def show(report: Report, console: Console) -> None:
         console.print(Text.assemble((f"{finding.severity}  ", style), text))
         if finding.where or finding.time_ns is not None:
             console.print(Text(f"       {units.printable(_place(finding))}", style="dim"))
-        for one in finding.source:
-            console.print(Text(f"       {units.printable(named_line(one))}"))
+        for excerpt in finding.source:
+            console.print(Text(f"       {units.printable(named_line(excerpt))}"))
     omitted = sum(examined.omitted for examined in report.examined)
     if omitted:
         console.print(Text(f"and {units.count(omitted)} more findings of the same kinds"))

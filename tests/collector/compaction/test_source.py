@@ -49,8 +49,8 @@ Lines = dict[tuple[str, int], str | None]
 
 def kept(recorded: Recorded, rank: int = 0) -> Lines:
     """(name of the file, line) -> text."""
-    rows = recorded.rows("source", rank)
-    return {(str(row["file"]).rpartition("/")[2], row["line"]): row["text"] for row in rows}  # type: ignore[misc]
+    rows = recorded.table("source", rank).to_pylist()
+    return {(row["file"].rpartition("/")[2], row["line"]): row["text"] for row in rows}
 
 
 @pytest.mark.parametrize("engine", OBSERVERS)
@@ -214,7 +214,7 @@ def test_marks_and_exceptions_name_places(tmp_path: Path) -> None:
     assert read(log) == {("mark.py", 1): "mark = 1", ("raised.py", 1): "raised = 1"}
 
 
-def test_what_is_no_file_of_the_program_is_not_read(tmp_path: Path) -> None:
+def test_other_files_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     installed = tmp_path / "site-packages"
     installed.mkdir()
