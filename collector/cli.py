@@ -121,6 +121,12 @@ _SETTINGS = (
         help="Sample the outputs of modules every N steps; 0: never.",
     ),
     click.option(
+        "--source/--no-source",
+        default=True,
+        show_default=True,
+        help="Keep the lines of the program that stacks name, and their neighbours.",
+    ),
+    click.option(
         "--trace-model",
         is_flag=True,
         help="Record the torch.fx graph of each model, traced once in a forked copy of the "

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..format.file_names import part_file, rank_folder, thread_folder
-from ..format.schema import TABLES, File
+from ..format.schema import SOURCE, TABLES, File, Process
 from ..journal.journal import HEADER_BYTES, PARTS_OFFSET, Kind
 from . import manifest as manifests
 from .arrow_columns import numbers
@@ -19,7 +19,8 @@ from .chunks import Chunk, chunks_of
 from .decode import Decoder
 from .parquet import write_part
 from .process_placement import with_process
-from .reader import RECORD_DTYPE, Records, ThreadLog
+from .reader import RECORD_DTYPE, ProcessLog, Records, ThreadLog
+from .source import source_rows
 
 _KEYS = {
     "thread": ["thread"],
@@ -54,6 +55,7 @@ class PendingParts:
         for table, rows in tables.items():
             self._write(rank / f"{table}.parquet", table, _merged(rank, table, rows))
         manifest = manifests.read(self._run)
+        self._keep_source(decoder.log, tables["stack"], manifest["processes"])
         latest = max(tables["thread"]["end_ns"].to_pylist(), default=0)
         process["end_ns"] = max(process["end_ns"], latest)
         axis, processes = with_process(manifest["axis"], manifest["processes"], process)
@@ -63,6 +65,17 @@ class PendingParts:
         manifest["notes"] += [d for d in decoder.log.damage if d not in manifest["notes"]]
         manifest["files"].update(self._files)
         manifests.write(self._run, manifest)
+
+    def _keep_source(self, log: ProcessLog, stacks: pa.Table, processes: list[Process]) -> None:
+        """Writes the rank's source table where the process adds to it."""
+        others = [
+            one for one in processes if one["rank"] == log.rank and one["pid"] != log.process["pid"]
+        ]
+        known = self.rank_table(log.rank, SOURCE.name)
+        rows = source_rows(log, stacks, known, others)
+        if rows is not None:
+            path = self._run / rank_folder(log.rank) / f"{SOURCE.name}.parquet"
+            self._write(path, SOURCE.name, rows)
 
     def note(self, sentence: str) -> None:
         """Adds a sentence for the user to the manifest, once."""

@@ -44,6 +44,7 @@ class Options:
     streams: bool = False  # record the streams of accesses, and what orders streams
     sample_every: int = 10  # steps between samples of all parameters; 0: never
     activations_every: int = 100  # steps between samples of modules' outputs; 0: never
+    source: bool = True  # keep the lines of the program that stacks name
     trace_model: bool = False  # torch.fx graphs of models, traced in a copy of the process
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ from .happenings import COLLECTIVE, PHASE, STALL, VALUE
 from .happenings import SYNC as SYNC
 from .learning import ACTIVATION, FX, GRADIENT, NODE, PARAMETER
 from .lookups import MODULE, STACK, STORAGE
+from .lookups import SOURCE as SOURCE
 from .lookups import THREAD as THREAD
 from .manifest import STOPPED as STOPPED
 from .manifest import AxisReference as AxisReference
@@ -77,6 +78,7 @@ TABLES: dict[str, Table] = {
         TENSOR,
         STALL,
         STACK,
+        SOURCE,
         STORAGE,
         THREAD,
         MODULE,

@@ -7,6 +7,8 @@ import platform
 import time
 from pathlib import Path
 
+from . import own_files
+
 now = time.monotonic_ns
 """Returns ns of CLOCK_MONOTONIC: shared by all processes of a host, never set back."""
 
@@ -27,6 +29,17 @@ def wall_offset() -> tuple[int, int]:
             width = after - before
             best = wall - (before + after) // 2
     return best, (width + 1) // 2
+
+
+def program_start_ns() -> int:
+    """Returns when this process started, ns of the wall clock, to a tick later; 0: not known."""
+    try:
+        stat = own_files.read("/proc/self/stat").rpartition(b")")[2].split()
+        tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        age = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(stat[19]) * tick_ns
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0
+    return time.time_ns() - age + tick_ns
 
 
 def clock_identity() -> str:

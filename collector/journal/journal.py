@@ -47,6 +47,7 @@ QUIET_FILE = "quiet.json"  # dump of a pause; removed when recording continues
 ALIVE_FILE = "alive"  # when the watchdog last looked, i64 ns
 ENDED_FILE = "ended"  # the signal that ended the process
 CALIBRATION_FILE = "clock.json"  # this clock measured against that of rank 0
+SOURCES_FILE = "sources.json"  # lines of code that is in no file, by its name
 SEGMENT_SUFFIX = ".lsj"
 
 # magic, record bytes, header bytes, capacity, ordinal, segment, thread kind, pid, native id,

@@ -22,6 +22,7 @@ from ..journal import clock, own_files
 from ..journal.interruptions import is_interruption
 from ..journal.journal import Kind, float_bits
 from ..journal.process_journals import MAIN_ORDINAL, Store, ThreadState
+from .code_in_memory import write_sources
 from .messages import say
 from .private_names import missing, optional
 from .program_modes import no_modes
@@ -309,6 +310,9 @@ class Recorder:
         self.closed = True
         self.store.close()
         self._check_store()
+        if self.options.source and self.folder is not None:
+            with self.contain_errors():
+                write_sources(self.folder)
         kept_back = self.store.coverage()["recorder_errors"]
         if kept_back:
             self.warn(f"recorder errors, some events are missing: {kept_back}")

@@ -175,7 +175,17 @@ def _process(options: Options) -> dict[str, object]:
         "wall_minus_monotonic_ns": clock.wall_minus_monotonic_ns(),
         "level": options.level,
         "keep_last_bytes": options.keep_last_bytes,
+        "source": options.source,
+        "program_start_ns": clock.program_start_ns(),
+        "working_folder": _working_folder(),
     }
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
 
 
 def _is_spawned() -> bool:

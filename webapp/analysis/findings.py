@@ -17,6 +17,7 @@ from typing import Any, Literal, TypedDict
 
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
 from lanescope.webapp.analysis.settings import Settings
+from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import conform, plain_json
@@ -52,6 +53,7 @@ class Finding:
     where: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     link: str = "/timeline"
+    source: tuple[Excerpt, ...] = ()  # lines of the program at `where` and places of the evidence
 
     def __post_init__(self) -> None:
         if self.severity not in SEVERITIES:
@@ -60,7 +62,12 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The finding as `check --json` prints it."""
-        return {**asdict(self), "ranks": list(self.ranks), "evidence": dict(self.evidence)}
+        return {
+            **asdict(self),
+            "ranks": list(self.ranks),
+            "evidence": dict(self.evidence),
+            "source": list(self.source),
+        }
 
 
 class NotApplicable(Exception):
@@ -171,6 +178,7 @@ def run_question(
     """
     try:
         found = ranked(_found(question, run, baseline, noise))
+        kept = tuple(_with_source(run, one) for one in found[:MAX_FINDINGS])
     except NotApplicable as reason:
         return AnalysisResult(question.text, unanswered=str(reason))
     except (RunError, OSError):
@@ -178,9 +186,14 @@ def run_question(
     except Exception as error:
         # A fault of this project in one question must not take the answers to all others.
         return AnalysisResult(question.text, failed=fault(question.find.partition(":")[2], error))
-    return AnalysisResult(
-        question.text, tuple(found[:MAX_FINDINGS]), max(0, len(found) - MAX_FINDINGS)
-    )
+    return AnalysisResult(question.text, kept, len(found) - len(kept))
+
+
+def _with_source(run: Run, finding: Finding) -> Finding:
+    """Returns the finding with the lines of the program that the run holds."""
+    ranks = finding.ranks if finding.rank is None else (finding.rank, *finding.ranks)
+    source = excerpts_of(run, ranks, finding.where, finding.evidence)
+    return replace(finding, source=source) if source else finding
 
 
 def _found(question: Question, run: Run, baseline: Run | None, noise: Run | None) -> list[Finding]:

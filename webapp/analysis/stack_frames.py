@@ -11,15 +11,13 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
+from lanescope.collector.format.program_files import INSTALLED_FILE, RECORDER_FILE
 from lanescope.webapp.runs.run import Run
 
 _FRAME = re.compile(r"(.*?:\d+)(?: (.*))?", re.DOTALL)
 """A file's path may have blanks in it, and so may the name of a function."""
 
-_RECORDER = re.compile(r"/collector/(sources|engines|hooks(/[a-z_]+)?)/[a-z_]+[.]py$")
-"""Files of the recorder in recorded stacks, those of its earlier layout too."""
-
-_NOT_THE_PROGRAM = re.compile(rf"/(site|dist)-packages/|/lib/python[0-9.]*/|^<|{_RECORDER.pattern}")
+_NOT_THE_PROGRAM = re.compile(rf"^<|{INSTALLED_FILE.pattern}")
 
 
 def frames_of(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
@@ -57,6 +55,12 @@ def place_of(frame: Mapping[str, Any]) -> str:
     return f"{PurePath(frame['file']).name}:{frame['line']}"
 
 
+def program_places(run: Run, rank: int) -> set[tuple[str, int]]:
+    """Returns (file, line) of all frames of a rank's stacks that are the program's own."""
+    places = {(f["file"], f["line"]) for frames in _stacks(run, rank).values() for f in frames}
+    return {place for place in places if not _NOT_THE_PROGRAM.search(place[0])}
+
+
 def own_place(run: Run, rank: int, stack: int | None) -> str | None:
     """file.py:12 of the program's innermost frame; None where no frame is the program's own."""
     return next(map(place_of, own_frames(run, rank, stack)), None)
@@ -74,7 +78,7 @@ def called_from_program(frames: Sequence[Mapping[str, Any]]) -> str:
     for frame in frames:
         if not _NOT_THE_PROGRAM.search(frame["file"]):
             return inner
-        if not _RECORDER.search(frame["file"]):
+        if not RECORDER_FILE.search(frame["file"]):
             inner = f"{PurePath(frame['file']).stem}.{frame['function']}"
     return ""
 

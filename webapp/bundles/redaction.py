@@ -9,6 +9,8 @@ run (names, stacks, sentences, notes), wherever it stands, are replaced
   Python paths within them stay, any other becomes `<path 3>`;
 - arguments of the command, where they occur in a name: `<argument 2>`.
 
+The lines of the program are left out as a whole: no rule finds every secret in a program's text.
+
 The same text is replaced by the same one everywhere, so that what was equal stays equal. Names of
 modules, parameters, functions, operators and of the program's own files are what a run is about,
 and stay.
@@ -125,7 +127,9 @@ class Redactor:
         return known
 
     def rows(self, table: str, rows: pa.Table) -> pa.Table:
-        """Rows of a table, all texts of them replaced."""
+        """Returns rows of a table with all texts replaced; no rows of the source table."""
+        if table == schema.SOURCE.name:
+            return rows.slice(0, 0)
         for position, field in enumerate(rows.schema):
             change = _changer(field.type, partial(self.text, arguments=field.name not in _FIXED))
             if change is not None:

@@ -136,7 +136,8 @@ class Contents:
         if not pieces:
             return None
         rows = pa.concat_tables(pieces).unify_dictionaries().combine_chunks()
-        return self.change(table, rows) if self.change is not None else rows
+        rows = self.change(table, rows) if self.change is not None else rows
+        return rows if rows.num_rows else None
 
     def _within(self, part: Part, rows: pa.Table) -> pa.Table:
         """Rows of the steps that are wanted.

@@ -15,6 +15,7 @@ from lanescope.webapp.analysis.checks import Check, Report, counts, number
 from lanescope.webapp.analysis.checks import check as check_run
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.settings import load_settings
+from lanescope.webapp.analysis.source_lines import named_line
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import open_run
@@ -89,6 +90,8 @@ def show(report: Report, console: Console) -> None:
         console.print(Text.assemble((f"{finding.severity}  ", style), text))
         if finding.where or finding.time_ns is not None:
             console.print(Text(f"       {units.printable(_place(finding))}", style="dim"))
+        for excerpt in finding.source:
+            console.print(Text(f"       {units.printable(named_line(excerpt))}"))
     omitted = sum(examined.omitted for examined in report.examined)
     if omitted:
         console.print(Text(f"and {units.count(omitted)} more findings of the same kinds"))

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from lanescope.webapp.analysis.checks import Report, check
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.gradients import gradient_norms
+from lanescope.webapp.analysis.source_lines import named_line
 from lanescope.webapp.exporters.base import Wanted
 from lanescope.webapp.exporters.pictures import MAX_LANES, lanes_picture, lines_picture
 from lanescope.webapp.runs import units
@@ -174,6 +175,8 @@ def _finding(finding: Finding) -> Iterator[str]:
     for name, value in place.items():
         if value is not None:
             yield f"- {name}: {escaped(value)}"
+    for one in finding.source:
+        yield f"- source: {escaped(named_line(one))}"
     evidence = json.dumps(finding.evidence)
     if finding.evidence:
         yield f"- evidence: {escaped(evidence[:_MAX_EVIDENCE])}"

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.plugin import load, span_facts
+from lanescope.webapp.analysis.source_lines import stack_excerpts
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.flows import flows_of, launches, sync_flows
 from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, in_order
@@ -126,8 +127,8 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
         "style": STYLES[style & ~STYLE_UNFINISHED],
         "unfinished": bool(style & STYLE_UNFINISHED),
         "drawn": [int(index.slices.start[flat]), int(index.slices.end[flat])],
-        "stack": _frames(timeline.run_of(lane), lane.rank, event.get("stack")),
     }
+    facts |= _stack(timeline.run_of(lane), lane.rank, event.get("stack"))
     if timeline.baseline is not None and facts["style"] in BESIDE:
         facts["difference"] = facts["style"]
     if lane.kind == BASELINE:
@@ -286,6 +287,12 @@ def _shown(name: str, value: Any) -> Any:
 def _number(value: float) -> float | str:
     """JSON has no NaN and no infinity: these travel as text."""
     return value if math.isfinite(value) else str(value)
+
+
+def _stack(run: Run, rank: int, stack: int | None) -> Json:
+    """The frames of a stack, and the line of the program at each where the run holds it."""
+    frames = _frames(run, rank, stack)
+    return {"stack": frames, "source": stack_excerpts(run, rank, frames)}
 
 
 def _frames(run: Run, rank: int, stack: int | None) -> list[Json]:

@@ -12,7 +12,7 @@ from lanescope.webapp.analysis.findings import AnalysisResult, Finding
 from lanescope.webapp.analysis.plugin import kinds, load
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run_warnings import ranks_text
-from lanescope.webapp.ui import pictures, widgets
+from lanescope.webapp.ui import pictures, source, widgets
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.finding_places import address_of
 
@@ -39,6 +39,7 @@ def _card(context: Context, finding: Finding) -> Component:
     words = [
         html.Div([html.Span(fact) for fact in facts], className="facts"),
         html.P(finding.title),
+        *[source.opened_by(one["where"], one) for one in finding.source],
         dcc.Link(
             "Show on the timeline", href=address_of(context, finding, _position(context, finding))
         ),

@@ -17,6 +17,7 @@ const HIDDEN = new Set([
   "ref",
   "style",
   "stack",
+  "source",
   "partner",
   "peers",
   "phase",
@@ -106,15 +107,41 @@ function peerText(span, peer) {
   return `rank ${peer.rank}, ${when} ↗`;
 }
 
-/** A stack, innermost frame first. With a title, two stacks share the width, so folders are left out. */
-function framesOf(title, frames, tag = "div") {
+/**
+ * A stack, innermost frame first. With a title, two stacks share the width, so folders are left out.
+ * @param {string} title @param {string[]} frames @param {(Excerpt|null)[]} [source] the line at each frame
+ * @param {string} [tag]
+ */
+function framesOf(title, frames, source = [], tag = "div") {
   const host = element(tag, "", "frames");
   if (title) host.append(element("b", title));
-  for (const frame of frames) {
-    const line = element("div", title ? frame.replace(/^.*\//, "") : frame);
+  for (const [position, frame] of frames.entries()) {
+    const line = element("div", "");
+    const text = title ? frame.replace(/^.*\//, "") : frame;
+    const found = source[position];
+    line.append(found ? sourceOf(text, found) : text);
     line.title = frame;
     host.append(line);
   }
+  return host;
+}
+
+/**
+ * A frame with its line of the program; opened, the lines around it.
+ * @typedef {{line: number, lines: {line: number, text: string}[]}} Excerpt
+ * @param {string} head @param {Excerpt} found
+ */
+function sourceOf(head, found) {
+  const host = element("details", "", "source");
+  const summary = element("summary", "");
+  const lines = element("pre", "");
+  for (const one of found.lines) {
+    const line = element("span", one.text, one.line === found.line ? "named" : "");
+    line.dataset.line = String(one.line);
+    lines.append(line);
+    if (one.line === found.line) summary.append(element("span", head), " ", element("code", one.text.trim()));
+  }
+  host.append(summary, lines);
   return host;
 }
 
@@ -167,7 +194,7 @@ export class SpanPanel {
     title.append(element("i", "", `swatch ${style}`), element("span", span.name));
     const list = element("dl", "", "facts");
     for (const [label, text] of factsOf(span)) list.append(element("dt", label), element("dd", text));
-    const { partner, peers, threads, launches, races, stack } = span;
+    const { partner, peers, threads, launches, races, stack, source } = span;
     if (partner) {
       const later = partner.start_ns > Number(span.start_ns);
       const gap = `${duration(Math.abs(partner.start_ns - Number(span.start_ns)))} ${later ? "later" : "earlier"}`;
@@ -188,12 +215,12 @@ export class SpanPanel {
       list.append(element("dt", "over"), element("dd", one.tensor));
       const sides = element("dd", "", "sides");
       sides.append(
-        framesOf(`this ${one.access}, ${locks(one.locks)}`, own),
-        framesOf(`${one.label} ${one.other}, ${locks(one.other_locks)}`, one.stack),
+        framesOf(`this ${one.access}, ${locks(one.locks)}`, own, source),
+        framesOf(`${one.label} ${one.other}, ${locks(one.other_locks)}`, one.stack, one.source),
       );
       list.append(element("dt", "stacks"), sides);
     }
-    if (own.length && !races?.length) list.append(element("dt", "stack"), framesOf("", own, "dd"));
+    if (own.length && !races?.length) list.append(element("dt", "stack"), framesOf("", own, source, "dd"));
     this.host.replaceChildren(title, element("p", where, "where muted"), list);
     this.host.scrollTop = 0;
   }

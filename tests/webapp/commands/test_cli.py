@@ -171,6 +171,7 @@ def test_check_against_a_baseline_finds_the_divergence(tmp_path: Path) -> None:
         "where": None,
         "link": finding["link"],
         "title": finding["title"],
+        "source": [],
     }
     called("check", base, "--baseline", base)
 

@@ -50,6 +50,7 @@ def test_counts_ranks_and_threads(tmp_path: Path) -> None:
         "tensor": 0,
         "stall": 0,
         "stack": 3,
+        "source": 0,
         "storage": 0,
         "thread": 6,
         "module": 9,

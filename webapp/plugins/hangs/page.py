@@ -16,12 +16,13 @@ from lanescope.webapp.analysis.incomplete_collectives import (
 )
 from lanescope.webapp.analysis.links import group_lane, thread_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import RankState, dumps, rank_states
-from lanescope.webapp.analysis.stack_frames import frames_of
+from lanescope.webapp.analysis.source_lines import excerpt
+from lanescope.webapp.analysis.stack_frames import frames_of, place_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 from lanescope.webapp.ui import findings as cards
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import source, widgets
 from lanescope.webapp.ui.context import Context
 
 KINDS = ("hang", "collective_mismatch", "deadlock")
@@ -147,7 +148,7 @@ def _threads(run: Run) -> list[Component]:
                 row["last_op"] or "–",
                 "–" if row["cpu"] is None else units.share(row["cpu"]),
                 html.Div(
-                    [html.Code(frame) for frame in _frames(run, rank, row["stack"])],
+                    _frames(run, rank, row["stack"]),
                     className="stack",
                 ),
             ]
@@ -161,9 +162,14 @@ def _threads(run: Run) -> list[Component]:
     return [html.H2("Threads, as the watchdog saw them"), *made] if made else []
 
 
-def _frames(run: Run, rank: int, stack: int | None) -> list[str]:
-    frames = frames_of(run, rank, stack)
-    return [f"{f['file'].rpartition('/')[2]}:{f['line']} {f['function']}" for f in frames[:FRAMES]]
+def _frames(run: Run, rank: int, stack: int | None) -> list[Component]:
+    """The innermost frames, with the lines of the program that the run holds."""
+    made: list[Component] = []
+    for frame in frames_of(run, rank, stack)[:FRAMES]:
+        words = f"{place_of(frame)} {frame['function']}"
+        found = excerpt(run, rank, frame["file"], frame["line"])
+        made.append(html.Code(words) if found is None else source.opened_by(words, found))
+    return made
 
 
 def register(app: Dash, context: Context) -> None:

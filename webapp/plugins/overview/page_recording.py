@@ -6,6 +6,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from lanescope.collector.format.names import MISSING, UNTESTED
+from lanescope.webapp.analysis.source_lines import source_coverage
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import widgets
@@ -66,7 +67,15 @@ def _missing(run: Run) -> list[Component]:
         notes.append(widgets.plain_table(("reason", "events"), rows, (1,)))
     else:
         notes.append(widgets.note("No event was dropped, filtered or left out."))
+    if run.counts["stack"]:
+        notes.append(widgets.note(_source(run)))
     return notes
+
+
+def _source(run: Run) -> str:
+    if run.counts["source"]:
+        return source_coverage(run)
+    return "The lines of the program are not in this run: no stack or finding shows them."
 
 
 def _ranks(run: Run) -> Component:

@@ -6,8 +6,11 @@ from typing import Any
 
 from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.links import thread_lane
+from lanescope.webapp.analysis.source_lines import Excerpt, stack_excerpts
+from lanescope.webapp.analysis.stack_frames import parts
 from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.stream_races import all_races
+from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.flows import end, flow
 from lanescope.webapp.timeline.lanes import Lane
 from lanescope.webapp.timeline.lookup import slice_at
@@ -60,11 +63,19 @@ def _races(timeline: Timeline, lane: Lane, span: dict[str, Any]) -> list[dict[st
                         "other": "writes" if other.write else "reads",
                         "where": other.where,
                         "stack": list(other.stack),
+                        "source": _source(timeline.run, race.rank, other),
                         "locks": _locks(timeline, own, race.rank),
                         "other_locks": _locks(timeline, other, race.rank),
                     }
                 )
     return found
+
+
+def _source(run: Run, rank: int, other: MemoryAccess) -> list[Excerpt | None]:
+    """Returns the lines of the program at the frames of an access's stack."""
+    places = (parts(frame)[0].rpartition(":") for frame in other.stack)
+    frames = [{"file": file, "line": int(line)} for file, _, line in places if line.isdecimal()]
+    return stack_excerpts(run, rank, frames) if len(frames) == len(other.stack) else []
 
 
 def _locks(timeline: Timeline, touch: MemoryAccess, rank: int) -> int:

@@ -1,0 +1,169 @@
+"""Lines of the program that a run kept: those that stacks and findings name, with neighbours.
+
+They were recorded with the run. The disk of the reader is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Any, TypedDict
+
+from lanescope.webapp.analysis.stack_frames import parts, program_places
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+NEIGHBOURS = 3
+"""Lines on each side of the named one."""
+
+MAX_PLACES = 4
+"""Places of a finding whose lines are shown."""
+
+MAX_CHARACTERS = 200
+"""Characters of a line, as it is recorded; a run of another origin may hold longer ones."""
+
+_OF_BASELINE = "base"
+"""Evidence about another run, in which a line of the same number may be another one."""
+
+
+class Line(TypedDict):
+    """One line of a file."""
+
+    line: int  # from 1
+    text: str
+
+
+class Excerpt(TypedDict):
+    """A place with its line, and the lines around it."""
+
+    where: str  # file.py:12
+    line: int
+    lines: list[Line]  # by number, the named one among them
+
+
+def excerpt(run: Run, rank: int, file: str, line: int) -> Excerpt | None:
+    """Returns the lines about a place of a rank; None where the run does not hold its text."""
+    kept = _kept(run, rank).get(file, {})
+    if line not in kept:
+        return None
+    near = range(line - NEIGHBOURS, line + NEIGHBOURS + 1)
+    return {
+        "where": f"{PurePath(file).name}:{line}",
+        "line": line,
+        "lines": [{"line": one, "text": kept[one][:MAX_CHARACTERS]} for one in near if one in kept],
+    }
+
+
+def named_line(found: Excerpt) -> str:
+    """Returns the place and its line in one line of text: `file.py:12: loss.backward()`."""
+    return f"{found['where']}: {text_of(found).strip()}"
+
+
+def text_of(found: Excerpt) -> str:
+    """Returns the text of the named line."""
+    return next(one["text"] for one in found["lines"] if one["line"] == found["line"])
+
+
+def source_coverage(run: Run) -> str:
+    """Returns a sentence about the places of stacks whose lines the run holds, and about others."""
+    held = changed = missing = 0
+    for rank in run.ranks:
+        rows = run.events("source", rank, columns=["file", "line", "text"]).to_pylist()
+        known = {(row["file"], row["line"]): row["text"] for row in rows}
+        for place in program_places(run, rank):
+            if place not in known:
+                missing += 1
+            elif known[place] is None:
+                changed += 1
+            else:
+                held += 1
+    words = [f"Lines of the program are recorded for {units.counted(held, 'place')} of stacks"]
+    words += [f"not for {changed:,} whose file changed after the start"] if changed else []
+    words += [f"not for {missing:,} that were not readable, or too many"] if missing else []
+    return f"{', '.join(words)}."
+
+
+def stack_excerpts(
+    run: Run, rank: int, frames: Sequence[Mapping[str, Any]]
+) -> list[Excerpt | None]:
+    """Returns the lines about each frame (file, line) of a stack; [] where none is known."""
+    found = [excerpt(run, rank, frame["file"], frame["line"]) for frame in frames]
+    return found if any(found) else []
+
+
+def excerpts_of(
+    run: Run, ranks: Sequence[int], where: str | None, evidence: Mapping[str, Any]
+) -> tuple[Excerpt, ...]:
+    """Returns the lines of the places that a finding names: `where`, then those of its evidence.
+
+    A place is named as file.py:12. Where several files of that name have different lines there,
+    and no stack of the evidence decides, it is left out.
+    """
+    named = dict.fromkeys([*([where] if where else []), *_places(evidence)])
+    frames = {parts(frame)[0] for frame in _stacks(evidence)}
+    found = (_excerpt_at(run, ranks, place, frames) for place in named)
+    return tuple([one for one in found if one is not None][:MAX_PLACES])
+
+
+def _excerpt_at(run: Run, ranks: Sequence[int], place: str, frames: set[str]) -> Excerpt | None:
+    name, _, number = place.rpartition(":")
+    if not number.isdecimal():
+        return None
+    line, found = int(number), []
+    for rank in ranks or run.ranks:
+        files = _files(run, rank).get(name, ())
+        decided = [file for file in files if f"{file}:{line}" in frames]
+        for file in decided or files:
+            one = excerpt(run, rank, file, line)
+            if one is not None and one not in found:
+                found.append(one)
+    return found[0] if len(found) == 1 else None
+
+
+def _places(evidence: Any) -> Iterator[str]:
+    """Yields all values of `where`, at any depth."""
+    if isinstance(evidence, Mapping):
+        if isinstance(evidence.get("where"), str):
+            yield evidence["where"]
+        for key, value in evidence.items():
+            if key != _OF_BASELINE:
+                yield from _places(value)
+    elif isinstance(evidence, list | tuple):
+        for value in evidence:
+            yield from _places(value)
+
+
+def _stacks(evidence: Any) -> Iterator[str]:
+    """Yields all frames of stacks, "file:line function", at any depth."""
+    if isinstance(evidence, Mapping):
+        for key, value in evidence.items():
+            if key == "stack" and isinstance(value, list | tuple):
+                yield from (frame for frame in value if isinstance(frame, str))
+            elif key != _OF_BASELINE:
+                yield from _stacks(value)
+    elif isinstance(evidence, list | tuple):
+        for value in evidence:
+            yield from _stacks(value)
+
+
+@lru_cache(maxsize=64)
+def _kept(run: Run, rank: int) -> dict[str, dict[int, str]]:
+    """Returns file -> line -> text."""
+    if rank not in run.ranks:
+        return {}
+    rows = run.events("source", rank, columns=["file", "line", "text"])
+    kept: dict[str, dict[int, str]] = {}
+    for file, line, text in zip(*(rows[c].to_pylist() for c in rows.column_names), strict=True):
+        if None not in (file, line, text):
+            kept.setdefault(file, {})[line] = text
+    return kept
+
+
+@lru_cache(maxsize=64)
+def _files(run: Run, rank: int) -> dict[str, list[str]]:
+    """Returns name of a file -> its paths."""
+    files: dict[str, list[str]] = {}
+    for file in _kept(run, rank):
+        files.setdefault(PurePath(file).name, []).append(file)
+    return files
