@@ -22,14 +22,15 @@ SOURCE = Table(
     "Lines of the program that stacks and marks name, and three on each side of them, as they were "
     "when the program started.",
     (
-        Column("file", TEXT, "", "as in the stack table"),
-        Column("line", INT32, "1", "number of the line, from 1"),
+        Column("file", TEXT, "", "as in the stack table", since=4),
+        Column("line", INT32, "1", "number of the line, from 1", since=4),
         Column(
             "text",
             pa.string(),
             "",
             "the line, at most 200 characters; null: the file has changed since the program "
             "started, or programs of the rank had different lines here",
+            since=4,
         ),
     ),
 )

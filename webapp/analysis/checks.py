@@ -116,6 +116,7 @@ class Report:
                 "metrics": self.metrics,
                 "checks": [check.to_json() for check in self.checks],
                 "findings": [finding.to_json() for finding in self.findings],
+                "source": [finding.source for finding in self.findings],
                 "examined": [one.to_json() for one in self.examined],
                 "errors": [{"in": name, "error": error} for name, error in self.faults.items()],
             }

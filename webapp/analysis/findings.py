@@ -61,13 +61,10 @@ class Finding:
         object.__setattr__(self, "evidence", plain_json(self.evidence))
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as `check --json` prints it."""
-        return {
-            **asdict(self),
-            "ranks": list(self.ranks),
-            "evidence": dict(self.evidence),
-            "source": list(self.source),
-        }
+        """The finding as `check --json` prints it; its `source` is beside the list of findings."""
+        found = {**asdict(self), "ranks": list(self.ranks), "evidence": dict(self.evidence)}
+        del found["source"]
+        return found
 
 
 class NotApplicable(Exception):

@@ -116,6 +116,7 @@ def test_check_passes_below_its_limit(tmp_path: Path) -> None:
         },
         "checks": [{"name": "thread_overlap_rate", "value": 0.02, "limit": 0.05, "passed": True}],
         "findings": [],
+        "source": [],
         "examined": found["examined"],
         "errors": [],
     }
@@ -171,7 +172,6 @@ def test_check_against_a_baseline_finds_the_divergence(tmp_path: Path) -> None:
         "where": None,
         "link": finding["link"],
         "title": finding["title"],
-        "source": [],
     }
     called("check", base, "--baseline", base)
 
