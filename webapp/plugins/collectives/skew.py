@@ -30,6 +30,8 @@ from lanescope.webapp.analysis.collective_calls import (
     collective_calls,
     members,
 )
+from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
+from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Float64Array, Int64Array
@@ -183,9 +185,9 @@ def call_window(run: Run, group: str, sequence: int) -> tuple[int, int] | None:
 def waiting(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
     """One row per rank that made a collective: rank, waiting_ns, share.
 
-    waiting(r) = |union over collectives of [start_r, max start) & W|
-    with the starts of `skew`: the time in which rank r had come and another had not. share is of
-    the window W = [t0, t1), by default the whole run.
+    waiting(r) = |union over collectives of [start_r, until_r) & W|
+    with until_r the last start of `skew`; where another rank never came and the call never ended,
+    the end of rank r. share is of the window W = [t0, t1), by default the whole run.
     """
     low, high = window if window is not None else (0, max(run.duration_ns, 1))
     rows = [
@@ -202,7 +204,15 @@ def waiting(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
 @lru_cache(maxsize=4)  # a page asks for one window after another
 def _waits(run: Run) -> Mapping[int, Intervals]:
     calls = collective_calls(run).merge(arrivals(run)[[*KEYS, "last_ns"]], on=KEYS)
+    came = calls[["rank", "start_ns", "last_ns"]]
+    unended = [
+        (call.rank, call.start_ns, rank_states(run)[call.rank].end_ns)
+        for one in incomplete_collectives(run)
+        if one.missing or one.unrecorded
+        for call in one.waiting
+    ]
+    waits = pd.concat([came, pd.DataFrame(unended, columns=came.columns).astype(came.dtypes)])
     return {
         int(rank): Intervals.of(own["start_ns"].to_numpy(), own["last_ns"].to_numpy())
-        for rank, own in calls.groupby("rank")
+        for rank, own in waits.groupby("rank")
     }

@@ -10,7 +10,7 @@ from lanescope.webapp.plugins.collectives.skew import waiting
 from lanescope.webapp.plugins.threads.overlap import overlap, phase_lanes
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
-from tests.support.synthetic import write_run
+from tests.support.synthetic import START_NS, Builder, write_run
 
 STEPS = 3
 
@@ -34,6 +34,33 @@ def test_only_calls_in_the_window_count(run: Run) -> None:
     table = waiting(run, (start + 500, start + 1500))
     assert table["waiting_ns"].tolist() == [1000, 500, 0]
     assert table["share"].tolist() == [1.0, 0.5, 0.0]
+
+
+def test_a_call_that_never_ended_is_waited_for_to_the_end(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "stuck", world_size=2, exit_status=1)
+    for rank in (0, 1):
+        builder.process(rank, closed=False, ended="")
+        thread = builder.thread(rank)
+        for sequence in range(2 - rank):
+            builder.row(
+                "collective",
+                rank,
+                thread,
+                start_ns=START_NS + sequence * 1000,
+                name="all_reduce",
+                group="0",
+                group_size=2,
+                sequence=sequence,
+                bytes=64,
+                duration_ns=None if sequence else 100,
+                complete_ns=None if sequence else START_NS + 100,
+            )
+    builder.row("value", 0, "1000-0", time_ns=START_NS + 5000, name="loss", value=1.0)
+    run = open_run(builder.write())
+    table = waiting(run)
+    assert table["rank"].tolist() == [0, 1]
+    assert table["waiting_ns"].tolist() == [4000, 0]
+    assert waiting(run, (2000, 3000))["share"].tolist() == [1.0, 0.0]
 
 
 def test_overlap_of_names(run: Run) -> None:
