@@ -1,6 +1,6 @@
 """What an engineer comes for: each from the first page in at most two actions, on recorded faults.
 
-An action is a click, or a key with what is then typed. What the first page says takes none.
+An action is a click, or a key and the text typed after it. Reading the first page takes none.
 """
 
 from __future__ import annotations
