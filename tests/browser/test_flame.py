@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.runs.run import open_run
 from tests.browser.conftest import Opener, Server
 from tests.webapp.plugins.flame.test_baseline import recorded
 

@@ -68,7 +68,7 @@ def _profile(
 
 
 def _events(run: Run, walk: LaneWalk, part: Part, tree: FrameTree) -> Iterator[str]:
-    """Yields events as JSON, separated by commas; the last ones close what is open."""
+    """Yields events as JSON, separated by commas; the last ones close all open frames."""
     last = ROOT
     for piece in walked(run, walk, part):
         before = np.append(last, piece.node[:-1])

@@ -114,7 +114,7 @@ def title(frame: Frame | None, gathered: int) -> str:
 
 
 def kinds(table: pd.DataFrame, theme: Theme) -> list[str]:
-    """Returns the colour of each row by what it is; operators in a phase are paler than it."""
+    """Returns the colour of each row by its kind; operators in a phase are paler than it."""
     colours, found = tokens()[theme], {}
     phases: dict[int, str] = {}
     for row in table.itertuples():

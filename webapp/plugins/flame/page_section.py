@@ -24,7 +24,7 @@ from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-MAX_OPS = 5_000_000
+MAX_OPS = 2_000_000
 """Operators of a selection that are folded for a page."""
 
 MAX_ROWS = 200
@@ -255,7 +255,7 @@ class _Shown:
         return rows
 
     def note(self, theme: Theme) -> list[Component]:
-        """Returns what is shown, what is left out, and what the colours mean."""
+        """Returns the sum, how many frames are gathered, and the meaning of the colours."""
         ranks = {one.rank for one, _ in self._parts}
         total = widgets.duration(int(self._table[self._column].iloc[0]))
         words = f"{total} on {units.counted(len(self._parts), 'thread')}"

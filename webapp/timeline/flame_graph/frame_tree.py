@@ -38,7 +38,7 @@ class Frame(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The title; of a module within another one, what it is called there."""
+        """The title; of a module, its name within the one around it."""
         return self.name.rpartition(".")[2] if self.kind == "module" else self.title
 
 
