@@ -31,7 +31,8 @@ def test_the_flame_graph_of_the_range_and_of_the_baseline(
     cells = ["step (train.py:14)", "1.60 ms", "800 µs", "×2"]
     assert rows.nth(0).locator(".ag-cell").all_inner_texts() == cells
     assert graph.locator(".pathbar").count() == 0
-    rows.nth(0).click()
+    page.page.locator("#flame-table .ag-header-cell").first.focus()
+    page.press("ArrowDown", "Space")
     graph.locator(".pathbar", has_text="all").wait_for()
     page.idle()
     page.show("/timeline?t=0-3200000&range=1600000-2400000")

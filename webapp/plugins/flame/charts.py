@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from lanescope.webapp.analysis.stack_frames import in_program
 from lanescope.webapp.runs import units
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT, Frame
+from lanescope.webapp.timeline.styles import COMMUNICATION
 from lanescope.webapp.ui.charts import escaped
 from lanescope.webapp.ui.colours import Theme, blended, over, readable, token_of, tokens
 from lanescope.webapp.ui.theme import template
@@ -33,7 +34,8 @@ WORDS = {
     "library": ("data", "libraries' Python"),
     "module": ("copy", "module"),
     "op": ("other", "operator"),
-    "missing": ("idle", "not recorded"),
+    "phase": ("other", "other phase"),
+    "missing": ("idle", "no stack or module"),
 }
 """What a frame is -> the token of its colour, and what the legend says."""
 
@@ -118,11 +120,11 @@ def kinds(table: pd.DataFrame, theme: Theme) -> list[str]:
     colours, found = tokens()[theme], {}
     phases: dict[int, str] = {}
     for row in table.itertuples():
-        kind = row.frame.phase if row.frame else ""
-        phases[row.node] = phase = token_of(kind) if kind else phases.get(row.parent, "")
+        own = _phase(row.frame)
+        phases[row.node] = phase = own or phases.get(row.parent, "")
         if phase:
             plain = colours[phase]
-            found[row.node] = plain if kind else blended(plain, colours["panel"], INSIDE)
+            found[row.node] = plain if own else blended(plain, colours["panel"], INSIDE)
         else:
             found[row.node] = colours[WORDS[_kind(row.frame)][0]]
     return [found[node] for node in table["node"]]
@@ -130,15 +132,19 @@ def kinds(table: pd.DataFrame, theme: Theme) -> list[str]:
 
 def legend(table: pd.DataFrame) -> dict[str, str]:
     """Returns token -> words of the colours that `kinds` gives to frames of these rows."""
-    found = {}
-    for frame in table["frame"]:
-        if frame is not None and frame.kind == "phase":
-            token = token_of(frame.phase)
-            found[token] = token if token != "other" else "other phase"
-        elif frame is not None:
-            token, words = WORDS[_kind(frame)]
-            found.setdefault(token, words)
+    found: dict[str, str] = {}
+    for frame in filter(None, table["frame"]):
+        phase = _phase(frame)
+        token, words = (phase, phase) if phase not in ("", "other") else WORDS[_kind(frame)]
+        found.setdefault(token, words)
     return found
+
+
+def _phase(frame: Frame | None) -> str:
+    """Returns the token of a phase, and of an operator that communicates; "" of other frames."""
+    if frame is not None and frame.kind == "op" and frame.name.startswith(COMMUNICATION):
+        return "collective"
+    return token_of(frame.phase) if frame is not None and frame.phase else ""
 
 
 def _kind(frame: Frame | None) -> str:

@@ -74,8 +74,8 @@ class Section:
         )
         numbers = ("total", "baseline", "change") if beside else ("total", "self", "share")
         columns = [
-            widgets.column("frame", "frame", minWidth=120, flex=2.4),
-            *(widgets.column(one, one, number=True, text=True, minWidth=62) for one in numbers),
+            widgets.column("frame", "frame", minWidth=110, flex=2),
+            *(widgets.column(one, one, number=True, text=True, minWidth=70) for one in numbers),
         ]
         grid = widgets.grid(
             self.table, columns, [], label="Widest frames", height="100%", selectable=True
