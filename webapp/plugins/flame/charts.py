@@ -23,7 +23,7 @@ ROW_PX = 21
 FAR = 2.0
 """Times the baseline's time from which on a frame has the full colour; half of it, the other."""
 
-LETTER_PX = 6.4
+LETTER_PX = 7.4
 """Width of a letter, about."""
 
 INSIDE = 0.35
