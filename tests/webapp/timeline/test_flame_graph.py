@@ -86,6 +86,36 @@ def test_by_module_within_a_window(run: Run) -> None:
     }
 
 
+def test_backward_nodes_are_of_the_module_whose_operator_made_them(tmp_path: Path) -> None:
+    """Numbers count per thread: the maker on the node's own thread is preferred to a later one."""
+    builder = Builder(tmp_path / "run")
+    threads = [builder.thread(ordinal=k) for k in range(3)]
+    made = (
+        *((0, 0, "aten::addmm", "net.a", 5), (10, 0, "aten::mul", "net.b", 5)),
+        *((20, 1, "aten::addmm", "net.c", 5), (30, 0, "aten::addmm", "", 6)),
+    )
+    nodes = ((50, 0, "AddmmBackward0", 5), (60, 0, "MulBackward0", 5), (70, 2, "AddmmBackward0", 5))
+    for start, thread, name, module, sequence in made:
+        lane = {"thread": threads[thread], "module": module, "sequence": sequence}
+        builder.op(START_NS + start, 5, name, **lane)
+    for start, thread, name, sequence in (*nodes, (80, 0, "AddmmBackward0", 6)):
+        lane = {"thread": threads[thread], "scope": "backward", "sequence": sequence}
+        builder.op(START_NS + start, 8, name, **lane)
+        builder.op(START_NS + start + 2, 3, "aten::mm", thread=threads[thread], depth=1)
+    builder.phase(START_NS, 100, "optimizer", thread=threads[0])
+    addmm, mul = "AddmmBackward0", "MulBackward0"
+    assert times(open_run(builder.write()), "module", (45, 100)) == {
+        f"net;net.a;{addmm}": 5,
+        f"net;net.a;{addmm};aten::mm": 3,
+        f"net;net.b;{mul}": 5,
+        f"net;net.b;{mul};aten::mm": 3,
+        f"net;net.c;{addmm}": 5,
+        f"net;net.c;{addmm};aten::mm": 3,
+        f"outside of modules;{addmm}": 5,
+        f"outside of modules;{addmm};aten::mm": 3,
+    }
+
+
 @pytest.mark.parametrize("by", ["nesting", "stack", "module"])
 def test_times_add_up_to_the_time_in_which_anything_runs(
     by: By, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

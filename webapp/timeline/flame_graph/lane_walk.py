@@ -6,7 +6,7 @@ stretches do not overlap, so times that are added up over them count no instant 
 
 By nesting, phases and operators are frames. By stack or module, operators are: below the Python
 stack, or the module path, that they were called with. An operator without one of its own belongs
-to that of the operator around it.
+to that of the operator around it, a backward node to the module of its maker.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.arrow_columns import ends_ns
+from lanescope.webapp.analysis.arrow_columns import ends_ns, having
+from lanescope.webapp.analysis.forward_ops import BACKWARD
 from lanescope.webapp.analysis.stack_frames import frames_of
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.types import Int64Array, Window
+from lanescope.webapp.timeline.flame_graph.backward_modules import backward_modules
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT, Frame, FrameTree
 from lanescope.webapp.timeline.span_nesting import sub_rows
 from lanescope.webapp.timeline.styles import coded
@@ -103,23 +105,25 @@ class LaneWalk:
     def _rows(self, thread: Thread, window: Window) -> Iterator[_Row]:
         lane = (thread.rank, thread.thread)
         phases = self._run.events("phase", *lane, [*_COLUMNS, "kind"], window)
-        extra = {"stack": ["stack"], "module": ["module"], "nesting": []}[self._by]
+        extra = {"stack": ["stack"], "module": ["module", "scope", "sequence"], "nesting": []}[
+            self._by
+        ]
         ops = self._run.events("op", *lane, [*_COLUMNS, *extra], window)
         if self._by == "nesting":
-            yield from self._of_table(phases, window, self._phases(phases), thread.rank)
+            yield from self._of_table(phases, window, self._phases(phases), thread)
         if ops.num_rows or phases.num_rows:
-            yield from self._of_table(ops, window, self._named(ops), thread.rank)
+            yield from self._of_table(ops, window, self._named(ops), thread)
         elif self._by == "nesting":
             calls = self._run.events("collective", *lane, _COLUMNS[:3], window)
-            yield from self._of_table(calls, window, self._named(calls), thread.rank)
+            yield from self._of_table(calls, window, self._named(calls), thread)
 
     def _of_table(
-        self, rows: pa.Table, window: Window, frame: Int64Array, rank: int
+        self, rows: pa.Table, window: Window, frame: Int64Array, thread: Thread
     ) -> Iterator[_Row]:
         start = np.maximum(rows["start_ns"].to_numpy(), window[0])
         end = np.minimum(ends_ns(rows, self._run), window[1])
         depth = rows["depth"].to_numpy() if "depth" in rows.column_names else np.zeros(len(start))
-        base = self._bases(rows, rank)
+        base = self._bases(rows, window, thread)
         lasting = end > start
         for level in np.sort(pd.unique(depth[lasting])):
             here = np.flatnonzero(lasting & (depth == level))
@@ -143,15 +147,21 @@ class LaneWalk:
         codes, texts = coded(rows["name"])
         return _at([self._number(Frame(text, "op")) for text in texts], codes)
 
-    def _bases(self, rows: pa.Table, rank: int) -> Int64Array:
+    def _bases(self, rows: pa.Table, window: Window, thread: Thread) -> Int64Array:
         """Returns the node of the stack or module of each row; -1: it has none."""
         if self._by == "nesting" or "depth" not in rows.column_names:
             return np.full(rows.num_rows, -1, np.int64)
         if self._by == "stack":
             place, stacks = pd.factorize(rows["stack"].fill_null(-1).to_numpy())
-            return _at([self._stack_base(rank, stack) for stack in stacks.tolist()], place)
+            return _at([self._stack_base(thread.rank, stack) for stack in stacks.tolist()], place)
         codes, texts = coded(rows["module"])
-        return _at([self._module_base(text) for text in texts], codes)
+        found = _at([self._module_base(text) for text in texts], codes)
+        nodes = having(rows["scope"], BACKWARD.__eq__) & (found < 0)
+        nodes &= rows["sequence"].is_valid().to_numpy()
+        if nodes.any():
+            modules = backward_modules(self._run, thread, window, rows.filter(pa.array(nodes)))
+            found[nodes] = [self._module_base(module) for module in modules]
+        return found
 
     def _base_of_stack(self, rank: int, stack: int) -> int:
         frames = frames_of(self._run, rank, stack)
