@@ -40,6 +40,10 @@ def test_no_serious_violation_while_at_work(
     page.press("ArrowDown", "ArrowDown", "Shift+T")
     page.page.evaluate(AXE.read_text(encoding="utf-8"))
     assert page.page.evaluate(_RUN) == []
+    page.page.get_by_role("tab", name="Flame").click()
+    page.page.locator("#flame-graph .slice").first.wait_for()
+    page.idle()
+    assert page.page.evaluate(_RUN) == []
     page.press("Control+k")
     assert page.page.evaluate(_RUN) == []
     page.page.keyboard.press("Escape")

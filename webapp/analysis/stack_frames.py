@@ -47,7 +47,12 @@ def _stacks(run: Run, rank: int) -> dict[int, list[dict[str, Any]]]:
 def own_frames(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
     """The program's own frames of a stack of a rank, innermost first."""
     frames = frames_of(run, rank, stack)
-    return [frame for frame in frames if not _NOT_THE_PROGRAM.search(frame["file"])]
+    return [frame for frame in frames if in_program(frame["file"])]
+
+
+def in_program(file: str) -> bool:
+    """True if a file is the program's own: not installed, not Python's, not the recorder's."""
+    return not _NOT_THE_PROGRAM.search(file)
 
 
 def place_of(frame: Mapping[str, Any]) -> str:
@@ -58,7 +63,7 @@ def place_of(frame: Mapping[str, Any]) -> str:
 def program_places(run: Run, rank: int) -> set[tuple[str, int]]:
     """Returns (file, line) of all frames of a rank's stacks that are the program's own."""
     places = {(f["file"], f["line"]) for frames in _stacks(run, rank).values() for f in frames}
-    return {place for place in places if not _NOT_THE_PROGRAM.search(place[0])}
+    return {place for place in places if in_program(place[0])}
 
 
 def own_place(run: Run, rank: int, stack: int | None) -> str | None:
@@ -76,7 +81,7 @@ def called_from_program(frames: Sequence[Mapping[str, Any]]) -> str:
     """`queue.get`: the function of a library that the program called and that has not returned."""
     inner = ""
     for frame in frames:
-        if not _NOT_THE_PROGRAM.search(frame["file"]):
+        if in_program(frame["file"]):
             return inner
         if not RECORDER_FILE.search(frame["file"]):
             inner = f"{PurePath(frame['file']).stem}.{frame['function']}"

@@ -15,6 +15,7 @@ from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.runs.run_warnings import ranks_text
 
+FOLDED = ("nesting", "stack", "module")
 FORMATS = tuple(one.name for one in EXPORTERS)
 
 
@@ -24,17 +25,32 @@ FORMATS = tuple(one.name for one in EXPORTERS)
 @click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
 @click.option("--table", metavar="NAME", help="csv, parquet: which table (op by default).")
 @click.option("--ranks", metavar="0,2-5", help="Only these ranks.")
-@click.option("--window", metavar="T0-T1", help="html: only this time, in ns from the start.")
+@click.option(
+    "--window",
+    metavar="T0-T1",
+    help="Only this time, in ns from the start (html, speedscope, collapsed).",
+)
+@click.option(
+    "--by",
+    type=click.Choice(FOLDED),
+    help="speedscope, collapsed: frames by nesting on the lanes (default), Python stack or module.",
+)
 def export(
-    run: str, kind: str, output: str, table: str | None, ranks: str | None, window: str | None
+    run: str,
+    kind: str,
+    output: str,
+    table: str | None,
+    ranks: str | None,
+    window: str | None,
+    by: str | None,
 ) -> None:
-    """Write RUN as a Chrome trace, a page, a table or a report.
+    """Write RUN as a Chrome trace, a page, a table, a report or a flame graph.
 
     The pictures of a report go to a folder beside it.
     """
     exporter = next(one for one in EXPORTERS if one.name == kind)
     target = Path(output)
-    wanted = Wanted(target, ranks_of(ranks), table, _window(window))
+    wanted = Wanted(target, ranks_of(ranks), table, _window(window), by)
     exporter.check(wanted)
     opened = open_run(run)
     for rank in wanted.ranks or ():

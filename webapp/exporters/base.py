@@ -22,6 +22,7 @@ class Wanted:
     ranks: Sequence[int] | None = None  # None: all
     table: str | None = None
     window: tuple[int, int] | None = None  # [t0, t1), ns from the start of the run
+    by: str | None = None  # what a flame graph's frames are
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Exporter:
 
     def check(self, wanted: Wanted) -> None:
         """Raises RunError for an option that is given and not heeded."""
-        for option in ("table", "window"):
+        for option in ("table", "window", "by"):
             if getattr(wanted, option) is not None and option not in self.options:
                 known = [one.name for one in EXPORTERS if option in one.options]
                 raise RunError(f"--{option} is for {' and '.join(known)}, not for {self.name}")
@@ -54,4 +55,15 @@ EXPORTERS = (
     Exporter("csv", "table_files:csv", ("table",)),
     Exporter("parquet", "table_files:parquet", ("table",)),
     Exporter("markdown", "report:export"),
+    Exporter("speedscope", "speedscope:export", ("window", "by")),
+    Exporter("collapsed", "collapsed_stacks:export", ("window", "by")),
 )
+
+
+def window_within(run: Run, window: tuple[int, int] | None) -> tuple[int, int]:
+    """Returns the window, without one the whole run. Raises RunError where it is not within."""
+    end = max(run.duration_ns, 1)
+    t0, t1 = (0, end) if window is None else window
+    if t0 >= end or t1 > end:
+        raise RunError(f"the window is {t0}-{t1} ns, expected one within 0-{end}, the run")
+    return t0, t1

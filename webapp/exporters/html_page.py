@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lanescope import assets
-from lanescope.webapp.exporters.base import Wanted
+from lanescope.webapp.exporters.base import Wanted, window_within
 from lanescope.webapp.exporters.offline_answers import Kept, kept_slices
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -65,12 +65,9 @@ def page_of(
     RunError where the window is not within the run, and where even the coarsest view is too large.
     """
     opened = Timeline.open(run) if timeline is None else timeline
-    end = max(run.duration_ns, 1)
-    t0, t1 = (0, end) if window is None else window
-    if t0 >= end or t1 > end:
-        raise RunError(f"the window is {t0}-{t1} ns, expected one within 0-{end}, the run")
+    t0, t1 = window_within(run, window)
     lanes = [lane.id for lane in opened.index.lanes if ranks is None or lane.rank in ranks]
-    places, packed = _tiles(opened, t0, min(t1, end), lanes)
+    places, packed = _tiles(opened, t0, t1, lanes)
     facts = run_facts(opened)
     facts["lanes"] = [lane for lane in facts["lanes"] if lane["id"] in set(lanes)]
     facts["title"] = run.title

@@ -8,6 +8,9 @@ export const VIEW_STORE = "timeline-view";
 export const THEME_STORE = "theme";
 export const LIVE_STORE = "live-state";
 export const PAGE_STORE = "page-state";
+/** Of webapp/plugins/timeline_page/ids.py. */
+export const FLAME_OPEN_STORE = "flame-open";
+export const FLAME_VIEW_STORE = "flame-view";
 
 /**
  * @param {string} id of a dcc.Store

@@ -20,6 +20,7 @@ import { SpanPanel } from "../model/span_panel.js";
 import { CommandBar } from "../panels/command_bar.js";
 import { Dock, Tabs } from "../panels/dock.js";
 import { FindingStrip } from "../panels/finding_strip.js";
+import { FlameTab } from "../panels/flame_tab.js";
 import { helpDialog } from "../panels/help.js";
 import { Notes, notesTitle } from "../panels/notes.js";
 import { OverlapField } from "../panels/overlap_field.js";
@@ -131,6 +132,8 @@ function shown(href) {
 // ---- what Dash computes for the window or the range ----
 
 let dock = null;
+/** @type {FlameTab|null} */
+let flameTab = null;
 let asked = 0;
 const waiting = new Map();
 
@@ -139,13 +142,9 @@ function reportView() {
   if (!dock || dock.closed || !onTimeline()) return;
   const { view, range } = timeline;
   const window = range ?? view;
-  const data = {
-    t0: Math.floor(window.t0),
-    t1: Math.ceil(window.t1),
-    range: Boolean(range),
-    of: timeline.overlaps.of,
-    number: asked + 1,
-  };
+  const [t0, t1] = [Math.floor(window.t0), Math.ceil(window.t1)];
+  flameTab?.show(t0, t1);
+  const data = { t0, t1, range: Boolean(range), of: timeline.overlaps.of, number: asked + 1 };
   const text = JSON.stringify([data.t0, data.t1, data.range, data.of]);
   if (text === reportView.last) return;
   reportView.last = text;
@@ -312,9 +311,11 @@ async function mountPanels(host) {
     spans.shown = on;
     spans.refresh();
   };
+  flameTab = new FlameTab();
   const tabs = new Tabs(document.getElementById("dock-tabs"), [
     { id: "ops", title: "Ops", panel: panel("ops") },
     { id: "slices", title: "Slices", panel: panel("slices"), shown },
+    { id: "flame", title: "Flame", panel: panel("flame"), shown: (on) => flameTab?.open(on) },
     { id: "notes", title: notesTitle(0), panel: panel("notes") },
   ]);
   const notes = new Notes(panel("notes"), timeline, {

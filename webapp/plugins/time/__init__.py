@@ -4,7 +4,7 @@ from lanescope.webapp.analysis.plugin import Figure, Page, Plugin
 
 PLUGIN = Plugin(
     name="time",
-    depends=("collectives",),
+    depends=("collectives", "flame"),
     tables={"step_time": "breakdown:step_time", "critical_path": "critical_path:critical_path"},
     pages=(Page("time", "Time", order=8, height=1100),),
     functions={"what_if": "what_if:what_if"},

@@ -10,6 +10,7 @@ from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.plugins.flame.page_section import Section
 from lanescope.webapp.plugins.time import charts, ids
 from lanescope.webapp.plugins.time.breakdown import (
     CATEGORIES,
@@ -35,6 +36,8 @@ from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
+
+FLAME = Section("time-flame", width_px=700)
 
 MAX_ROWS = 12
 MAX_LANES = 24
@@ -64,6 +67,7 @@ def layout(context: Context) -> Component:
         _step_field(run, step),
         _path_panel(run),
         html.Div([_table_panel(), _what_if_panel()], className="split"),
+        _panel("Flame graph", "what all threads did in the step", FLAME.layout(context)),
         _steps_panel(run),
         widgets.downloads("step_time", "critical_path"),
     )
@@ -149,6 +153,12 @@ def register(app: Dash, context: Context) -> None:
             return _shown(run, step, theme or "light")
         except NotApplicable as reason:
             return nothing(str(reason)), [], ""
+
+    def window_of(step: int | None) -> tuple[int, int]:
+        chosen = job_step(run, step)
+        return chosen.start_ns, chosen.end_ns
+
+    FLAME.register(app, context, Input(ids.STEP, "value"), window_of)
 
     @app.callback(
         Output(ids.PREDICTIONS, "children"),

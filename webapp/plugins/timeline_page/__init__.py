@@ -4,6 +4,6 @@ from lanescope.webapp.analysis.plugin import Page, Plugin
 
 PLUGIN = Plugin(
     name="timeline_page",
-    depends=("collectives", "threads"),
+    depends=("collectives", "flame", "threads"),
     pages=(Page("timeline", "Timeline", order=5, stays=True),),
 )

@@ -11,6 +11,7 @@ from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.collectives.skew import waiting
+from lanescope.webapp.plugins.flame.page_section import Section
 from lanescope.webapp.plugins.threads.overlap import Region, overlap, overlap_rate, overlap_regions
 from lanescope.webapp.plugins.timeline_page import ids
 from lanescope.webapp.plugins.timeline_page.op_table import MAX_OPS, op_table, summable
@@ -28,6 +29,9 @@ USUAL = "backward"
 
 REGIONS = 100
 """Longest regions that the dock lists."""
+
+
+FLAME = Section("flame", width_px=440)
 
 
 def layout(context: Context) -> Component:
@@ -60,6 +64,7 @@ def layout(context: Context) -> Component:
                                 className="op-table",
                             ),
                             html.Div(id=ids.SLICES_PANEL, className="tab-body", hidden=True),
+                            html.Div(id=ids.FLAME_PANEL, className="tab-body", hidden=True),
                             html.Div(id=ids.NOTES_PANEL, className="tab-body", hidden=True),
                         ],
                         className="op-panel",
@@ -78,6 +83,7 @@ def layout(context: Context) -> Component:
             ),
             dcc.Store(id=ids.VIEW),
             dcc.Store(id=ids.ANSWERED),
+            dcc.Store(id=ids.FLAME_OPEN),
         ],
         id=frame_ids.TIMELINE,
         className="timeline",
@@ -94,6 +100,16 @@ def register(app: Dash, context: Context) -> None:
     )
 
     @app.callback(
+        Output(ids.FLAME_PANEL, "children"),
+        Input(ids.FLAME_OPEN, "data"),
+        prevent_initial_call=True,
+    )
+    def open_flame(view: dict[str, Any]) -> list[Component]:
+        return [dcc.Store(id=ids.FLAME_VIEW, data=view), FLAME.layout(context)]
+
+    FLAME.register(app, context, Input(ids.FLAME_VIEW, "data"), _window)
+
+    @app.callback(
         Output(ids.OPS_TITLE, "children"),
         Output(ids.OPS, "rowData"),
         Output(ids.DOCK_OVERLAP, "children"),
@@ -102,7 +118,7 @@ def register(app: Dash, context: Context) -> None:
         prevent_initial_call=True,
     )
     def show(view: dict[str, Any]) -> tuple[Any, list[dict[str, Any]], Any, int]:
-        window = (int(view["t0"]), int(view["t1"]))
+        window = _window(view)
         what = "Range" if view["range"] else "Window"
         title = [f"{what} ", html.Span(widgets.duration(window[1] - window[0]), className="muted")]
         limit = context.settings.limit("thread_overlap_rate")
@@ -111,6 +127,10 @@ def register(app: Dash, context: Context) -> None:
             held = f" · zoom in: a table sums up to {units.count(MAX_OPS)} ops"
             return [*title, html.Span(held, className="muted")], [], pairs, view["number"]
         return title, op_rows(context.run, window), pairs, view["number"]
+
+
+def _window(view: dict[str, Any]) -> tuple[int, int]:
+    return int(view["t0"]), int(view["t1"])
 
 
 def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
