@@ -99,7 +99,7 @@ def _without_line_breaks(raw: Sequence[bytes | Raw]) -> list[bytes]:
     """Returns JSON without line breaks and indentation: no text within JSON has a line break."""
     whole = _BETWEEN.join(raw)
     if b"\n" in whole:
-        whole = b"".join([line.strip(b" \t\r") for line in whole.split(b"\n")])
+        whole = b"".join(map(bytes.strip, whole.split(b"\n")))
     return whole.split(_BETWEEN) if raw else []
 
 
