@@ -55,7 +55,7 @@ globalThis.lanescope = {
   idle: () => idle.settled(),
   debugState: () => (timeline ? debugState(timeline) : { busy: idle.busy }),
   hit: (x, y) => timeline?.hit(x, y) ?? null,
-  shown: (address) => show(address),
+  shown,
   answered: (number) => answered(number),
 };
 
@@ -114,6 +114,18 @@ function show(href) {
   timeline.resize();
   if (search && search !== written) applyAddress(search);
   else writeAddress();
+}
+
+/** The same in the next frame, when Dash has drawn the page. @param {string} href */
+function shown(href) {
+  const done = idle.begin("address");
+  requestAnimationFrame(() => {
+    try {
+      show(href);
+    } finally {
+      done();
+    }
+  });
 }
 
 // ---- what Dash computes for the window or the range ----
