@@ -27,6 +27,7 @@ _STREAM = re.compile(r"stream \S+ \(([a-z]+:\d+)\)")
 
 _KINETO_THREAD = re.compile(r"thread -?\d+ \((.+)\)")
 
+_MAX_THREAD_NAME = 1000
 _MEMORY = "[memory]"
 _MAX_CACHED = 1 << 16
 """Series whose names are cached."""
@@ -96,7 +97,7 @@ class OtherEvents:
                 self._trace.counts["unread_names"] += 1
                 continue
             named = decode_plain(bytes(event.args))
-            text = str(named.get("name", ""))[:200].encode("utf-8", "replace").decode()
+            text = str(named.get("name", ""))[:_MAX_THREAD_NAME].encode("utf-8", "replace").decode()
             if event.name == "process_name":
                 self._trace.process_names[event.pid] = text
             elif event.name == "thread_name":
@@ -127,7 +128,7 @@ class OtherEvents:
             else:
                 tid = lane.tid if isinstance(lane.tid, str) and lane.tid else f"thread {lane.tid}"
                 lane.name = name or tid
-            lane.name = lane.name[:200].encode("utf-8", "replace").decode()
+            lane.name = lane.name[:_MAX_THREAD_NAME].encode("utf-8", "replace").decode()
 
     def _memory(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         group, start = timed(group, start, bad)

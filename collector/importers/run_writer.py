@@ -99,8 +99,9 @@ def _import(
         if not ranks:
             numbers = _ranks(files, traces, given, notes)
             if fields.step is not None:
-                for trace in traces:
-                    take_steps(trace, {0: list(range(len(trace.lanes.lanes)))}, fields.step)
+                for number, trace in zip(numbers, traces, strict=True):
+                    every = list(range(len(trace.lanes.lanes)))
+                    take_steps(trace, {number: every}, fields.step)
             pairs = zip(numbers, traces, strict=True)
             ranks = [_rank(n, trace, range(len(trace.lanes.lanes))) for n, trace in pairs]
         numbers = [rank.rank for rank in ranks]
