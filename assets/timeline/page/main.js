@@ -341,7 +341,14 @@ function mountCommands(run, { filter, tabs, notes, overlapField }) {
     },
     png: () => savePng(timeline),
     svg: () => saveSvg(timeline),
-    search: () => search.focus(),
+    search: () => {
+      if (!onTimeline()) {
+        document.querySelector(`.rail a[href="${PATH}"]`).click();
+        document.body.dataset.page = pageOf(PATH); // other pages hide the field
+      }
+      search.focus();
+    },
+    submit: () => document.querySelector(".page button.run")?.click(),
     filter: () => filter.focus(),
     theme: () => theme.toggle(),
     help: () => help.showModal(),
@@ -358,6 +365,10 @@ function mountCommands(run, { filter, tabs, notes, overlapField }) {
     const action = event.target instanceof Element ? event.target.closest("[data-action]")?.dataset.action : "";
     if (action === "help") help.showModal();
     if (action === "theme") theme.toggle();
+    if (action === "skip") {
+      event.preventDefault();
+      (onTimeline() ? timeline.dom.host : document.getElementById("page")).focus();
+    }
     const region = event.target instanceof Element ? event.target.closest("[data-region]")?.dataset.region : "";
     if (region) timeline.overlaps.visit(region);
   });
