@@ -43,6 +43,7 @@ def fill() -> None:
     for rank, name in ((0, "trace_rank0.json"), (1, "trace_rank1.json.gz")):
         info = {"rank": rank, "world_size": 2}
         write_trace(Path(name), [slice_("a", 1, 2)], distributedInfo=info)
+    write_trace(Path("pipeline.json"), [slice_("F0", 1, 2, args={"step": 0})])
     Path("dumps").mkdir()
     for rank in (0, 1):
         Path(f"dumps/nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(1, 2, 3)))

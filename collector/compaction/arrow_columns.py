@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..format.columns import ARGS
 from ..format.record_kinds import GradientScope
 from ..format.schema import FRAME, INT32, INT64, Table
 from .reader import Records
@@ -127,9 +128,14 @@ def frames_column(stacks: Sequence[str]) -> pa.ListArray:
 
 
 def to_table(table: Table, columns: dict[str, Any]) -> pa.Table:
-    """Returns a table of the schema; columns are numpy or Arrow arrays, or lists of texts."""
+    """Returns a table of the schema; columns are numpy or Arrow arrays, or lists of texts.
+
+    Leaves out the column of arguments unless it is given.
+    """
     schema = table.arrow()
-    return pa.Table.from_arrays([_column(columns[f.name], f.type) for f in schema], schema=schema)
+    fields = [field for field in schema if field.name in columns or field.name != ARGS.name]
+    arrays = [_column(columns[field.name], field.type) for field in fields]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=schema.metadata))
 
 
 def _column(values: Any, kind: pa.DataType) -> pa.Array:

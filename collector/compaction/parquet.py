@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..format.columns import ARGS
 from ..format.schema import TABLES, Column, File
 
 COMPRESSION = "zstd"
@@ -22,7 +23,8 @@ def write_part(path: Path, table: str, rows: pa.Table) -> File:
     """Writes rows of a table under a temporary name and renames it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    encodings = {c.name: _encoding(c) for c in TABLES[table].columns}
+    written = set(rows.column_names)
+    encodings = {c.name: _encoding(c) for c in TABLES[table].columns if c.name in written}
     try:
         pq.write_table(
             rows,
@@ -53,4 +55,5 @@ def _encoding(column: Column) -> str | None:
         return "DELTA_BINARY_PACKED"
     if pa.types.is_floating(column.type):
         return "BYTE_STREAM_SPLIT"
-    return "PLAIN" if column.unit == "ns" else None
+    # Arguments hardly repeat: a dictionary of them is twice the text.
+    return "PLAIN" if column.unit == "ns" or column.name == ARGS.name else None

@@ -68,4 +68,11 @@ OP_START = Column("start_ns", INT64, "ns", "start of the operator, as in its op 
 DTYPE = Column("dtype", TEXT, "", "dtype of the tensor")
 DEVICE = Column("device", TEXT, "", "device of the tensor")
 IN_MODULE = Column("module", TEXT, "", "path of the innermost torch.nn.Module, empty outside")
+ARGS = Column(
+    "args",
+    pa.string(),
+    "",
+    "imported runs: further arguments of the event, as JSON; null: none. Recorded runs lack it",
+    since=5,
+)
 STACK_ID = Column("stack", INT32, "", "id in the rank's stack table; null: not captured")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from .columns import (
+    ARGS,
     FLOAT64,
     IN_MODULE,
     IN_PHASE,
@@ -86,6 +87,7 @@ PHASE = Table(
         Column("depth", pa.int16(), "1", "nesting among phases of the thread"),
         STEP,
         IN_MODULE,
+        ARGS,
     ),
 )
 
@@ -114,6 +116,7 @@ SYNC = Table(
         ),
         STEP,
         STACK_ID,
+        ARGS,
     ),
 )
 
@@ -126,6 +129,7 @@ VALUE = Table(
         Column("name", TEXT, "", "name of the series"),
         Column("value", FLOAT64, "as logged", "the number"),
         STEP,
+        ARGS,
     ),
 )
 

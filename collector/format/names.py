@@ -5,6 +5,7 @@ Needs neither torch nor pyarrow.
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 
 # operators ---------------------------------------------------------------------------------
@@ -141,6 +142,14 @@ ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 LAUNCH_SUFFIXES = ("_runtime", "_driver")
 """Suffixes of Kineto's categories of calls that put work on streams."""
+
+
+COMMUNICATION_KERNEL = re.compile(
+    r"(nccl|msccl)\w*Kernel|ncclSymk|nvshmem|symmetric_memory|symm_mem|multimem"
+    r"|(one|two)_shot_all_?reduce|cross_device_reduce"
+)
+"""Is found in the names of kernels that move data between ranks: those of NCCL and RCCL, of torch's
+symmetric memory (multimem_one_shot_all_reduce_kernel) and of inference servers."""
 
 
 def stream_name(device: str, stream: int | str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from .columns import (
+    ARGS,
     DURATION,
     FLOAT64,
     IN_MODULE,
@@ -59,6 +60,7 @@ OP = Table(
             "",
             "scope kernel: id of the thread that launched it (<pid>-<ordinal>); empty: not known",
         ),
+        ARGS,
     ),
 )
 

@@ -1,101 +1,163 @@
-"""Pairs begin and end events into slices."""
+"""Pairs begin and end events into slices, in whichever order a file holds them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any
+from itertools import compress
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .arguments import merged
+from .arrows import add_bound_arrows
 from .events import TraceEvent
 from .limits import ImportRejected
-from .spill import UNFINISHED, USER, Trace, new_slices
+from .spill import ARGS_FIELDS, UNFINISHED, USER, Rows, Spill, Trace, column, new_slices
 from .timestamps import BoolArray, Int64Array
 
 _MAX_OPEN = 1 << 20
-_MAX_ID_CHARS = 100
+_MAX_SEARCHED = 64
+"""Open slices among which the one is looked for that an end names."""
 
+_BATCH_ROWS = 1 << 18
+_EDGE_ROW = np.dtype(
+    [
+        ("key", "<i8"),
+        ("start", "<i8"),
+        ("name", "<u4"),
+        ("lane", "<u4"),
+        ("ends", "?"),
+        *ARGS_FIELDS,
+    ]
+)
+"""A begin or an end; those of one key belong together."""
 
-def _short(label: object) -> str | bytes:
-    """Returns an id as text, or its digest where it is long: a trace may hold many."""
-    text = str(label)
-    return text if len(text) <= _MAX_ID_CHARS else blake2b(text.encode("utf-8", "replace")).digest()
+_Begin = tuple[int, int, int, int, int]
+"""Start in ns, name, lane, args_at, args_bytes."""
+
+_Slice = tuple[int, int, int, int, int, int]
+"""Start and duration in ns, name, lane, args_at, args_bytes."""
 
 
 class BeginEndPairing:
-    """Pairs begins with ends: per thread the latest first, asynchronous ones by id."""
+    """Pairs begins with ends: per thread the innermost one, asynchronous ones by id.
+
+    An end that names a slice further out ends that one.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._open: dict[Any, list[tuple[int, int, int]]] = {}
-        self._waiting = 0
+        self._edges = Spill(trace.slices.path.with_name("begins and ends"), _EDGE_ROW, trace.path)
 
     def threads(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
-        """Takes events B and E, in the order of the file; `start` in ns, `bad`: has no time."""
-        lanes = self._trace.lanes
-        keys = [lanes[event.pid, event.tid, False] for event in group]
-        self._pair(group, start, bad, keys, keys, "E")
+        """Takes events B and E; `start` in ns, `bad`: has no time."""
+        lanes = [self._trace.lanes[event.pid, event.tid, False] for event in group]
+        self._take(group, start, bad, lanes, lanes, "E")
+        timed = [not wrong for wrong in bad.tolist()]
+        bound = [event for event, good in zip(group, timed, strict=True) if good]
+        add_bound_arrows(self._trace, bound, start[~bad], list(compress(lanes, timed)))
 
     def asynchronous(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Takes events b and e, or S and F, as `threads`; each category gets its own lane."""
-        lanes = self._trace.lanes
-        keys = [
-            (event.pid, str(event.cat), _short(event.id if event.id2 is None else event.id2))
-            for event in group
+        lanes = [
+            self._trace.lanes[event.pid, f"{event.cat} (asynchronous)", False] for event in group
         ]
-        own = [lanes[pid, f"{category} (asynchronous)", False] for pid, category, _ in keys]
-        self._pair(group, start, bad, keys, own, "eF")
+        self._take(group, start, bad, [_key(event) for event in group], lanes, "eF")
 
     def finish(self) -> None:
-        """Adds the slices that never ended."""
-        found = [one for waiting in self._open.values() for one in waiting]
-        self._add([(start, UNFINISHED, name, lane) for start, name, lane in found])
-        self._open.clear()
+        """Adds the slices, after all events were taken."""
+        rows, counts = self._edges.rows(), self._trace.counts
+        order = np.lexsort((column(rows, "start"), column(rows, "key")))
+        current, waiting = 0, list[_Begin]()
+        for first in range(0, len(rows), _BATCH_ROWS):
+            done: list[_Slice] = []
+            merges: dict[int, bytes] = {}
+            for key, at, name, lane, ends, args_at, args in _values(rows, order, first):
+                if key != current:
+                    done += _unfinished(waiting)
+                    current, waiting = key, []
+                if not ends:
+                    waiting.append((at, name, lane, args_at, args))
+                    self._check(len(waiting))
+                elif waiting:
+                    begin, name, lane, begin_at, begin_args = waiting.pop(_ended(waiting, name))
+                    if args and begin_args:
+                        merges[len(done)] = self._both((begin_at, begin_args), (args_at, args))
+                    at_begin = begin_args > 0
+                    place = (begin_at, begin_args) if at_begin else (args_at, args)
+                    done.append((begin, at - begin, name, lane, *place))
+                    counts["imported_ends"] += 1
+                else:
+                    counts["dropped_unmatched_ends"] += 1
+            self._add(done, merges)
+        self._add(_unfinished(waiting), {})
 
-    def _pair(
+    def _take(
         self,
         group: list[TraceEvent],
         start: Int64Array,
         bad: BoolArray,
-        keys: list[Any],
+        keys: list[int],
         lanes: list[int],
         ends: str,
     ) -> None:
-        names, counts, waits = self._trace.texts, self._trace.counts, self._open
-        done: list[tuple[int, int, int, int]] = []
-        for event, at, wrong, key, lane in zip(
-            group, start.tolist(), bad.tolist(), keys, lanes, strict=True
-        ):
-            if wrong:
-                continue
-            waiting = waits.get(key)
-            if event.ph not in ends:
-                begun = at, names[event.name], lane
-                self._waiting += 1
-                if waiting is None:
-                    waits[key] = [begun]
-                else:
-                    waiting.append(begun)
-            elif waiting is not None and waiting[-1][0] <= at:
-                begin, name, where = waiting.pop()
-                done.append((begin, at - begin, name, where))
-                if not waiting:  # ids are as many as slices
-                    del waits[key]
-            else:
-                counts["dropped_unmatched_ends"] += 1
-        counts["imported_ends"] += len(done)
-        self._waiting -= len(done)
-        if self._waiting > _MAX_OPEN:
+        rows = np.zeros(len(group), _EDGE_ROW)
+        rows["start"], rows["key"], rows["lane"] = start, keys, lanes
+        rows["name"] = [self._trace.texts[event.name] for event in group]
+        rows["ends"] = [event.ph in ends for event in group]
+        self._trace.arguments.add(rows, [event.args for event in group])
+        self._edges.add(rows[~bad])
+
+    def _check(self, waiting: int) -> None:
+        if waiting > _MAX_OPEN:
             raise ImportRejected(
                 f"{self._trace.path}: more than {_MAX_OPEN} slices begin and do not end, expected "
                 "a trace"
             )
-        self._add(done)
 
-    def _add(self, slices: list[tuple[int, int, int, int]]) -> None:
+    def _both(self, begin: tuple[int, int], end: tuple[int, int]) -> bytes:
+        read = self._trace.arguments.read
+        return merged(read(*begin), read(*end))
+
+    def _add(self, slices: list[_Slice], merges: dict[int, bytes]) -> None:
         rows = new_slices(len(slices))
         if slices:
-            rows["start"], rows["duration"], rows["name"], rows["lane"] = np.array(slices).T
+            columns = np.array(slices, np.int64).T
+            for name, values in zip(
+                ("start", "duration", "name", "lane", "args_at", "args_bytes"), columns, strict=True
+            ):
+                rows[name] = values
         rows["kind"] = USER
+        if merges:
+            chosen = list(merges)
+            both = rows[chosen]
+            self._trace.arguments.add(both, list(merges.values()))
+            rows[chosen] = both
         self._trace.slices.add(rows)
         self._trace.counts["imported_slices"] += len(slices)
+
+
+def _key(event: TraceEvent) -> int:
+    """Returns a negative number that asynchronous events of one slice share."""
+    parts = event.pid, event.cat, event.id if event.id2 is None else event.id2
+    written = "\t".join(map(str, parts)).encode("utf-8", "replace")
+    return -1 - int.from_bytes(blake2b(written, digest_size=7).digest(), "big")
+
+
+def _values(rows: Rows, order: NDArray[np.intp], first: int) -> Iterator[tuple[int, ...]]:
+    some = rows[order[first : first + _BATCH_ROWS]]
+    names = _EDGE_ROW.names or ()
+    return zip(*(some[name].tolist() for name in names), strict=True)
+
+
+def _ended(waiting: list[_Begin], name: int) -> int:
+    """Returns the place, from the last, of the open slice that an end of a name belongs to."""
+    for place in range(1, min(len(waiting), _MAX_SEARCHED) + 1 if name else 1):
+        if waiting[-place][1] == name:
+            return -place
+    return -1
+
+
+def _unfinished(waiting: list[_Begin]) -> list[_Slice]:
+    return [(start, UNFINISHED, name, lane, at, args) for start, name, lane, at, args in waiting]

@@ -7,12 +7,14 @@ with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from ..format.record_kinds import ThreadKind
 from . import kineto, lanescope_export
+from .arrows import REDUNDANT_ARROWS, add_arrows
 from .base import Dialect, Importer
 from .begin_end_events import BeginEndPairing
 from .complete_events import CompleteEvents
@@ -21,7 +23,7 @@ from .events import Label, TraceEvent, decode_events, decode_one
 from .json_stream import Document, Member, Metadata
 from .kineto import merged_category
 from .lanescope_export import ExportedCollectives
-from .other_events import REDUNDANT_ARROWS, OtherEvents
+from .other_events import OtherEvents
 from .spill import Trace
 from .timestamps import BoolArray, Int64Array, exact_ns
 
@@ -96,7 +98,7 @@ class _Reader:
             "B": self._pairing.threads,
             "b": self._asynchronous,
             "i": singles.marks,
-            "s": singles.arrows,
+            "s": partial(add_arrows, self.trace),
             "C": singles.counters,
         }
 
@@ -118,9 +120,8 @@ class _Reader:
                 self._complete.take(category, group)
             elif phase == "M":
                 self._singles.metadata(group)
-                counts["imported_metadata"] += len(group)
             elif phase == _REDUNDANT:
-                counts["imported_arrows"] += len(group)
+                counts["imported_repeated_arrows"] += len(group)
             elif (handler := self._handlers.get(phase)) is None:
                 counts["dropped_unsupported"] += len(group)
             else:
@@ -139,6 +140,7 @@ class _Reader:
                 trace.format, trace.thread_kind = dialect.name, dialect.thread_kind
                 break
         self._singles.name_lanes()
+        trace.counts["unread_ends_of_names_longer_than_64_KB"] += trace.texts.cut
         trace.counts = type(trace.counts)({k: v for k, v in trace.counts.items() if v})
         return trace
 

@@ -9,11 +9,12 @@ unless the calls contradict.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..compaction.process_placement import UNCALIBRATED_NS
+from ..format.names import PAIRED
 from .spill import CollectiveCall
 from .timestamps import Int64Array
 
@@ -38,6 +39,9 @@ SYNCHRONISING = frozenset(
 
 MIN_CALLS = 5
 """Calls that a median needs."""
+
+WALL_CLOCKS_AGREE_NS = 100_000
+"""Up to here a measured offset may be the time by which a rank leaves collectives later."""
 
 _ANY_HOST = ("", "localhost")
 
@@ -120,3 +124,48 @@ def comparable(calls: Mapping[int, Sequence[CollectiveCall]]) -> set[str]:
     return {
         group for group, ranks in seen.items() if len({tuple(one) for one in ranks.values()}) == 1
     }
+
+
+BY_ORDER = "matched by order"
+"""Name of the group of calls that name no process group."""
+
+_SAME_SHAPES = frozenset(["all_reduce", "broadcast"])
+"""Operations whose tensors have the same shapes on all ranks."""
+
+
+def of_no_group(call: CollectiveCall, rank: int) -> bool:
+    """Returns True for a collective whose process group the file of a rank does not name."""
+    return call.group == f"unknown, of rank {rank}" and call.name not in PAIRED
+
+
+def same_order(calls: Mapping[int, Sequence[CollectiveCall]]) -> bool:
+    """Returns True if all ranks made the same calls without a group, at least one, in one order."""
+    orders = {
+        tuple(
+            (call.name, call.dtypes, call.shapes if call.name in _SAME_SHAPES else "")
+            for call in own
+            if of_no_group(call, rank)
+        )
+        for rank, own in calls.items()
+    }
+    return len(calls) > 1 and len(orders) == 1 and orders != {()}
+
+
+def with_systematic_error(
+    found: Mapping[int, Offset], sources: Mapping[int, Source]
+) -> dict[int, Offset]:
+    """Returns offsets whose uncertainty includes what the median of differences cannot show.
+
+    Ranks leave a collective some microseconds apart, some always later than others. So the
+    uncertainty is that of the worst rank. Where the wall clocks agree within WALL_CLOCKS_AGREE_NS,
+    they may be right, and the uncertainty reaches to them; beyond, they are other clocks.
+    """
+    base = sources[min(sources)].base_ns
+    worst = max((one.uncertainty_ns for one in found.values() if one.calibrated), default=0)
+    checked = {}
+    for rank, one in found.items():
+        apart = abs(one.offset_ns - (sources[rank].base_ns - base))
+        known = apart if apart <= WALL_CLOCKS_AGREE_NS else 0
+        checked[rank] = replace(one, uncertainty_ns=max(one.uncertainty_ns, worst, known))
+    checked[min(found)] = found[min(found)]
+    return checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import click
 
 from .limits import ImportRejected
 from .run_writer import import_files
+from .workers import Fields
+
+_FIELD = re.compile(r"pid|tid|args\..+")
 
 
 class _Rejection(click.ClickException):
@@ -35,7 +39,23 @@ class _Rejection(click.ClickException):
 @click.option(
     "--ranks", metavar="0,1,...", help="Ranks of the files, in their order, where they do not say."
 )
-def import_(files: tuple[Path, ...], output: Path, ranks: str | None) -> None:
+@click.option(
+    "--rank-from",
+    metavar="pid|tid|args.NAME",
+    help="Field of the events that says the rank, for a FILE that holds several workers.",
+)
+@click.option(
+    "--step-from",
+    metavar="args.NAME",
+    help="Argument of the events that says the training step, as in --step-from args.step.",
+)
+def import_(
+    files: tuple[Path, ...],
+    output: Path,
+    ranks: str | None,
+    rank_from: str | None,
+    step_from: str | None,
+) -> None:
     """Make a RUN of traces of torch.profiler, VizTracer or Perfetto (JSON, also packed with gzip),
     and of flight-recorder dumps: one FILE for each rank.
     """
@@ -45,8 +65,12 @@ def import_(files: tuple[Path, ...], output: Path, ranks: str | None) -> None:
         if not all(piece.isdecimal() and len(piece) < 7 for piece in pieces):
             raise click.UsageError(f"--ranks is {ranks!r}, expected numbers as in 0,1")
         numbers = [int(piece) for piece in pieces]
+    if rank_from is not None and not _FIELD.fullmatch(rank_from):
+        raise click.UsageError(f"--rank-from is {rank_from!r}, expected pid, tid or args.NAME")
+    if step_from is not None and not step_from.startswith("args."):
+        raise click.UsageError(f"--step-from is {step_from!r}, expected args.NAME")
     try:
-        import_files(files, output, numbers)
+        import_files(files, output, numbers, Fields(rank_from, step_from))
     except ImportRejected as error:
         raise _Rejection(str(error)) from None
     except OSError as error:

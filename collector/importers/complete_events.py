@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from ..format.names import ON_DEVICE
 from ..format.record_kinds import PhaseKind
+from .arrows import add_bound_arrows
 from .events import Args, TraceEvent, decode_args, decode_plain
 from .kineto import (
     COLLECTIVE_PREFIXES,
     EXPORTED_PHASE,
+    OPERATOR_OF_2021,
     WITH_ARGS,
     function_kind,
     kind_of,
@@ -84,10 +86,13 @@ class CompleteEvents:
             args = decode_args([event.args for event in group])
             self._describe(rows, args, kind)
         rows["lane"] = self._lanes(category, group, args)
+        trace.arguments.add(rows, [event.args for event in group])
+        if any(event.bind_id is not None for event in group):
+            add_bound_arrows(trace, group, start, rows["lane"].tolist())
         if kind == LAUNCHING:
             prefix = category.partition("_")[0]
-            trace.platform = prefix if prefix.isalpha() else trace.platform
-        if category in ("cpu_op", "user_annotation"):
+            trace.platform = prefix if prefix.isalnum() else trace.platform
+        if category in ("cpu_op", OPERATOR_OF_2021, "user_annotation"):
             self._by_name(rows, group, category)
         elif category == EXPORTED_PHASE:
             every = [decode_plain(bytes(event.args)) for event in group]
@@ -102,7 +107,11 @@ class CompleteEvents:
         first, second = [event.pid for event in group], [event.tid for event in group]
         if args is not None and category in ON_DEVICE:
             known = [(one.device, one.stream) for one in args]
-            first = [p if d is None else d for p, (d, _) in zip(first, known, strict=True)]
+            # A text names the worker of a merged trace: its devices are others.
+            first = [
+                p if d is None or isinstance(p, str) else d
+                for p, (d, _) in zip(first, known, strict=True)
+            ]
             second = [t if s is None else s for t, (_, s) in zip(second, known, strict=True)]
         keys = zip(first, second, repeat(stream, len(group)), strict=True)
         return _numbers(self._trace.lanes, keys, len(group))
@@ -128,7 +137,7 @@ class CompleteEvents:
             phase = self._names.phases.get(number)
             if phase is None:
                 collective_slices.append(position)
-            elif category == "user_annotation" and step == NONE:
+            elif category != "cpu_op" and step == NONE:
                 # An export writes phases in their own category; a user slice of such a name has a
                 # step there.
                 rows["kind"][position] = PHASE_KIND + phase[0]

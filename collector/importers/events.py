@@ -19,6 +19,8 @@ _T = TypeVar("_T")
 _MAX_VALUES = 1 << 20
 """JSON values of an event that is decoded alone."""
 
+_MAX_DIGITS = 40
+
 Label = int | str | float | None
 """A process, thread or id as a trace writes it."""
 
@@ -36,6 +38,9 @@ class TraceEvent(msgspec.Struct, gc=False):
     id: Label | dict[str, Label] = None
     id2: dict[str, Label] | None = None
     s: Label = None
+    bind_id: Label = None
+    flow_in: Any = None
+    flow_out: Any = None
     args: Raw = Raw(b"{}")
 
 
@@ -85,6 +90,20 @@ _MEMORY = msgspec.json.Decoder(list[MemoryArgs])
 _ONE_MEMORY = msgspec.json.Decoder(MemoryArgs)
 
 
+_DECODED_ALONE = (
+    "ph",
+    "name",
+    "cat",
+    "pid",
+    "tid",
+    "dur",
+    "s",
+    "bind_id",
+    "flow_in",
+    "flow_out",
+)
+
+
 def decode_events(data: bytes) -> list[TraceEvent]:
     """Returns events. Raises ValueError for invalid JSON, TypeError for other elements."""
     try:
@@ -108,7 +127,7 @@ def decode_one(data: bytes) -> TraceEvent | None:
         return None
     known: dict[str, Any] = {
         name: _parsed_number(found[name])
-        for name in ("ph", "name", "cat", "pid", "tid", "dur", "s")
+        for name in _DECODED_ALONE
         if isinstance(found.get(name), (str, int, float))
     }
     if "dur" in found:
@@ -138,7 +157,7 @@ def decode_memory(raw: list[Raw]) -> list[MemoryArgs]:
 
 
 def decode_numbers(raw: list[Raw]) -> list[dict[str, float]]:
-    """Returns the numbers among each event's arguments."""
+    """Returns the numbers among each event's arguments, those that are written as texts too."""
     found = _each(raw, _NUMBERS, _one_numbers)
     largest = max(map(abs, chain.from_iterable(one.values() for one in found)), default=0.0)
     return found if is_number(largest) else [_one_numbers(one) for one in raw]
@@ -177,7 +196,18 @@ def _each(
 
 
 def _one_numbers(raw: Raw) -> dict[str, float]:
-    return {key: float(value) for key, value in decode_plain(raw).items() if is_number(value)}
+    found = {key: _written_number(value) for key, value in decode_plain(raw).items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _written_number(value: Any) -> float | None:
+    """Returns a number, or that of a text; None for anything else."""
+    if isinstance(value, str) and len(value) <= _MAX_DIGITS:
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    return float(value) if is_number(value) else None
 
 
 def _one_memory(raw: Raw) -> MemoryArgs:

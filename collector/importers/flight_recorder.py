@@ -32,6 +32,9 @@ from .timestamps import MAX_NS
 
 _PAIR = re.compile(r"(?:nccl|gloo|xccl|ucc|mpi):(send|recv) ?(?:(\d{1,6}) ?(?:->|<-) ?(\d{1,6}))?")
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
+ORDER_NS = 1000
+"""Distance of calls whose dump holds no creation times: their order, drawn as instants."""
+
 _MAX_FRAMES = 100
 _MAX_SHAPES = 64
 
@@ -132,8 +135,12 @@ def take_dump(trace: Trace, dump: Any) -> None:
     )
     paired: Counter[Any] = Counter()
     calls: list[CollectiveCall] = []
-    for entry in entries:
-        call = _call(trace, entry, sizes, reader) if isinstance(entry, dict) else None
+    trace.order_only = bool(entries) and not any(
+        isinstance(e, dict) and _integer(e.get("time_created_ns"), 0) > 0 for e in entries
+    )
+    for position, entry in enumerate(entries):
+        at = (position + 1) * ORDER_NS if trace.order_only else None
+        call = _call(trace, entry, sizes, reader, at) if isinstance(entry, dict) else None
         if call is None:
             counts["dropped_malformed"] += 1
             continue
@@ -194,9 +201,14 @@ class _BoundedReader:
 
 
 def _call(
-    trace: Trace, entry: dict[str, Any], sizes: dict[str, int], reader: _BoundedReader
+    trace: Trace,
+    entry: dict[str, Any],
+    sizes: dict[str, int],
+    reader: _BoundedReader,
+    place: int | None,
 ) -> CollectiveCall | None:
-    start = _integer(entry.get("time_created_ns"), 0)
+    """Returns the call of an entry; None without a name or time. `place` is used as the time."""
+    start = _integer(entry.get("time_created_ns"), 0) if place is None else place
     label = _text(entry.get("profiling_name"))
     if not 0 < start < MAX_NS or not label:
         return None
@@ -211,7 +223,7 @@ def _call(
     )
     done = entry.get("state") == "completed" or entry.get("retired") is True
     complete = _integer(entry.get("time_discovered_completed_ns"), 0)
-    complete = complete if done and start <= complete < MAX_NS else 0
+    complete = complete if done and place is None and start <= complete < MAX_NS else 0
     thread = _text(entry.get("thread_id")) or "0"
     lane = trace.lanes["flight recorder", thread, False]
     trace.lanes.lanes[lane].name = _text(entry.get("thread_name")) or f"thread {thread}"

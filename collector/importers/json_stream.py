@@ -71,6 +71,7 @@ class Metadata(dict[str, Any]):
     def add(self, member: Member) -> None:
         """Decodes a member; counts it in `unread_members` where that is not possible."""
         if member.name not in self._names and member.value is not None:
+            self._counts["unused_members"] += 1
             return
         value = member.value or b""
         self._bytes += len(value)

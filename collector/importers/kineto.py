@@ -19,13 +19,30 @@ from .timestamps import Int64Array
 
 DIALECT = Dialect("kineto", lambda found: "schemaVersion" in found or "distributedInfo" in found)
 
-PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,9})")
+PROFILER_STEP = re.compile(r"(?:Profiler)?Step#(\d{1,9})")
 
 COLLECTIVE_PREFIXES = ("c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "record_param_comms")
 """Name prefixes of slices that belong to a collective."""
 
-WITH_ARGS = frozenset({"cpu_op", "user_annotation", *ON_DEVICE})
+WITH_ARGS = frozenset({"cpu_op", "Operator", "user_annotation", *ON_DEVICE})
 """Categories whose arguments are decoded, besides calls that launch."""
+
+OPERATOR_OF_2021 = "Operator"
+"""Category of operators and annotations of torch 1.8."""
+
+_SAME = {
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+    "concurrent_kernel": "kernel",
+    "hpu_op": "kernel",
+    "mtia_ccp_events": "kernel",
+    "mtia_workloadd": "kernel",
+}
+"""Category of older versions and of other devices -> that with the same meaning."""
+
+_ON_STREAM = ("gpu_", "mtia_insight")
 
 EXPORTED_PHASE = "phase"
 """Category of the phases that `lanescope export` writes."""
@@ -98,23 +115,24 @@ def kind_of(category: str) -> int:
     """Returns the kind of a category's slices; names may change it."""
     if category in ON_DEVICE:
         return KERNEL
-    if category == "cpu_op":
+    if category in ("cpu_op", OPERATOR_OF_2021):
         return FUNCTION
     return LAUNCHING if category.endswith(LAUNCH_SUFFIXES) else USER
 
 
 def on_stream(category: str) -> bool:
     """Returns True if slices of a category are on a stream of a device."""
-    return category in ON_DEVICE or category.startswith("gpu_") or category.endswith("_sync")
+    return category in ON_DEVICE or category.startswith(_ON_STREAM) or category.endswith("_sync")
 
 
 def merged_category(category: Any) -> str:
     """Returns one category for all with the same meaning, so that they are read together."""
     if not isinstance(category, str):
         return ""
-    if category in WITH_ARGS or category == EXPORTED_PHASE or category.endswith(LAUNCH_SUFFIXES):
-        return category
-    return _STREAM if on_stream(category) else ""
+    known: str = _SAME.get(category, category)
+    if known in WITH_ARGS or known == EXPORTED_PHASE or known.endswith(LAUNCH_SUFFIXES):
+        return known
+    return _STREAM if on_stream(known) else ""
 
 
 def function_kind(name: str, forward_thread: int) -> int:

@@ -15,9 +15,6 @@ from .limits import MAX_COLLECTIVES
 from .spill import PHASE_KIND, USER, CollectiveCall, Trace
 from .timestamps import MAX_NS, BoolArray, Int64Array
 
-LAUNCH = "launch"
-"""Category of arrows from the call that launched an activity."""
-
 _MAX_TEXT_CHARS = 2000
 
 

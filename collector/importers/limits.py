@@ -18,6 +18,9 @@ takes 12 bytes of memory."""
 MAX_EVENT_BYTES = 16 << 20
 """Size of one event."""
 
+MAX_ARGUMENT_BYTES = 64 << 10
+"""Arguments of one event; longer ones are left out and counted."""
+
 MAX_METADATA_VALUES = 4_000_000
 """JSON values of metadata, or of the entries of a dump. Each takes up to 60 bytes of memory."""
 

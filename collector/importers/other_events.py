@@ -1,21 +1,22 @@
-"""Events that are no slices: marks, counters, arrows, names."""
+"""Adds events that are no slices or arrows: marks, counters, names."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from msgspec import Raw
 
 from ..format.names import stream_name
 from ..format.record_kinds import PhaseKind
+from .arrows import timed
 from .events import Label, TraceEvent, decode_memory, decode_numbers, decode_plain, is_number
-from .lanescope_export import LAUNCH
 from .limits import MAX_NAMED_THREADS
-from .spill import ARROW_ROW, PHASE_KIND, VALUE_ROW, Names, Trace, new_slices
+from .spill import PHASE_KIND, VALUE_ROW, Names, Trace, is_main_thread, new_slices, unlabelled
 from .timestamps import BoolArray, Int64Array
 
 GLOBAL = "all processes"
@@ -26,21 +27,17 @@ _STREAM = re.compile(r"stream \S+ \(([a-z]+:\d+)\)")
 
 _KINETO_THREAD = re.compile(r"thread -?\d+ \((.+)\)")
 
+_MAX_THREAD_NAME = 1000
 _MEMORY = "[memory]"
 _MAX_CACHED = 1 << 16
 """Series whose names are cached."""
-
-REDUNDANT_ARROWS = frozenset(
-    {"fwdbwd", "ac2g", "async_cpu_to_gpu", "async_gpu", "forward_backward"}
-)
-"""Categories of Kineto's arrows that repeat sequence numbers and correlations."""
 
 _DEVICES = {0: "cpu", 1: "cuda", 20: "privateuse1", 12: "xpu", 19: "mtia"}
 """c10::DeviceType."""
 
 
 class OtherEvents:
-    """Adds marks, counters, arrows and names to a trace."""
+    """Adds marks, counters and names to a trace."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -58,7 +55,7 @@ class OtherEvents:
             group = [e for e, m in zip(group, memory, strict=True) if not m]
             start, bad = start[~chosen], bad[~chosen]
         trace = self._trace
-        group, start = _timed(group, start, bad)
+        group, start = timed(group, start, bad)
         rows = new_slices(len(group))
         rows["start"] = start
         rows["name"] = [trace.texts[event.name] for event in group]
@@ -67,12 +64,13 @@ class OtherEvents:
             for event in group
         ]
         rows["kind"] = PHASE_KIND + PhaseKind.mark
+        trace.arguments.add(rows, [event.args for event in group])
         trace.slices.add(rows)
         trace.counts["imported_marks"] += len(group)
 
     def counters(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Adds counters: one series for each number among the arguments."""
-        group, start = _timed(group, start, bad)
+        group, start = timed(group, start, bad)
         every = decode_numbers([event.args for event in group])
         lengths = [len(numbers) for numbers in every]
         series = [
@@ -80,42 +78,26 @@ class OtherEvents:
             for event, numbers in zip(group, every, strict=True)
             for number in (self._series[str(event.name), tuple(numbers)] if numbers else ())
         ]
-        self._add_values(group, start, lengths, series, [v for one in every for v in one.values()])
-
-    def arrows(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
-        """Adds flow events."""
-        group, start = _timed(group, start, bad)
-        self._trace.counts["imported_arrows"] += len(group)
-        phase = np.frombuffer("".join([e.ph for e in group]).encode(), np.uint8)
-        begins, ends = phase != ord("f"), phase != ord("s")
-        step = begins & ends
-        launch = np.array([e.cat == LAUNCH for e in group], bool) & ~step
-        keys = [f"{e.cat}\t{e.id if e.id2 is None else e.id2}" for e in group]
-        # Most arrows begin and end among the same few thousand events.
-        known = {key: _object(key) for key in set(keys)}
-        on_stream = (launch & ends).tolist()
-        places = zip([e.pid for e in group], [e.tid for e in group], on_stream, strict=True)
-        rows = np.empty(len(group), ARROW_ROW)
-        rows["start"], rows["begins"] = start, begins
-        rows["lane"] = [self._trace.lanes[place] for place in places]
-        rows["object"] = [known[key] for key in keys]
-        self._trace.launches.add(rows[launch])
-        # A step of an arrow becomes an end and a begin.
-        both = np.repeat(rows, 1 + step)[np.repeat(~launch, 1 + step)]
-        firsts = np.flatnonzero(step[~launch]) + np.arange(int(step.sum()))
-        both["begins"][firsts] = False
-        self._trace.arrows.add(both)
+        # Values that are not numbers stay in the arguments.
+        kept = [
+            b"" if len(numbers) == len(decode_plain(event.args)) else event.args
+            for event, numbers in zip(group, every, strict=True)
+        ]
+        values = [v for one in every for v in one.values()]
+        self._add_values(group, start, lengths, series, values, kept)
 
     def metadata(self, group: list[TraceEvent]) -> None:
-        """Keeps names of processes and threads."""
+        """Keeps names of processes and threads; counts what else is said of them."""
         for event in group:
-            if event.name not in ("process_name", "thread_name", "lanescope_rank"):
+            if event.name not in ("process_name", "thread_name"):
+                self._trace.counts["unused_metadata"] += 1
                 continue
+            self._trace.counts["imported_metadata"] += 1
             if max(len(self._threads), len(self._trace.process_names)) >= MAX_NAMED_THREADS:
                 self._trace.counts["unread_names"] += 1
                 continue
             named = decode_plain(bytes(event.args))
-            text = str(named.get("name", ""))[:200].encode("utf-8", "replace").decode()
+            text = str(named.get("name", ""))[:_MAX_THREAD_NAME].encode("utf-8", "replace").decode()
             if event.name == "process_name":
                 self._trace.process_names[event.pid] = text
             elif event.name == "thread_name":
@@ -135,10 +117,10 @@ class OtherEvents:
             if lane.stream and own:
                 lane.name, lane.device = name, own[1]
             elif lane.stream:
-                lane.device = f"{trace.platform}:{lane.pid}"[:40]
+                lane.device = f"{trace.platform}:{unlabelled(lane.pid)}"[:40]
                 lane.name = stream_name(lane.device, "?" if lane.tid is None else str(lane.tid))
             elif (kernel_name := _KINETO_THREAD.fullmatch(name)) is not None:
-                is_main = type(lane.tid) is int and lane.tid == lane.pid
+                is_main = is_main_thread(lane)
                 lane.name = "MainThread" if is_main else kernel_name[1]
                 seen[lane.pid, lane.name] += 1
                 if seen[lane.pid, lane.name] > 1:
@@ -146,10 +128,10 @@ class OtherEvents:
             else:
                 tid = lane.tid if isinstance(lane.tid, str) and lane.tid else f"thread {lane.tid}"
                 lane.name = name or tid
-            lane.name = lane.name[:200].encode("utf-8", "replace").decode()
+            lane.name = lane.name[:_MAX_THREAD_NAME].encode("utf-8", "replace").decode()
 
     def _memory(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
-        group, start = _timed(group, start, bad)
+        group, start = timed(group, start, bad)
         lengths: list[int] = []
         series: list[int] = []
         values: list[float] = []
@@ -163,7 +145,8 @@ class OtherEvents:
                 series.append(names.reserved)
                 values.append(float(one.reserved))
             lengths.append(len(values) - known)
-        self._add_values(group, start, lengths, series, values)
+        args = [event.args for event in group]
+        self._add_values(group, start, lengths, series, values, args)
 
     def _add_values(
         self,
@@ -172,13 +155,21 @@ class OtherEvents:
         lengths: list[int],
         series: list[int],
         values: list[float],
+        args: Sequence[bytes | Raw],
     ) -> None:
-        """Adds values: `lengths[i]` of event i, in order; `series` numbers the name of each."""
+        """Adds values: `lengths[i]` of event i, in order; `series` numbers the name of each.
+
+        The first value of an event gets its `args`.
+        """
         lanes, counts = self._trace.lanes, self._trace.counts
         filled = [(e, count) for e, count in zip(group, lengths, strict=True) if count]
         counts["imported_counters"] += len(filled)
         counts["dropped_no_value"] += len(group) - len(filled)
-        rows = np.empty(len(values), VALUE_ROW)
+        rows = np.zeros(len(values), VALUE_ROW)
+        firsts = np.cumsum([0, *lengths])[:-1][np.array(lengths, np.int64) > 0]
+        described = rows[firsts]
+        self._trace.arguments.add(described, [a for a, n in zip(args, lengths, strict=True) if n])
+        rows[firsts] = described
         rows["start"] = np.repeat(start, lengths)
         rows["name"], rows["value"] = series, values
         places = [lanes[event.pid, event.tid, False] for event, _ in filled]
@@ -229,21 +220,6 @@ class _Memories(dict[tuple[int, int], _Memory]):
         reserved = self._texts[f"memory reserved ({where})"]
         self[key] = found = _Memory(allocated, reserved, device != "cpu")
         return found
-
-
-def _timed(
-    group: list[TraceEvent], start: Int64Array, bad: BoolArray
-) -> tuple[list[TraceEvent], Int64Array]:
-    """Returns the events that have a time."""
-    if not bad.any():
-        return group, start
-    return [group[i] for i in np.flatnonzero(~bad).tolist()], start[~bad]
-
-
-def _object(key: str) -> int:
-    """Returns a negative number for an arrow's id, which cannot equal an address."""
-    written = key.encode("utf-8", "surrogatepass")
-    return -1 - int.from_bytes(blake2b(written, digest_size=7).digest(), "big")
 
 
 def _integer(value: Any) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..compaction.arrow_columns import frames_column, numbers, to_table
 from ..compaction.parquet import write_part
 from ..format.file_names import part_file, rank_folder, thread_folder
+from ..format.names import COMMUNICATION_KERNEL
 from ..format.record_kinds import MAX_TIME_NS
 from ..format.schema import INT32, TABLES, Clock, File, Process
 from .kineto import Steps, steps_of
@@ -42,8 +43,6 @@ from .to_tables import (
 
 _BATCH_ROWS = 1 << 19
 _SAMPLE = 1 << 16
-
-_COMMUNICATION = ("ncclDevKernel", "ncclKernel")
 
 
 @dataclass
@@ -83,7 +82,7 @@ class Rank:
         named = [
             number
             for number, text in enumerate(self.trace.texts.texts)
-            if text.startswith(_COMMUNICATION)
+            if COMMUNICATION_KERNEL.search(text)
         ]
         kernels = column(self.slices, "kind") == KERNEL
         which = np.flatnonzero(kernels & np.isin(column(self.slices, "name"), named))
@@ -145,7 +144,7 @@ class Writer:
             ("op", op_tables(trace, rank.slices, ops, phases, steps, rank.launches, device)),
             ("phase", phase_tables(trace, rank.slices, phases, steps)),
             ("value", value_tables(trace, value_rows, values, steps)),
-            ("sync", sync_tables(arrow_rows, arrows, steps)),
+            ("sync", sync_tables(trace, arrow_rows, arrows, steps)),
             ("collective", [collective_table(calls, steps, stacks)] if calls else []),
         ]
         for name, parts in tables:

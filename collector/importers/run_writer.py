@@ -18,24 +18,45 @@ import numpy as np
 from ..compaction import manifest as manifests
 from ..format.record_kinds import FORMAT_VERSION
 from .calls import calls_of, groups_of, numbered
-from .clock_offsets import Offset, Source, comparable, offsets
+from .clock_offsets import (
+    BY_ORDER,
+    Offset,
+    Source,
+    comparable,
+    of_no_group,
+    offsets,
+    same_order,
+    with_systematic_error,
+)
 from .formats import read_file
 from .limits import ImportRejected
 from .rank_writer import Rank, Writer
 from .spill import CollectiveCall, Trace, column, release_pages
 from .threads import map_threads
 from .timestamps import MAX_NS
+from .workers import NO_FIELDS, Fields, chosen_workers, merged_workers, take_steps
 
 _RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
 _MAX_RANKS = 1_000_000
 
 
-def import_files(files: Sequence[Path], run: Path, ranks: Sequence[int] | None = None) -> None:
-    """Makes the run directory `run` of files, each of one rank.
+def import_files(
+    files: Sequence[Path],
+    run: Path,
+    ranks: Sequence[int] | None = None,
+    fields: Fields = NO_FIELDS,
+) -> None:
+    """Makes the run directory `run` of files, each of one rank, or of one file of several workers.
 
-    `ranks` gives the rank of each file; else the file's contents or name do. On failure, removes
-    what was written and raises ImportRejected, or OSError where the run cannot be written.
+    `ranks` gives the rank of each file; else the file's contents or name do. `fields` says where
+    the events of several workers hold rank and step. On failure, removes what was written and
+    raises ImportRejected, or OSError where the run cannot be written.
     """
+    if fields.rank is not None and (len(files) != 1 or ranks is not None):
+        raise ImportRejected(
+            f"--rank-from is for one file of several workers, found {len(files)} files"
+            + (" with --ranks" if ranks is not None else "")
+        )
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise ImportRejected(f"{run}: exists already, expected the name of a run to be made")
     if ranks is not None and len(ranks) != len(files):
@@ -48,7 +69,7 @@ def import_files(files: Sequence[Path], run: Path, ranks: Sequence[int] | None =
     collecting = gc.isenabled()
     gc.disable()
     try:
-        _import(files, making, ranks)
+        _import(files, making, ranks, fields)
         os.chmod(making, 0o777 & ~_umask())
         if run.exists():
             run.rmdir()
@@ -61,7 +82,9 @@ def import_files(files: Sequence[Path], run: Path, ranks: Sequence[int] | None =
             gc.enable()
 
 
-def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) -> None:
+def _import(
+    files: Sequence[Path], making: Path, given: Sequence[int] | None, fields: Fields
+) -> None:
     with tempfile.TemporaryDirectory(prefix="rows-", dir=making) as folder:
         traces = []
         for position, path in enumerate(files):
@@ -69,9 +92,16 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
             own.mkdir()
             traces.append(read_file(path, own))
         notes: list[str] = []
-        ranks = _split(traces[0]) if len(traces) == 1 and given is None else []
+        groups: dict[str, Any] = {}
+        ranks: list[Rank] = []
+        if len(traces) == 1 and given is None:
+            ranks, groups = _split(traces[0], fields, notes)
         if not ranks:
             numbers = _ranks(files, traces, given, notes)
+            if fields.step is not None:
+                for number, trace in zip(numbers, traces, strict=True):
+                    every = list(range(len(trace.lanes.lanes)))
+                    take_steps(trace, {number: every}, fields.step)
             pairs = zip(numbers, traces, strict=True)
             ranks = [_rank(n, trace, range(len(trace.lanes.lanes))) for n, trace in pairs]
         numbers = [rank.rank for rank in ranks]
@@ -109,18 +139,33 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
             "wall_minus_monotonic_ns": _base(min(ranks, key=lambda one: one.rank).trace),
         },
         "processes": sorted(processes, key=lambda p: (p["rank"], p["start_ns"])),
-        "groups": _groups(traces),
+        "groups": groups | _groups(traces, ranks, world),
         "files": writer.files,
     }
     manifests.write(making, manifest)
 
 
-def _split(trace: Trace) -> list[Rank]:
-    """Returns the ranks of a trace that holds several."""
-    found = [_rank(n, trace, lanes) for n, lanes in sorted(trace.lanes_by_rank().items())]
+def _split(trace: Trace, fields: Fields, notes: list[str]) -> tuple[list[Rank], dict[str, Any]]:
+    """Returns the ranks and groups of a trace that holds several; none of another one."""
+    groups: dict[str, Any] = {}
+    lanes = trace.lanes_by_rank()
+    workers = chosen_workers(trace, fields) if fields.rank is not None else None
+    if workers is None and not lanes:
+        workers = merged_workers(trace)
+    if workers is not None:
+        lanes = workers.lanes
+        said = ", ".join(f"{rank} is {_clean(words)}" for rank, words in workers.words.items())
+        notes.append(f"the file holds {len(lanes)} workers, which became ranks: {said[:1000]}")
+        groups = {
+            _clean(name): {"ranks": ranks, "description": description}
+            for name, (ranks, description) in workers.groups.items()
+        }
+    if fields.rank is not None or (lanes and fields.step is not None):
+        take_steps(trace, lanes, fields.step)
+    found = [_rank(number, trace, mine) for number, mine in sorted(lanes.items())]
     for rank in found[1:]:
         rank.has_counts = False
-    return found
+    return found, groups
 
 
 def _rank(number: int, trace: Trace, lanes: Sequence[int]) -> Rank:
@@ -135,28 +180,75 @@ def _rank(number: int, trace: Trace, lanes: Sequence[int]) -> Rank:
         mine = set(lanes)
         rank.calls = [call for call in trace.calls if call.lane in mine]
     else:
-        rank.calls = calls_of(trace, number, rank.communication_kernels())
+        mine = set(lanes)
+        named = [call for call in trace.named_calls if call.lane in mine]
+        calls = [*calls_of(trace, number, rank.communication_kernels()), *named]
+        rank.calls = numbered(sorted(calls, key=lambda call: call.start))
     return rank
 
 
 def _aligned(ranks: Sequence[Rank], notes: list[str]) -> Mapping[int, Offset]:
     """Returns offsets of the ranks' clocks; calls that cannot be matched become one rank's own."""
-    calls = {rank.rank: rank.calls for rank in ranks}
+    one_file = len({id(rank.trace) for rank in ranks}) == 1
+    by_order = False
     if len(ranks) > 1 and not all(_numbers_its_calls(rank.trace) for rank in ranks):
-        same = comparable(calls)
-        loose = sorted({c.group for own in calls.values() for c in own} - same)
+        by_order = not one_file and _match_by_order(ranks, notes)
+        same = comparable({rank.rank: rank.calls for rank in ranks})
+        loose = sorted({c.group for rank in ranks for c in rank.calls} - same)
         for rank in ranks:
             rank.calls = numbered([_own(call, rank.rank, same) for call in rank.calls])
-        calls = {rank.rank: rank.calls for rank in ranks}
         if loose:
             notes.append(
                 f"the collectives of group {', '.join(loose[:5])} are not the same on all ranks in "
                 "these files (of other steps, or only some of them): they are shown rank by rank "
                 "and not compared"
             )
-    if len({id(rank.trace) for rank in ranks}) == 1:  # one file has one clock
+    calls = {rank.rank: rank.calls for rank in ranks}
+    if one_file:  # one file has one clock
         return dict.fromkeys(calls, Offset(0, 0, True, "file"))
-    return offsets({rank.rank: Source(_base(rank.trace), rank.host) for rank in ranks}, calls)
+    sources = {rank.rank: Source(_base(rank.trace), rank.host) for rank in ranks}
+    found = offsets(sources, calls)
+    if by_order:
+        found = with_systematic_error(found, sources)
+        notes.append(_said_of_order(found))
+    return found
+
+
+def _match_by_order(ranks: Sequence[Rank], notes: list[str]) -> bool:
+    """Puts calls without a group into one where all files hold the same ones; returns True then."""
+    calls = {rank.rank: rank.calls for rank in ranks}
+    without = any(of_no_group(call, rank) for rank, own in calls.items() for call in own)
+    if not without or any(groups_of(rank.trace) for rank in ranks):
+        return False
+    sizes = {_world(rank.trace) for rank in ranks}
+    world = max(sizes)
+    if len(sizes) > 1 or world < len(ranks) or not same_order(calls):
+        notes.append(
+            "the files name no process groups, and hold different collectives or world sizes: "
+            "collectives are shown rank by rank and not compared"
+        )
+        return False
+    for rank in ranks:
+        rank.calls = numbered(
+            [
+                call._replace(group=BY_ORDER, group_size=world)
+                if of_no_group(call, rank.rank)
+                else call
+                for call in rank.calls
+            ]
+        )
+    return True
+
+
+def _said_of_order(found: Mapping[int, Offset]) -> str:
+    said = (
+        "the files name no process groups: collectives are matched by order, the k-th call of one "
+        "rank with the k-th of the others"
+    )
+    if not all(one.calibrated for one in found.values()):
+        return f"{said}; too few of them end on all ranks to align the clocks"
+    within = max(one.uncertainty_ns for one in found.values())
+    return f"{said}; the clocks are aligned on their ends, to within {within / 1000:.3g} us"
 
 
 def _numbers_its_calls(trace: Trace) -> bool:
@@ -230,8 +322,10 @@ def _world(trace: Trace) -> int:
     return world if type(world) is int and 0 < world <= _MAX_RANKS else 1
 
 
-def _groups(traces: Sequence[Trace]) -> dict[str, Any]:
+def _groups(traces: Sequence[Trace], ranks: Sequence[Rank], world: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    if any(call.group == BY_ORDER for rank in ranks for call in rank.calls):
+        found[BY_ORDER] = {"ranks": list(range(world)), "description": BY_ORDER}
     for trace in traces:
         for name, group in groups_of(trace).items():
             entry = {"ranks": list(group.ranks), "description": _clean(group.description)}
@@ -243,6 +337,11 @@ def _notes(trace: Trace) -> list[str]:
     name, found = _clean(trace.path.name), []
     if trace.truncated:
         found.append(f"{name} ends early: everything before its end was imported")
+    if trace.order_only:
+        found.append(
+            f"{name} holds no creation times: its calls are in their order, and lengths and "
+            "distances on the timeline mean nothing"
+        )
     dropped = {k: n for k, n in trace.counts.items() if k.startswith("dropped")}
     if dropped:
         said = ", ".join(f"{n:,} ({k[8:].replace('_', ' ')})" for k, n in dropped.items())
@@ -250,7 +349,7 @@ def _notes(trace: Trace) -> list[str]:
     unread = {k: n for k, n in trace.counts.items() if k.startswith("unread")}
     if unread:
         said = ", ".join(f"{n:,} {k[7:].replace('_', ' ')}" for k, n in unread.items())
-        found.append(f"left out of {name}, because there are too many: {said}")
+        found.append(f"left out of {name}, beyond the limits of an import: {said}")
     return found
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..format.record_kinds import ThreadKind
+from .arguments import Arguments
 from .events import Label
 from .limits import MAX_ALL_NAME_CHARS, MAX_NAMES, MAX_TABLE_ROWS, ImportRejected
 
@@ -28,6 +29,9 @@ FUNCTION, BACKWARD, USER, KERNEL, LAUNCHING = 0, 1, 2, 4, 5
 PHASE_KIND = 16
 """Larger kinds are PHASE_KIND + a value of PhaseKind."""
 
+ARGS_FIELDS = [("args_at", "<i8"), ("args_bytes", "<u4")]
+"""Where `Trace.arguments` holds the arguments of a row; 0 bytes: none."""
+
 SLICE_ROW = np.dtype(
     [
         ("start", "<i8"),
@@ -39,16 +43,24 @@ SLICE_ROW = np.dtype(
         ("signature", "<u4"),
         ("correlation", "<i8"),
         ("step", "<i4"),
+        *ARGS_FIELDS,
     ]
 )
 """Times in ns. `sequence`, `correlation` and `step` are NONE where the trace lacks them."""
 
-VALUE_ROW = np.dtype([("start", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("value", "<f8")])
-ARROW_ROW = np.dtype([("start", "<i8"), ("lane", "<u4"), ("begins", "?"), ("object", "<i8")])
+VALUE_ROW = np.dtype(
+    [("start", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("value", "<f8"), *ARGS_FIELDS]
+)
+ARROW_ROW = np.dtype(
+    [("start", "<i8"), ("lane", "<u4"), ("begins", "?"), ("object", "<i8"), *ARGS_FIELDS]
+)
 
 _RANK = re.compile(r"rank (\d{1,6})( \(child \d+\))?")
 
-_MAX_NAME_CHARS = 2000
+_MAX_NAME_CHARS = 1 << 16
+"""A kernel of CUTLASS has a name of 10,000."""
+
+_MAX_ID_CHARS = 2000
 _MAX_LANES = 20_000
 
 
@@ -64,7 +76,7 @@ class Spill:
     """Appends rows to a file, read back as one memory-mapped array."""
 
     def __init__(self, path: Path, dtype: np.dtype[np.void], of: Path) -> None:
-        self._path, self._dtype, self._of = path, dtype, of
+        self.path, self._dtype, self._of = path, dtype, of
         self._file = path.open("wb")
         self.count = 0
 
@@ -73,7 +85,7 @@ class Spill:
         self.count += len(rows)
         if self.count > MAX_TABLE_ROWS:
             raise ImportRejected(
-                f"{self._of}: holds more than {MAX_TABLE_ROWS:,} {self._path.name}, expected a "
+                f"{self._of}: holds more than {MAX_TABLE_ROWS:,} {self.path.name}, expected a "
                 "trace of fewer; record fewer steps, or export them into several files"
             )
         self._file.write(rows.tobytes())
@@ -83,7 +95,7 @@ class Spill:
         self._file.flush()
         if not self.count:
             return np.empty(0, self._dtype)
-        return np.memmap(self._path, self._dtype, "r")
+        return np.memmap(self.path, self._dtype, "r")
 
 
 def release_pages(rows: Rows) -> None:
@@ -163,6 +175,7 @@ class Names(dict[Any, int]):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.texts: list[str] = [""]
+        self.cut = 0  # names longer than the limit
         self._path = path
         self._size = 0
         self[""] = 0
@@ -171,6 +184,7 @@ class Names(dict[Any, int]):
         text = "" if label is None else str(label)
         long = len(text) > _MAX_NAME_CHARS
         if long:
+            self.cut += 1
             text = text[: _MAX_NAME_CHARS - 1] + "…"
         repaired = text.encode("utf-8", "replace").decode("utf-8")
         text = text if text == repaired else repaired
@@ -200,6 +214,22 @@ class Lane:
     device: str = "cpu"
 
 
+WORKER_LABEL = re.compile(r"\[([A-Z]{2}\d{1,6}(?:-[A-Z]{2}\d{1,6})*)\] ?(.*)")
+"""Process of a merged trace: coordinates of the worker, then its number."""
+
+
+def unlabelled(pid: Label) -> Label:
+    """Returns a process without the coordinates of its worker: `4711` for `[TP00-DP01] 4711`."""
+    found = WORKER_LABEL.fullmatch(pid) if isinstance(pid, str) else None
+    return found[2] if found else pid
+
+
+def is_main_thread(lane: Lane) -> bool:
+    """Returns True if a thread has the number of its process; Kineto of 2021 writes it as text."""
+    own = str(unlabelled(lane.pid))
+    return own.isdecimal() and str(lane.tid) == own
+
+
 class Lanes(dict[tuple[Any, Any, bool], int]):
     """Numbers for lanes: (process, thread, false) or (device, stream, true)."""
 
@@ -213,9 +243,9 @@ class Lanes(dict[tuple[Any, Any, bool], int]):
             raise ImportRejected(
                 f"{self._path}: has more than {_MAX_LANES} threads, expected a trace of a program"
             )
-        if any(isinstance(one, str) and len(one) > _MAX_NAME_CHARS for one in key):
+        if any(isinstance(one, str) and len(one) > _MAX_ID_CHARS for one in key):
             raise ImportRejected(
-                f"{self._path}: has a thread or process whose id has more than {_MAX_NAME_CHARS} "
+                f"{self._path}: has a thread or process whose id has more than {_MAX_ID_CHARS} "
                 "letters, expected a trace of a program"
             )
         self[key] = len(self.lanes)
@@ -265,21 +295,25 @@ class Trace:
     values: Spill
     arrows: Spill
     launches: Spill  # arrows from the call that launched an activity to the activity
+    arguments: Arguments
     signatures: list[tuple[str, str]] = field(default_factory=lambda: [("", "")])
     collective_slices: list[CollectiveSlice] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     process_names: dict[Label, str] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter[str])
     platform: str = "cuda"
     thread_kind: ThreadKind = ThreadKind.native  # of threads other than the main one
     truncated: bool = False
     closed: bool = True  # False: the process was running when the file was written
     calls: list[CollectiveCall] | None = None  # collectives, where the file numbers them
+    named_calls: list[CollectiveCall] = field(default_factory=list)  # found by names of slices
+    order_only: bool = False  # the file holds no times: instants are places in its order
     lost_calls: bool = False  # the file may lack all calls of a group
 
     @classmethod
     def create(cls, path: Path, folder: Path, format: str) -> Trace:
         """Returns an empty trace of the file `path`, with its rows in `folder`."""
+        counts = Counter[str]()
         return cls(
             path,
             format,
@@ -289,6 +323,8 @@ class Trace:
             values=Spill(folder / "values", VALUE_ROW, path),
             arrows=Spill(folder / "arrows", ARROW_ROW, path),
             launches=Spill(folder / "launches", ARROW_ROW, path),
+            arguments=Arguments(folder / "arguments", counts),
+            counts=counts,
         )
 
     def lanes_by_rank(self) -> dict[int, list[int]]:

@@ -13,7 +13,7 @@ from ..format.file_names import thread_id
 from ..format.record_kinds import ThreadKind
 from .events import Label
 from .other_events import GLOBAL
-from .spill import PHASE_KIND, USER, Lane, Rows, Trace, column, rows_per_lane
+from .spill import PHASE_KIND, USER, Lane, Rows, Trace, column, is_main_thread, rows_per_lane
 
 _FIRST_SYNTHETIC_PID = 4_000_000_000
 """Process ids from here on are given to processes without one."""
@@ -115,7 +115,7 @@ def _pid(label: Label, known: int) -> int:
 def _is_main(lane: Lane) -> bool:
     if lane.stream or lane.pid == GLOBAL:
         return False
-    return (type(lane.tid) is int and lane.tid == lane.pid) or lane.name == "MainThread"
+    return is_main_thread(lane) or lane.name == "MainThread"
 
 
 def _native_id(lane: Lane) -> int:

@@ -137,6 +137,7 @@ def op_tables(
             "dtypes": dictionary(codes, [signatures[i][1] for i in present]),
             "device": _empty(len(some), device),
             **launches.columns(some),
+            "args": trace.arguments.column(some),
         }
         yield _table("op", columns)
 
@@ -156,6 +157,7 @@ def phase_tables(
                 "kind": dictionary(kinds, [one.name for one in PhaseKind]),
                 "depth": chunk.depth[part],
                 "step": steps.of(some),
+                "args": trace.arguments.column(some),
             },
         )
 
@@ -164,7 +166,7 @@ def value_tables(
     trace: Trace, rows: Rows, which: NDArray[np.uint32], steps: Steps
 ) -> Iterator[pa.Table]:
     """Yields value tables of a lane: `rows[which]` are its counters."""
-    for some in _in_time(rows, which):
+    for some in _in_time(trace, rows, which):
         yield _table(
             "value",
             {
@@ -172,16 +174,19 @@ def value_tables(
                 "name": _texts(trace, some["name"]),
                 "value": numbers(some["value"], FLOAT64),
                 "step": steps.at(some["start"]),
+                "args": trace.arguments.column(some),
             },
         )
 
 
-def sync_tables(rows: Rows, which: NDArray[np.uint32], steps: Steps) -> Iterator[pa.Table]:
+def sync_tables(
+    trace: Trace, rows: Rows, which: NDArray[np.uint32], steps: Steps
+) -> Iterator[pa.Table]:
     """Yields sync tables of a lane: `rows[which]` are begins and ends of arrows.
 
     An arrow is recorded like a future: set at its begin, got at its end.
     """
-    for some in _in_time(rows, which):
+    for some in _in_time(trace, rows, which):
         kinds = np.where(some["begins"], SyncKind.future_set, SyncKind.future_get)
         yield _table(
             "sync",
@@ -191,6 +196,7 @@ def sync_tables(rows: Rows, which: NDArray[np.uint32], steps: Steps) -> Iterator
                 "kind": dictionary(kinds.astype(np.int32), [one.name for one in SyncKind]),
                 "object": some["object"],
                 "step": steps.at(some["start"]),
+                "args": trace.arguments.column(some),
             },
         )
 
@@ -242,19 +248,20 @@ def _nested(
     """Yields the slices `rows[which]` of a lane in parts: (chunk, positions in it, rows)."""
     for chunk in time_chunks_of(rows, which, trace.path):
         for first in range(0, len(chunk.where), PART_ROWS):
-            part = slice(first, first + PART_ROWS)
-            some = rows[chunk.where[part]]
+            some = rows[chunk.where[first : first + PART_ROWS]]
             release_pages(rows)
-            yield chunk, part, some
+            for part in trace.arguments.parts(some):
+                yield chunk, slice(first + part.start, first + part.stop), some[part]
 
 
-def _in_time(rows: Rows, which: NDArray[np.uint32]) -> Iterator[Rows]:
+def _in_time(trace: Trace, rows: Rows, which: NDArray[np.uint32]) -> Iterator[Rows]:
     """Yields the instants `rows[which]` of a lane in order, in parts."""
     for places in batches_by_start(rows, which):
         for first in range(0, len(places), PART_ROWS):
             some = rows[places[first : first + PART_ROWS]]
             release_pages(rows)
-            yield some
+            for part in trace.arguments.parts(some):
+                yield some[part]
 
 
 @dataclass(frozen=True)

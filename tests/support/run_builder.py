@@ -33,6 +33,7 @@ _NULL_BY_DEFAULT = {
     "cpu",
     "launch_ns",
     "expected",
+    "args",
 }
 
 

@@ -9,7 +9,8 @@ run (names, stacks, sentences, notes), wherever it stands, are replaced
   Python paths within them stay, any other becomes `<path 3>`;
 - arguments of the command, where they occur in a name: `<argument 2>`.
 
-The lines of the program are left out as a whole: no rule finds every secret in a program's text.
+Of the arguments of imported events numbers stay, and texts are left out. The lines of the program
+are left out as a whole: no rule finds every secret in a program's text.
 
 The same text is replaced by the same one everywhere, so that what was equal stays equal. Names of
 modules, parameters, functions, operators and of the program's own files are what a run is about,
@@ -19,6 +20,7 @@ and stay.
 from __future__ import annotations
 
 import getpass
+import json
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -28,6 +30,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import pyarrow as pa
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.columns import ARGS
 from lanescope.webapp.runs.run import Run
 
 LEFT_OUT = "<left out>"
@@ -131,10 +134,18 @@ class Redactor:
         if table == schema.SOURCE.name:
             return rows.slice(0, 0)
         for position, field in enumerate(rows.schema):
-            change = _changer(field.type, partial(self.text, arguments=field.name not in _FIXED))
+            text = partial(self.text, arguments=field.name not in _FIXED)
+            change = _changer(field.type, self.event if field.name == ARGS.name else text)
             if change is not None:
                 rows = rows.set_column(position, field, change(rows.column(position)))
         return rows
+
+    def event(self, args: str) -> str:
+        """Returns the arguments of an imported event without their texts: numbers stay."""
+        try:
+            return json.dumps(_numbers_of(json.loads(args)))
+        except (ValueError, RecursionError):
+            return json.dumps(LEFT_OUT)
 
     def manifest(self, manifest: schema.Manifest) -> dict[str, Any]:
         """A manifest without command, arguments, hosts and messages."""
@@ -307,6 +318,16 @@ def _changer(
         return pa.chunked_array([pa.array(_replaced(column.to_pylist(), text), kind)])
 
     return change_frames
+
+
+def _numbers_of(value: Any) -> Any:
+    if isinstance(value, str):
+        return LEFT_OUT
+    if isinstance(value, list):
+        return [_numbers_of(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _numbers_of(one) for key, one in value.items()}
+    return value
 
 
 def _replaced(value: Any, text: Callable[[str], str]) -> Any:

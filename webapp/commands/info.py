@@ -57,7 +57,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 def imported(run: Run) -> dict[str, int] | None:
     """What became of each event of the files that the run was made of; None: it was recorded."""
-    words = ("read_", "imported_", "dropped_")
+    words = ("read_", "imported_", "unused_", "unread_", "dropped_")
     found = {key: n for key, n in run.coverage.items() if key.startswith(words)}
     return found if run.imported else None
 

@@ -8,6 +8,9 @@ decimal numbers with three digits behind the point, so every nanosecond is there
 - An operator has category cpu_op and Kineto's arguments (sequence number, input dims and types);
   kernels are of category kernel, with an arrow from the call that launched them.
 - A collective is an asynchronous event from its call to its completion, as collectives overlap.
+- An arrow from the forward operator to its backward node, and from a value that a thread publishes
+  to the thread that takes it; the arrows of an imported trace keep category, name and number.
+- The arguments of an imported event are beside those that LaneScope writes.
 - A counter for every series of values, and for the norm of the gradient.
 - What had not ended begins and does not end.
 """
@@ -16,12 +19,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.forward_ops import maker
 from lanescope.webapp.exporters.base import Wanted
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.timeline.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norms
@@ -40,12 +48,17 @@ _OP = [
     "dtypes",
     "launch_ns",
     "launch_thread",
+    "args",
 ]
 _CATEGORY = {
     schema.OpScope.user.name: "user_annotation",
     schema.OpScope.kernel.name: "kernel",
 }
 _LEFT_OUT = ("access", "tensor", "sync", "stall", "stack", "storage", "module")
+_OWN = {"step", "phase", "module", "kind"}
+_ARROW = {schema.SyncKind.future_set.name: "s", schema.SyncKind.future_get.name: "f"}
+"""Kinds that are one end of an arrow -> its phase in the trace."""
+
 _NEVER_NS = 1 << 62
 _FIRST_LANE = 1_000_000_000
 """Thread ids that no thread has: of lanes that are added."""
@@ -54,6 +67,9 @@ _FIRST_LANE = 1_000_000_000
 def write_trace(run: Run, sink: TextIO, ranks: Sequence[int] | None = None) -> None:
     """Writes the ops, phases, marks, collectives and values of a run. Raises OSError."""
     counts = {name: run.counts[name] for name in _LEFT_OUT if run.counts[name]}
+    if "sync" in counts:
+        ends = map(_arrow_ends, run.pieces("sync", columns=["kind", "object"]))
+        counts["sync"] -= sum(ends)
     about = {
         "recorded by": "LaneScope",
         "run": run.manifest["id"],
@@ -78,6 +94,7 @@ def _events(run: Run, ranks: Sequence[int]) -> Iterator[str]:
             yield _named("process_sort_index", places.pid(rank, pid), 0, {"sort_index": rank})
         for thread in threads:
             yield from _thread(run, thread, places)
+        yield from _backward_arrows(run, rank, places)
         yield from _collectives(run, rank, places)
         yield from _counters(run, rank, places)
 
@@ -138,6 +155,7 @@ def _thread(run: Run, thread: Thread, places: _Places) -> Iterator[str]:
             f',"dur":{_us(end - start)}}}' if end < _NEVER_NS else "}"
         )
     yield from _launches(run, thread, places, pid, tid)
+    yield from _arrows(run, thread, pid, tid)
 
 
 def _fits(ends: list[int], start: int, end: int) -> bool:
@@ -151,9 +169,9 @@ _Slice = tuple[int, int, int, str]  # start, end, order among equals, the event'
 
 
 def _phases(run: Run, thread: Thread) -> Iterator[_Slice]:
-    columns = ["start_ns", "duration_ns", "name", "kind", "depth", "step"]
+    columns = ["start_ns", "duration_ns", "name", "kind", "depth", "step", "args"]
     for row in _rows(run, "phase", thread, columns):
-        args = _args(step=row["step"], kind=row["kind"])
+        args = _args(row["args"], step=row["step"], kind=row["kind"])
         if row["kind"] == schema.PhaseKind.mark.name:
             begin = f'{{"ph":"i","s":"t","cat":"mark","name":{_text(row["name"])},"args":{args}'
             yield row["start_ns"], row["start_ns"], 2000, begin
@@ -165,6 +183,7 @@ def _ops(run: Run, thread: Thread) -> Iterator[_Slice]:
     for row in _rows(run, "op", thread, _OP):
         shapes = row["shapes"]
         args = _args(
+            row["args"],
             **{
                 "step": row["step"],
                 "phase": row["phase"],
@@ -172,7 +191,7 @@ def _ops(run: Run, thread: Thread) -> Iterator[_Slice]:
                 "Sequence number": row["sequence"],
                 "Input Dims": _dims(shapes) if shapes else None,
                 "Input type": row["dtypes"].split() if row["dtypes"] else None,
-            }
+            },
         )
         category = _CATEGORY.get(row["scope"], "cpu_op")
         yield _slice(row, category, args, 1000 + row["depth"])
@@ -202,6 +221,56 @@ def _launches(run: Run, thread: Thread, places: _Places, pid: int, tid: int) -> 
         )
 
 
+def _arrows(run: Run, thread: Thread, pid: int, tid: int) -> Iterator[str]:
+    """Ends of arrows between threads. Files of several ranks have numbers of their own."""
+    files = run.manifest["options"].get("imported")
+    own = "" if isinstance(files, list) and len(files) == 1 else f"{thread.rank}/"
+    for row in _rows(run, "sync", thread, ["start_ns", "kind", "object", "args"]):
+        if row["kind"] not in _ARROW or row["object"] is None:
+            continue
+        about = _members(row["args"])
+        number = about.get("id", row["object"])
+        event = {
+            "ph": _ARROW[row["kind"]],
+            "cat": about.get("cat") or "future",
+            "name": about.get("name") or "future",
+            "id": f"{own}{number}" if own else number,
+            "pid": pid,
+            "tid": tid,
+            "args": about.get("args", {}),
+        }
+        bound = ',"bp":"e"' if event["ph"] == "f" else ""
+        yield f'{json.dumps(event)[:-1]},"ts":{_us(row["start_ns"])}{bound}}}'
+
+
+def _arrow_ends(rows: pa.Table) -> int:
+    kinds = pc.is_in(rows["kind"].cast(pa.string()), pa.array(list(_ARROW)))
+    return int(pc.sum(pc.and_(kinds, pc.is_valid(rows["object"]))).as_py() or 0)
+
+
+def _backward_arrows(run: Run, rank: int, places: _Places) -> Iterator[str]:
+    """Arrows from forward operators to the backward nodes that they made."""
+    columns = ["start_ns", "duration_ns", "name", "scope", "thread", "sequence"]
+    made: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    for piece in run.pieces("op", rank, columns=columns):
+        for row in piece.filter(pc.is_valid(piece["sequence"])).to_pylist():
+            made[row["sequence"]].append(row)
+    for sequence, rows in made.items():
+        rows.sort(key=lambda row: row["start_ns"])
+        for node in rows:
+            source = maker(node, rows) if node["scope"] == schema.OpScope.backward.name else None
+            if source is None:
+                continue
+            common = f'"cat":"fwdbwd","name":"fwdbwd","id":"{rank}/{sequence}/{node["start_ns"]}"'
+            for phase, row in (("s", rows[source]), ("f", node)):
+                place = places.of(run, rank, row["thread"])
+                if place is not None:
+                    yield (
+                        f'{{"ph":"{phase}","bp":"e",{common},"pid":{place[0]},"tid":{place[1]},'
+                        f'"ts":{_us(row["start_ns"])}}}'
+                    )
+
+
 def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
     pid = places.main(rank)
     rows = run.events("collective", rank).to_pylist()
@@ -210,6 +279,7 @@ def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
         if end is None and row["duration_ns"] is not None:
             end = row["start_ns"] + row["duration_ns"]
         args = _args(
+            None,
             **{
                 "group": row["group"],
                 "group size": row["group_size"],
@@ -222,7 +292,7 @@ def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
                 "reduce op": row["reduce_op"],
                 "call ns": row["duration_ns"],
                 "complete": row["complete_ns"] is not None,
-            }
+            },
         )
         common = (
             f'"cat":"collective","name":{_text(row["name"])},"id":"{rank}/{number}","pid":{pid}'
@@ -233,22 +303,24 @@ def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
 
 
 def _counters(run: Run, rank: int, places: _Places) -> Iterator[str]:
-    columns = ["time_ns", "name", "value", "thread"]
+    columns = ["time_ns", "name", "value", "thread", "args"]
     rows = run.events("value", rank, columns=columns).to_pylist()
     pids = {t.thread: t.pid for t in run.threads if t.rank == rank}
     found = [
-        (r["time_ns"], r["name"], r["value"], pids.get(r["thread"]))
+        (r["time_ns"], r["name"], r["value"], r["args"], pids.get(r["thread"]))
         for r in rows
         if not r["name"].startswith(NO_COUNTERS)
     ]
     norms = gradient_norms(run, rank)
     main = places.main(rank)
-    named = ((t, GRADIENT_NORM, v, None) for t, v in zip(norms.time, norms.value, strict=True))
-    for time, name, value, own in [*found, *((int(t), n, float(v), o) for t, n, v, o in named)]:
+    pairs = zip(norms.time, norms.value, strict=True)
+    found += [(int(time), GRADIENT_NORM, float(value), None, None) for time, value in pairs]
+    for time, name, value, args, own in found:
         pid = main if own is None else places.pid(rank, own)
         where = f'"pid":{pid},"tid":{pid},"ts":{_us(time)}'
         if value is not None and math.isfinite(value):
-            yield f'{{"ph":"C","name":{_text(name)},{where},"args":{{"value":{value!r}}}}}'
+            more = f',"arguments":{json.dumps(args)}' if args else ""
+            yield f'{{"ph":"C","name":{_text(name)},{where},"args":{{"value":{value!r}{more}}}}}'
         else:  # JSON has no such number
             yield f'{{"ph":"i","s":"p","cat":"value","name":{_text(f"{name} is {value}")},{where}}}'
 
@@ -262,8 +334,23 @@ def _named(what: str, pid: int, tid: int, args: dict[str, Any]) -> str:
     return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
 
 
-def _args(**values: Any) -> str:
-    return json.dumps({key: value for key, value in values.items() if value not in (None, "")})
+def _args(imported: str | None, /, **values: Any) -> str:
+    """Own arguments and imported ones, which keep their names but for `step` and the like."""
+    own = {key: value for key, value in values.items() if value not in (None, "")}
+    others = _members(imported)
+    for key in _OWN & set(others) & set(own):
+        value = others.pop(key)
+        if value != own[key]:
+            others[f"imported {key}"] = value
+    return json.dumps({**own, **others})
+
+
+def _members(imported: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(imported) if imported else {}
+    except (ValueError, RecursionError):
+        return {"args": imported}
+    return found if isinstance(found, dict) else {"args": found}
 
 
 @lru_cache(maxsize=65536)

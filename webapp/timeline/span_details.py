@@ -6,6 +6,7 @@ are decimal text, since JSON numbers end up as float64; those that only place th
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict
 from typing import Any
@@ -123,6 +124,7 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
     style = int(index.slices.style[flat])
     facts |= {
         **{name: _shown(name, value) for name, value in event.items()},
+        "args": _arguments(event["args"]) if event.get("args") else None,
         "table": table,
         "style": STYLES[style & ~STYLE_UNFINISHED],
         "unfinished": bool(style & STYLE_UNFINISHED),
@@ -282,6 +284,19 @@ def _shown(name: str, value: Any) -> Any:
     if name in EXACT:
         return str(value)
     return _number(value) if isinstance(value, float) else value
+
+
+def _arguments(text: str) -> list[tuple[str, str]]:
+    """Names and values, as text, of the arguments of an imported event."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = {"": text}
+    members = found if isinstance(found, dict) else {"": found}
+    return [
+        (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for name, value in members.items()
+    ]
 
 
 def _number(value: float) -> float | str:

@@ -22,12 +22,12 @@ from lanescope.webapp.runs.table_reader import in_order, numbers
 from lanescope.webapp.runs.types import Int64Array, UInt8Array, UInt32Array
 from lanescope.webapp.timeline.span_nesting import Columns, Depths, Piece, styled
 from lanescope.webapp.timeline.styles import (
-    COMMUNICATION,
     COPIES,
     STYLE,
     ByName,
     OpStyles,
     coded,
+    communicates,
     matching,
 )
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
@@ -265,7 +265,11 @@ def _stream_styles(run: Run, stream: Thread, names: Names, by_name: ByName) -> U
         paints = styled(all_of_it.style[order[at[at >= 0]]])
         style[mine[at >= 0]] = paints
     codes, texts = coded(rows["name"])
-    for prefixes, paint in ((COPIES, "data"), (COMMUNICATION, "collective")):
-        named = np.array([text.startswith(prefixes) for text in texts] or [False])[codes]
+    for chosen, paint in ((_copies, "data"), (communicates, "collective")):
+        named = np.array([chosen(text) for text in texts] or [False])[codes]
         style[named] = STYLE[paint]
     return style
+
+
+def _copies(name: str) -> bool:
+    return name.startswith(COPIES)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import COMMUNICATION_KERNEL
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.types import Int64Array, UInt8Array
 from lanescope.webapp.timeline.span_nesting import Piece, styled
@@ -40,9 +41,10 @@ STYLES = (
 """What a slice is coloured by; its style is the position here."""
 
 STYLE = {name: position for position, name in enumerate(STYLES)}
-COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms", "ncclDevKernel", "ncclKernel")
 COPIES = ("Memcpy", "Memset")
-"""How names of communication and of copies begin."""
+"""How names of copies begin."""
+
+_COMMUNICATION = ("c10d::", "symm_mem::", "gloo:", "nccl:", "record_param_comms")
 
 Codes = npt.NDArray[np.int32]
 
@@ -59,6 +61,11 @@ def coded(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
         texts.append("")
         codes = codes.fill_null(len(texts) - 1)
     return codes.to_numpy(zero_copy_only=False), texts
+
+
+def communicates(name: str) -> bool:
+    """Whether an operator or kernel of that name moves data between ranks."""
+    return name.startswith(_COMMUNICATION) or COMMUNICATION_KERNEL.search(name) is not None
 
 
 ByName = Callable[[], Mapping[str, int]]
@@ -113,7 +120,7 @@ class OpStyles:
                 style[scopes == code] = STYLE["backward"]
             elif text == schema.OpScope.user.name:
                 style[(scopes == code) & (style == 0)] = STYLE["user"]
-        talks = np.array([text.startswith(COMMUNICATION) for text in texts] or [False])
+        talks = np.array([communicates(text) for text in texts] or [False])
         if talks.any():
             style[talks.take(codes)] = STYLE["collective"]
         return style

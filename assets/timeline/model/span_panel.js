@@ -33,6 +33,7 @@ const HIDDEN = new Set([
   "launch_ns",
   "launch_thread",
   "races",
+  "args",
 ]);
 const LABELS = {
   start_ns: "start",
@@ -145,6 +146,17 @@ function sourceOf(head, found) {
   return host;
 }
 
+/** Arguments of an imported event. @param {[string, string][]} args names and values as text */
+function argumentsOf(args) {
+  const host = element("dd", "", "arguments");
+  for (const [name, text] of args) {
+    const line = element("div", "");
+    line.append(element("span", name, "muted"), " ", text);
+    host.append(line);
+  }
+  return host;
+}
+
 /** Text for the number of locks that one side of a race held. */
 function locks(count) {
   return count === 0 ? "no lock held" : count === 1 ? "1 lock held" : `${count} locks held`;
@@ -194,7 +206,8 @@ export class SpanPanel {
     title.append(element("i", "", `swatch ${style}`), element("span", span.name));
     const list = element("dl", "", "facts");
     for (const [label, text] of factsOf(span)) list.append(element("dt", label), element("dd", text));
-    const { partner, peers, threads, launches, races, stack, source } = span;
+    const { partner, peers, threads, launches, races, stack, source, args } = span;
+    if (args?.length) list.append(element("dt", "arguments"), argumentsOf(args));
     if (partner) {
       const later = partner.start_ns > Number(span.start_ns);
       const gap = `${duration(Math.abs(partner.start_ns - Number(span.start_ns)))} ${later ? "later" : "earlier"}`;

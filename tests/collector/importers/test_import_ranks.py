@@ -8,6 +8,7 @@ import pickletools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -24,7 +25,7 @@ from lanescope.webapp.runs.run import Run, open_run
 from tests.support import ROOT
 from tests.support.processes import fork_program
 from tests.support.profiled import PARAMETERS
-from tests.support.trace_files import DATA, accounted, imported, rows, slice_, write_trace
+from tests.support.trace_files import DATA, accounted, imported, kernel, rows, slice_, write_trace
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +150,33 @@ def test_a_buffer_that_lost_early_calls_does_not_look_like_a_hang(tmp_path: Path
     run = imported(tmp_path / "run", tmp_path / "rank0", tmp_path / "rank1")
     assert rows(run, "collective", "sequence", "complete_ns", rank=1)[0] == (4, 2_000_500)
     assert findings(run) == []
+
+
+def test_a_dump_without_creation_times_is_shown_in_its_order(tmp_path: Path) -> None:
+    for rank, last in ((0, 5), (1, 4)):
+        content = dump(*range(1, last))
+        for entry in content["entries"]:
+            del entry["time_created_ns"], entry["time_discovered_completed_ns"]
+        content["entries"][-1] |= {"state": "scheduled", "retired": False}
+        (tmp_path / f"rank{rank}").write_bytes(pickle.dumps(content))
+    run = imported(tmp_path / "run", tmp_path / "rank0", tmp_path / "rank1")
+    found = rows(run, "collective", "sequence", "start_ns", "complete_ns", rank=0)
+    assert found == [(k, 1_000 * k, None) for k in range(4)]
+    assert not run.clock_calibrated
+    assert sum("holds no creation times" in warning for warning in run.warnings) == 2
+    (finding,) = findings(run)
+    assert finding.title.startswith("Rank 1 never entered all_reduce #3")
+
+
+def test_binary_traces_are_refused_with_their_conversion(tmp_path: Path) -> None:
+    path = tmp_path / "trace.pb"
+    packet, plane = b"\x40\x05\x50\x01", b"\x08\x01\x12\x09/host:CPU"
+    for message, words in ((packet, "traceconv json"), (plane, "xprof")):
+        path.write_bytes(b"\x0a" + bytes([len(message)]) + message)
+        with pytest.raises(ImportRejected, match=words):
+            imported(tmp_path / "run", path)
+    path.write_text('\n{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 2}]}')
+    assert imported(tmp_path / "run", path).counts["op"] == 1
 
 
 class Evil:
@@ -300,3 +328,52 @@ def test_samples_of_two_ranks_are_not_taken_for_a_mismatch(
     groups = {group for (group,) in rows(run, "collective", "group")}
     assert groups == {"unknown, of rank 0", "unknown, of rank 1"}
     assert open_run(tmp_path / "run").etag == run.etag
+
+
+def of_2023(folder: Path, rank: int, clock_us: int, calls: int = 12, world: int = 8) -> Path:
+    """A trace without process groups in whole microseconds, whose clock is ahead by `clock_us`.
+
+    Each call begins on a rank up to 40 us after the first one, and ends 0 to 7 us after rank 0's.
+    """
+    events = []
+    for number in range(calls):
+        at = 1_000_000 + 1_000 * number + clock_us
+        begin, end = at + (37 * rank + 11 * number) % 40, at + 300 + (5 * number + rank) % 8
+        launch = {"correlation": number}
+        name = ("all_to_all", "all_reduce")[number % 2]
+        events += [
+            slice_(f"nccl:{name}", begin, 30, cat="user_annotation"),
+            slice_("cudaLaunchKernel", begin + 5, 8, cat="cuda_runtime", args=launch),
+            kernel(f"ncclKernel_{name}", begin + 20, end - begin - 20, 9, number),
+        ]
+    about = {"backend": "nccl", "rank": rank, "world_size": world}
+    return write_trace(folder / f"{rank}.json", events, distributedInfo=about)
+
+
+@pytest.mark.parametrize("apart_us", [0, 5_000_000])
+def test_ranks_without_process_groups_are_matched_by_order(apart_us: int, tmp_path: Path) -> None:
+    clocks = {rank: apart_us * rank for rank in range(8)}
+    run = imported(tmp_path / "run", *(of_2023(tmp_path, r, at) for r, at in clocks.items()))
+    for rank in run.ranks:
+        found = rows(run, "collective", "name", "group", "group_size", "sequence", rank=rank)
+        names = ("all_to_all", "all_reduce")
+        assert found == [(names[k % 2], "matched by order", 8, k) for k in range(12)]
+    ends = np.array(
+        [[e for (e,) in rows(run, "collective", "complete_ns", rank=r)] for r in run.ranks]
+    )
+    assert np.ptp(ends, axis=0).max() <= 14_000  # 7 us, and 7 us of the clocks
+    assert run.clock_calibrated
+    for process in run.manifest["processes"]:
+        error = process["clock"]["offset_ns"] + 1000 * clocks[process["rank"]]
+        assert abs(error) <= process["clock"]["uncertainty_ns"] <= 9_000
+    assert any("matched by order" in warning and "to within" in warning for warning in run.warnings)
+    assert findings(run) == []
+
+
+def test_other_calls_are_not_matched_by_order(tmp_path: Path) -> None:
+    first = of_2023(tmp_path, 0, 0)
+    for name, changed in (("fewer", {"calls": 11}), ("smaller", {"world": 4})):
+        run = imported(tmp_path / name, first, of_2023(tmp_path, 1, 0, **changed))
+        groups = {group for (group,) in rows(run, "collective", "group")}
+        assert groups == {"unknown, of rank 0", "unknown, of rank 1"}
+        assert any("different collectives or world sizes" in warning for warning in run.warnings)

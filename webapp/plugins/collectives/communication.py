@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import COMMUNICATION_KERNEL
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.plugins.collectives.devices import device_time, talks_on_device
@@ -31,7 +32,8 @@ from lanescope.webapp.runs.intervals import Intervals, union
 from lanescope.webapp.runs.run import Run
 
 _TALK = re.compile(
-    r"c10d::|_c10d_functional|gloo:|nccl:|record_param_comms|ncclDevKernel|ncclKernel"
+    r"(?:c10d::|_c10d_functional|symm_mem::|gloo:|nccl:|record_param_comms)"
+    rf"|.*(?:{COMMUNICATION_KERNEL.pattern})"
 )
 _NO_WORK = (schema.OpScope.user.name,)
 """Ranges that the program named do not count as computation; operators in them do."""

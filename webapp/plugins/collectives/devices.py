@@ -23,11 +23,11 @@ import pandas as pd
 import pyarrow as pa
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import COMMUNICATION_KERNEL
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having, texts_of
 from lanescope.webapp.runs.intervals import Intervals, union
 from lanescope.webapp.runs.run import Run
 
-_TALK = re.compile(r"^(nccl.*Kernel|ncclDevKernel|ncclKernel)")
 _ON_HOST = ("gloo:", "mpi:")
 _NO_WORK = re.compile(r"^(Memcpy|Memset|dma)|Memcpy|Sync")
 """Names of activities that compute nothing, besides communication."""
@@ -65,7 +65,7 @@ def device_time(run: Run, rank: int) -> DeviceTime | None:
         rows = piece.filter(pa.array(having(piece["scope"], kernel.__eq__)))
         start = rows["start_ns"].to_numpy()
         end = ends_ns(rows, run)
-        talks = having(rows["name"], _TALK.search)
+        talks = having(rows["name"], COMMUNICATION_KERNEL.search)
         works = ~(talks | having(rows["name"], _NO_WORK.search))
         computes.append(Intervals.of(start[works], end[works]))
         communicates.append(Intervals.of(start[talks], end[talks]))

@@ -26,6 +26,7 @@ from lanescope.webapp.plugins.diff.closeness import COARSEST, MODES, RELATIVE, S
 from lanescope.webapp.plugins.diff.first_difference import hints, resumed
 from lanescope.webapp.plugins.diff.noise import Floor, tensor_floor
 from lanescope.webapp.plugins.diff.renaming import renamed
+from lanescope.webapp.plugins.diff.roles import by_role
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.unpaired import (
     Unpaired,
@@ -136,6 +137,7 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     _check_mode(mode, noise)
     base, run = comparable(base, run)
     floors = None if noise is None else (tensor_floor(base, noise), _norm_floor(base, noise))
+    base, roles = by_role(base, run)
     names = renamed(base, run)
     base = names.run
     norms = _norms(base, run, mode, floors[1] if floors else None)
@@ -159,7 +161,7 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     wanted = "different" if "different" in states else "within_tolerance"
     first = _first_of_all(values, norms[norms["state"] == wanted], run, wanted)
     notes = values.notes if values else [_no_values(base, run)]
-    notes = [*notes, *_floor_notes(floors), *filter(None, [names.words()])]
+    notes = [*roles, *notes, *_floor_notes(floors), *filter(None, [names.words()])]
     if any(names_alone):
         notes += filter(None, [settings_words(base, run), compiled_words(base, run)])
     return Comparison(
