@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.analysis.checks import Report
+from lanescope.webapp.plugins.gradients.layer_map import layer_map
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context
 from tests.browser.conftest import Opener, Pages, Server
@@ -266,10 +267,11 @@ def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) ->
     assert page.text("#layer-note").startswith("Click a cell")
     page.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.9)
     page.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.9)
-    page.page.locator("#layer-note", has_text="head at step").wait_for()
+    last = layer_map(run, 0, "gradient").index[-1]
+    page.page.locator("#layer-note", has_text=f"{last} at step").wait_for()
     page.idle()
     assert page.page.locator("#layer-curves .scatterlayer .trace").count() == 2
-    assert page.page.locator("#layer-profile .scatterlayer .trace").count() == 3
+    assert page.page.locator("#depth-chart .scatterlayer .trace").count() == 6
     page.page.locator("#gradient-of").click()
     page.page.get_by_role("option", name="per parameter").click()
     page.idle()

@@ -118,7 +118,7 @@ def column(
 def grid(
     id: str,
     columns: Sequence[dict[str, Any]],
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[dict[str, Any]] | None,
     *,
     label: str,
     height: str | None = None,
@@ -127,7 +127,8 @@ def grid(
 ) -> Component:
     """A table that sorts and scrolls. Its cells are text; nothing in them is run as code.
 
-    `selectable`: a click on a row puts it into the table's `selectedRows`.
+    `rows`: None for a table that asks for those in sight (`getRowsRequest`), sorted and filtered
+    by the server; it needs a height. `selectable`: a click on a row puts it into `selectedRows`.
     """
     options: dict[str, Any] = {
         "rowHeight": 26,
@@ -136,6 +137,8 @@ def grid(
         "localeText": {"noRowsToShow": empty},
         "animateRows": False,
     }
+    if rows is None:
+        options["rowBuffer"] = 2
     if height is None:
         options["domLayout"] = "autoHeight"
     if selectable:
@@ -147,13 +150,14 @@ def grid(
     table = dag.AgGrid(
         id=id,
         columnDefs=list(columns),
-        rowData=list(rows),
+        **({"rowModelType": "infinite"} if rows is None else {"rowData": list(rows)}),
         defaultColDef={
             "resizable": True,
             "sortable": True,
             "minWidth": 64,
             "suppressHeaderMenuButton": True,
             "suppressMovable": True,
+            "floatingFilter": rows is None,
             "flex": 1,
         },
         dashGridOptions=options,
