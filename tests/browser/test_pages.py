@@ -14,7 +14,7 @@ from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context
 from tests.browser.conftest import Opener, Pages, Server
 from tests.support.page import LanePage
-from tests.support.synthetic import Builder
+from tests.support.synthetic import Builder, write_wide_run
 
 pytestmark = pytest.mark.browser
 
@@ -286,6 +286,24 @@ def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) ->
         t0 <= start and end <= t1 for start, end in zip(steps.start_ns, steps.end_ns, strict=True)
     )
     assert t1 - t0 < 23 * MS
+
+
+def test_ten_thousand_parameters(opened: Opener, serve: Server, tmp_path: Path) -> None:
+    wide = open_run(write_wide_run(tmp_path / "run", steps=3, ranks=1))
+    page = opened("/gradients", at=serve(wide))
+    answers: list[int] = []
+    page.page.on("response", lambda one: answers.append(one.request.sizes()["responseBodySize"]))
+    elements = "document.querySelectorAll('*').length"
+    assert page.page.evaluate(elements) <= 3000
+    page.page.locator("#layer-depth").click()
+    page.page.get_by_role("option", name="every layer").click()
+    page.page.locator("#depth-chart", has_text="in blocks").wait_for()
+    page.idle()
+    assert page.page.evaluate(elements) <= 3000
+    page.page.get_by_label("gradient Filter Input").fill("no optimizer")
+    page.page.locator("#gradient-table").get_by_text("head.attn.q.weight").wait_for()
+    page.idle()
+    assert sum(answers) < 300_000
 
 
 def test_charts_follow_the_theme(opened: Opener) -> None:
