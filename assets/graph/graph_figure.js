@@ -68,7 +68,8 @@ function filled({ figure, boxes, alone }, { boxes: places, lines, width, height 
     if (!trace.meta) continue; // of the legend
     const left = trace.meta.map((name) => places[name][0] - widths[name] / 2);
     trace.y = trace.meta.map((name) => places[name][1]);
-    if (trace.type === "bar") Object.assign(trace, { base: left, x: trace.meta.map((name) => widths[name]), width: BOX });
+    if (trace.type === "bar")
+      Object.assign(trace, { base: left, x: trace.meta.map((name) => widths[name]), width: BOX });
     else trace.x = left;
   }
   const { layout } = figure;

@@ -182,7 +182,11 @@ function columnsOf(graph, rows, lines, most) {
   return { columns, width, height, crossing, margin };
 }
 
-const columnAt = (columns, y) => Math.max(0, columns.findIndex(({ bottom }, at) => y < bottom || at === columns.length - 1));
+const columnAt = (columns, y) =>
+  Math.max(
+    0,
+    columns.findIndex(({ bottom }, at) => y < bottom || at === columns.length - 1),
+  );
 
 /** Boxes and lines where their columns stand; a line that leaves a column goes on in the next one. */
 function moved(graph, names, lines, { columns, width, height, margin }) {

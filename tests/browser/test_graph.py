@@ -107,7 +107,7 @@ def test_modules_open_and_close_and_say_what_they_hold(
     before = page.evaluate(tall)
     assert before < 800
     page.set_viewport_size({"width": 640, "height": 800})
-    page.wait_for_function(f"{tall} > {before}")
+    page.wait_for_function(f"() => {tall} > {before}")
     tab.idle()
     assert page.evaluate(ACROSS) <= 1
     click("layers.3 \N{MIDDLE DOT}")

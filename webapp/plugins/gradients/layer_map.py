@@ -79,12 +79,13 @@ def as_in_model(run: Run, rank: int, layers: list[str]) -> list[str]:
     is not a module of the model stays behind the one that it followed.
     """
     paths = run.events("module", rank, columns=["path"])["path"].to_pylist()
-    for order in (paths, _called(run, rank)):
-        known = {path: i for i, path in reversed(list(enumerate(order)))}
-        keys = accumulate(layers, lambda last, one, known=known: known.get(one, last), initial=-1)
-        pairs = zip(list(keys)[1:], layers, strict=True)
-        layers = [layer for _, layer in sorted(pairs, key=lambda one: one[0])]
-    return layers
+    return _ordered(_ordered(layers, paths), _called(run, rank))
+
+
+def _ordered(layers: list[str], paths: list[str]) -> list[str]:
+    known = {path: i for i, path in reversed(list(enumerate(paths)))}
+    keys = list(accumulate(layers, lambda last, layer: known.get(layer, last), initial=-1))[1:]
+    return [layer for _, layer in sorted(zip(keys, layers, strict=True), key=lambda one: one[0])]
 
 
 @lru_cache(maxsize=8)
