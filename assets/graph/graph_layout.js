@@ -19,7 +19,7 @@ const MAX_COLUMNS = 10;
 const MAX_CROSSING = 12;
 /** Px between two such lines. */
 const LINE = 4;
-/** Places at which lines pass rows; lines beyond them, the longest, lead straight over what is there. */
+/** Places at which lines pass rows; lines beyond them, the longest, lead straight over boxes. */
 const MAX_PASSES = 1000;
 
 /**
@@ -98,7 +98,7 @@ function addEdges(graph, edges, levels) {
   return straight;
 }
 
-/** Pairs of boxes of a level of which the second goes to a further row: they do not fit side by side. */
+/** Pairs of boxes of a level that do not fit side by side: the second goes to a further row. */
 function lineBreaks(widths, levels, room) {
   const turns = [];
   for (const names of Map.groupBy(levels.keys(), (name) => levels.get(name)).values()) {

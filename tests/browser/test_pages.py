@@ -300,7 +300,7 @@ def test_ten_thousand_parameters(opened: Opener, serve: Server, tmp_path: Path) 
     page.page.locator("#depth-chart", has_text="in blocks").wait_for()
     page.idle()
     assert page.page.evaluate(elements) <= 3000
-    page.page.get_by_label("gradient Filter Input").fill("no optimizer")
+    page.page.locator("#parameter-find").fill("no optimizer")
     page.page.locator("#gradient-table").get_by_text("head.attn.q.weight").wait_for()
     page.idle()
     assert sum(answers) < 300_000

@@ -93,6 +93,14 @@ def choice(
     return html.Div([html.Label(label, htmlFor=id), down], className="choice")
 
 
+def find_box(id: str, placeholder: str, label: str = "find", value: str = "") -> Component:
+    """A label and a field for words; its value changes when typing pauses."""
+    kind = "search" if label == "find" else "text"
+    box = dcc.Input(id=id, type=kind, value=value, debounce=0.3, placeholder=placeholder)
+    named = html.Label(label, htmlFor=id)
+    return html.Div([named, html.Div(box, className="find-box")], className="choice")
+
+
 def rank_options(ranks: Iterable[int], kind: type[int] | type[str] = int) -> list[dict[str, Any]]:
     """Options of a drop-down of ranks; their values are numbers, or the same as text."""
     return [{"label": f"rank {rank}", "value": kind(rank)} for rank in ranks]
@@ -157,7 +165,6 @@ def grid(
             "minWidth": 64,
             "suppressHeaderMenuButton": True,
             "suppressMovable": True,
-            "floatingFilter": rows is None,
             "flex": 1,
         },
         dashGridOptions=options,

@@ -47,9 +47,9 @@ def graph_drawing(
 ) -> dict[str, Any]:
     """Modules from the loss downwards, coloured by the norm of their gradient in logarithms.
 
-    Returns what the browser draws in the `chart` of that id: `figure`, of which the first trace
-    takes the lines, the second those that lead upwards, and the others with `meta` (names of boxes)
-    their places; `boxes`: name -> px; `edges`; `alone`: name -> px, of boxes for rows below.
+    Returns what the browser draws in the `chart` of that id: `figure`, whose first trace takes
+    the lines, the second those that lead upwards, and the others with `meta` (names of boxes) their
+    places; `boxes`: name -> px; `edges`; `alone`: name -> px, of boxes for rows below.
 
     `norms`: module -> norm of the gradient of its parameters. Modules without one are empty, those
     that are cut off are framed in red, in the last rows. The modules `found` and the one that is

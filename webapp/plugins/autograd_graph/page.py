@@ -53,7 +53,7 @@ def layout(context: Context) -> Component:
         widgets.controls(
             widgets.choice("modules", ids.GRAPH_DEPTH, levels, _depth(run, ranks[0], deepest)),
             widgets.choice("rank", ids.GRAPH_RANK, widgets.rank_options(ranks)),
-            _find_box(),
+            widgets.find_box(ids.GRAPH_FIND, "module, operator or parameter"),
             widgets.controls(
                 widgets.choice("torch.fx graph", ids.GRAPH_FX, _offered(run, ranks[0])),
                 hidden=not both,
@@ -81,18 +81,6 @@ def layout(context: Context) -> Component:
         html.Div(id=ids.GRAPH_TIES),
         html.Div(id=ids.GRAPH_BREAKS),
     )
-
-
-def _find_box() -> Component:
-    box = dcc.Input(
-        id=ids.GRAPH_FIND,
-        type="search",
-        value="",
-        debounce=0.3,
-        placeholder="module, operator or parameter",
-    )
-    label = html.Label("find", htmlFor=ids.GRAPH_FIND)
-    return html.Div([label, html.Div(box, className="find-box")], className="choice")
 
 
 def _drawing(note: str, chart: str, *, hidden: bool = False) -> Component:

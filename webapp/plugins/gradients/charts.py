@@ -254,8 +254,8 @@ def depth_lines(
 ) -> go.Figure:
     """Layer -> value, from the first layer on the left to the last on the right, a line per key.
 
-    The keys are steps from early to late, in colours from faint to strong, or `QUANTILES`, of
-    which the area between the 10 % and the 90 % is filled; one that is named "baseline" is dotted.
+    The keys are steps from early to late, in colours from faint to strong, or `QUANTILES`, with the
+    area between the 10 % and the 90 % filled; one that is named "baseline" is dotted.
     `decay` draws the first line's last value times decay per layer, towards the input. Where no
     line has a value, a mark at the foot says so. Of more than MAX_ROWS layers the greatest of bins.
     """

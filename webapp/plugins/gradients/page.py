@@ -71,6 +71,9 @@ def layout(context: Context) -> Component:
             "gradient over the run. Without: optimizer steps of all ranks at which it had none.",
             className="muted",
         ),
+        widgets.controls(
+            widgets.find_box(ids.PARAMETER_FIND, "parameter, or words of its gradient")
+        ),
         _table(run),
         widgets.downloads("gradients", "gradient_norms"),
     )
@@ -93,6 +96,11 @@ def register(app: Dash, context: Context) -> None:
     )
     def draw(of: str, rank: str, scale: str, theme: Theme | None) -> tuple[go.Figure, str]:
         return figure(context.run, of, rank, scale == "log", theme or "light")
+
+    @app.callback(Output(ids.PARAMETER_TABLE, "filterModel"), Input(ids.PARAMETER_FIND, "value"))
+    def find(text: str | None) -> dict[str, Any]:
+        wanted = {"filterType": "text", "type": "contains", "filter": text}
+        return {"parameter": wanted} if text else {}
 
     @app.callback(
         Output(ids.PARAMETER_TABLE, "getRowsResponse"),
@@ -160,15 +168,13 @@ def _table(run: Run) -> Component:
         widgets.column(
             "parameter", "parameter", flex=5, minWidth=200, tooltipField="parameter", filter=True
         ),
-        widgets.column(
-            "gradient", "gradient", flex=5, minWidth=200, tooltipField="gradient", filter=True
-        ),
+        widgets.column("gradient", "gradient", flex=5, minWidth=200, tooltipField="gradient"),
         widgets.column("numel", "elements", number=True, minWidth=84),
         widgets.column("dtype", "dtype"),
         *[widgets.column(name, name, number=True, minWidth=84) for name in NORMS],
         widgets.column("missing", "without", number=True, minWidth=90),
     ]
-    height = min(460, 90 + 26 * len(parameter_table(run)))
+    height = min(420, 50 + 26 * len(parameter_table(run)))
     return widgets.grid(
         ids.PARAMETER_TABLE, columns, None, label="Parameters", height=f"{height}px"
     )

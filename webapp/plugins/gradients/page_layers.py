@@ -96,15 +96,8 @@ def section(context: Context) -> list[Component]:
 def _steps_box(steps: Sequence[int]) -> Component:
     """A field for the steps to draw; at first LINES of them, from the first to the last."""
     some = sorted({steps[i] for i in np.linspace(0, len(steps) - 1, LINES).round().astype(int)})
-    box = dcc.Input(
-        id=ids.DEPTH_STEPS,
-        type="text",
-        value=" ".join(map(str, some)),
-        debounce=0.3,
-        placeholder=f"such as {steps[0]} {steps[-1]}",
-    )
-    label = html.Label("steps", htmlFor=ids.DEPTH_STEPS)
-    return html.Div([label, html.Div(box, className="find-box")], className="choice")
+    shown = " ".join(map(str, some))
+    return widgets.find_box(ids.DEPTH_STEPS, f"such as {steps[0]} {steps[-1]}", "steps", shown)
 
 
 def not_finite(context: Context) -> list[Component]:

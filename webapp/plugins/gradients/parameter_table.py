@@ -102,14 +102,19 @@ def _words(run: Run, table: pd.DataFrame, free: set[str]) -> list[str]:
 
 
 def asked_rows(table: pd.DataFrame, request: dict[str, Any]) -> dict[str, Any]:
-    """Rows of `parameter_table` that the grid asks for, sorted and filtered: its getRowsRequest.
+    """Rows of `parameter_table` that the grid asks for: its getRowsRequest.
+
+    Its filter of the column `parameter` searches names and the words about gradients.
 
     Returns its getRowsResponse: `rowData`, with norms as text, and `rowCount`, of the filtered.
     """
-    for field, asked in request.get("filterModel", {}).items():
-        text = str(asked.get("filter", ""))
-        if field in ("parameter", "gradient"):
-            table = table[table[field].str.contains(text, case=False, regex=False)]
+    text = str(request.get("filterModel", {}).get("parameter", {}).get("filter", ""))
+    if text:
+        found = [
+            table[column].str.contains(text, case=False, regex=False)
+            for column in ("parameter", "gradient")
+        ]
+        table = table[found[0] | found[1]]
     for asked in reversed(request.get("sortModel", [])):
         if asked["colId"] in table.columns:
             ascending = asked["sort"] == "asc"

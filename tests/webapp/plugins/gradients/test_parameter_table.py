@@ -65,13 +65,14 @@ def test_rows_are_sorted_and_filtered_by_the_server(wide: Run) -> None:
     assert len(first["rowData"]) == 100
     assert first["rowData"][0]["parameter"] == "blocks.624.mlp.down.bias"
     assert first["rowData"][0]["last"] == f"{3 * 10 ** (-4 * 9997 / 10000):.4g}"
-    sought = {"gradient": {"filter": "none"}, "parameter": {"filter": "BLOCKS"}}
-    found = asked_rows(table, {**ALL, "filterModel": sought})
+    found = asked_rows(table, {**ALL, "filterModel": {"parameter": {"filter": "NONE at 3"}}})
     assert [row["parameter"] for row in found["rowData"]] == [
         "blocks.624.adapter.weight",
         "blocks.624.adapter.bias",
     ]
     assert found["rowData"][0]["first"] == "none"
+    named = asked_rows(table, {**ALL, "filterModel": {"parameter": {"filter": "head.attn.q"}}})
+    assert named["rowCount"] == 2
 
 
 def test_ten_thousand_parameters_are_few_bytes(wide: Run) -> None:
