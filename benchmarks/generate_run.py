@@ -25,9 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lanescope.collector.compaction.parquet import write_part
 from lanescope.collector.format import schema
+from lanescope.webapp.runs.types import Int64Array
 from tests.support.synthetic import START_NS, Builder
-
-I64 = npt.NDArray[np.int64]
 
 LANES_PER_RANK = 8
 PART = 1_000_000
@@ -109,7 +108,7 @@ class Pattern:
     names: tuple[str, ...]
     name: npt.NDArray[np.int32]
     depth: npt.NDArray[np.int16]
-    unit: I64
+    unit: Int64Array
     begin: npt.NDArray[np.float64]  # share of the unit
     length: npt.NDArray[np.float64]
     own: npt.NDArray[np.float64]
@@ -215,7 +214,9 @@ def _parts(lane: Lane) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         yield _ops(lane, pattern, first, begins, lengths), _phases(pattern, first, begins, ends)
 
 
-def _ops(lane: Lane, pattern: Pattern, first: int, begins: I64, lengths: I64) -> dict[str, Any]:
+def _ops(
+    lane: Lane, pattern: Pattern, first: int, begins: Int64Array, lengths: Int64Array
+) -> dict[str, Any]:
     count = len(begins)
     whole = lengths[:, pattern.unit]
     low = (whole * pattern.begin).astype(np.int64)
@@ -247,7 +248,7 @@ def _ops(lane: Lane, pattern: Pattern, first: int, begins: I64, lengths: I64) ->
     return columns
 
 
-def _phases(pattern: Pattern, first: int, begins: I64, ends: I64) -> dict[str, Any]:
+def _phases(pattern: Pattern, first: int, begins: Int64Array, ends: Int64Array) -> dict[str, Any]:
     unit = np.flatnonzero(np.diff(pattern.unit_phase, prepend=-1))
     last = np.append(unit[1:], len(pattern.unit_phase)) - 1
     low, high = begins[:, unit] - 100, ends[:, last] + 100

@@ -15,7 +15,17 @@ MS = 1_000_000
 START, END = 20 * MS, 24 * MS
 
 # Checked where what they do is checked: search and notes, pictures and tables, themes and pages.
-ELSEWHERE = {"B", "Shift + T", "T", "?", "Ctrl + K", "Ctrl + Shift + P", "L", "Shift + L"}
+ELSEWHERE = {
+    "B",
+    "Ctrl + Enter",
+    "Shift + T",
+    "T",
+    "?",
+    "Ctrl + K",
+    "Ctrl + Shift + P",
+    "L",
+    "Shift + L",
+}
 
 
 class Hands:

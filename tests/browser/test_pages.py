@@ -233,7 +233,6 @@ def test_checks_are_folded_by_area(opened: Opener) -> None:
 def test_a_chart_as_svg_and_with_shift_as_png(opened: Opener, tmp_path: Path) -> None:
     page = opened("/gradients")
     page.page.locator("#gradient-chart .main-svg").first.wait_for()
-    page.page.locator("#gradient-chart").hover()
     button = page.page.locator('#gradient-chart .modebar-btn[data-title*="SVG"]')
     begins = {}
     for held in ([], ["Shift"]):

@@ -289,6 +289,23 @@ test("all facts about a span are listed, none twice", () => {
   );
 });
 
+test("idle waits for what begins a frame after work elsewhere has ended", async () => {
+  let elsewhere = true;
+  const idle = new Idle(() => elsewhere);
+  let settled = false;
+  const done = idle.settled().then(() => {
+    settled = true;
+  });
+  await new Promise(requestAnimationFrame);
+  elsewhere = false;
+  const begun = new Promise((resolve) => requestAnimationFrame(() => resolve(idle.begin("a"))));
+  const end = await begun;
+  for (let frame = 0; frame < 4; frame++) await new Promise(requestAnimationFrame);
+  ok(!settled, "what followed has not ended");
+  end();
+  await done;
+});
+
 test("idle waits for pending work, also for work that began later", async () => {
   const idle = new Idle();
   const end = idle.begin("a");

@@ -40,10 +40,10 @@ class LanePage:
         width: int = 1280,
         height: int = 800,
     ) -> None:
-        self.address, _, run = address.partition("#")
+        self.address, _, self.run = address.partition("#")
         self.page = context.new_page()
-        if run:
-            self.page.set_extra_http_headers({RUN: run})
+        if self.run:
+            self.page.set_extra_http_headers({RUN: self.run})
         self.page.set_default_timeout(TIMEOUT_MS)
         self.page.emulate_media(color_scheme=theme)
         self.page.set_viewport_size(ViewportSize(width=width, height=height))

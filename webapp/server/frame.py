@@ -31,12 +31,18 @@ def layout(context: Context, pages: Sequence[Page]) -> Component:
             dcc.Store(id=ids.THEME),
             dcc.Store(id=ids.LIVE_STATE),
             dcc.Store(id=ids.PAGE_STATE),
+            html.A(
+                "Skip to the page",
+                href=f"#{ids.PAGE}",
+                className="skip",
+                **widgets.attributes(data_action="skip"),
+            ),
             _header(context),
             _rail(pages),
             html.Main(
                 [
                     *(load(page.layout)(context) for page in pages if page.stays),
-                    html.Div(id=ids.PAGE, className="page", hidden=True),
+                    html.Div(id=ids.PAGE, className="page", hidden=True, tabIndex=-1),
                     html.Div(id=ids.NOTICE, role="alert", className="notice", hidden=True),
                 ],
                 className="stage",

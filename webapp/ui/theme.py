@@ -14,7 +14,7 @@ GRAPH_CONFIG: dict[str, Any] = {
     "displaylogo": False,
     "showSendToCloud": False,
     "plotlyServerURL": "",
-    "displayModeBar": "hover",
+    "displayModeBar": True,
     "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
     "responsive": True,
     "toImageButtonOptions": {"format": "svg", "filename": "lanescope"},

@@ -136,7 +136,8 @@ def grid(
     """A table that sorts and scrolls. Its cells are text; nothing in them is run as code.
 
     `rows`: None for a table that asks for those in sight (`getRowsRequest`), sorted and filtered
-    by the server; it needs a height. `selectable`: a click on a row puts it into `selectedRows`.
+    by the server; it needs a height, and its columns `width` in place of `flex`. `selectable`: a
+    click on a row puts it into `selectedRows`.
     """
     options: dict[str, Any] = {
         "rowHeight": 26,
@@ -158,14 +159,19 @@ def grid(
     table = dag.AgGrid(
         id=id,
         columnDefs=list(columns),
-        **({"rowModelType": "infinite"} if rows is None else {"rowData": list(rows)}),
+        # Without rows at first, AG Grid does not always come to widths by `flex`.
+        **(
+            {"rowModelType": "infinite", "columnSize": "responsiveSizeToFit"}
+            if rows is None
+            else {"rowData": list(rows)}
+        ),
         defaultColDef={
             "resizable": True,
             "sortable": True,
             "minWidth": 64,
             "suppressHeaderMenuButton": True,
             "suppressMovable": True,
-            "flex": 1,
+            **({} if rows is None else {"flex": 1}),
         },
         dashGridOptions=options,
         className="grid",

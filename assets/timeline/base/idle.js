@@ -8,11 +8,13 @@ export class Idle {
   constructor(elsewhere = () => false) {
     this.elsewhere = elsewhere;
     this.pending = new Map();
+    this.begun = 0;
     this.waiting = [];
   }
 
   /** Work begins. @param {string} what @returns {() => void} to be called once when it ends */
   begin(what) {
+    this.begun += 1;
     this.pending.set(what, (this.pending.get(what) ?? 0) + 1);
     let open = true;
     return () => {
@@ -45,17 +47,20 @@ export class Idle {
     });
   }
 
+  /** Looks twice, a frame apart: work that follows on what has just ended begins in between. */
   check() {
     if (this.pending.size || !this.waiting.length || this.looking) return;
     this.looking = true;
-    requestAnimationFrame(() =>
+    const { begun } = this;
+    requestAnimationFrame(() => {
+      const quiet = !this.elsewhere();
       requestAnimationFrame(() => {
         this.looking = false;
         if (this.pending.size) return;
-        if (this.elsewhere()) this.check();
+        if (!quiet || this.begun !== begun || this.elsewhere()) this.check();
         else for (const resolve of this.waiting.splice(0)) resolve();
-      }),
-    );
+      });
+    });
   }
 }
 

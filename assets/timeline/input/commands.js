@@ -37,6 +37,8 @@ export function commandsOf(timeline, page) {
     ],
     Page: [
       ["commands", "All commands, lanes and pages", ["Control+k", "Control+Shift+p"], page.commands],
+      ["search", "Search names and modules; /a regular expression/, aten::mm > 10 ms, step 7", ["/"], page.search],
+      ["submit", "Run the query, or predict", ["Control+Enter"], page.submit],
       ["theme", "Light or dark", ["t"], page.theme],
       ["help", "Keys and gestures", ["?"], page.help],
     ],
@@ -84,7 +86,6 @@ const finding = (timeline, page) => {
   const another = (direction) =>
     differences.on && !timeline.query ? differences.step(direction) : selection.match(direction);
   return [
-    ["search", "Search names and modules; /a regular expression/, aten::mm > 10 ms, step 7", ["/"], page.search],
     ["next-match", "Next match; without a search the next difference from the baseline", ["n"], () => another("next")],
     ["previous-match", "Previous match or difference", ["Shift+n"], () => another("prev")],
     ["next-overlap", "Next overlap of threads", ["o"], () => overlaps.step(1)],

@@ -19,7 +19,7 @@ window.dash_clientside.lanescope = {
     const page = path.slice(1) || "overview";
     document.body.dataset.page = page;
     const links = window.dash_clientside.callback_context.outputs_list.slice(1);
-    requestAnimationFrame(() => window.lanescope?.shown(href));
+    window.lanescope?.shown(href);
     const groups = JSON.parse(document.querySelector(".rail").dataset.groups);
     const lit = links.map(({ id }) => (id === `rail-${groups[page] || page}` ? "here" : ""));
     return [page === "timeline" ? "timeline" : "timeline away", ...lit];

@@ -55,7 +55,7 @@ globalThis.lanescope = {
   idle: () => idle.settled(),
   debugState: () => (timeline ? debugState(timeline) : { busy: idle.busy }),
   hit: (x, y) => timeline?.hit(x, y) ?? null,
-  shown: (address) => show(address),
+  shown,
   answered: (number) => answered(number),
 };
 
@@ -114,6 +114,18 @@ function show(href) {
   timeline.resize();
   if (search && search !== written) applyAddress(search);
   else writeAddress();
+}
+
+/** The same in the next frame, when Dash has drawn the page. @param {string} href */
+function shown(href) {
+  const done = idle.begin("address");
+  requestAnimationFrame(() => {
+    try {
+      show(href);
+    } finally {
+      done();
+    }
+  });
 }
 
 // ---- what Dash computes for the window or the range ----
@@ -329,7 +341,14 @@ function mountCommands(run, { filter, tabs, notes, overlapField }) {
     },
     png: () => savePng(timeline),
     svg: () => saveSvg(timeline),
-    search: () => search.focus(),
+    search: () => {
+      if (!onTimeline()) {
+        document.querySelector(`.rail a[href="${PATH}"]`).click();
+        document.body.dataset.page = pageOf(PATH); // other pages hide the field
+      }
+      search.focus();
+    },
+    submit: () => document.querySelector(".page button.run")?.click(),
     filter: () => filter.focus(),
     theme: () => theme.toggle(),
     help: () => help.showModal(),
@@ -346,6 +365,10 @@ function mountCommands(run, { filter, tabs, notes, overlapField }) {
     const action = event.target instanceof Element ? event.target.closest("[data-action]")?.dataset.action : "";
     if (action === "help") help.showModal();
     if (action === "theme") theme.toggle();
+    if (action === "skip") {
+      event.preventDefault();
+      (onTimeline() ? timeline.dom.host : document.getElementById("page")).focus();
+    }
     const region = event.target instanceof Element ? event.target.closest("[data-region]")?.dataset.region : "";
     if (region) timeline.overlaps.visit(region);
   });

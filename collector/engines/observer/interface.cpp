@@ -38,7 +38,7 @@ std::vector<std::string> lines(const char* text) {
 }
 
 template <typename Body>
-auto guarded(Body body) noexcept -> decltype(body()) {
+auto contain_errors(Body body) noexcept -> decltype(body()) {
   try {
     fault_at(Fault::PYTHON);
     return body();
@@ -86,7 +86,7 @@ EXPORT void lanescope_settings(int32_t access, int32_t numerics, int32_t op_stac
 
 // Sets the patterns of op names, one per line.
 EXPORT void lanescope_patterns(const char* include, const char* exclude, const char* deny) {
-  guarded([&] {
+  contain_errors([&] {
     process().include = lines(include);
     process().exclude = lines(exclude);
     process().deny = lines(deny);
@@ -97,31 +97,31 @@ EXPORT void lanescope_patterns(const char* include, const char* exclude, const c
 // Sets folders, one per line, whose frames are left out of stacks, or kept inside `standard`.
 EXPORT void lanescope_stacks(int64_t depth, const char* inside, const char* packages,
                              const char* standard) {
-  guarded([&] {
+  contain_errors([&] {
     set_stack_settings({static_cast<size_t>(depth), lines(inside), lines(packages), standard});
   });
 }
 
 // `keep_last`: bytes that the journals may hold, 0 for no limit.
 EXPORT void lanescope_begin(const char* folder, int64_t keep_last) {
-  guarded([&] { process().begin(folder, static_cast<uint64_t>(keep_last)); });
+  contain_errors([&] { process().begin(folder, static_cast<uint64_t>(keep_last)); });
 }
 
 // Sets the shell command that starts the run's compactor; empty: none.
 EXPORT void lanescope_follow(const char* command) {
-  guarded([&] { set_follower(command); });
+  contain_errors([&] { set_follower(command); });
 }
 
 EXPORT void lanescope_end() {
-  guarded([] { process().end(); });
+  contain_errors([] { process().end(); });
 }
 
 EXPORT void lanescope_detach() {
-  guarded([] { texts().detach(); });
+  contain_errors([] { texts().detach(); });
 }
 
 EXPORT void lanescope_install() {
-  guarded([] {
+  contain_errors([] {
     find_raw_frames();
     watch_operators();
     install();
@@ -129,19 +129,19 @@ EXPORT void lanescope_install() {
 }
 
 EXPORT void lanescope_remove() {
-  guarded([] { remove(); });
+  contain_errors([] { remove(); });
 }
 
 EXPORT void lanescope_moment(int32_t step, int32_t active) {
   recording.step = step;
   if (recording.active.exchange(active != 0) == false && recording.numerics) {
-    guarded([] { forget_values(); });  // operators in between were not recorded
+    contain_errors([] { forget_values(); });  // operators in between were not recorded
   }
 }
 
 // Stores the fingerprint of the tensor at this address in `into`. Returns 0 if it has none.
 EXPORT int32_t lanescope_fingerprint(const c10::TensorImpl* tensor, Fingerprint* into) {
-  return guarded([&]() -> int32_t {
+  return contain_errors([&]() -> int32_t {
     if (!can_read(*tensor)) {
       return 0;
     }
@@ -152,7 +152,7 @@ EXPORT int32_t lanescope_fingerprint(const c10::TensorImpl* tensor, Fingerprint*
 
 // Stores only the hash in `into`. Returns 0 if the tensor has none.
 EXPORT int32_t lanescope_hash(const c10::TensorImpl* tensor, int64_t* into) {
-  return guarded([&]() -> int32_t {
+  return contain_errors([&]() -> int32_t {
     if (!can_read(*tensor)) {
       return 0;
     }
@@ -163,7 +163,7 @@ EXPORT int32_t lanescope_hash(const c10::TensorImpl* tensor, int64_t* into) {
 
 // Stores the L2 norms of tensors in `into`. Returns 0 if one of them has none.
 EXPORT int32_t lanescope_norms(const c10::TensorImpl* const* tensors, int64_t count, double* into) {
-  return guarded([&]() -> int32_t {
+  return contain_errors([&]() -> int32_t {
     Norms norms;
     for (int64_t i = 0; i < count; ++i) {
       if (!has_norm(*tensors[i])) {
@@ -182,7 +182,7 @@ EXPORT int32_t lanescope_norms(const c10::TensorImpl* const* tensors, int64_t co
 // Stores the spreads of tensors. Returns 0 if one of them has none.
 EXPORT int32_t lanescope_spreads(const c10::TensorImpl* const* tensors, int64_t count,
                                  double* largest, double* nonzero) {
-  return guarded([&]() -> int32_t {
+  return contain_errors([&]() -> int32_t {
     for (int64_t i = 0; i < count; ++i) {
       if (!has_spread(*tensors[i])) {
         return 0;
@@ -195,16 +195,16 @@ EXPORT int32_t lanescope_spreads(const c10::TensorImpl* const* tensors, int64_t 
 
 EXPORT int32_t lanescope_thin(const c10::TensorImpl* const* tensors, int64_t count, int64_t most,
                               double* into) {
-  return guarded([&] { return thin(tensors, count, most, into) ? 1 : 0; });
+  return contain_errors([&] { return thin(tensors, count, most, into) ? 1 : 0; });
 }
 
 EXPORT int64_t lanescope_take_gradients(const c10::TensorImpl* const* parameters, int64_t count,
                                         uint32_t* left) {
-  return guarded([&] { return take_gradients(parameters, count, left); });
+  return contain_errors([&] { return take_gradients(parameters, count, left); });
 }
 
 EXPORT void lanescope_write_gradients(const Record* records, int64_t start) {
-  guarded([&] { write_gradients(records, start); });
+  contain_errors([&] { write_gradients(records, start); });
 }
 
 // For tests: chooses the kernel of this index; returns how many there are.
@@ -213,7 +213,7 @@ EXPORT int32_t lanescope_choose_kernel(int32_t index) {
 }
 
 EXPORT void lanescope_describe(const char* json) {
-  guarded([&] { process().describe(json); });
+  contain_errors([&] { process().describe(json); });
 }
 
 // For tests: throws at place `fault` of fault_injection.h until called with 0.
@@ -234,7 +234,7 @@ EXPORT int32_t lanescope_failure() {
 }
 
 EXPORT uint32_t lanescope_intern(const char* text, int64_t bytes) {
-  return guarded([&] { return texts().intern({text, static_cast<size_t>(bytes)}); });
+  return contain_errors([&] { return texts().intern({text, static_cast<size_t>(bytes)}); });
 }
 
 EXPORT uint32_t lanescope_reserve() {
@@ -243,26 +243,26 @@ EXPORT uint32_t lanescope_reserve() {
 }
 
 EXPORT Shared* lanescope_enter(int64_t ordinal, int32_t kind, int64_t created) {
-  return guarded([&]() -> Shared* {
+  return contain_errors([&]() -> Shared* {
     Thread* thread = enter_thread(ordinal, static_cast<uint32_t>(kind), created);
     return thread != nullptr ? &thread->shared : nullptr;
   });
 }
 
 EXPORT Shared* lanescope_entered() {
-  return guarded([]() -> Shared* {
+  return contain_errors([]() -> Shared* {
     Thread* thread = entered_thread();
     return thread != nullptr ? &thread->shared : nullptr;
   });
 }
 
 EXPORT void lanescope_leave() {
-  guarded([] { leave_thread(); });
+  contain_errors([] { leave_thread(); });
 }
 
 // Stores records of the calling thread, which has entered.
 EXPORT void lanescope_append(const Record* records, int64_t count) {
-  guarded([&] {
+  contain_errors([&] {
     if (Thread* thread = entered_thread()) {
       for (const Record* record = records; record != records + count; ++record) {
         thread->append(*record);
@@ -273,18 +273,18 @@ EXPORT void lanescope_append(const Record* records, int64_t count) {
 
 // Stores a record that later ones must not overwrite (`keep_last`).
 EXPORT void lanescope_keep(const Record* record) {
-  guarded([&] { process().keep(*record); });
+  contain_errors([&] { process().keep(*record); });
 }
 
 // Stores a synchronisation event of the calling thread, now. `start`: when its wait began, 0
 // without a wait.
 EXPORT void lanescope_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack) {
-  guarded([&] { put_sync(kind, start, target, stack); });
+  contain_errors([&] { put_sync(kind, start, target, stack); });
 }
 
 // The same without a wait, only in recorded steps: locks have millions of such events.
 EXPORT void lanescope_handover(int32_t kind, int64_t target) {
-  guarded([&] {
+  contain_errors([&] {
     if (recording.active.load(std::memory_order_relaxed)) {
       put_sync(kind, 0, target, 0);
     }
@@ -294,7 +294,7 @@ EXPORT void lanescope_handover(int32_t kind, int64_t target) {
 // Stores that the calling thread made a device stream record or wait for an event, or waited for
 // the device. `event` and `handle` are those of the device's API; `stream`: 0 without one.
 EXPORT void lanescope_device_sync(int32_t kind, int64_t event, uint64_t handle, int32_t stream) {
-  guarded([&] {
+  contain_errors([&] {
     if (recording.streams && recording.active.load(std::memory_order_relaxed)) {
       put_sync(kind, 0, event, 0, stream != 0 ? stream_with(handle) : 0);
     }
@@ -303,7 +303,7 @@ EXPORT void lanescope_device_sync(int32_t kind, int64_t event, uint64_t handle, 
 
 // Stores that an event of the calling thread began; returns its level on the stack of open events.
 EXPORT uint32_t lanescope_push_open(const Record* record) {
-  return guarded([&]() -> uint32_t {
+  return contain_errors([&]() -> uint32_t {
     Thread* thread = entered_thread();
     const Record& r = *record;
     if (thread == nullptr) {
@@ -324,7 +324,7 @@ EXPORT uint32_t lanescope_push_open(const Record* record) {
 
 // Removes it from the stack.
 EXPORT void lanescope_pop_open(uint32_t level) {
-  guarded([&] {
+  contain_errors([&] {
     if (Thread* thread = entered_thread()) {
       if (Record* entry = thread->journal.open_entry(level)) {
         entry->sequence = -1;  // operators rely on these defaults
@@ -338,7 +338,7 @@ EXPORT void lanescope_pop_open(uint32_t level) {
 
 // The calling thread enters a module.
 EXPORT void lanescope_enter_module(const void* module, uint32_t path) {
-  guarded([&] {
+  contain_errors([&] {
     if (Thread* thread = entered_thread()) {
       thread->modules.paths.put(module, path);
       enter_module(*thread, path);
@@ -348,7 +348,7 @@ EXPORT void lanescope_enter_module(const void* module, uint32_t path) {
 
 // It leaves the innermost module, whose path is returned.
 EXPORT uint32_t lanescope_leave_module() {
-  return guarded([&]() -> uint32_t {
+  return contain_errors([&]() -> uint32_t {
     Thread* thread = entered_thread();
     return thread != nullptr ? leave_module(*thread) : 0;
   });
@@ -360,12 +360,12 @@ EXPORT void lanescope_module_gone() {
 }
 
 EXPORT uint64_t lanescope_progress() {
-  return guarded([] { return progress(); });
+  return contain_errors([] { return progress(); });
 }
 
 EXPORT void lanescope_watch(const char* folder, int32_t dump_signal, int32_t descriptor,
                             int64_t timeout_ns, int32_t abort) {
-  guarded([&] { watch({folder, dump_signal, descriptor, timeout_ns, abort != 0}); });
+  contain_errors([&] { watch({folder, dump_signal, descriptor, timeout_ns, abort != 0}); });
 }
 
 EXPORT void lanescope_watched() {
@@ -373,12 +373,12 @@ EXPORT void lanescope_watched() {
 }
 
 EXPORT void lanescope_stop_watching() {
-  guarded([] { stop_watching(); });
+  contain_errors([] { stop_watching(); });
 }
 
 // Fills `into` with the counts of lost and filtered records, in the order of Counters::Reason.
 EXPORT void lanescope_count(uint64_t* into) {
-  guarded([&] {
+  contain_errors([&] {
     uint64_t counts[Counters::REASONS] = {};
     process().count(counts);
     std::copy(std::begin(counts), std::end(counts), into);

@@ -97,7 +97,11 @@ def register(app: Dash, context: Context) -> None:
     def draw(of: str, rank: str, scale: str, theme: Theme | None) -> tuple[go.Figure, str]:
         return figure(context.run, of, rank, scale == "log", theme or "light")
 
-    @app.callback(Output(ids.PARAMETER_TABLE, "filterModel"), Input(ids.PARAMETER_FIND, "value"))
+    @app.callback(
+        Output(ids.PARAMETER_TABLE, "filterModel"),
+        Input(ids.PARAMETER_FIND, "value"),
+        prevent_initial_call=True,
+    )
     def find(text: str | None) -> dict[str, Any]:
         wanted = {"filterType": "text", "type": "contains", "filter": text}
         return {"parameter": wanted} if text else {}
@@ -166,13 +170,13 @@ def _alike(norms: pd.DataFrame) -> bool:
 def _table(run: Run) -> Component:
     columns = [
         widgets.column(
-            "parameter", "parameter", flex=5, minWidth=200, tooltipField="parameter", filter=True
+            "parameter", "parameter", width=340, minWidth=200, tooltipField="parameter", filter=True
         ),
-        widgets.column("gradient", "gradient", flex=5, minWidth=200, tooltipField="gradient"),
-        widgets.column("numel", "elements", number=True, minWidth=84),
-        widgets.column("dtype", "dtype"),
-        *[widgets.column(name, name, number=True, minWidth=84) for name in NORMS],
-        widgets.column("missing", "without", number=True, minWidth=90),
+        widgets.column("gradient", "gradient", width=340, minWidth=200, tooltipField="gradient"),
+        widgets.column("numel", "elements", number=True, width=90, minWidth=84),
+        widgets.column("dtype", "dtype", width=90),
+        *[widgets.column(name, name, number=True, width=90, minWidth=84) for name in NORMS],
+        widgets.column("missing", "without", number=True, width=90, minWidth=84),
     ]
     height = min(420, 50 + 26 * len(parameter_table(run)))
     return widgets.grid(
