@@ -95,8 +95,7 @@ def choice(
 
 def find_box(id: str, placeholder: str, label: str = "find", value: str = "") -> Component:
     """A label and a field for words; its value changes when typing pauses."""
-    kind = "search" if label == "find" else "text"
-    box = dcc.Input(id=id, type=kind, value=value, debounce=0.3, placeholder=placeholder)
+    box = dcc.Input(id=id, type="search", value=value, debounce=0.3, placeholder=placeholder)
     named = html.Label(label, htmlFor=id)
     return html.Div([named, html.Div(box, className="find-box")], className="choice")
 
