@@ -1,4 +1,4 @@
-"""Files the browser loads: the timeline's JavaScript modules and the style sheet."""
+"""Files the browser loads: JavaScript modules and the style sheet."""
 
 from pathlib import Path
 

@@ -33,8 +33,8 @@ PARAMETER = Table(
     "parameter",
     True,
     "A parameter, its gradient and its update at an optimizer step, at some steps (the setting "
-    "sample_every). Includes parameters without an optimizer; frozen ones at the first time, and "
-    "when requires_grad has changed.",
+    "sample_every). Includes parameters without an optimizer, also at the first step if it is not "
+    "sampled; frozen ones at the first time, and when requires_grad has changed.",
     (
         TIME,
         STEP,

@@ -21,6 +21,15 @@ return drawn._hoverdata?.[0].customdata === name
   && Date.now() - (drawn._mouseDownTime ?? 0) > 2 * drawn._context.doubleClickDelay; }"""
 
 
+ACROSS = """(() => {
+  const boxes = [...document.querySelectorAll('#graph-chart .point')].map(
+    one => one.getBoundingClientRect());
+  const across = Math.max(...boxes.map(b => b.right)) - Math.min(...boxes.map(b => b.left));
+  return across / document.querySelector('#graph-chart').parentElement.clientWidth;
+})()"""
+"""Share of the page's width from the first box to the last."""
+
+
 def chain(folder: Path, blocks: int, operators: int) -> Run:
     """A run of a model of so many blocks; each operator made a node and has a weight."""
     builder, thread = Builder(folder), "1000-0"
@@ -90,10 +99,17 @@ def test_modules_open_and_close_and_say_what_they_hold(
         page.mouse.up()
 
     chart.locator(".bartext", has_text="layers.3 \N{MIDDLE DOT}").wait_for()
-    # At once as high as it is to be: a box that is squeezed has no words.
+    # At once as large as it is to be: a box that is squeezed has no words.
     assert chart.locator(".bartext").count() == 31
+    # The page is used from side to side, and more room at once.
+    assert 0.8 < page.evaluate(ACROSS) <= 1
     tall = "document.querySelector('#graph-chart .main-svg').getBoundingClientRect().height"
-    assert page.evaluate(tall) > 31 * 46
+    before = page.evaluate(tall)
+    assert before < 800
+    page.set_viewport_size({"width": 640, "height": 800})
+    page.wait_for_function(f"() => {tall} > {before}")
+    tab.idle()
+    assert page.evaluate(ACROSS) <= 1
     click("layers.3 \N{MIDDLE DOT}")
     chart.locator(".bartext", has_text="layers.3.part0").wait_for()
     about.get_by_role("button", name="Close layers.3").wait_for()
@@ -112,7 +128,8 @@ def test_modules_open_and_close_and_say_what_they_hold(
 
 @pytest.mark.slow
 def test_two_thousand_nodes(opened: Opener, serve: Server, tmp_path: Path) -> None:
-    page = opened("/graph", at=serve(chain(tmp_path, 50, 20))).page
+    tab = opened("/graph", at=serve(chain(tmp_path, 50, 20)))
+    page = tab.page
     chart = page.locator("#graph-chart")
     page.locator("#graph-note", has_text="autograd nodes in 50 modules").wait_for()
     drawn = "document.querySelectorAll('#graph-chart .barlayer .point').length"
@@ -134,3 +151,10 @@ def test_two_thousand_nodes(opened: Opener, serve: Server, tmp_path: Path) -> No
     page.mouse.move(middle[0], middle[1] - 120, steps=4)
     page.mouse.up()
     assert shown() != before
+
+    page.locator("#graph-depth").click()
+    page.get_by_role("option", name="3 of 3 levels").click()
+    page.locator("#graph-note", has_text="The first 300 of 1\N{THIN SPACE}000 boxes").wait_for()
+    tab.idle()
+    assert page.evaluate(drawn) == 300
+    assert page.evaluate("document.querySelectorAll('*').length") <= 3000

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.analysis.checks import Report
+from lanescope.webapp.plugins.gradients.layer_map import layer_map
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context
 from tests.browser.conftest import Opener, Pages, Server
 from tests.support.page import LanePage
-from tests.support.synthetic import Builder
+from tests.support.synthetic import Builder, write_wide_run
 
 pytestmark = pytest.mark.browser
 
@@ -265,10 +266,11 @@ def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) ->
     assert page.text("#layer-note").startswith("Click a cell")
     page.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.9)
     page.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.9)
-    page.page.locator("#layer-note", has_text="head at step").wait_for()
+    last = layer_map(run, 0, "gradient").index[-1]
+    page.page.locator("#layer-note", has_text=f"{last} at step").wait_for()
     page.idle()
     assert page.page.locator("#layer-curves .scatterlayer .trace").count() == 2
-    assert page.page.locator("#layer-profile .scatterlayer .trace").count() == 3
+    assert page.page.locator("#depth-chart .scatterlayer .trace").count() == 6
     page.page.locator("#gradient-of").click()
     page.page.get_by_role("option", name="per parameter").click()
     page.idle()
@@ -283,6 +285,24 @@ def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) ->
         t0 <= start and end <= t1 for start, end in zip(steps.start_ns, steps.end_ns, strict=True)
     )
     assert t1 - t0 < 23 * MS
+
+
+def test_ten_thousand_parameters(opened: Opener, serve: Server, tmp_path: Path) -> None:
+    wide = open_run(write_wide_run(tmp_path / "run", steps=3, ranks=1))
+    page = opened("/gradients", at=serve(wide))
+    answers: list[int] = []
+    page.page.on("response", lambda one: answers.append(one.request.sizes()["responseBodySize"]))
+    elements = "document.querySelectorAll('*').length"
+    assert page.page.evaluate(elements) <= 3000
+    page.page.locator("#layer-depth").click()
+    page.page.get_by_role("option", name="every layer").click()
+    page.page.locator("#depth-chart", has_text="in blocks").wait_for()
+    page.idle()
+    assert page.page.evaluate(elements) <= 3000
+    page.page.locator("#parameter-find").fill("no optimizer")
+    page.page.locator("#gradient-table").get_by_text("head.attn.q.weight").wait_for()
+    page.idle()
+    assert sum(answers) < 300_000
 
 
 def test_charts_follow_the_theme(opened: Opener) -> None:

@@ -58,9 +58,9 @@ MUTATIONS = (
     ),
     Mutation(
         "autograd_graph",
-        "webapp/plugins/autograd_graph/graph_layout.py",
-        "for level in range(levels[one] + 1, levels[other]):",
-        "for level in range(levels[one] + 1, levels[other] - 1):",
+        "webapp/plugins/autograd_graph/module_graph.py",
+        'while end < len(parts) and ".".join(parts[:end]) in opened:',
+        'while end < len(parts) and ".".join(parts[:end]) not in opened:',
     ),
     Mutation(
         "threads",

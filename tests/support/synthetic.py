@@ -223,3 +223,55 @@ def _texts_of_rank(builder: Builder, rank: int) -> None:
         parameters=[1024, 2048, 1024],
         **{"class": ["torch.nn.Embedding", "Block", "torch.nn.Linear"]},
     )
+
+
+LINEARS = ("attn.q", "attn.k", "attn.v", "attn.out", "mlp.up", "mlp.gate", "mlp.down", "adapter")
+"""Linear layers of a block of `write_wide_run`; each has a weight and a bias."""
+
+
+def write_wide_run(path: Path | str, *, blocks: int = 625, steps: int = 6, ranks: int = 2) -> Path:
+    """A run of a deep model: 2 * len(LINEARS) parameters in each of `blocks` blocks.
+
+    At step s the norm of parameter p of n is 10 ** (-4 * p / n) * (1 + s), the same on all ranks:
+    gradients vanish with depth. The last block's adapter never has a gradient. Parameters of no
+    optimizer, as many as a block has, are sampled at step 0.
+    """
+    builder = Builder(path, world_size=ranks)
+    layers = [f"blocks.{block}.{name}" for block in range(blocks) for name in LINEARS]
+    names = [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
+    forgotten = [f"head.{name}.{kind}" for name in LINEARS for kind in ("weight", "bias")]
+    norms = 10.0 ** (-4 * np.arange(len(names)) / len(names)) * (1 + np.arange(steps)[:, None])
+    silent = np.zeros(norms.shape, bool)
+    silent[:, -2:] = True
+    for rank in range(ranks):
+        thread = builder.thread(rank)
+        times = START_NS + 1000 * (1 + np.arange(steps))
+        common = {"numel": 64, "dtype": "float32", "device": "cpu"}
+        builder.rows("op", rank, thread, start_ns=[START_NS], duration_ns=[1000 * (steps + 2)])
+        builder.rows(
+            "gradient",
+            rank,
+            thread,
+            time_ns=np.repeat(times, len(names)),
+            step=np.repeat(np.arange(steps), len(names)),
+            parameter=_texts(np.tile(np.arange(len(names), dtype=np.int32), steps), names),
+            norm=pa.array(norms.ravel(), mask=silent.ravel()),
+            **common,
+        )
+        builder.rows(
+            "parameter",
+            rank,
+            thread,
+            time_ns=int(times[0]),
+            step=0,
+            parameter=[*names, *forgotten],
+            optimizer=pa.array([0] * len(names) + [None] * len(forgotten), pa.int32()),
+            trainable=True,
+            whole_numel=64,
+            norm=1.0,
+            update_ratio=1e-3,
+            grad_norm=pa.array([*norms[0], *[None] * len(forgotten)], mask=None),
+            **common,
+        )
+        builder.rows("module", rank, None, path=["Model", *layers])
+    return builder.write()

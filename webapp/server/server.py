@@ -80,7 +80,7 @@ def make_app(
         title=f"{run.title} · LaneScope",
         update_title="",
         assets_folder=str(assets.FOLDER),
-        assets_path_ignore=[FOLDER.name],
+        assets_path_ignore=[FOLDER.name, "graph", "vendor"],  # modules, loaded by themselves
         serve_locally=True,
         suppress_callback_exceptions=True,  # pages other than the one shown are not in the layout
         on_error=_callback_failed,

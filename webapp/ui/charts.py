@@ -20,6 +20,9 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 MAX_LINES = 12
 """More lines than this cannot be distinguished; the ones with the greatest norm are drawn."""
 
+MAX_MARKERS = 400
+"""Points of a chart that have a marker each: every marker is an element of the page."""
+
 FROM_ZERO: dict[str, Any] = {"autorangeoptions": {"include": 0}}
 """An axis that shows 0, with room beside it, unlike "tozero": on the very edge a point is half cut
 off, and Plotly's handles for dragging an axis take the clicks on it."""
@@ -64,12 +67,11 @@ def line(
     steps: list[Any] = [int(value) for value in step]
     values = [None if not np.isfinite(value) else float(value) for value in norm]
     colours = figure.layout.colorway or template(theme).layout.colorway
-    few = len(steps) <= 200
     figure.add_scatter(
         x=steps,
         y=values,
         name=name,
-        mode="lines+markers" if few else "lines",
+        mode="lines+markers",
         line={
             "width": 1.5,
             "color": colours[position % len(colours)],
@@ -80,6 +82,14 @@ def line(
         hovertemplate=f"<b>{escaped(name)}</b><br>rank {rank}, step %{{x}}<br>norm %{{y:.4g}}"
         "<extra></extra>",
     )
+
+
+def few_markers(figure: go.Figure) -> None:
+    """Removes the markers of lines that have more than MAX_MARKERS points together."""
+    lines = [trace for trace in figure.data if trace.mode == "lines+markers"]
+    if sum(len(trace.x) for trace in lines) > MAX_MARKERS:
+        for trace in lines:
+            trace.mode = "lines"
 
 
 def mark_missing(figure: go.Figure, rows: pd.DataFrame, theme: Theme) -> None:

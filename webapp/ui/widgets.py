@@ -93,6 +93,13 @@ def choice(
     return html.Div([html.Label(label, htmlFor=id), down], className="choice")
 
 
+def find_box(id: str, placeholder: str, label: str = "find", value: str = "") -> Component:
+    """A label and a field for words; its value changes when typing pauses."""
+    box = dcc.Input(id=id, type="search", value=value, debounce=0.3, placeholder=placeholder)
+    named = html.Label(label, htmlFor=id)
+    return html.Div([named, html.Div(box, className="find-box")], className="choice")
+
+
 def rank_options(ranks: Iterable[int], kind: type[int] | type[str] = int) -> list[dict[str, Any]]:
     """Options of a drop-down of ranks; their values are numbers, or the same as text."""
     return [{"label": f"rank {rank}", "value": kind(rank)} for rank in ranks]
@@ -118,7 +125,7 @@ def column(
 def grid(
     id: str,
     columns: Sequence[dict[str, Any]],
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[dict[str, Any]] | None,
     *,
     label: str,
     height: str | None = None,
@@ -127,7 +134,9 @@ def grid(
 ) -> Component:
     """A table that sorts and scrolls. Its cells are text; nothing in them is run as code.
 
-    `selectable`: a click on a row puts it into the table's `selectedRows`.
+    `rows`: None for a table that asks for those in sight (`getRowsRequest`), sorted and filtered
+    by the server; it needs a height, and its columns `width` in place of `flex`. `selectable`: a
+    click on a row puts it into `selectedRows`.
     """
     options: dict[str, Any] = {
         "rowHeight": 26,
@@ -136,6 +145,8 @@ def grid(
         "localeText": {"noRowsToShow": empty},
         "animateRows": False,
     }
+    if rows is None:
+        options["rowBuffer"] = 2
     if height is None:
         options["domLayout"] = "autoHeight"
     if selectable:
@@ -147,14 +158,19 @@ def grid(
     table = dag.AgGrid(
         id=id,
         columnDefs=list(columns),
-        rowData=list(rows),
+        # Without rows at first, AG Grid does not always come to widths by `flex`.
+        **(
+            {"rowModelType": "infinite", "columnSize": "responsiveSizeToFit"}
+            if rows is None
+            else {"rowData": list(rows)}
+        ),
         defaultColDef={
             "resizable": True,
             "sortable": True,
             "minWidth": 64,
             "suppressHeaderMenuButton": True,
             "suppressMovable": True,
-            "flex": 1,
+            **({} if rows is None else {"flex": 1}),
         },
         dashGridOptions=options,
         className="grid",

@@ -29,4 +29,11 @@ window.dash_clientside.lanescope = {
     if (window.lanescope && number) window.lanescope.answered(number);
     return window.dash_clientside.no_update;
   },
+  /** Places a graph's boxes and lines; loads what does so with the first graph. */
+  async placed(drawing) {
+    const [{ id: store }] = window.dash_clientside.callback_context.inputs_list;
+    if (!drawing) return window.dash_clientside.no_update;
+    const { drawn } = await import("/assets/graph/graph_figure.js");
+    return drawn(drawing, store);
+  },
 };

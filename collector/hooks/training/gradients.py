@@ -76,11 +76,15 @@ class Gradients:
         left: Sequence[int] = range(len(held.parameters))
         if self._reader and not more and getattr(optimizer, "grad_scale", None) is None:
             left = self._reader.write_gradients(held.parameters, held.records, instant)
-        if left:
+        # The first step names every trainable parameter, also where the sample is not due.
+        unlisted = ordinal == 0 and not sampled and not self._parameters.listed
+        if left or unlisted:
             with recorder.own_torch(), torch.no_grad():
                 groups = self._norms_of(optimizer, ordinal, held, left, instant)
                 if sampled:
                     self._parameters.before(optimizer, ordinal, instant, held, groups)
+                elif unlisted:
+                    self._parameters.others(instant)
         self.drain(wait=False)
 
     def _norms_of(

@@ -114,6 +114,7 @@ class Parameters:
         self._readback = readback
         self._open: weakref.WeakKeyDictionary[Optimizer, Sample] = weakref.WeakKeyDictionary()
         self._trainable: dict[int, bool] = {}  # text of a name -> requires_grad, as last written
+        self.listed = False  # whether parameters of no optimizer were recorded
 
     def before(
         self,
@@ -140,7 +141,7 @@ class Parameters:
         self._values(sample, [local_part(parameter) for parameter in held.parameters])
         self._open[optimizer] = sample
         if ordinal == 0:
-            self._others(instant)
+            self.others(instant)
 
     def awaits(self, optimizer: Optimizer) -> bool:
         """Returns whether a sample of the optimizer's parameters is open."""
@@ -196,8 +197,9 @@ class Parameters:
                 before = self._norms.thinned(own, ELEMENTS)
                 sample.changing.append(_Changing(changing, own, before))
 
-    def _others(self, instant: int) -> None:
+    def others(self, instant: int) -> None:
         """Samples parameters of no optimizer: frozen ones only once and when that changes."""
+        self.listed = True
         sample = Sample(instant, self._recorder.step, 0, 0)
         own: list[torch.Tensor] = []
         gradients: list[tuple[int, torch.Tensor]] = []

@@ -45,7 +45,7 @@ def graph_of(
     if nodes.empty:
         return None
     graph = graph_by_module(nodes, int(nodes["step"].iloc[0]), depth, opened)
-    return replace(graph, cut_off=dict(_cut_off(run, rank)))
+    return replace(graph, cut_off=dict(cut_off(run, rank)))
 
 
 @lru_cache(maxsize=8)
@@ -114,8 +114,11 @@ def _forward(run: Run, rank: int, before: int, thread: str) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=8)
-def _cut_off(run: Run, rank: int) -> dict[str, str]:
+def cut_off(run: Run, rank: int) -> dict[str, str]:
+    """Module -> cause (of CAUSES), for those that get no gradient from a rank's recorded graph."""
     nodes = graph_nodes(run, rank)
+    if nodes.empty:
+        return {}
     known = samples(run)
     step = int(nodes["step"].iloc[0])
     mine = known[(known["rank"] == rank) & (known["step"] == step)]

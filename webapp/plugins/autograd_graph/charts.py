@@ -1,21 +1,28 @@
-"""The figure of an autograd graph by module. No Dash, no analysis."""
+"""The figure of an autograd graph by module, without places. No Dash, no analysis.
+
+The browser knows how wide the page is and places the boxes: assets/graph/graph_figure.js.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from plotly.colors import sequential
 
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES
-from lanescope.webapp.plugins.autograd_graph.graph_layout import BOX, ROW, Layout, Point, laid_out
-from lanescope.webapp.plugins.autograd_graph.module_graph import MAX_ACROSS, Graph, Group
+from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, Group
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import colour_bar, escaped, powers
 from lanescope.webapp.ui.colours import Theme, over, readable, tokens
-from lanescope.webapp.ui.theme import template
+from lanescope.webapp.ui.theme import SEQUENTIAL, template
 
+MAX_BOXES = 300
+"""Of a drawing; each is three elements of the page."""
+MAX_CUT_OFF = 60
+"""Of these the boxes below."""
 CHARACTER = 7.2
 """Px of a letter of 12 px, in the widest of the page's fonts."""
 MAX_LENGTH = 34
@@ -29,49 +36,37 @@ MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A figure, and how large it has to be for its words to fit, px."""
-
-    figure: go.Figure
-    width: int
-    height: int
-
-
-def graph_figure(
+def graph_drawing(
     graph: Graph,
     norms: Mapping[str, float],
     theme: Theme,
+    chart: str,
     found: Collection[str] = (),
     broken: Mapping[str, str] | None = None,
     chosen: str = "",
-    room: int = 0,
-) -> Drawing:
+) -> dict[str, Any]:
     """Modules from the loss downwards, coloured by the norm of their gradient in logarithms.
+
+    Returns what the browser draws in the `chart` of that id: `figure`, whose first trace takes
+    the lines, the second those that lead upwards, and the others with `meta` (names of boxes) their
+    places; `boxes`: name -> px; `edges`; `alone`: name -> px, of boxes for rows below.
 
     `norms`: module -> norm of the gradient of its parameters. Modules without one are empty, those
     that are cut off are framed in red, in the last rows. The modules `found` and the one that is
     `chosen` are framed; at those in `broken` stands a mark, with its words. `customdata` is the
-    module's path. `room`: px across that there are, so that boxes are no wider than need be.
+    module's path. Of more than MAX_BOXES boxes the first ones are drawn.
     """
     colour = tokens()[theme]
-    labels = {group.name: _label(group, norms.get(group.module)) for group in graph.groups}
-    levels = {group.name: group.level for group in graph.groups}
-    widths = {name: _width(label) for name, label in labels.items()}
-    forward = [(one, other) for one, other in graph.edges if levels[one] < levels[other]]
-    back = [(one, other) for one, other in graph.edges if levels[one] >= levels[other]]
-    layout = laid_out(levels, widths, forward)
+    drawn = graph.groups[:MAX_BOXES]
+    labels = {group.name: _label(group, norms.get(group.module)) for group in drawn}
     figure = go.Figure(layout={"template": template(theme)})
-    _lines(figure, layout.paths, "", colour["muted"])
-    sides = {name: (x + widths[name] / 2, y) for name, (x, y) in layout.boxes.items()}
-    upwards = [_around(sides, a, b) for a, b in back]
-    _lines(figure, upwards, "back to a module above", colour["muted"], "dot")
-    scale = _scale(norms[g.module] for g in graph.groups if norms.get(g.module, 0) > 0)
-    boxes = _Boxes(figure, layout.boxes, widths, labels, theme)
+    _lines(figure, "", colour["muted"])
+    _lines(figure, "back to a module above", colour["muted"], "dot")
+    scale = _scale(norms[g.module] for g in drawn if norms.get(g.module, 0) > 0)
     ramp = _ramp(theme)
     kinds: dict[str, list[Group]] = {"": [], "no norm": [], "zero, or NaN": []}
     fills = {"no norm": colour["panel"], "zero, or NaN": colour["bad"]}
-    for group in graph.groups:
+    for group in drawn:
         norm = norms.get(group.module)
         kinds["no norm" if norm is None else "" if norm > 0 else "zero, or NaN"].append(group)
     for kind, groups in kinds.items():
@@ -81,108 +76,88 @@ def graph_figure(
             for g in groups
         ]
         words = [_words(g, norms.get(g.module)) for g in groups]
-        boxes.add(groups, kind, own, words, frames)
+        _boxes(figure, groups, labels, theme, kind, own, words, frames)
     if kinds[""]:
         _colour_bar(figure, ramp, scale)
-    if found and any(group.module in found for group in graph.groups):
+    if found and any(group.module in found for group in drawn):
         _key(
             figure,
             "found",
             {"symbol": "square-open", "color": colour["accent"], "line": {"width": 3}},
         )
-    _marks(figure, graph, layout, widths, broken or {}, colour["bad"])
-    height, width = _cut_off(figure, graph, layout, theme)
-    width += 2 * ROW if back else 0
-    _fit(figure, layout.width / 2, width, height, room)
-    return Drawing(figure, int(width) + 8, int(height) + HEAD + 4)
-
-
-def _ramp(theme: Theme) -> list[tuple[float, str]]:
-    """Returns the colour scale of the norms: position in 0 to 1, colour."""
-    colour = tokens()[theme]
-    return [
-        (stop, over([(0, colour["panel"]), (1, colour[name])], SOFT[theme]))
-        for stop, name in ((0.0, "data"), (0.5, "forward"), (1.0, "collective"))
-    ]
-
-
-def _fit(figure: go.Figure, middle: float, width: float, height: float, room: int) -> None:
-    """Axes in pixels, around the middle of the boxes."""
-    shown = max(width, room)
+    _marks(figure, drawn, broken or {}, colour["bad"])
+    alone = _cut_off(figure, graph, theme)
     figure.update_layout(
         margin={"l": 4, "r": 4, "t": HEAD, "b": 4},
         dragmode="pan",
         barmode="overlay",
-        height=int(height) + HEAD + 4,
         barcornerradius=4,
-        uirevision=f"{width:.0f} {height:.0f}",
-        legend={"y": 1 - 40 / (height + HEAD), "yref": "container", "yanchor": "top"},
+        legend={"yref": "container", "yanchor": "top"},
+        xaxis={"visible": False},
+        yaxis={"visible": False},
     )
-    figure.update_xaxes(visible=False, range=[middle - shown / 2, middle + shown / 2])
-    figure.update_yaxes(visible=False, range=[height, 0])
+    return {
+        "chart": chart,
+        "figure": figure,
+        "boxes": {name: _width(label) for name, label in labels.items()},
+        "edges": [pair for pair in graph.edges if labels.keys() >= set(pair)],
+        "alone": {name: _width(label) for name, label in alone.items()},
+    }
 
 
-class _Boxes:
-    """Boxes with words in them: horizontal bars, which can be pointed at all over."""
+def _ramp(theme: Theme) -> list[tuple[float, str]]:
+    """Returns the colour scale of the norms: position in 0 to 1, colour."""
+    panel = tokens()[theme]["panel"]
+    scale = getattr(sequential, SEQUENTIAL[theme])
+    return [
+        (place / (len(scale) - 1), over([(0, panel), (1, one)], SOFT[theme]))
+        for place, one in enumerate(scale)
+    ]
 
-    def __init__(
-        self,
-        figure: go.Figure,
-        places: Mapping[str, Point],
-        widths: Mapping[str, float],
-        labels: Mapping[str, str],
-        theme: Theme,
-    ) -> None:
-        self._figure = figure
-        self._places = places
-        self._widths = widths
-        self._labels = labels
-        self._colour = tokens()[theme]
 
-    def add(
-        self,
-        groups: Sequence[Group],
-        name: str,
-        fills: Sequence[str],
-        words: Sequence[str],
-        frames: Sequence[str | None],
-    ) -> None:
-        """Those of one kind, with an entry in the legend where it has a name."""
-        if not groups:
-            return
-        if name:
-            edge = {"width": 1, "color": frames[0] or self._colour["muted"]}
-            _key(
-                self._figure,
-                name,
-                {"symbol": "square", "color": fills[0], "size": 12, "line": edge},
-            )
-        inks = (self._colour["ink"], "#000000", "#ffffff")
-        self._figure.add_bar(
-            orientation="h",
-            base=[self._places[g.name][0] - self._widths[g.name] / 2 for g in groups],
-            x=[self._widths[g.name] for g in groups],
-            y=[self._places[g.name][1] for g in groups],
-            width=BOX,
-            name=name,
-            showlegend=False,
-            text=[self._labels[g.name] for g in groups],
-            textposition="inside",
-            insidetextanchor="middle",
-            constraintext="none",
-            textangle=0,
-            insidetextfont={"size": 12, "color": [readable(fill, inks) for fill in fills]},
-            customdata=[g.module for g in groups],
-            hovertext=list(words),
-            hoverinfo="text",
-            marker={
-                "color": list(fills),
-                "line": {
-                    "color": [frame or self._colour["muted"] for frame in frames],
-                    "width": [3 if frame else 0.5 for frame in frames],
-                },
+def _boxes(
+    figure: go.Figure,
+    groups: Sequence[Group],
+    labels: Mapping[str, str],
+    theme: Theme,
+    name: str,
+    fills: Sequence[str],
+    words: Sequence[str],
+    frames: Sequence[str | None],
+) -> None:
+    """Adds boxes of one kind, with an entry in the legend where it has a name.
+
+    They are horizontal bars, which can be pointed at all over.
+    """
+    if not groups:
+        return
+    colour = tokens()[theme]
+    if name:
+        edge = {"width": 1, "color": frames[0] or colour["muted"]}
+        _key(figure, name, {"symbol": "square", "color": fills[0], "size": 12, "line": edge})
+    inks = (colour["ink"], "#000000", "#ffffff")
+    figure.add_bar(
+        orientation="h",
+        name=name,
+        meta=[g.name for g in groups],
+        showlegend=False,
+        text=[labels[g.name] for g in groups],
+        textposition="inside",
+        insidetextanchor="middle",
+        constraintext="none",
+        textangle=0,
+        insidetextfont={"size": 12, "color": [readable(fill, inks) for fill in fills]},
+        customdata=[g.module for g in groups],
+        hovertext=list(words),
+        hoverinfo="text",
+        marker={
+            "color": list(fills),
+            "line": {
+                "color": [frame or colour["muted"] for frame in frames],
+                "width": [3 if frame else 0.5 for frame in frames],
             },
-        )
+        },
+    )
 
 
 def _label(group: Group, norm: float | None) -> str:
@@ -211,28 +186,14 @@ def _words(group: Group, norm: float | None) -> str:
     return "<br>".join(lines)
 
 
-def _lines(
-    figure: go.Figure, paths: Sequence[Sequence[Point]], name: str, ink: str, dash: str = "solid"
-) -> None:
-    if not paths:
-        return
+def _lines(figure: go.Figure, name: str, ink: str, dash: str = "solid") -> None:
     figure.add_scatter(
-        x=[x for path in paths for x in (*(x for x, _ in path), None)],
-        y=[y for path in paths for y in (*(y for _, y in path), None)],
         mode="lines",
         hoverinfo="skip",
         showlegend=bool(name),
         name=name,
         line={"width": 1, "color": ink, "dash": dash},
     )
-
-
-def _around(sides: Mapping[str, Point], one: str, other: str) -> list[Point]:
-    """An edge back up, from the right side of a box to that of another, past those between."""
-    (x0, y0), (x1, y1) = sides[one], sides[other]
-    low, high = min(y0, y1), max(y0, y1)
-    most = max(x for x, y in sides.values() if low <= y <= high) + ROW / 2
-    return [(x0, y0), (most, y0 - ROW / 4), (most, y1 + ROW / 4), (x1, y1)]
 
 
 def _scale(norms: Iterable[float]) -> tuple[float, float]:
@@ -291,22 +252,14 @@ def _key(figure: go.Figure, name: str, marker: Mapping[str, object]) -> None:
     )
 
 
-def _marks(
-    figure: go.Figure,
-    graph: Graph,
-    layout: Layout,
-    widths: Mapping[str, float],
-    broken: Mapping[str, str],
-    ink: str,
-) -> None:
+def _marks(figure: go.Figure, groups: Sequence[Group], broken: Mapping[str, str], ink: str) -> None:
     """Of modules in which a gradient ends: at the left side of the first of their boxes."""
-    marked = [g for g in graph.groups if g.module in broken and g.part == 1]
+    marked = [g for g in groups if g.module in broken and g.part == 1]
     if not marked:
         return
     figure.add_scatter(
-        x=[layout.boxes[g.name][0] - widths[g.name] / 2 for g in marked],
-        y=[layout.boxes[g.name][1] for g in marked],
         mode="markers",
+        meta=[g.name for g in marked],
         name="a gradient ends here",
         customdata=[g.module for g in marked],
         hovertext=[broken[g.module] for g in marked],
@@ -315,22 +268,16 @@ def _marks(
     )
 
 
-def _cut_off(figure: go.Figure, graph: Graph, layout: Layout, theme: Theme) -> tuple[float, float]:
-    """Boxes of what gets no gradient, in rows below; the drawing's height and width with them."""
+def _cut_off(figure: go.Figure, graph: Graph, theme: Theme) -> dict[str, str]:
+    """Adds boxes of what gets no gradient; returns their names and labels."""
     colour = tokens()[theme]
-    names = {name: name or "the model itself" for name in graph.cut_off}
-    groups = [Group(name, 0, (), (), place // MAX_ACROSS, name) for place, name in enumerate(names)]
-    if not groups:
-        return layout.height, layout.width
-    labels = {name: f"\N{BALLOT X} {escaped(words[-MAX_LENGTH:])}" for name, words in names.items()}
-    widths = {name: _width(label) for name, label in labels.items()}
-    own = laid_out({g.name: g.level for g in groups}, widths, ())
-    shift, down = (layout.width - own.width) / 2, layout.height + ROW / 2
-    places = {name: (x + shift, y + down) for name, (x, y) in own.boxes.items()}
-    boxes = _Boxes(figure, places, widths, labels, theme)
-    words = [
-        f"<b>{escaped(names[name])}</b><br>{CAUSES[cause]}" for name, cause in graph.cut_off.items()
-    ]
+    names = list(graph.cut_off)[:MAX_CUT_OFF]
+    shown = {module: module or "the model itself" for module in names}
+    groups = [Group(f"\N{BALLOT X} {one}", 0, (), (), one) for one in names]
+    labels = {
+        group.name: f"\N{BALLOT X} {escaped(shown[group.module][-MAX_LENGTH:])}" for group in groups
+    }
+    words = [f"<b>{escaped(shown[one])}</b><br>{CAUSES[graph.cut_off[one]]}" for one in names]
     fills, frames = [colour["panel"]] * len(groups), [colour["bad"]] * len(groups)
-    boxes.add(groups, "cut off", fills, words, frames)
-    return down + own.height, max(layout.width, own.width)
+    _boxes(figure, groups, labels, theme, "cut off", fills, words, frames)
+    return labels

@@ -10,9 +10,6 @@ import pandas as pd
 
 from lanescope.webapp.plugins.autograd_graph.acyclic import parts
 
-MAX_ACROSS = 8
-"""Boxes of one level; more go to the next ones, so that a drawing does not grow wide."""
-
 OUTSIDE = "(outside)"
 """What runs in no module: the loss, and what the program computes itself."""
 
@@ -25,7 +22,6 @@ class Group:
     nodes: int
     kinds: tuple[tuple[str, int], ...]  # names of nodes and how many, most frequent first
     parameters: tuple[str, ...]  # whose gradients are added up in it
-    level: int  # at least the longest way from the loss; edges lead to a higher level, or back
     module: str
     part: int = 1
     parts: int = 1
@@ -72,7 +68,6 @@ def graph_by_module(
             if not (adds[other] and modules[node] == modules[other]):
                 edges[names[node], names[other]] += names[node] != names[other]
     between = {pair: many for pair, many in edges.items() if many}
-    levels = _levels(list(dict.fromkeys(names)), between)
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     parameters: dict[str, list[str]] = defaultdict(list)
     of = {}
@@ -92,7 +87,6 @@ def graph_by_module(
                 found.total(),
                 tuple(found.most_common()),
                 tuple(parameters[module]),
-                levels[name],
                 module,
                 part,
                 count[module],
@@ -135,39 +129,3 @@ def _cut(module: str, depth: int | None, opened: Collection[str]) -> str:
     while end < len(parts) and ".".join(parts[:end]) in opened:
         end += 1
     return ".".join(parts[:end])
-
-
-def _levels(order: list[str], edges: dict[tuple[str, str], int]) -> dict[str, int]:
-    """Longest way from the loss, along edges that lead onward in the order of discovery by depth.
-
-    A module of very many parts is drawn as one, so that others may lead to it and follow it; the
-    edge that closes such a circle does not count. A level that is full is passed by.
-    """
-    following: dict[str, list[str]] = {name: [] for name in order}
-    for one, other in edges:
-        following[one].append(other)
-    seen: set[str] = set()
-    finished: list[str] = []
-    for root in order:
-        stack = [] if root in seen else [(root, iter(following[root]))]
-        seen.add(root)
-        while stack:
-            name, rest = stack[-1]
-            deeper = next((one for one in rest if one not in seen), None)
-            if deeper is None:
-                finished.append(name)
-                stack.pop()
-            else:
-                seen.add(deeper)
-                stack.append((deeper, iter(following[deeper])))
-    place = {name: position for position, name in enumerate(reversed(finished))}
-    levels = dict.fromkeys(order, 0)
-    filled: Counter[int] = Counter()
-    for name in sorted(order, key=place.__getitem__):
-        while filled[levels[name]] >= MAX_ACROSS:
-            levels[name] += 1
-        filled[levels[name]] += 1
-        for other in following[name]:
-            if place[other] > place[name]:
-                levels[other] = max(levels[other], levels[name] + 1)
-    return levels

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.autograd_graph import charts as graph_charts
@@ -54,7 +53,7 @@ def layout(context: Context) -> Component:
         widgets.controls(
             widgets.choice("modules", ids.GRAPH_DEPTH, levels, _depth(run, ranks[0], deepest)),
             widgets.choice("rank", ids.GRAPH_RANK, widgets.rank_options(ranks)),
-            _find_box(),
+            widgets.find_box(ids.GRAPH_FIND, "module, operator or parameter"),
             widgets.controls(
                 widgets.choice("torch.fx graph", ids.GRAPH_FX, _offered(run, ranks[0])),
                 hidden=not both,
@@ -62,6 +61,8 @@ def layout(context: Context) -> Component:
         ),
         dcc.Store(id=ids.GRAPH_OPENED, data=[]),
         dcc.Store(id=ids.GRAPH_CHOSEN, data=""),
+        dcc.Store(id=ids.GRAPH_DRAWING),
+        dcc.Store(id=ids.GRAPH_FX_DRAWING),
         html.Div(id=ids.GRAPH_CUT),
         html.Div(
             [
@@ -82,18 +83,6 @@ def layout(context: Context) -> Component:
     )
 
 
-def _find_box() -> Component:
-    box = dcc.Input(
-        id=ids.GRAPH_FIND,
-        type="search",
-        value="",
-        debounce=0.3,
-        placeholder="module, operator or parameter",
-    )
-    label = html.Label("find", htmlFor=ids.GRAPH_FIND)
-    return html.Div([label, html.Div(box, className="find-box")], className="choice")
-
-
 def _drawing(note: str, chart: str, *, hidden: bool = False) -> Component:
     drawn = html.Div(widgets.graph(chart, height=640), className="wide-graph")
     return html.Div([html.P(id=note, className="muted"), drawn], hidden=hidden)
@@ -104,6 +93,17 @@ def register(app: Dash, context: Context) -> None:
     _register_choice(app, context)
     _register_autograd(app, context)
     _register_fx(app, context.run)
+    connect: Any = app.clientside_callback  # Dash leaves it untyped
+    for chart, drawing in (
+        (ids.GRAPH_CHART, ids.GRAPH_DRAWING),
+        (ids.GRAPH_FX_CHART, ids.GRAPH_FX_DRAWING),
+    ):
+        connect(
+            ClientsideFunction("lanescope", "placed"),
+            Output(chart, "figure"),
+            Output(chart, "style"),
+            Input(drawing, "data"),
+        )
 
 
 def _register_choice(app: Dash, context: Context) -> None:
@@ -168,8 +168,7 @@ def _register_autograd(app: Dash, context: Context) -> None:
     run = context.run
 
     @app.callback(
-        Output(ids.GRAPH_CHART, "figure"),
-        Output(ids.GRAPH_CHART, "style"),
+        Output(ids.GRAPH_DRAWING, "data"),
         Output(ids.GRAPH_NOTE, "children"),
         Input(ids.GRAPH_DEPTH, "value"),
         Input(ids.GRAPH_RANK, "value"),
@@ -180,20 +179,20 @@ def _register_autograd(app: Dash, context: Context) -> None:
     )
     def draw(
         depth: int, rank: int, opened: list[str], text: str | None, theme: Theme | None, chosen: str
-    ) -> tuple[go.Figure, dict[str, str], str]:
+    ) -> tuple[dict[str, Any], str]:
         graph = graph_of(run, rank, depth, opened)
         assert graph is not None, "only ranks with a graph are offered"
         found = matches(graph_nodes(run, rank), text or "", depth, opened)
-        drawn = graph_charts.graph_figure(
+        drawing = graph_charts.graph_drawing(
             graph,
             graph_parts.norms(run, rank, graph),
             theme or "light",
+            ids.GRAPH_CHART,
             found,
             graph_parts.broken(run, rank, graph, depth, opened),
             chosen,
-            _room(run),
         )
-        return drawn.figure, _size(drawn), graph_parts.note(graph, "autograd", found, text or "")
+        return drawing, graph_parts.note(graph, "autograd", found, text or "")
 
     @app.callback(
         Output(ids.GRAPH_CUT, "children"),
@@ -215,8 +214,7 @@ def _register_fx(app: Dash, run: Run) -> None:
     """The torch.fx graph, and which of its calls became which autograd nodes."""
 
     @app.callback(
-        Output(ids.GRAPH_FX_CHART, "figure"),
-        Output(ids.GRAPH_FX_CHART, "style"),
+        Output(ids.GRAPH_FX_DRAWING, "data"),
         Output(ids.GRAPH_FX_NOTE, "children"),
         Input(ids.GRAPH_FX, "value"),
         Input(ids.GRAPH_DEPTH, "value"),
@@ -234,16 +232,16 @@ def _register_fx(app: Dash, run: Run) -> None:
         text: str | None,
         theme: Theme | None,
         chosen: str,
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[Any, Any]:
         if name not in fx_graphs(run, rank):
-            return no_update, no_update, no_update
+            return no_update, no_update
         graph = fx_graph_of(run, rank, name, depth, opened)
         found = matches(fx_nodes(run, rank, name), text or "", depth, opened)
         norms = graph_parts.norms(run, rank, graph)
-        drawn = graph_charts.graph_figure(
-            graph, norms, theme or "light", found, chosen=chosen, room=_room(run)
+        drawing = graph_charts.graph_drawing(
+            graph, norms, theme or "light", ids.GRAPH_FX_CHART, found, chosen=chosen
         )
-        return drawn.figure, _size(drawn), graph_parts.note(graph, "torch.fx", found, text or "")
+        return drawing, graph_parts.note(graph, "torch.fx", found, text or "")
 
     @app.callback(
         Output(ids.GRAPH_TIES, "children"),
@@ -266,15 +264,6 @@ def toggled(opened: list[str], name: str) -> list[str]:
     if name in opened:
         return [one for one in opened if one != name and not one.startswith(f"{name}.")]
     return [*opened, name]
-
-
-def _room(run: Run) -> int:
-    """Px that a drawing has on a usual screen."""
-    return 540 if any(fx_graphs(run, rank) for rank in run.ranks) else 1120
-
-
-def _size(drawn: graph_charts.Drawing) -> dict[str, str]:
-    return {"height": f"{drawn.height}px", "minWidth": f"{drawn.width}px"}
 
 
 def _offered(run: Run, rank: int) -> list[dict[str, str]]:

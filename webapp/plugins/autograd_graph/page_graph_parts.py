@@ -16,6 +16,7 @@ from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.autograd_graph import gradient_breaks
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES, graph_nodes, graph_of
+from lanescope.webapp.plugins.autograd_graph.charts import MAX_BOXES
 from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graphs, refusals
 from lanescope.webapp.plugins.autograd_graph.module_graph import OUTSIDE, Graph, group_names
 from lanescope.webapp.runs import units
@@ -25,6 +26,8 @@ from lanescope.webapp.ui.context import Context
 
 LISTED = 6
 """Kinds of nodes that are named of a module."""
+MAX_ITEMS = 40
+"""Cut-off modules that are listed, and operators at which a gradient ends."""
 MAX_TIES = 5_000
 """Rows of the table of fx nodes."""
 
@@ -67,6 +70,11 @@ def note(graph: Graph, kind: str, found: Mapping[str, int], text: str) -> str:
         f"{units.count(graph.nodes)} {kind} nodes in {units.count(modules)} modules; "
         f"{units.count(sum(graph.edges.values()))} edges between them."
     )
+    if len(graph.groups) > MAX_BOXES:
+        words += (
+            f" The first {units.count(MAX_BOXES)} of {units.count(len(graph.groups))} boxes are "
+            "drawn: choose fewer levels, or close modules."
+        )
     if text.strip():
         many = sum(found.values())
         words += f" \N{LEFT DOUBLE QUOTATION MARK}{text.strip()}\N{RIGHT DOUBLE QUOTATION MARK}: "
@@ -133,8 +141,10 @@ def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
                 ),
             ]
         )
-        for name, cause in graph.cut_off.items()
+        for name, cause in list(graph.cut_off.items())[:MAX_ITEMS]
     ]
+    if len(graph.cut_off) > MAX_ITEMS:
+        items.append(html.Li(f"and {units.count(len(graph.cut_off) - MAX_ITEMS)} more"))
     words = "Trainable modules that get no gradient from this backward:"
     return [
         widgets.note([words, html.Ul(items, style={"margin": 0, "paddingLeft": "1.4em"})], "warn")
@@ -165,15 +175,18 @@ def break_table(context: Context, rank: int) -> list[Component]:
             units.count(one.count),
             dcc.Link("timeline", href=context.address(one.link)),
         ]
-        for one in found
+        for one in found[:MAX_ITEMS]
     ]
     lead = (
         "Some of these are meant: targets that are detached, masks, a metric under no_grad. What "
-        "is not is why a module learns less than it should."
+        "is not is why a module learns less than it should. "
     )
     heads = ("operator", "what it does", "module", "line", "times", "")
     table = html.Div(widgets.plain_table(heads, rows, numbers=[4]), className="wide-table")
-    return [title, html.P(lead, className="muted"), table]
+    more = (
+        [f"The first {len(rows)} of {units.count(len(found))}."] if len(found) > len(rows) else []
+    )
+    return [title, html.P([lead, *more], className="muted"), table]
 
 
 def fx_words(run: Run, rank: int) -> list[Component]:

@@ -1,4 +1,4 @@
-"""Figures of gradients by layer: heat map, curves, depth profile. No Dash, no analysis."""
+"""Figures of gradients by layer: heat map, curves, picture by depth. No Dash, no analysis."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
 
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.types import Float64Array
 from lanescope.webapp.ui.charts import (
     DASHES,
     MAX_LINES,
+    add_at_foot,
     colour_bar,
+    few_markers,
     line,
     mark_missing,
     powers,
@@ -24,15 +28,15 @@ from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, SEQUENTIAL, step_axis, template
 
 MODEL = "(model)"
-MAX_COLUMNS = 400
-"""Steps drawn of the heat map; of more, the greatest of each bin."""
+MAX_ROWS, MAX_COLUMNS = 240, 200
+"""Layers and steps drawn of a heat map; of more, the greatest of each bin."""
 MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 BELOW = 0.15
 """Decades of padding below the minimum, so that it differs from missing data."""
 MAX_NAMES, MAX_SLANTED, SLANTED = 64, 24, 20
 """Layers named beside a heat map, and below a profile; letters that there is room for there."""
-LEVEL = 60
+LEVEL = 120
 """Letters that fit below a profile side by side."""
 MAX_DECADES, MIN_APART = 2.0, 0.05
 """In logarithms, how far from 1 the colours of ratios reach at most and at least."""
@@ -40,56 +44,106 @@ MIN_WRITTEN = 0.004
 """In logarithms, from which distance of 1 on a ratio is written into its cell: 1 %."""
 
 
-def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "step") -> go.Figure:
-    """A measure by layer and step, as `analysis.layer_map.layer_map` has it, in logarithms.
+def layer_heat(
+    table: pd.DataFrame,
+    title: str,
+    theme: Theme,
+    across: str = "step",
+    none: str = "no gradient",
+) -> go.Figure:
+    """A measure by layer and step, as `layer_map` has it, in logarithms.
 
-    Zeros and infinite values have no logarithm, and colours of their own. `customdata` is the
-    column: the step, or another one named by `across`.
+    Zeros, infinite values and what has no gradient have no logarithm, and colours of their own.
+    `across` names the columns, `none` what NaN means. Of more than MAX_ROWS layers or MAX_COLUMNS
+    columns a cell is a bin
+    with its greatest value, see `greatest_cell`.
     """
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    table = _binned(table)
-    values = table.to_numpy(float)
+    rows, columns = bins(len(table), MAX_ROWS), bins(table.shape[1], MAX_COLUMNS)
+    values = _greatest(_greatest(table.to_numpy(float), rows), columns, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log10(values)
+        logs = np.log10(values).astype(np.float32)
     finite = logs[np.isfinite(logs)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
     if high - low < MIN_DECADES:
         low, high = (low + high - MIN_DECADES) / 2, (low + high + MIN_DECADES) / 2
-    steps = [one if isinstance(one, str) else int(one) for one in table.columns]
+    names = layer_names(table.index)
+    shown = [names[low] for low, _ in rows]
     common: dict[str, Any] = {
-        "x": [str(step) for step in steps],
-        "y": layer_names(table.index),
-        "customdata": [steps for _ in table.index],
-        "xgap": 1 if len(steps) <= 120 else 0,
-        "ygap": 1 if len(table) <= 400 else 0,  # rows of a pixel would be nothing but gap
+        "x": [str(table.columns[low]) for low, _ in columns],
+        "y": shown,
+        "xgap": 1 if len(columns) <= 120 else 0,
+        "ygap": 1 if values.shape[0] <= MAX_ROWS // 2 else 0,  # thin rows would be half gap
         "hoverongaps": False,
     }
-    hover = f"<b>%{{y}}</b><br>{across} %{{customdata}}<br>%{{text}}<extra></extra>"
+    hover = f"<b>%{{y}}</b>{_more(rows)}<br>{across} %{{x}}{_more(columns)}<br>%{{text}}"
     ticks = list(range(int(np.ceil(low)), int(np.floor(high)) + 1))
     ticks = ticks[:: max(1, len(ticks) // 8)]
     figure.add_heatmap(
-        z=_plain(np.where(np.isfinite(logs), logs, np.nan)),
-        text=[[units.number(value) for value in row] for row in values],
+        z=np.where(np.isfinite(logs), logs, np.nan),
+        text=[[units.number(value, 4) for value in row] for row in values],
         colorscale=SEQUENTIAL[theme],
         zmin=low - BELOW * (high - low),
         zmax=high,
         colorbar=colour_bar(title, **powers(ticks)),
-        hovertemplate=hover,
+        hovertemplate=f"{hover}<extra></extra>",
         **common,
     )
-    wrong = (values == 0) | np.isinf(values)
-    if wrong.any():
-        figure.add_heatmap(
-            z=_plain(np.where(wrong, 1.0, np.nan)),
-            text=[["zero" if value == 0 else "NaN or infinite" for value in row] for row in values],
-            colorscale=[[0, colour["bad"]], [1, colour["bad"]]],
-            showscale=False,
-            hovertemplate=hover,
-            **common,
-        )
-    _heat_axes(figure, table.index, across)
+    for wrong, words, ink in (
+        (values == 0, "zero", colour["bad"]),
+        (np.isinf(values), "NaN or infinite", colour["bad"]),
+        (np.isnan(values), none, colour["line"]),
+    ):
+        if wrong.any():
+            figure.add_heatmap(
+                z=np.where(wrong, np.float32(1), np.float32(np.nan)),
+                name=words,
+                colorscale=[[0, ink], [1, ink]],
+                showscale=False,
+                hovertemplate=hover.replace("%{text}", f"{words}<extra></extra>"),
+                **common,
+            )
+    _heat_axes(figure, shown, across)
     return figure
+
+
+def bins(count: int, most: int) -> list[tuple[int, int]]:
+    """Returns (first position, positions) of at most `most` bins, all but the last of one size."""
+    size = -(-count // most) or 1
+    return [(low, min(size, count - low)) for low in range(0, count, size)]
+
+
+def _more(parts: Sequence[tuple[int, int]]) -> str:
+    """Says beside the first of a bin how many follow it."""
+    return f" and the next {parts[0][1] - 1}" if parts and parts[0][1] > 1 else ""
+
+
+def greatest_cell(table: pd.DataFrame, layer: str, column: str) -> tuple[str, Any] | None:
+    """Returns layer and column of the greatest value in a cell of `layer_heat`; None: no such cell.
+
+    `layer` and `column` are those that the axes name: the first ones of the cell's bins.
+    """
+    found = []
+    for names, name, most in (
+        (layer_names(table.index), layer, MAX_ROWS),
+        ([str(one) for one in table.columns], column, MAX_COLUMNS),
+    ):
+        parts = {names[low]: slice(low, low + count) for low, count in bins(len(names), most)}
+        if name not in parts:
+            return None
+        found.append(parts[name])
+    cell = table.iloc[found[0], found[1]]
+    values = cell.fillna(-1).to_numpy(float)
+    row, at = np.unravel_index(int(values.argmax()), values.shape)
+    return str(cell.index[row]), cell.columns[at]
+
+
+def _greatest(values: Float64Array, parts: Sequence[tuple[int, int]], axis: int = 0) -> Any:
+    """Returns the greatest of each bin, infinite ones among them; NaN: none in it has a value."""
+    if len(parts) == values.shape[axis] or not values.size:
+        return values
+    return np.fmax.reduceat(values, [low for low, _ in parts], axis=axis)
 
 
 def rank_heat(
@@ -179,58 +233,89 @@ def layer_curves(
             x=[int(step) for step in series.index],
             y=_positive(series),
             name=name,
-            mode="lines+markers" if len(series) <= 100 else "lines",
+            mode="lines+markers",
             line=_dashed(name, position, theme),
             marker={"size": 5},
             hovertemplate=f"<b>{name}</b><br>step %{{x}}: %{{y:.3g}}<extra></extra>",
         )
     if chosen is not None:
         figure.add_vline(x=chosen, line={"color": colour["accent"], "width": 1})
+    few_markers(figure)
     figure.update_xaxes(step_axis(int(step) for one in curves.values() for step in one.index))
     return figure
 
 
-def depth_profile(
-    profiles: Mapping[str, pd.Series],
+def depth_lines(
+    lines: Mapping[str, pd.Series],
     title: str,
     theme: Theme,
     band: tuple[float, float] | None = None,
     decay: float | None = None,
 ) -> go.Figure:
-    """Layer -> value, from the first layer to the last, a line per key.
+    """Layer -> value, from the first layer on the left to the last on the right, a line per key.
 
-    `decay` draws the first profile's last value times decay per layer, towards the input.
+    The keys are steps from early to late, in colours from faint to strong, or `QUANTILES`, with the
+    area between the 10 % and the 90 % filled; one that is named "baseline" is dotted.
+    `decay` draws the first line's last value times decay per layer, towards the input. Where no
+    line has a value, a mark at the foot says so. Of more than MAX_ROWS layers the greatest of bins.
     """
-    figure = _logarithmic(profiles, title, theme, band)
+    figure = _logarithmic(lines, title, theme, band)
     colour = tokens()[theme]
-    for position, (name, series) in enumerate(profiles.items()):
+    first = next(iter(lines.values()), pd.Series(dtype="float64"))
+    layers = layer_names(first.index)
+    parts = bins(len(layers), MAX_ROWS)
+    names = [layers[low] for low, _ in parts]
+    values = {name: _greatest(series.to_numpy(float), parts) for name, series in lines.items()}
+    own = [name for name in values if name != "baseline"]
+    shades = sample_colorscale(SEQUENTIAL[theme], np.linspace(0.35, 1, len(own)).tolist())
+    for name, line_of in values.items():
         figure.add_scatter(
-            x=layer_names(series.index),
-            y=_positive(series),
+            x=names,
+            y=_positive(line_of),
             name=name,
             mode="lines+markers",
-            line=_dashed(name, position, theme),
-            marker={"size": 6},
-            hovertemplate=f"<b>%{{x}}</b><br>{name}: %{{y:.3g}}<extra></extra>",
+            line=_dashed(name, 0, theme)
+            if name == "baseline"
+            else {"width": 1.5, "color": shades[own.index(name)]},
+            marker={"size": 5},
+            fill="tonexty" if name in ("median", "90 %") else None,
+            hovertemplate=f"<b>%{{x}}</b>{_more(parts)}<br>{name}: %{{y:.4g}}<extra></extra>",
         )
-    first = next(iter(profiles.values()), pd.Series(dtype="float64"))
-    known = first[(first > 0) & np.isfinite(first)]
-    if decay is not None and len(known) > 1:
-        count = len(first)
-        left = [float(known.iloc[-1]) * decay ** (count - 1 - i) for i in range(count)]
-        least = float(known.min()) * 1e-3  # in deep models it would fall far below the profiles
-        figure.add_scatter(
-            x=layer_names(first.index),
-            y=[one if one >= least else None for one in left],
-            name=f"\N{MULTIPLICATION SIGN} {decay:g} a layer",
-            mode="lines",
-            line={"width": 1, "dash": "dash", "color": colour["warn"]},
-            hoverinfo="skip",
-        )
-    layers = _layer_axis(first.index, MAX_SLANTED, SLANTED)
-    letters = sum(len(text) + 2 for text in layers["ticktext"])
-    figure.update_xaxes(**layers, tickangle=-35 if letters > LEVEL else 0)
+    few_markers(figure)
+    if len(names) == len(layers):
+        _decay_line(figure, names, next(iter(values.values()), np.empty(0)), decay, colour["warn"])
+    table = np.array([values[name] for name in own]).reshape(len(own), len(names))
+    for missing, words, symbol, ink in (
+        (np.isnan(table).all(axis=0), "no gradient", "circle-open", colour["muted"]),
+        (((table == 0) | np.isinf(table)).any(axis=0), "zero, NaN or infinite", "x", colour["bad"]),
+    ):
+        if own and missing.any():
+            at = [name for name, one in zip(names, missing, strict=True) if one]
+            hover = f"<b>%{{x}}</b><br>{words}<extra></extra>"
+            marker = {"symbol": symbol, "size": 8, "color": ink}
+            add_at_foot(figure, at, 0.02, name=words, marker=marker, hovertemplate=hover)
+    axis = _layer_axis(names, MAX_SLANTED, SLANTED)
+    letters = sum(len(text) + 2 for text in axis["ticktext"])
+    figure.update_xaxes(**axis | {"categoryarray": names}, tickangle=-35 if letters > LEVEL else 0)
     return figure
+
+
+def _decay_line(
+    figure: go.Figure, names: Sequence[str], values: Float64Array, decay: float | None, ink: str
+) -> None:
+    known = values[(values > 0) & np.isfinite(values)]
+    if decay is None or len(known) < 2:
+        return
+    left = [float(known[-1]) * decay ** (len(names) - 1 - i) for i in range(len(names))]
+    least = float(known.min())  # in deep models it would fall far below the lines
+    figure.add_scatter(
+        x=list(names),
+        y=[one if one >= least else None for one in left],
+        name=f"\N{MULTIPLICATION SIGN} {decay:g} a layer",
+        mode="lines",
+        line={"width": 1, "dash": "dash", "color": ink},
+        hoverinfo="skip",
+    )
 
 
 def thread_curves(curves: Mapping[str, pd.Series], title: str, theme: Theme) -> go.Figure:
@@ -241,12 +326,13 @@ def thread_curves(curves: Mapping[str, pd.Series], title: str, theme: Theme) -> 
             x=[int(step) for step in series.index],
             y=[float(value) if np.isfinite(value) else None for value in series],
             name=name,
-            mode="lines+markers" if len(series) <= 100 else "lines",
+            mode="lines+markers",
             line=_dashed(name, position, theme),
             marker={"size": 6},
             customdata=[name] * len(series),
             hovertemplate="<b>%{customdata}</b><br>step %{x}: %{y:.4g}<extra></extra>",
         )
+    few_markers(figure)
     figure.update_xaxes(step_axis(int(step) for one in curves.values() for step in one.index))
     figure.update_yaxes(title_text=title, rangemode="tozero")
     return figure
@@ -295,17 +381,8 @@ def _layer_axis(layers: Sequence[str], most: int, letters: int = 60) -> dict[str
     }
 
 
-def _binned(table: pd.DataFrame) -> pd.DataFrame:
-    count = table.shape[1]
-    if count <= MAX_COLUMNS:
-        return table
-    size = -(-count // MAX_COLUMNS)
-    bins = [table.iloc[:, low : low + size].max(axis=1) for low in range(0, count, size)]
-    return pd.concat(bins, axis=1, keys=list(table.columns[::size]))
-
-
-def _positive(series: pd.Series) -> list[float | None]:
-    return [float(v) if np.isfinite(v) and v > 0 else None for v in series]
+def _positive(series: Iterable[float]) -> list[float | None]:
+    return [float(f"{v:.5g}") if np.isfinite(v) and v > 0 else None for v in series]
 
 
 def _plain(values: Any) -> Sequence[Sequence[float | None]]:
@@ -330,6 +407,7 @@ def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
     by_rank = {int(rank): rows for rank, rows in norms.groupby("rank", sort=True)}
     for position, (rank, rows) in enumerate(by_rank.items()):
         line(figure, rows["step"], rows["norm"], f"rank {rank}", position, rank, theme)
+    few_markers(figure)
     mark_missing(figure, norms, theme)
     return figure
 
@@ -346,5 +424,6 @@ def parameter_norms(gradients: pd.DataFrame, rank: int, theme: Theme, *, log: bo
     for position, name in enumerate(largest.index[:MAX_LINES]):
         rows = by_name[name]
         line(figure, rows["step"], rows["norm"], str(name), position, rank, theme)
+    few_markers(figure)
     mark_missing(figure, mine, theme)
     return figure

@@ -1,4 +1,4 @@
-"""Gradients by layer and step: the table behind the heat map, its curves and its depth profile.
+"""Gradients by layer and step: the table behind the heat map, its curves and its picture by depth.
 
 A layer is a module with parameters of its own, or, at a given depth of the module tree, all that is
 below one module. Norms of its parameters add up as squares.
@@ -11,6 +11,8 @@ from itertools import accumulate
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
 from lanescope.webapp.runs.run import Run
@@ -43,13 +45,16 @@ AXES = {
 SAMPLED = ("update", "parameters", "alive")
 """Measures that are of the table of parameters, at sampled steps."""
 
+QUANTILES = {"least": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "greatest": 1.0}
+"""Over the steps, as the picture by depth draws them."""
+
 
 @lru_cache(maxsize=16)
 def layer_map(
     run: Run, rank: int, measure: str, depth: int | None = None, baseline: Run | None = None
 ) -> pd.DataFrame:
-    """A measure per layer (rows, in the order of the model) and step (columns). NaN: none;
-    infinite: a norm in it is NaN or infinite.
+    """A measure per layer (rows, in forward order) and step (columns). NaN: the layer had none
+    then, which a layer may have at no step; infinite: a norm in it is NaN or infinite.
 
     Several steps of an optimizer within one training step count by the last. Update, parameters and
     zeros are known at sampled steps only. `depth` cuts paths of modules after so many names.
@@ -67,21 +72,40 @@ def layer_map(
 
 
 def as_in_model(run: Run, rank: int, layers: list[str]) -> list[str]:
-    """Layers in the order in which the model has its modules.
+    """Layers in the order of the first forward, the first layer first.
 
-    An optimizer's groups (of what decays, and what does not) have an order of their own. A layer
-    that is not a module of the model stays behind the one that it followed.
+    Where a layer ran no operator there, in the order in which the model has its modules: an
+    optimizer's groups (of what decays, and what does not) have an order of their own. A layer that
+    is not a module of the model stays behind the one that it followed.
     """
     paths = run.events("module", rank, columns=["path"])["path"].to_pylist()
+    return _ordered(_ordered(layers, paths), _called(run, rank))
+
+
+def _ordered(layers: list[str], paths: list[str]) -> list[str]:
     known = {path: i for i, path in reversed(list(enumerate(paths)))}
     keys = list(accumulate(layers, lambda last, layer: known.get(layer, last), initial=-1))[1:]
     return [layer for _, layer in sorted(zip(keys, layers, strict=True), key=lambda one: one[0])]
 
 
+@lru_cache(maxsize=8)
+def _called(run: Run, rank: int) -> list[str]:
+    """Modules, and those around them, in the order of their first forward operators."""
+    rows = gradient_rows(run)
+    until = rows.loc[rows["rank"] == rank, "time_ns"].min()
+    window = None if pd.isna(until) else (0, int(until) + 1)
+    ops = run.events("op", rank, columns=["start_ns", "phase", "module"], window=window)
+    ops = ops.filter(pc.equal(ops["phase"].cast(pa.string()), "forward")).sort_by("start_ns")
+    found: dict[str, None] = {}
+    for path in pc.unique(ops["module"].cast(pa.string())).to_pylist():
+        names = path.split(".") if path else []
+        found |= dict.fromkeys(".".join(names[: n + 1]) for n in range(len(names)))
+    return list(found)
+
+
 def depths(run: Run) -> int:
     """How many names the longest path of a layer has."""
-    layers = gradient_rows(run)["layer"].unique()
-    return max((str(layer).count(".") + 1 for layer in layers), default=1)
+    return max((str(one).count(".") + 1 for one in gradient_rows(run)["layer"].unique()), default=1)
 
 
 def cut(layer: str, depth: int | None) -> str:
@@ -89,17 +113,19 @@ def cut(layer: str, depth: int | None) -> str:
     return layer if depth is None else ".".join(layer.split(".")[:depth])
 
 
-def profile(table: pd.DataFrame, step: int) -> pd.Series:
-    """Layer -> value at a step of `layer_map`, from the first layer to the last."""
-    return table[step] if step in table.columns else pd.Series(dtype="float64")
+def quantiles(table: pd.DataFrame) -> dict[str, pd.Series]:
+    """Name of QUANTILES -> layer -> value over all steps of `layer_map` at which it has one."""
+    known = table.replace(np.inf, np.nan)
+    return {name: known.quantile(share, axis=1) for name, share in QUANTILES.items()}
 
 
 def _measured(
     rows: pd.DataFrame, measure: str, depth: int | None, baseline: Run | None, rank: int
 ) -> pd.DataFrame:
-    there = rows[~rows["missing"] & (rows["numel"] > 0)]
-    there = there.drop_duplicates(["step", "parameter"], keep="last")
-    there = there.assign(group=[cut(str(layer), depth) for layer in there["layer"]])
+    rows = rows[rows["numel"] > 0]
+    groups = {layer: cut(str(layer), depth) for layer in rows["layer"].unique()}
+    there = rows[~rows["missing"]].drop_duplicates(["step", "parameter"], keep="last")
+    there = there.assign(group=there["layer"].map(groups))
     # NaN would be skipped by a sum: a layer of nothing but NaN would be one of zeros.
     columns = {"square": there["norm"].fillna(np.inf) ** 2, "numel": there["numel"]}
     if measure == "update":
@@ -118,7 +144,7 @@ def _measured(
         values = sums["alive"] / sums["numel"]
     else:
         values = np.sqrt(sums["square"])
-    order = list(dict.fromkeys(there["group"]))
+    order = list(dict.fromkeys(groups.values()))
     table = values.unstack("step").reindex(order).sort_index(axis=1)
     if measure == "baseline":
         if baseline is None:

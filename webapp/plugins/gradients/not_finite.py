@@ -48,14 +48,15 @@ def not_finite_layers(run: Run) -> pd.DataFrame:
     by_layer = wrong.groupby("layer", sort=False)
     scaler = wrong[wrong["skipped"]].groupby("layer")["step"].nunique()
     # Of a skipped step only wrong parameters have rows, but no layer was without gradients then.
-    skips, own = set(left_out["step"]), rows.groupby("layer", sort=False)["step"].agg(set)
+    skips, own = set(left_out["step"]), rows[rows["layer"].isin(wrong["layer"].unique())]
+    own = own.groupby("layer", sort=False)["step"].agg(set)
     table = pd.DataFrame({"wrong": by_layer["step"].nunique()})
     table["steps"] = [len(own[layer] | skips) for layer in table.index]
     table["share"] = table["wrong"] / table["steps"]
     table["skipped"] = scaler.reindex(table.index).fillna(0).astype("int64")
     table["first"], table["last"] = by_layer["step"].min(), by_layer["step"].max()
     table["parameters"] = by_layer["parameter"].nunique()
-    order = [layer for layer in dict.fromkeys(rows["layer"]) if layer in table.index]
+    order = [layer for layer in rows["layer"].unique() if layer in table.index]
     return table.reindex(order).rename_axis("layer").reset_index()[list(COLUMNS)]
 
 

@@ -18,6 +18,7 @@ from lanescope.webapp.plugins.gradients import page_backward_threads as backward
 from lanescope.webapp.plugins.gradients import page_layers as layers
 from lanescope.webapp.plugins.gradients import page_rank_layers as rank_layers
 from lanescope.webapp.plugins.gradients import page_thread_layers as thread_layers
+from lanescope.webapp.plugins.gradients.parameter_table import NORMS, asked_rows, parameter_table
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
@@ -65,6 +66,14 @@ def layout(context: Context) -> Component:
         *backward_threads.section(context),
         *thread_layers.section(context),
         html.H2("Parameters"),
+        html.P(
+            "Every trainable parameter, in forward order, also without a gradient; norms of its "
+            "gradient over the run. Without: optimizer steps of all ranks at which it had none.",
+            className="muted",
+        ),
+        widgets.controls(
+            widgets.find_box(ids.PARAMETER_FIND, "parameter, or words of its gradient")
+        ),
         _table(run),
         widgets.downloads("gradients", "gradient_norms"),
     )
@@ -87,6 +96,22 @@ def register(app: Dash, context: Context) -> None:
     )
     def draw(of: str, rank: str, scale: str, theme: Theme | None) -> tuple[go.Figure, str]:
         return figure(context.run, of, rank, scale == "log", theme or "light")
+
+    @app.callback(
+        Output(ids.PARAMETER_TABLE, "filterModel"),
+        Input(ids.PARAMETER_FIND, "value"),
+        prevent_initial_call=True,
+    )
+    def find(text: str | None) -> dict[str, Any]:
+        wanted = {"filterType": "text", "type": "contains", "filter": text}
+        return {"parameter": wanted} if text else {}
+
+    @app.callback(
+        Output(ids.PARAMETER_TABLE, "getRowsResponse"),
+        Input(ids.PARAMETER_TABLE, "getRowsRequest"),
+    )
+    def rows(request: dict[str, Any] | None) -> Any:
+        return no_update if request is None else asked_rows(parameter_table(context.run), request)
 
     @app.callback(
         Output(frame_ids.LOCATION, "href"),
@@ -122,7 +147,7 @@ def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Fi
     if parameters > MAX_LINES:
         note += (
             f"The {MAX_LINES} parameters with the greatest norms of "
-            f"{units.count(parameters)}; the table below has all."
+            f"{units.count(parameters)}; the table of parameters has all."
         )
     return charts.parameter_norms(table, number, theme, log=log), note
 
@@ -143,36 +168,20 @@ def _alike(norms: pd.DataFrame) -> bool:
 
 
 def _table(run: Run) -> Component:
-    table = gradient_rows(run)  # shards put together
-    dtypes = _gradients(run).drop_duplicates("parameter").set_index("parameter")["dtype"]
-    rows = []
-    for name, part in table.groupby("parameter", sort=False):
-        norm = part["norm"]
-        row: dict[str, Any] = {"parameter": name, "numel": int(part["numel"].iloc[0])}
-        row["numel_text"] = units.count(row["numel"])
-        row["dtype"] = str(dtypes[name])
-        row["missing"] = int(part["missing"].sum())
-        for key, value in (
-            ("first", norm.iloc[0]),
-            ("last", norm.iloc[-1]),
-            ("least", norm.min()),
-            ("greatest", norm.max()),
-        ):
-            row[key] = None if pd.isna(value) else float(value)
-            row[f"{key}_text"] = "none" if pd.isna(value) else units.number(value, 4)
-        rows.append(row)
     columns = [
-        widgets.column("parameter", "parameter", flex=6, minWidth=200, tooltipField="parameter"),
-        widgets.column("numel", "elements", number=True, text=True, minWidth=84),
-        widgets.column("dtype", "dtype"),
-        *[
-            widgets.column(k, k, number=True, text=True, minWidth=84)
-            for k in ("first", "last", "least", "greatest")
-        ],
-        widgets.column("missing", "without gradient", number=True, minWidth=130),
+        widgets.column(
+            "parameter", "parameter", width=340, minWidth=200, tooltipField="parameter", filter=True
+        ),
+        widgets.column("gradient", "gradient", width=340, minWidth=200, tooltipField="gradient"),
+        widgets.column("numel", "elements", number=True, width=90, minWidth=84),
+        widgets.column("dtype", "dtype", width=90),
+        *[widgets.column(name, name, number=True, width=90, minWidth=84) for name in NORMS],
+        widgets.column("missing", "without", number=True, width=90, minWidth=84),
     ]
-    height = None if len(rows) <= 14 else "400px"
-    return widgets.grid("gradient-table", columns, rows, label="Parameters", height=height)
+    height = min(420, 50 + 26 * len(parameter_table(run)))
+    return widgets.grid(
+        ids.PARAMETER_TABLE, columns, None, label="Parameters", height=f"{height}px"
+    )
 
 
 @lru_cache(maxsize=2)

@@ -1,10 +1,13 @@
-"""Shows gradients by layer on the Gradients page: heat map, curves, depth profile."""
+"""Shows gradients by layer on the Gradients page: picture by depth, heat map, curves."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html
@@ -23,7 +26,7 @@ from lanescope.webapp.plugins.gradients.layer_map import (
     cut,
     depths,
     layer_map,
-    profile,
+    quantiles,
 )
 from lanescope.webapp.plugins.gradients.not_finite import (
     low_precision,
@@ -38,6 +41,14 @@ from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
 EVERY = "all"
+STEPS, QUANTILES_OF = "chosen steps", "quantiles over steps"
+LINES = 5
+"""Steps that are drawn by depth at first."""
+MAX_DEPTH_LINES = 8
+DEPTH_WORDS = (
+    "From the first layer of the forward, on the left, to the last, on the right. Where a line "
+    "falls to the left, the gradient vanishes on its way to the input; where it rises, it explodes."
+)
 READABLE = 60
 """Rows of the heat map; of more, the module tree is collapsed at first."""
 MAX_RANKS = 8
@@ -45,7 +56,7 @@ MAX_RANKS = 8
 
 
 def section(context: Context) -> list[Component]:
-    """Returns controls, the heat map, and two charts about the layers chosen in it."""
+    """Returns controls, the picture by depth, the heat map, and the layer chosen in it."""
     run = context.run
     deepest = depths(run)
     levels = [{"label": "every layer", "value": EVERY}]
@@ -62,21 +73,31 @@ def section(context: Context) -> list[Component]:
         widgets.choice("modules", ids.LAYER_DEPTH, levels, _depth(context)),
         widgets.choice("rank", ids.LAYER_RANK, ranks),
     )
+    steps = gradient_rows(run)["step"].unique()
+    lines = (
+        widgets.choice("lines", ids.DEPTH_LINES, [STEPS, QUANTILES_OF], STEPS),
+        _steps_box(sorted(int(step) for step in steps)),
+    )
     return [
-        *widgets.chart_section("Layers", choices, ids.LAYER_HEAT, ids.LAYER_NOTE, height=460),
-        html.Div(
-            [
-                html.Div([html.H2(title), widgets.graph(id, height=340)])
-                for title, id in (
-                    ("The layer over time", ids.LAYER_CURVES),
-                    ("The step by depth", ids.LAYER_PROFILE),
-                )
-            ],
-            className="split even",
-        ),
+        html.H2("Gradient by depth"),
+        widgets.controls(*choices, *lines),
+        widgets.graph(ids.DEPTH_CHART, height=360),
+        html.P(DEPTH_WORDS, className="muted"),
+        html.H2("Layers by step"),
+        widgets.graph(ids.LAYER_HEAT, height=460),
+        html.P(id=ids.LAYER_NOTE, className="muted"),
+        html.H2("The layer over time"),
+        widgets.graph(ids.LAYER_CURVES, height=300),
         *not_finite(context),
         *few_bits(context),
     ]
+
+
+def _steps_box(steps: Sequence[int]) -> Component:
+    """A field for the steps to draw; at first LINES of them, from the first to the last."""
+    some = sorted({steps[i] for i in np.linspace(0, len(steps) - 1, LINES).round().astype(int)})
+    shown = " ".join(map(str, some))
+    return widgets.find_box(ids.DEPTH_STEPS, f"such as {steps[0]} {steps[-1]}", "steps", shown)
 
 
 def not_finite(context: Context) -> list[Component]:
@@ -181,12 +202,29 @@ def register(app: Dash, context: Context) -> None:
         measure: str, depth: str, rank: str, theme: Theme | None
     ) -> tuple[go.Figure, dict[str, str]]:
         table = _table(context, int(rank), measure, depth_of(depth))
-        figure = gradient_charts.layer_heat(table, AXES[measure], theme or "light")
+        none = "no gradient" if measure not in SAMPLED else "not known"
+        figure = gradient_charts.layer_heat(table, AXES[measure], theme or "light", none=none)
         return figure, heat_style(len(table))
 
     @app.callback(
+        Output(ids.DEPTH_CHART, "figure"),
+        Input(ids.DEPTH_LINES, "value"),
+        Input(ids.DEPTH_STEPS, "value"),
+        Input(ids.LAYER_MEASURE, "value"),
+        Input(ids.LAYER_DEPTH, "value"),
+        Input(ids.LAYER_RANK, "value"),
+        Input(frame_ids.THEME, "data"),
+    )
+    def by_depth(
+        lines: str, steps: str | None, measure: str, depth: str, rank: str, theme: Theme | None
+    ) -> go.Figure:
+        chosen_steps = "" if lines == QUANTILES_OF else steps or ""
+        return depth_figure(
+            context, chosen_steps, measure, depth_of(depth), int(rank), theme or "light"
+        )
+
+    @app.callback(
         Output(ids.LAYER_CURVES, "figure"),
-        Output(ids.LAYER_PROFILE, "figure"),
         Output(ids.LAYER_NOTE, "children"),
         Input(ids.LAYER_HEAT, "clickData"),
         Input(ids.LAYER_MEASURE, "value"),
@@ -196,8 +234,40 @@ def register(app: Dash, context: Context) -> None:
     )
     def choose(
         click: dict[str, Any] | None, measure: str, depth: str, rank: str, theme: Theme | None
-    ) -> tuple[go.Figure, go.Figure, list[Any]]:
+    ) -> tuple[go.Figure, list[Any]]:
         return chosen(context, click, measure, depth_of(depth), int(rank), theme or "light")
+
+
+def depth_figure(
+    context: Context, steps: str, measure: str, depth: int | None, rank: int, theme: Theme
+) -> go.Figure:
+    """A measure by depth: a line per step that `steps` names, without one the quantiles of all.
+
+    Of a step at which it was not taken, the last before it. At most MAX_DEPTH_LINES steps.
+    """
+    table = _table(context, rank, measure, depth)
+    named = [int(one) for one in re.findall(r"\d+", steps)[:MAX_DEPTH_LINES]]
+    known = sorted({_at_or_before(table, step) for step in named}) if table.shape[1] else []
+    lines = {f"step {step}": table[step] for step in known}
+    if not lines:
+        lines = quantiles(table)
+    if context.baseline is not None and measure != "baseline":
+        base = layer_map(context.baseline, rank, measure, depth).reindex(table.index)
+        if known and base.shape[1]:
+            lines["baseline"] = base[_at_or_before(base, known[-1])]
+    return gradient_charts.depth_lines(
+        lines,
+        AXES[measure],
+        theme,
+        HEALTHY if measure == "gradient" else None,
+        DECAY if measure == "gradient" else None,
+    )
+
+
+def _at_or_before(table: pd.DataFrame, step: int) -> int:
+    """Returns the last column up to a step; without one the first."""
+    earlier = [int(one) for one in table.columns if one <= step]
+    return earlier[-1] if earlier else int(table.columns[0])
 
 
 def chosen(
@@ -207,42 +277,38 @@ def chosen(
     depth: int | None,
     rank: int,
     theme: Theme,
-) -> tuple[go.Figure, go.Figure, list[Any]]:
-    """Curves and depth profile of the cell that was clicked, and what there is to say of it."""
+) -> tuple[go.Figure, list[Any]]:
+    """Curves of the layer of the cell that was clicked, and what there is to say of it."""
     table = _table(context, rank, measure, depth)
     title = AXES[measure]
     if table.empty:
         empty = gradient_charts.layer_curves({}, title, None, theme)
-        return empty, empty, ["Nothing of that was recorded on this rank."]
+        return empty, ["Nothing of that was recorded on this rank."]
     point = (click or {}).get("points", [{}])[0]
-    layer = str(point.get("y", ""))
-    layer = cut("" if layer == gradient_charts.MODEL else layer, depth)
-    step = point.get("customdata")
-    picked = bool(point) and layer in table.index
-    if not picked:
+    name, column = str(point.get("y", "")), str(point.get("x", ""))
+    picked = gradient_charts.greatest_cell(table, name, column)
+    layer = cut("" if name == gradient_charts.MODEL else name, depth)
+    if picked is not None:
+        layer, step = picked
+    elif click and layer in table.index and column.isdigit():  # clicked in another map
+        step = _at_or_before(table, int(column))
+    else:
         layer, step = str(table.index[0]), int(table.columns[-1])
-    if step not in table.columns:  # chosen of another measure; of this one the last before it
-        earlier = [int(one) for one in table.columns if step is not None and one <= step]
-        step = earlier[-1] if earlier else int(table.columns[0])
     band = HEALTHY if measure == "gradient" else None
-    curves, profiles = {}, {}
+    curves = {}
     for other in [rank, *[one for one in ranks_with_gradients(context.run) if one != rank]][
         :MAX_RANKS
     ]:
         mine = _table(context, other, measure, depth)
         if layer in mine.index:
             curves[f"rank {other}"] = mine.loc[layer].dropna()
-        profiles[f"rank {other}"] = profile(mine, int(step))
     if context.baseline is not None and measure != "baseline":
         base = layer_map(context.baseline, rank, measure, depth)
         if layer in base.index:
             curves["baseline"] = base.loc[layer].dropna()
-        profiles["baseline"] = profile(base, int(step))
-    decay = DECAY if measure == "gradient" else None
     return (
         gradient_charts.layer_curves(curves, title, int(step), theme, band),
-        gradient_charts.depth_profile(profiles, title, theme, band, decay),
-        _note(context, rank, layer, int(step), table, picked),
+        _note(context, rank, layer, int(step), table, bool(click)),
     )
 
 
@@ -254,7 +320,7 @@ def _note(
     if pd.isna(value):
         words = "none"
     link = context.address(backward_link(context.run, rank, layer, step))
-    hint = [] if picked else ["Click a cell to choose a layer and a step. "]
+    hint = [] if picked else ["Click a cell to choose a layer and a step; grey: no gradient. "]
     return [
         *hint,
         html.B(layer or "the model itself"),
@@ -269,7 +335,7 @@ def _table(context: Context, rank: int, measure: str, depth: int | None) -> pd.D
 
 def _depth(context: Context) -> str:
     """The deepest cut that leaves a readable number of layers."""
-    layers = {str(layer) for layer in gradient_rows(context.run)["layer"]}
+    layers = [str(layer) for layer in gradient_rows(context.run)["layer"].unique()]
     if len(layers) <= READABLE or depths(context.run) == 1:
         return EVERY
     fits = [

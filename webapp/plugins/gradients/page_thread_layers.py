@@ -21,7 +21,7 @@ from lanescope.webapp.ui.context import Context
 
 ALL_THREADS = (
     "L2 norm of what each thread's backward added to a layer's gradient, before it was added: root "
-    "mean square over the steps that were measured. Blank: it added nothing there. "
+    "mean square over the steps that were measured. Grey: it added nothing there. "
 )
 ONE_THREAD = "L2 norm of what this one thread's backward added to a layer's gradient in a step. "
 
@@ -52,8 +52,9 @@ def register(app: Dash, context: Context) -> None:
     def draw(across: str, depth: str, theme: Theme | None) -> tuple[go.Figure, dict[str, str], str]:
         rank, _, thread = across.partition("/")
         table = by_thread(context.run, int(rank), thread, layers.depth_of(depth))
+        across = "step" if thread else "thread"
         figure = gradient_charts.layer_heat(
-            table, "norm added", theme or "light", "step" if thread else "thread"
+            table, "norm added", theme or "light", across, none="nothing added"
         )
         note = ONE_THREAD if thread else ALL_THREADS
         return figure, layers.heat_style(len(table)), note
@@ -66,9 +67,8 @@ def by_thread(run: Run, rank: int, thread: str, depth: int | None) -> pd.DataFra
     rows = added_by_layer(run)
     rows = rows[rows["rank"] == rank]
     steps = rows["step"].nunique()
-    rows = rows.assign(
-        group=[cut(layer, depth) for layer in rows["layer"]], square=rows["added"] ** 2
-    )
+    groups = {layer: cut(str(layer), depth) for layer in rows["layer"].unique()}
+    rows = rows.assign(group=rows["layer"].map(groups), square=rows["added"] ** 2)
     if thread:
         squares = rows[rows["thread"] == thread].groupby(["group", "step"], sort=False)["square"]
         table = np.sqrt(squares.sum()).unstack("step").sort_index(axis=1)

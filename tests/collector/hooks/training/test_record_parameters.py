@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lanescope.webapp.plugins.gradients.dead_parameters import dead_parameters
+from lanescope.webapp.plugins.gradients.parameter_table import parameter_table
 from lanescope.webapp.runs.run import open_run
 from tests.support.recording import Recorded, record_program
 
@@ -154,6 +155,48 @@ def test_parameters_of_no_optimizer(recorded: Recorded) -> None:
     truth = reported(recorded)[1]["parameters"]["forgotten.weight"]
     assert found[3]["norm"] == pytest.approx(truth["norm"])
     assert found[3]["grad_norm"] == pytest.approx(truth["grad_norm"])
+
+
+def test_every_trainable_parameter_has_a_row_also_without_a_gradient(recorded: Recorded) -> None:
+    table = parameter_table(open_run(recorded.run)).set_index("parameter")
+    assert set(table.index) == set(reported(recorded)[0]["parameters"])
+    words = table["gradient"].to_dict()
+    assert words["wide.weight"] == "At 5 of 5 steps"
+    assert words["unused.weight"] == "None at 5 of 5 steps: its module was not called"
+    assert words["forgotten.weight"] == "At 4 of 4 sampled steps. No optimizer holds it"
+    assert words["base.bias"] == "At 2 of 2 sampled steps. No optimizer holds it"  # then unfrozen
+
+
+UNSAMPLED = """
+    import torch
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 2) for name in ("a", "b", "c", "d")})
+    model.forward = lambda x: model["b"](model["a"](x)) + model["c"](x).detach()
+    model["d"].requires_grad_(False)
+    held = [*model["a"].parameters(), *model["c"].parameters()]
+    optimizer = torch.optim.SGD(held, lr=0.1)
+    for step in range(3):
+        model(torch.ones(2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_run_without_samples_names_them_once(tmp_path: Path) -> None:
+    found = record_program(tmp_path, UNSAMPLED, "--sample-every", "0", "--level", "timing")
+    assert found.status == 0, found.stderr
+    assert [(r["step"], r["parameter"], r["trainable"]) for r in found.rows("parameter")] == [
+        (0, f"{layer}.{name}", layer == "b") for layer in "bd" for name in ("weight", "bias")
+    ]
+    table = parameter_table(open_run(found.run)).set_index("parameter")["gradient"].to_dict()
+    assert table == {
+        f"{layer}.{name}": words
+        for layer, words in (
+            ("a", "At 3 of 3 steps"),
+            ("b", "At 1 of 1 sampled step. No optimizer holds it"),
+            ("c", "None at 3 of 3 steps"),
+        )
+        for name in ("weight", "bias")
+    }
 
 
 def test_a_skipped_step_names_the_gradients_that_are_not_finite(recorded: Recorded) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, graph_of
-from lanescope.webapp.plugins.autograd_graph.charts import HEAD, graph_figure
+from lanescope.webapp.plugins.autograd_graph.charts import MAX_BOXES, MAX_CUT_OFF, graph_drawing
 from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graph_of, fx_graphs, refusals, tied
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
 from lanescope.webapp.plugins.autograd_graph.module_graph import OUTSIDE, Graph, Group, matches
 from lanescope.webapp.plugins.autograd_graph.page import toggled
-from lanescope.webapp.plugins.autograd_graph.page_graph_parts import broken, norms
+from lanescope.webapp.plugins.autograd_graph.page_graph_parts import broken, norms, note
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder
@@ -85,6 +86,14 @@ def of(run: Run, *arguments: Any) -> Any:
     return graph
 
 
+def in_order(graph: Graph) -> list[str]:
+    """Names of boxes, each before those that it leads to. Raises CycleError."""
+    before: dict[str, set[str]] = {group.name: set() for group in graph.groups}
+    for one, other in graph.edges:
+        before[other].add(one)
+    return list(TopologicalSorter(before).static_order())
+
+
 def test_modules_and_what_leads_to_what(run: Run) -> None:
     graph = of(run)
     groups = {group.name: group for group in graph.groups}
@@ -97,9 +106,9 @@ def test_modules_and_what_leads_to_what(run: Run) -> None:
     # What its children made is added to what it got: it runs before them and after them.
     assert graph.edges["blocks.1", "blocks.1.last"] == 1
     assert graph.edges["blocks.1", "blocks.0"] == 1
-    levels = [groups[name].level for name in ("blocks.1", "blocks.1.last", "blocks.1.first")]
-    assert groups[OUTSIDE].level < levels[0] < levels[1] < levels[2]
-    assert all(groups[one].level < groups[other].level for one, other in graph.edges)
+    order = in_order(graph)
+    found = [order.index(one) for one in (OUTSIDE, "blocks.1", "blocks.1.last", "blocks.1.first")]
+    assert found == sorted(found)
     assert graph.nodes == sum(1 for _ in run.events("node").to_pylist())
 
 
@@ -135,7 +144,8 @@ def test_the_graph_of_torch_fx_is_tied_to_it(run: Run) -> None:
     groups = {group.name: group for group in drawn.groups}
     assert {"Model", "blocks.0", "blocks.0.first", "frozen", "unused"} - set(groups) == {"unused"}
     assert groups["detached"].parameters == ("detached.weight", "detached.bias")
-    assert groups["Model"].level < groups["blocks.1.last"].level < groups["blocks.0.first"].level
+    order = in_order(drawn)
+    assert order.index("Model") < order.index("blocks.1.last") < order.index("blocks.0.first")
     ties = tied(run, 0, graph).set_index("node_name")
     assert ties.loc["blocks_0_first", "autograd"].split()[-1] == "AddmmBackward0"
     assert ties.loc["detach", "autograd"] == ""
@@ -175,8 +185,9 @@ def test_the_drawing(run: Run) -> None:
     one = known["blocks.0.first"]
     expected = rows["blocks.0.first.weight"] ** 2 + rows["blocks.0.first.bias"] ** 2
     assert one == pytest.approx(expected**0.5)
-    drawn = graph_figure(graph, known, "light", ["halved"], broken(run, 0, graph, None, []))
-    figure = drawn.figure
+    marked = broken(run, 0, graph, None, [])
+    drawing = graph_drawing(graph, known, "light", "chart", ["halved"], marked)
+    figure = drawing["figure"]
     marks = next(trace for trace in figure.data if trace.name == "a gradient ends here")
     assert list(marks.customdata) == ["Model"]
     boxes = {trace.name: trace for trace in figure.data if trace.type == "bar"}
@@ -194,13 +205,29 @@ def test_the_drawing(run: Run) -> None:
         if width == 3
     ]
     assert framed == "halved"
-    assert drawn.height == figure.layout.yaxis.range[0] + HEAD + 4
+    assert drawing["boxes"].keys() == {group.name for group in graph.groups}
+    assert set(drawing["edges"]) == set(graph.edges)
+    placed = {name for trace in figure.data for name in trace.meta or ()}
+    assert placed == drawing["boxes"].keys() | drawing["alone"].keys()
+    assert len(drawing["alone"]) == 4
+
+
+def test_of_very_many_boxes_the_first_are_drawn() -> None:
+    groups = tuple(Group(f"layer{n}", 1, (), (), f"layer{n}") for n in range(2000))
+    edges = {(f"layer{n}", f"layer{n + 1}"): 1 for n in range(1999)}
+    causes = {f"gone{n}": "not_called" for n in range(2000)}
+    graph = Graph(0, groups, edges, causes)
+    drawing = graph_drawing(graph, {}, "light", "chart")
+    assert len(drawing["boxes"]) == MAX_BOXES
+    assert len(drawing["edges"]) == MAX_BOXES - 1
+    assert len(drawing["alone"]) == MAX_CUT_OFF
+    assert "The first 300 of 2\N{THIN SPACE}000 boxes are drawn" in note(graph, "autograd", {}, "")
 
 
 def test_a_long_path_is_shortened_to_its_end() -> None:
     names = ["layers.1", "base_model.model.layers.1.self_attention.q_proj.lora_A.default"]
-    groups = tuple(Group(name, 1, (), (), level, name) for level, name in enumerate(names))
-    figure = graph_figure(Graph(0, groups, {}), {names[1]: 1234.5}, "light").figure
+    groups = tuple(Group(name, 1, (), (), name) for name in names)
+    figure = graph_drawing(Graph(0, groups, {}), {names[1]: 1234.5}, "light", "chart")["figure"]
     (boxes,) = [trace for trace in figure.data if trace.type == "bar" and not trace.name]
     assert list(boxes.text) == ["…q_proj.lora_A.default · 1200"]
     assert list(boxes.customdata) == [names[1]]

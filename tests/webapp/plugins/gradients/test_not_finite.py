@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
+
 from lanescope.webapp.plugins.gradients.charts import layer_heat
 from lanescope.webapp.plugins.gradients.layer_map import layer_map
 from lanescope.webapp.plugins.gradients.not_finite import (
@@ -12,7 +14,12 @@ from lanescope.webapp.plugins.gradients.not_finite import (
     not_finite_elements,
     not_finite_layers,
 )
-from lanescope.webapp.plugins.gradients.page_layers import chosen, few_bits, not_finite
+from lanescope.webapp.plugins.gradients.page_layers import (
+    chosen,
+    depth_figure,
+    few_bits,
+    not_finite,
+)
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context
 from tests.support.synthetic import START_NS, Builder
@@ -171,13 +178,11 @@ def test_the_page_neither_hides_them_nor_calls_them_zero(tmp_path: Path) -> None
     assert relative.at["a", 1] == math.inf
     assert math.isnan(relative.at["c", 1])  # of the model's, which is not known
     _, wrong = layer_heat(table, "gradient norm", "light").data
-    assert wrong.text[0][1] == "NaN or infinite"
-    assert list(wrong.z[0]) == [None, 1.0, 1.0, None]
-    click = {"points": [{"y": "a", "customdata": 2}]}
-    _, depth, note = chosen(Context(run), click, "gradient", None, 0, "light")
+    assert wrong.name == "NaN or infinite"
+    assert np.argwhere(wrong.z == 1)[:2].tolist() == [[0, 1], [0, 2]]
+    click = {"points": [{"y": "a", "x": "2"}]}
+    _, note = chosen(Context(run), click, "gradient", None, 0, "light")
     assert note[1] == " at step 2, rank 0: NaN or infinite. "
+    depth = depth_figure(Context(run), "2", "gradient", None, 0, "light")
     assert list(depth.data[0].y) == [None, None, 2.0]
-    assert len(depth.data) == 1  # no line of decay from one value
-    grid = not_finite(Context(run))[-1].children
-    assert [row["layer"] for row in grid.rowData] == ["a", "b"]
-    assert grid.rowData[0]["share_text"] == "60 %"
+    assert len(depth.data) == 2  # no line of decay from one value, but a mark at its foot
