@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from lanescope.webapp.analysis.stack_frames import in_program
 from lanescope.webapp.runs import units
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT, Frame
-from lanescope.webapp.timeline.styles import COMMUNICATION
+from lanescope.webapp.timeline.styles import communicates
 from lanescope.webapp.ui.charts import escaped
 from lanescope.webapp.ui.colours import Theme, blended, over, readable, token_of, tokens
 from lanescope.webapp.ui.theme import template
@@ -142,7 +142,7 @@ def legend(table: pd.DataFrame) -> dict[str, str]:
 
 def _phase(frame: Frame | None) -> str:
     """Returns the token of a phase, and of an operator that communicates; "" of other frames."""
-    if frame is not None and frame.kind == "op" and frame.name.startswith(COMMUNICATION):
+    if frame is not None and frame.kind == "op" and communicates(frame.name):
         return "collective"
     return token_of(frame.phase) if frame is not None and frame.phase else ""
 
