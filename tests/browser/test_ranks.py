@@ -8,7 +8,7 @@ import pytest
 
 from lanescope.webapp.runs.run import open_run
 from tests.browser.conftest import Opener, Server
-from tests.support.synthetic import START_NS, Builder
+from tests.support.synthetic import write_missing_rank
 
 pytestmark = pytest.mark.browser
 
@@ -36,28 +36,8 @@ def test_a_cell_of_the_heat_map_leads_to_its_call(opened: Opener) -> None:
 
 
 def test_a_hang_is_shown_by_rank(opened: Opener, serve: Server, tmp_path: Path) -> None:
-    builder = Builder(tmp_path / "stuck", world_size=2, exit_status=1)
-    for rank in (0, 1):
-        builder.process(rank, closed=False, ended="")
-        thread = builder.thread(rank)
-        calls = 2 if rank == 0 else 1
-        for sequence in range(calls):
-            never = sequence == 1
-            builder.row(
-                "collective",
-                rank,
-                thread,
-                start_ns=START_NS + sequence * MS,
-                name="all_reduce",
-                group="0",
-                group_size=2,
-                sequence=sequence,
-                bytes=64,
-                duration_ns=None if never else 1000,
-                complete_ns=None if never else START_NS + sequence * MS + 2000,
-            )
-    builder.row("value", 0, "1000-0", time_ns=START_NS + 5000 * MS, name="loss", value=1.0)
-    page = opened("/hang", at=serve(open_run(builder.write())))
+    path = write_missing_rank(tmp_path / "stuck", MS, 5000 * MS)
+    page = opened("/hang", at=serve(open_run(path)))
     rows = page.page.locator(".wide-table tbody tr").all_inner_texts()
     assert ["waits" in rows[0], "missing" in rows[1]] == [True, True]
     assert "all_reduce #1" in rows[0]

@@ -275,3 +275,27 @@ def write_wide_run(path: Path | str, *, blocks: int = 625, steps: int = 6, ranks
         )
         builder.rows("module", rank, None, path=["Model", *layers])
     return builder.write()
+
+
+def write_missing_rank(path: Path, period_ns: int, duration_ns: int) -> Path:
+    """Two ranks; only rank 0 makes the second all_reduce, and it never ends."""
+    builder = Builder(path, world_size=2, exit_status=1)
+    for rank in (0, 1):
+        builder.process(rank, closed=False, ended="")
+        thread = builder.thread(rank)
+        for sequence in range(2 - rank):
+            builder.row(
+                "collective",
+                rank,
+                thread,
+                start_ns=START_NS + sequence * period_ns,
+                name="all_reduce",
+                group="0",
+                group_size=2,
+                sequence=sequence,
+                bytes=64,
+                duration_ns=None if sequence else 100,
+                complete_ns=None if sequence else START_NS + 100,
+            )
+    builder.row("value", 0, "1000-0", time_ns=START_NS + duration_ns, name="loss", value=1.0)
+    return builder.write()

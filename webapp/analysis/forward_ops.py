@@ -13,6 +13,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 
 DETACH = ("detach", "aten::detach", "aten::detach_")
 
@@ -115,6 +116,31 @@ def maker(node: dict[str, Any], rows: Sequence[dict[str, Any]]) -> int | None:
         and stem(row["name"]) == stem(node["name"])
     ]
     return min(fitting)[2] if fitting else None
+
+
+def makers(nodes: pd.DataFrame, rows: pd.DataFrame) -> Int64Array:
+    """Returns `maker` of many nodes at once: a position among `rows` for each, -1 for none.
+
+    Both have thread, start_ns, name and sequence, `rows` also scope; neither lacks a sequence
+    number. Nodes are sorted by start.
+    """
+    on_thread = ["sequence", "stem", "thread"]
+    rows = rows.assign(stem=_stems(rows["name"]), position=np.arange(len(rows)))
+    rows = rows[rows["scope"] != BACKWARD].sort_values("start_ns", kind="stable")
+    rows = rows[["start_ns", "position", *on_thread]]
+    wanted = nodes.assign(stem=_stems(nodes["name"]))[["start_ns", *on_thread]]
+    near, far = (
+        pd.merge_asof(wanted, rows.drop_duplicates([*by, "start_ns"]), on="start_ns", by=by)[
+            "position"
+        ]
+        for by in (on_thread, on_thread[:2])
+    )
+    found: Int64Array = near.fillna(far).fillna(-1).to_numpy(np.int64)
+    return found
+
+
+def _stems(names: pd.Series) -> pd.Series:
+    return names.map({name: stem(name) for name in names.unique()}).astype("object")
 
 
 def stem(name: str) -> str:

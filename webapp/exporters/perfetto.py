@@ -19,19 +19,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.forward_ops import maker
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.forward_ops import BACKWARD, makers
 from lanescope.webapp.exporters.base import Wanted
 from lanescope.webapp.runs.run import Run, Thread
+from lanescope.webapp.runs.typed_json import members_of
 from lanescope.webapp.timeline.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norms
 
 _OP = [
@@ -228,7 +230,7 @@ def _arrows(run: Run, thread: Thread, pid: int, tid: int) -> Iterator[str]:
     for row in _rows(run, "sync", thread, ["start_ns", "kind", "object", "args"]):
         if row["kind"] not in _ARROW or row["object"] is None:
             continue
-        about = _members(row["args"])
+        about = members_of(row["args"])
         number = about.get("id", row["object"])
         event = {
             "ph": _ARROW[row["kind"]],
@@ -250,25 +252,29 @@ def _arrow_ends(rows: pa.Table) -> int:
 
 def _backward_arrows(run: Run, rank: int, places: _Places) -> Iterator[str]:
     """Arrows from forward operators to the backward nodes that they made."""
-    columns = ["start_ns", "duration_ns", "name", "scope", "thread", "sequence"]
-    made: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-    for piece in run.pieces("op", rank, columns=columns):
-        for row in piece.filter(pc.is_valid(piece["sequence"])).to_pylist():
-            made[row["sequence"]].append(row)
-    for sequence, rows in made.items():
-        rows.sort(key=lambda row: row["start_ns"])
-        for node in rows:
-            source = maker(node, rows) if node["scope"] == schema.OpScope.backward.name else None
-            if source is None:
-                continue
-            common = f'"cat":"fwdbwd","name":"fwdbwd","id":"{rank}/{sequence}/{node["start_ns"]}"'
-            for phase, row in (("s", rows[source]), ("f", node)):
-                place = places.of(run, rank, row["thread"])
-                if place is not None:
-                    yield (
-                        f'{{"ph":"{phase}","bp":"e",{common},"pid":{place[0]},"tid":{place[1]},'
-                        f'"ts":{_us(row["start_ns"])}}}'
-                    )
+    columns = ["start_ns", "name", "scope", "thread", "sequence"]
+    numbered = (
+        piece.filter(pc.is_valid(piece["sequence"]))
+        for piece in run.pieces("op", rank, columns=columns)
+    )
+    pieces = [to_frame(piece) for piece in numbered if piece.num_rows]
+    if not pieces:
+        return
+    rows = pd.concat(pieces).sort_values("start_ns", kind="stable", ignore_index=True)
+    nodes = rows[rows["scope"] == BACKWARD]
+    found = makers(nodes, rows)
+    ends = ["start_ns", "thread", "sequence"]
+    made_by = rows.iloc[found[found >= 0]][ends].itertuples(index=False, name=None)
+    made = nodes[found >= 0][ends].itertuples(index=False, name=None)
+    for source, node in zip(made_by, made, strict=True):
+        common = f'"cat":"fwdbwd","name":"fwdbwd","id":"{rank}/{int(node[2])}/{node[0]}"'
+        for phase, (start, thread, _) in (("s", source), ("f", node)):
+            place = places.of(run, rank, thread)
+            if place is not None:
+                yield (
+                    f'{{"ph":"{phase}","bp":"e",{common},"pid":{place[0]},"tid":{place[1]},'
+                    f'"ts":{_us(start)}}}'
+                )
 
 
 def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
@@ -337,20 +343,12 @@ def _named(what: str, pid: int, tid: int, args: dict[str, Any]) -> str:
 def _args(imported: str | None, /, **values: Any) -> str:
     """Own arguments and imported ones, which keep their names but for `step` and the like."""
     own = {key: value for key, value in values.items() if value not in (None, "")}
-    others = _members(imported)
+    others = members_of(imported)
     for key in _OWN & set(others) & set(own):
         value = others.pop(key)
         if value != own[key]:
             others[f"imported {key}"] = value
     return json.dumps({**own, **others})
-
-
-def _members(imported: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(imported) if imported else {}
-    except (ValueError, RecursionError):
-        return {"args": imported}
-    return found if isinstance(found, dict) else {"args": found}
 
 
 @lru_cache(maxsize=65536)

@@ -25,7 +25,7 @@ from lanescope.webapp.timeline.flame_graph.lane_walk import By, LaneWalk
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
-AT_ONCE = 1 << 16
+BATCH_ROWS = 1 << 16
 """Stretches whose events are written at once."""
 
 
@@ -72,8 +72,8 @@ def _events(run: Run, walk: LaneWalk, part: Part, tree: FrameTree) -> Iterator[s
     last = ROOT
     for piece in walked(run, walk, part):
         before = np.append(last, piece.node[:-1])
-        for at in range(0, len(piece.node), AT_ONCE):
-            cut = slice(at, at + AT_ONCE)
+        for at in range(0, len(piece.node), BATCH_ROWS):
+            cut = slice(at, at + BATCH_ROWS)
             yield from _changes(
                 tree, before[cut], piece.node[cut], piece.kept[cut], piece.edges[:-1][cut]
             )

@@ -6,6 +6,7 @@ checked against these.
 
 from __future__ import annotations
 
+import json
 import math
 import types
 import typing
@@ -48,6 +49,19 @@ def json_number(value: float | None) -> float | str | None:
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def members_of(text: str | None, otherwise: str = "args") -> dict[str, Any]:
+    """Returns the members of a JSON object, such as the arguments of an imported event.
+
+    Another value, and text that is not JSON, become one member, named `otherwise`. None and ""
+    have no members.
+    """
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        found = text
+    return found if isinstance(found, dict) else {otherwise: found}
 
 
 def conform(value: object, hint: Any, where: str) -> None:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lanescope.webapp.analysis.plugin import load, span_facts
 from lanescope.webapp.analysis.source_lines import stack_excerpts
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.typed_json import members_of
 from lanescope.webapp.timeline.flows import flows_of, launches, sync_flows
 from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, in_order
 from lanescope.webapp.timeline.span_links import (
@@ -288,14 +289,9 @@ def _shown(name: str, value: Any) -> Any:
 
 def _arguments(text: str) -> list[tuple[str, str]]:
     """Names and values, as text, of the arguments of an imported event."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = {"": text}
-    members = found if isinstance(found, dict) else {"": found}
     return [
         (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-        for name, value in members.items()
+        for name, value in members_of(text, "").items()
     ]
 
 

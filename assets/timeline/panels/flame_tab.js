@@ -1,5 +1,5 @@
 /**
- * Tells the flame graph of the dock which window to show. It is made by the server, and not in the
+ * Passes the window to show to the flame graph of the dock. The graph is made by the server, and not in the
  * page before its tab is opened: its chart needs scripts that the lanes do not.
  * @module
  */

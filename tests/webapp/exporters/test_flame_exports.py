@@ -112,7 +112,7 @@ def test_both_formats_have_the_same_times(
     whole = speedscope_of(run, tmp_path / "x.json", *options)
     assert times(whole) == lines
     monkeypatch.setattr(flame, "PIECE", 2)
-    monkeypatch.setattr(speedscope, "AT_ONCE", 3)
+    monkeypatch.setattr(speedscope, "BATCH_ROWS", 3)
     assert speedscope_of(run, tmp_path / "y.json", *options) == whole
 
 

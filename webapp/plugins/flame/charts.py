@@ -20,7 +20,7 @@ from lanescope.webapp.ui.theme import template
 ROW_PX = 21
 """Height of a frame, in which its name can be read."""
 
-FAR = 2.0
+MAX_FACTOR = 2.0
 """Times the baseline's time from which on a frame has the full colour; half of it, the other."""
 
 LETTER_PX = 7.4
@@ -177,7 +177,7 @@ def _place(total: int, base: int) -> float:
     """Returns 0 for half the time or less, 0.5 for the same, 1 for twice the time or more."""
     if not total or not base:
         return float(total > base)
-    return min(max(0.5 + math.log(total / base, FAR) / 2, 0.0), 1.0)
+    return min(max(0.5 + math.log(total / base, MAX_FACTOR) / 2, 0.0), 1.0)
 
 
 def change(total: int, base: int) -> str:

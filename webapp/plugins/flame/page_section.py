@@ -15,7 +15,7 @@ from lanescope.webapp.plugins.flame.baseline import flame
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Window
-from lanescope.webapp.timeline.flame_graph.flame import LEAST_SHARE, Part, missing, parts_of
+from lanescope.webapp.timeline.flame_graph.flame import MIN_SHARE, Part, missing, parts_of
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT
 from lanescope.webapp.timeline.flame_graph.lane_walk import By
 from lanescope.webapp.ui import ids as frame_ids
@@ -63,12 +63,12 @@ class Section:
     def layout(self, context: Context) -> Component:
         """Returns the controls, and the places of the picture and its table."""
         beside = context.baseline is not None
-        alone = {"alone": "the run alone"}
+        shown = BESIDE if beside else {"alone": BESIDE["alone"]}
         controls = widgets.controls(
             widgets.choice("frames by", self.by, _options(BY)),
             widgets.choice("of", self.lanes, _lanes(context.run)),
             widgets.controls(
-                widgets.choice("show", self.beside, _options(BESIDE if beside else alone)),
+                widgets.choice("show", self.beside, _options(shown)),
                 hidden=not beside,
             ),
         )
@@ -262,7 +262,7 @@ class _Shown:
         words += f" of {units.counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
         short = int(self._table["gathered"].sum())
         if short:
-            each = units.share(LEAST_SHARE)
+            each = units.share(MIN_SHARE)
             words += f" · {units.counted(short, 'frame')} of less than {each} gathered as “other”"
         found: list[Component] = [html.Span(words, className="muted")]
         if not self._beside:

@@ -189,14 +189,17 @@ def few_bits(context: Context) -> list[Component]:
 
 def register(app: Dash, context: Context) -> None:
     """Updates the charts from their controls, clicks in the heat map, and the theme."""
-
-    @app.callback(
-        Output(ids.LAYER_HEAT, "figure"),
-        Output(ids.LAYER_HEAT, "style"),
+    choices = (
         Input(ids.LAYER_MEASURE, "value"),
         Input(ids.LAYER_DEPTH, "value"),
         Input(ids.LAYER_RANK, "value"),
         Input(frame_ids.THEME, "data"),
+    )
+
+    @app.callback(
+        Output(ids.LAYER_HEAT, "figure"),
+        Output(ids.LAYER_HEAT, "style"),
+        *choices,
     )
     def heat(
         measure: str, depth: str, rank: str, theme: Theme | None
@@ -210,10 +213,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.DEPTH_CHART, "figure"),
         Input(ids.DEPTH_LINES, "value"),
         Input(ids.DEPTH_STEPS, "value"),
-        Input(ids.LAYER_MEASURE, "value"),
-        Input(ids.LAYER_DEPTH, "value"),
-        Input(ids.LAYER_RANK, "value"),
-        Input(frame_ids.THEME, "data"),
+        *choices,
     )
     def by_depth(
         lines: str, steps: str | None, measure: str, depth: str, rank: str, theme: Theme | None
@@ -227,10 +227,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.LAYER_CURVES, "figure"),
         Output(ids.LAYER_NOTE, "children"),
         Input(ids.LAYER_HEAT, "clickData"),
-        Input(ids.LAYER_MEASURE, "value"),
-        Input(ids.LAYER_DEPTH, "value"),
-        Input(ids.LAYER_RANK, "value"),
-        Input(frame_ids.THEME, "data"),
+        *choices,
     )
     def choose(
         click: dict[str, Any] | None, measure: str, depth: str, rank: str, theme: Theme | None

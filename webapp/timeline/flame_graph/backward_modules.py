@@ -1,7 +1,6 @@
 """Modules of backward nodes: those of the forward operators that made them.
 
-A node and its maker share a sequence number and the stem of their names, see `forward_ops.maker`.
-Here that is asked for all nodes of a window at once.
+`forward_ops.maker` says which operator that is.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
+from lanescope.webapp.analysis.forward_ops import makers
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.types import Window
 
 _COLUMNS = ["thread", "start_ns", "name", "scope", "module", "sequence"]
-_KEYS = ["sequence", "stem"]
 
 
 def backward_modules(run: Run, thread: Thread, window: Window, nodes: pa.Table) -> list[str]:
@@ -27,22 +25,17 @@ def backward_modules(run: Run, thread: Thread, window: Window, nodes: pa.Table) 
     that fit it is the latest before the node, on the node's thread if there is one. Empty: none.
     """
     earlier = (_begin(run, thread.rank, window), window[1])
-    made = _keyed(run.events("op", thread.rank, columns=_COLUMNS, window=earlier))
-    made = made[(made["scope"] != BACKWARD) & (made["module"] != "")].sort_values("start_ns")
-    wanted = _keyed(nodes.select(["start_ns", "name", "sequence"])).drop(columns="name")
-    found = [
-        pd.merge_asof(wanted, known[["start_ns", "module", *_KEYS]], on="start_ns", by=_KEYS)
-        for known in (made[made["thread"] == thread.thread], made)
-    ]
-    modules: list[str] = found[0]["module"].fillna(found[1]["module"]).fillna("").tolist()
-    return modules
+    made = _numbered(run.events("op", thread.rank, columns=_COLUMNS, window=earlier))
+    made = made[made["module"] != ""]
+    wanted = _numbered(nodes.select(["start_ns", "name", "sequence"]))
+    found = makers(wanted.assign(thread=thread.thread), made)
+    modules = [*made["module"], ""]
+    return [modules[at] for at in found.tolist()]
 
 
-def _keyed(rows: pa.Table) -> pd.DataFrame:
-    """Returns the rows that have a sequence number, with the stem of their names."""
-    found = to_frame(rows.filter(pc.is_valid(rows["sequence"]))).astype({"sequence": "int64"})
-    stems = {name: stem(name) for name in found["name"].unique()}
-    return found.assign(stem=found["name"].map(stems).astype("object"))
+def _numbered(rows: pa.Table) -> pd.DataFrame:
+    """Returns the rows that have a sequence number."""
+    return to_frame(rows.filter(pc.is_valid(rows["sequence"]))).astype({"sequence": "int64"})
 
 
 def _begin(run: Run, rank: int, window: Window) -> int:

@@ -19,10 +19,10 @@ from lanescope.webapp.runs.types import BoolArray, Int64Array, Window
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT, Frame, FrameTree
 from lanescope.webapp.timeline.flame_graph.lane_walk import By, LaneWalk, Stretches
 
-LEAST_SHARE = 0.001
+MIN_SHARE = 0.001
 """Of the selection; frames below are gathered into one beside their siblings, and counted."""
 
-MOST_FRAMES = 2000
+MAX_FRAMES = 2000
 """Frames of a picture; of more, the shortest are gathered as well."""
 
 PIECE = 2_000_000
@@ -105,7 +105,7 @@ class Flame:
     own: Int64Array
     base_own: Int64Array | None = None
 
-    def frames(self, least: float = LEAST_SHARE, most: int = MOST_FRAMES) -> pd.DataFrame:
+    def frames(self, least: float = MIN_SHARE, most: int = MAX_FRAMES) -> pd.DataFrame:
         """Returns one row per frame that is shown, parents first, with COLUMNS.
 
         Frames with less than `least` of the total, and all but about `most`, are gathered per

@@ -10,7 +10,7 @@ from lanescope.webapp.plugins.collectives.skew import waiting
 from lanescope.webapp.plugins.threads.overlap import overlap, phase_lanes
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
-from tests.support.synthetic import START_NS, Builder, write_run
+from tests.support.synthetic import write_missing_rank, write_run
 
 STEPS = 3
 
@@ -37,26 +37,7 @@ def test_only_calls_in_the_window_count(run: Run) -> None:
 
 
 def test_a_call_that_never_ended_is_waited_for_to_the_end(tmp_path: Path) -> None:
-    builder = Builder(tmp_path / "stuck", world_size=2, exit_status=1)
-    for rank in (0, 1):
-        builder.process(rank, closed=False, ended="")
-        thread = builder.thread(rank)
-        for sequence in range(2 - rank):
-            builder.row(
-                "collective",
-                rank,
-                thread,
-                start_ns=START_NS + sequence * 1000,
-                name="all_reduce",
-                group="0",
-                group_size=2,
-                sequence=sequence,
-                bytes=64,
-                duration_ns=None if sequence else 100,
-                complete_ns=None if sequence else START_NS + 100,
-            )
-    builder.row("value", 0, "1000-0", time_ns=START_NS + 5000, name="loss", value=1.0)
-    run = open_run(builder.write())
+    run = open_run(write_missing_rank(tmp_path / "stuck", 1000, 5000))
     table = waiting(run)
     assert table["rank"].tolist() == [0, 1]
     assert table["waiting_ns"].tolist() == [4000, 0]
