@@ -43,8 +43,8 @@ _BY = ["category", "name", "rank", "thread", "where"]
     multiple=True,
     metavar="SPEC",
     help="Predict the step's length after a change, for example rank=2:delay=0, straggler=none, "
-    "op=aten::mm*:x0.5, module=blocks.3:x0.8, phase=backward:x0.5, data=0, transfer=0. May be "
-    "given several times; without, changes that help any run are tried.",
+    "op=aten::mm*:x0.5, module=blocks.3:x0.8, phase=backward:x0.5, data=0, transfer=0, bucket=5. "
+    "May be given several times; without, changes that help any run are tried.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def time(run: str, step: int | None, specs: tuple[str, ...], as_json: bool) -> None:
