@@ -20,6 +20,7 @@ from lanescope.webapp.plugins.time.critical_path import (
     job_step,
     summed,
 )
+from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -133,7 +134,7 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
             units.duration(row.duration_ns),
             units.share(row.share),
             PATH_CATEGORIES[row.category],
-            units.printable(row.name),
+            units.printable(short_title(row.name)),
             str(row.rank),
             units.printable(row.where),
         )

@@ -14,10 +14,9 @@ from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.plugins.time.breakdown import collective_waits, training_thread
 from lanescope.webapp.plugins.time.buckets import gradients_ready, reductions
 from lanescope.webapp.plugins.time.critical_path import Lane, Window
-from lanescope.webapp.plugins.time.lane_work import LaneWork, Row
-from lanescope.webapp.plugins.time.replay import Actor, CallKey, Event, Replay
+from lanescope.webapp.plugins.time.lane_work import LaneWork
+from lanescope.webapp.plugins.time.replay import Actor, CallKey, Event, Replay, pieces_of
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.types import Int64Array
 
 _Wait = tuple[int, int, Any]
 """Start and end, ns, and label of the row of `calls`."""
@@ -74,16 +73,15 @@ def _rank_step(run: Run, rank: int, step: int, last: dict[CallKey, int]) -> Acto
         piece
         for low, high in itertools.pairwise(edges.tolist())
         if not any(a <= low and high <= b for a, b, _ in waits)
-        for row in work.rows(low, high)
-        for piece in _cut(row, instants)
+        for piece in pieces_of(work, low, high, instants)
     ]
     return Actor(
         rank,
         start,
         tuple(event for _, _, event in events),
-        np.array([until - begin for begin, until, _ in cut], float),
+        np.array([length for _, length, _ in cut], float),
         np.searchsorted(instants, [begin for begin, *_ in cut], side="right"),
-        tuple((row[4], work.operators_at(begin) or (row[5],), row[6]) for begin, _, row in cut),
+        tuple(about for _, _, about in cut),
         gradients=sizes,
         reductions=tuple(keys[label] for label in reductions(arriving, ready, sizes)),
     )
@@ -108,10 +106,3 @@ def _waits(run: Run, lane: Lane, calls_of: pd.DataFrame, step: tuple[int, int]) 
 
 def _key(frame: pd.DataFrame, label: Any) -> CallKey:
     return str(frame.at[label, "group"]), int(frame.at[label, "sequence"])
-
-
-def _cut(row: Row, instants: Int64Array) -> list[tuple[int, int, Row]]:
-    """The row of a lane's work in pieces that hold no event: begin, end, row."""
-    begin, end = row[2:4]
-    inside = instants[(instants > begin) & (instants < end)].tolist()
-    return [(a, b, row) for a, b in itertools.pairwise([begin, *dict.fromkeys(inside), end])]

@@ -14,6 +14,7 @@ for. The transfer of a call is what was recorded between the last arrival and th
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +25,14 @@ import numpy as np
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.time.buckets import MIB, assigned
 from lanescope.webapp.plugins.time.critical_path import Window
+from lanescope.webapp.plugins.time.lane_work import LaneWork
 from lanescope.webapp.runs.types import Float64Array, Int64Array
 
 CallKey = tuple[str, int]
 """Process group and sequence number."""
+
+About = tuple[str, tuple[str, ...], str]
+"""Category, names of the operators around a piece, module."""
 
 _REBUCKETED = "buckets of the replay"
 
@@ -54,7 +59,9 @@ class Actor:
     events: tuple[Event, ...]
     length: Float64Array
     stretch: Int64Array
-    about: tuple[tuple[str, tuple[str, ...], str], ...]
+    about: tuple[About, ...]
+    lane: str = "host"
+    """Which of the rank's actors it is: the same word on all ranks."""
     ends_step: bool = True
     gradients: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
     """Bytes of each gradient, in the order of the ready events."""
@@ -127,19 +134,22 @@ class Replay:
     def without_stragglers(self, ranks: Sequence[int]) -> float:
         """The step with each stretch of `ranks` as long as the median of the other ranks'; with
         several ranks the median of all."""
-        calls_of = {
-            tuple(event.key for event in one.events if event.kind == "arrive")
-            for one in self.actors
-        }
-        if len(calls_of) > 1:
+        table: dict[str, dict[int, Float64Array]] = defaultdict(dict)
+        calls_of: dict[str, set[tuple[CallKey, ...]]] = defaultdict(set)
+        for one in self.actors:
+            lengths = np.bincount(one.parts(), one.stretches()).astype(np.float64)
+            table[one.lane][one.rank] = lengths
+            arrives = tuple(event.key for event in one.events if event.kind == "arrive")
+            calls_of[one.lane].add(arrives)
+        if any(len(found) > 1 for found in calls_of.values()):
             raise NotApplicable("the ranks make different collectives, so they cannot be compared")
-        table = {one.rank: np.bincount(one.parts(), one.stretches()) for one in self.actors}
 
         def usual(one: Actor) -> Float64Array:
-            if one.rank not in ranks or len(table) < 2:
+            same = table[one.lane]
+            if one.rank not in ranks or len(same) < 2:
                 return one.stretches()
-            own = table[one.rank]
-            others = [part for rank, part in table.items() if rank != one.rank or len(ranks) > 1]
+            own = same[one.rank]
+            others = [part for rank, part in same.items() if rank != one.rank or len(ranks) > 1]
             median = np.median(others, axis=0)
             target = median if len(ranks) > 1 else np.minimum(median, own)
             scale: Float64Array = target / np.maximum(own, 1.0)
@@ -213,6 +223,21 @@ def _rebucketed(one: Actor, buckets: Sequence[Sequence[int]], per_byte: float) -
     return dataclasses.replace(
         one, events=tuple(events), stretch=np.array(of_stretch, np.int64)[one.stretch]
     )
+
+
+def pieces_of(
+    work: LaneWork, start: int, end: int, instants: Int64Array
+) -> list[tuple[int, int, About]]:
+    """The work of a thread in [start, end), in pieces that hold no event: begin and length, ns,
+    and what it is about. `instants` are those of the events, ascending."""
+    found = []
+    for _, _, begin, until, category, name, module, _ in work.rows(start, end):
+        names = work.operators_at(begin) or (name,)
+        low = np.searchsorted(instants, begin, side="right")
+        inside = instants[low : np.searchsorted(instants, until)].tolist()
+        for a, b in itertools.pairwise([begin, *dict.fromkeys(inside), until]):
+            found.append((a, b - a, (category, names, module)))
+    return found
 
 
 class _State:

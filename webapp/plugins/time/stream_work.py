@@ -13,6 +13,14 @@ from lanescope.webapp.plugins.time.lane_work import Row
 from lanescope.webapp.plugins.time.streams import Stream
 from lanescope.webapp.runs.run import Run
 
+MAX_TITLE = 60
+
+
+def short_title(name: str) -> str:
+    """A name as a line of a table has room for it: kernels' names hold all their types."""
+    plain = name.removeprefix("void ")
+    return plain if len(plain) <= MAX_TITLE else f"{plain[: MAX_TITLE - 1]}…"
+
 
 class StreamWork:
     """The kernels of a stream, as `lane_work.LaneWork` has the operators of a thread."""

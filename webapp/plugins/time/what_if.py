@@ -20,6 +20,7 @@ from functools import lru_cache
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
 from lanescope.webapp.plugins.time.critical_path import job_step
+from lanescope.webapp.plugins.time.device_replay import device_replay
 from lanescope.webapp.plugins.time.host_replay import host_replay
 from lanescope.webapp.plugins.time.replay import Replay
 from lanescope.webapp.runs.run import Run
@@ -111,9 +112,8 @@ def ready_made(run: Run, step: int | None = None) -> list[Prediction]:
 def _replay_of(run: Run, step: int | None) -> Replay:
     """The replay of a step that gives what was recorded."""
     window = job_step(run, step)
-    if any(talks_on_device(run, rank) for rank in run.ranks):
-        raise NotApplicable("steps that run on a device cannot be replayed")
-    replay = host_replay(run, window)
+    on_device = any(talks_on_device(run, rank) for rank in run.ranks)
+    replay = (device_replay if on_device else host_replay)(run, window)
     again, recorded = replay.run(), replay.recorded_ns
     if abs(again - recorded) > MAX_ERROR * recorded:
         raise NotApplicable(

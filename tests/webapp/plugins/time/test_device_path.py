@@ -13,6 +13,7 @@ from lanescope.webapp.runs.run import open_run
 from tests.support.synthetic import START_NS, Builder
 from tests.webapp.plugins.time.test_breakdown import MS, call, op, phase, training_step
 from tests.webapp.plugins.time.test_critical_path import legs
+from tests.webapp.plugins.time.test_what_if import predicted
 
 
 @pytest.fixture
@@ -120,3 +121,42 @@ def test_kernels_whose_launch_is_missing_are_on_the_path(builder: Builder) -> No
     assert legs(run) == [(0, 7, 0, 60), (0, 0, 60, 90)]
     totals = summed(critical_path(run), ["category"]).set_index("category")["duration_ns"]
     assert totals["unexplained"] == (22 + 1) * MS
+
+
+def test_what_if_of_kernels(builder: Builder) -> None:
+    """Host and device: the wait ends with the kernel, and the 2 ms after it are kept."""
+    op(builder, 30, 31, name="cudaLaunchKernel")
+    kernel(builder, 32, 50, 30)
+    wait_for_device(builder, 40, 52)
+    run = open_run(builder.write())
+    assert [predicted(run, f"op=sgemm:x{factor}") for factor in (1, 0.5, 0, 2)] == [90, 81, 80, 108]
+
+
+def test_what_if_of_a_full_queue_and_another_stream(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "FULL_QUEUE", 2)
+    for i, launch in enumerate((20, 21, 22)):
+        op(builder, launch, 44 if launch == 22 else launch + 0.5, name="cudaLaunchKernel")
+        kernel(builder, 24 + 20 * i, 44 + 20 * i, launch, name=f"kernel {i}")
+    op(builder, 45, 45.1, name="cudaStreamWaitEvent")
+    kernel(builder, 84, 86, 46, stream=8)
+    wait_for_device(builder, 85, 87)
+    run = open_run(builder.write())
+    assert predicted(run, "op=kernel 0:x0.5") == 80
+    assert predicted(run, "op=kernel 2:x0.5") == 89  # the host comes to its wait at 85
+    assert predicted(run, "op=*:x1") == 90
+
+
+def test_what_if_of_collectives_on_devices(builder: Builder) -> None:
+    training_step(builder, 1)
+    phase(builder, "optimizer", 90, 95, rank=0)
+    op(builder, 30, 39, 1, name="aten::slow")
+    for rank, launch in ((0, 20), (1, 40)):
+        call(builder, rank, launch - 1, 60, duration_ns=2 * MS)
+        kernel(builder, launch + 1, 60, launch, rank=rank, name="ncclDevKernel_AllReduce")
+        wait_for_device(builder, 45, 61, rank)
+    run = open_run(builder.write())
+    assert predicted(run, "op=aten::slow:x0") == 95 - 9
+    assert predicted(run, "transfer=0") == 95 - 15
+    assert predicted(run, "communication=0") == 95 - 15
