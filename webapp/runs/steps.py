@@ -50,8 +50,13 @@ def steps_of(phases: pa.Table) -> Steps:
     first = np.full(len(index), np.iinfo(np.int64).max)
     all_steps = phases["step"].to_numpy().astype(np.int64)
     place = np.searchsorted(index, all_steps)
-    inside = (place < len(index)) & np.isin(all_steps, index)
-    np.minimum.at(first, place[inside], phases["start_ns"].to_numpy()[inside])
+    known = (place < len(index)) & np.isin(all_steps, index)
+    start = phases["start_ns"].to_numpy()
+    extended = pc.not_equal(phases["duration_ns"], 0).fill_null(True).to_numpy()
+    np.minimum.at(first, place[known & extended], start[known & extended])
+    rows = np.flatnonzero(known)
+    only_marks = rows[first[place[rows]] == np.iinfo(np.int64).max]
+    np.minimum.at(first, place[only_marks], start[only_marks])
     starts = first.copy()
     follows = np.flatnonzero(np.diff(index) == 1) + 1
     starts[follows] = ends[follows - 1]

@@ -19,6 +19,7 @@ Elsewhere the training thread decides, with the autograd threads that work for i
     forward, backward, optimizer   an operator runs in that phase
     other                   an operator runs in another phase or in none
     python                  no recorded operator runs: Python, or operators that were left out
+    idle                    the same in traces of tools that do not record threads of Python
 
 The categories of a device follow the temporal breakdown of Holistic Trace Analysis
 (https://hta.readthedocs.io, "Temporal Breakdown", "Idle Time Breakdown").
@@ -57,6 +58,7 @@ CATEGORIES: Mapping[str, str] = {
     "launch": "kernel launch",
     "host_bound": "host-bound idle",
     "python": "Python between operators",
+    "idle": "idle",
     "other": "other operators",
 }
 """Name -> what people read, in the order in which charts stack them."""
@@ -65,6 +67,9 @@ _PHASES = ("forward", "backward", "optimizer")
 _DATA = schema.PhaseKind.data.name
 _NO_CATEGORY = (schema.PhaseKind.user.name, schema.PhaseKind.mark.name)
 """A range that the program named says nothing about what runs in it."""
+
+_ANY_TOOL = "chrome"
+"""Engine of imported traces in Chrome's format that no known tool wrote."""
 
 _NOTHING = Intervals.of([], [])
 
@@ -128,8 +133,22 @@ def categories(run: Run, rank: int) -> dict[str, Intervals]:
         mine = rest.intersection(claim)
         found[name] = found[name].union(mine) if name in found else mine
         rest = rest.subtraction(mine)
-    found["host_bound" if talks_on_device(run, rank) else "python"] = rest
+    found["host_bound" if talks_on_device(run, rank) else between_operators(run, rank)] = rest
     return found
+
+
+def between_operators(run: Run, rank: int) -> str:
+    """The category of time in which a rank's training thread runs nothing that was recorded.
+
+    A slice of Chrome's trace format may be any work of any worker, so gaps between slices are idle.
+    """
+    pid = training_thread(run, rank).pid
+    engines = {
+        one["engine"]
+        for one in run.manifest["processes"]
+        if (one["rank"], one["pid"]) == (rank, pid)
+    }
+    return "idle" if engines == {_ANY_TOOL} else "python"
 
 
 def _thread_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
@@ -232,6 +251,7 @@ def autograd_threads(run: Run, training: Thread) -> list[Thread]:
         one
         for one in run.threads
         if (one.rank, one.pid, one.kind) == (training.rank, training.pid, native)
+        and one.thread != training.thread
     ]
 
 

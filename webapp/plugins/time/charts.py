@@ -42,6 +42,7 @@ TOKENS = {
     "launch": "launch",
     "host_bound": "idle",
     "python": "python",
+    "idle": "idle",
     "other": "other",
     "unexplained": "idle",
 }

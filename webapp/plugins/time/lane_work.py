@@ -10,7 +10,12 @@ import pyarrow as pa
 from lanescope.webapp.analysis.arrow_columns import ends_ns
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.collectives.slow_places import MIN_GAP_NS, around
-from lanescope.webapp.plugins.time.breakdown import phases_of
+from lanescope.webapp.plugins.time.breakdown import (
+    autograd_threads,
+    between_operators,
+    phases_of,
+    training_thread,
+)
 from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
@@ -41,6 +46,11 @@ class LaneWork:
         self._where: dict[int, str] = {}
         thread = next(one for one in run.threads if (one.rank, one.thread) == lane)
         kinds = {name: span for name, span in phases_of(run, thread).items() if name in _KINDS}
+        training = training_thread(run, thread.rank)
+        self._autograd = thread in autograd_threads(run, training) and "backward" not in kinds
+        if self._autograd and "backward" in phases_of(run, training):
+            kinds["backward"] = phases_of(run, training)["backward"]
+        self._between = between_operators(run, thread.rank)
         edges = [self._start, end, *(e for s in kinds.values() for e in (s.start, s.end))]
         inside = np.concatenate([*edges, [first, last]])
         inside = inside[(inside >= first) & (inside <= last)]
@@ -82,6 +92,10 @@ class LaneWork:
             return category, self._names[op], self._modules[op] or "", where
         if phase == "data":
             return "data_loading", "fetching a batch", "", ""
+        if self._autograd and phase == "backward":
+            return "backward", "autograd engine", "", ""
+        if self._between == "idle":
+            return "idle", "idle", "", ""
         where = self._around(i) if length >= MIN_GAP_NS else ""
         return "python", "Python", "", where
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, mean_steps, step_time
+from lanescope.webapp.plugins.time.critical_path import critical_path
 from lanescope.webapp.runs.run import open_run
 from tests.support.synthetic import START_NS, Builder
 
@@ -189,3 +190,38 @@ def test_a_run_without_steps_has_no_rows(builder: Builder) -> None:
     run = open_run(builder.write())
     assert step_time(run).empty
     assert mean_steps(run).empty
+
+
+@pytest.mark.parametrize(("tool", "between"), [("chrome", "idle"), ("kineto", "python")])
+def test_between_slices_of_any_tool_a_worker_is_idle(
+    builder: Builder, tool: str, between: str
+) -> None:
+    """A bubble of a pipeline is not Python."""
+    builder.process(0, engine=tool)
+    builder.thread(0, kind="native")
+    training_step(builder)
+    op(builder, 40, 80)
+    run = open_run(builder.write())
+    assert ms(step_time(run).iloc[0])[between] == 16
+    path = critical_path(run)
+    assert path.groupby("category")["duration_ns"].sum()[between] == 16 * MS
+    assert "unexplained" not in set(path["category"])
+
+
+def test_work_of_autograd_threads_is_backward(builder: Builder) -> None:
+    training_step(builder)
+    builder.thread(0, ordinal=1, kind="native", name="pt_autograd_0")
+    op(builder, 32, 50, thread="1000-1", name="MulBackward0")
+    op(builder, 55, 70, thread="1000-1", name="MmBackward0")
+    path = critical_path(open_run(builder.write()))
+    mine = path[path["thread"] == "1000-1"].groupby(["category", "name"])["duration_ns"].sum()
+    assert mine["backward", "MulBackward0"] == 18 * MS
+    assert {category for category, _ in mine.index} == {"backward"}
+
+
+def test_a_mark_before_the_first_step_does_not_begin_it(builder: Builder) -> None:
+    builder.phase(START_NS, 0, "mark", name="Iteration Start")
+    phase(builder, "user", 40, 100)
+    phase(builder, "optimizer", 90, 100)
+    op(builder, 45, 80)
+    assert step_time(open_run(builder.write())).iloc[0]["duration_ns"] == 60 * MS
