@@ -201,7 +201,12 @@ def plain_table(
     return html.Table(
         [
             html.Thead(
-                html.Tr([html.Th(h, className=kind(i), scope="col") for i, h in enumerate(heads)])
+                html.Tr(
+                    [
+                        html.Th(h, className=kind(i), scope="col") if h else html.Td()
+                        for i, h in enumerate(heads)
+                    ]
+                )
             ),
             html.Tbody(
                 [
