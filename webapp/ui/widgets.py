@@ -42,11 +42,14 @@ def attributes(**names: str) -> dict[str, Any]:
     return {name.replace("_", "-"): value for name, value in names.items()}
 
 
-def graph(id: str, figure: go.Figure | None = None, height: int = 420) -> dcc.Graph:
-    """A Plotly chart: the only place that makes one, so that all have the same settings."""
+def graph(id: str, figure: go.Figure | None = None, height: int = 420, *, what: str) -> dcc.Graph:
+    """A Plotly chart: the only place that makes one, so that all have the same settings.
+
+    Until there is a figure its place says that `what` is being computed.
+    """
     return dcc.Graph(
         id=id,
-        figure=figure if figure is not None else _awaited(),
+        figure=figure if figure is not None else nothing(f"Computing {what} …"),
         config=cast(Any, GRAPH_CONFIG),
         style={"height": f"{height}px"},
     )
@@ -64,7 +67,7 @@ def chart_section(
     return [
         html.H2(title),
         controls(*choices),
-        graph(chart, height=height),
+        graph(chart, height=height, what=title[0].lower() + title[1:]),
         html.P(id=note, className="muted"),
     ]
 
@@ -103,11 +106,6 @@ def find_box(id: str, placeholder: str, label: str = "find", value: str = "") ->
 def rank_options(ranks: Iterable[int], kind: type[int] | type[str] = int) -> list[dict[str, Any]]:
     """Options of a drop-down of ranks; their values are numbers, or the same as text."""
     return [{"label": f"rank {rank}", "value": kind(rank)} for rank in ranks]
-
-
-def _awaited() -> go.Figure:
-    """What stands in a chart's place until there is one."""
-    return nothing("computing …")
 
 
 def column(
@@ -224,17 +222,17 @@ def note(children: Any, tone: str = "") -> Component:
     return html.Div(children, className=f"note {tone}".strip())
 
 
-def empty(title: str, *children: Any) -> Component:
-    """What would be here, and how to get it."""
-    return html.Div([html.B(title), *children], className="empty")
-
-
 def page(title: str, lead: Any, *children: Any) -> Component:
     """The body of a page. The frame puts the findings of its kinds below the lead."""
     found = html.Div(id=ids.PAGE_FINDINGS)
     return html.Div(
         [html.H1(title), html.P(lead, className="lead"), found, *children], className="page-inner"
     )
+
+
+def bare_page(title: str, *children: Any) -> Component:
+    """The body of a page that shows `children` alone."""
+    return html.Div([html.H1(title), *children], className="page-inner")
 
 
 def swatch(kind: str) -> Component:

@@ -115,6 +115,7 @@ function show(href) {
   timeline.resize();
   if (search && search !== written) applyAddress(search);
   else writeAddress();
+  reportView(); // while another page was open, nothing was asked
 }
 
 /** The same in the next frame, when Dash has drawn the page. @param {string} href */

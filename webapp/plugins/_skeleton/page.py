@@ -42,7 +42,7 @@ def layout(context: Context) -> Component:
         "Skeleton",
         "How long each operator usually takes, and its longest call.",
         widgets.controls(widgets.choice("rank", RANK, widgets.rank_options(context.run.ranks))),
-        widgets.graph(CHART),
+        widgets.graph(CHART, what="the longest calls"),
         html.H2("Longest calls"),
         widgets.plain_table(heads, rows, (1, 2, 3, 4)),
         widgets.downloads("skeleton_durations"),

@@ -27,7 +27,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named, ranks_text
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -71,7 +71,12 @@ def layout(context: Context) -> Component:
         *devices.section(run),
         html.Div(
             [
-                html.Div([html.H2(title), widgets.graph(id, height=340)])
+                html.Div(
+                    [
+                        html.H2(title),
+                        widgets.graph(id, height=340, what="the speed of the operations"),
+                    ]
+                )
                 for title, id in (
                     ("Time by size", ids.COLLECTIVE_LATENCY),
                     ("Bandwidth by size", ids.COLLECTIVE_BANDWIDTH),
@@ -92,7 +97,7 @@ def layout(context: Context) -> Component:
 
 
 def _no_collectives() -> Component:
-    return widgets.empty(
+    return states.empty(
         "This run holds no collectives.",
         "They are recorded from ",
         html.Code("torch.distributed"),

@@ -29,7 +29,7 @@ from lanescope.webapp.plugins.diff.verdict_words import (
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -51,7 +51,7 @@ def layout(context: Context) -> Component:
         return widgets.page(
             "Compare",
             "Two recordings side by side, aligned by rank, step and name.",
-            widgets.empty(
+            states.empty(
                 "This run has no baseline.",
                 html.P(["Open this run together with another one: ", html.Code(command)]),
                 html.P(
@@ -80,16 +80,16 @@ def layout(context: Context) -> Component:
                 "bitwise" if context.noise is None else "tolerance",
             )
         ),
-        html.Div(html.P("Comparing the two runs …", className="muted"), id=ids.DIFF_BODY),
+        html.Div(states.loading("Comparing the two runs"), id=ids.DIFF_BODY),
         widgets.controls(widgets.choice("rank", ids.DIFF_RANK, widgets.rank_options(ranks))),
         html.H2("Gradient norm per step"),
-        widgets.graph(ids.DIFF_CHART, height=340),
+        widgets.graph(ids.DIFF_CHART, height=340, what="the gradient norms of both runs"),
         html.Div(
             [
                 html.H2("How the difference grows, by step"),
-                widgets.graph(ids.DIFF_GROWTH, height=320),
+                widgets.graph(ids.DIFF_GROWTH, height=320, what="how the difference grows"),
                 html.H2("By layer"),
-                widgets.graph(ids.DIFF_LAYERS, height=460),
+                widgets.graph(ids.DIFF_LAYERS, height=460, what="the difference by layer"),
             ],
             id=ids.DIFF_GROWN,
             hidden=True,

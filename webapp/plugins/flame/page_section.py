@@ -87,7 +87,7 @@ class Section:
                 html.Div(
                     [
                         html.Div(
-                            widgets.graph(self.graph, height=200),
+                            widgets.graph(self.graph, height=200, what="the flame graph"),
                             className="flame-graph",
                             role="region",
                             tabIndex=0,  # it scrolls

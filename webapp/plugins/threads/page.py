@@ -22,7 +22,7 @@ from lanescope.webapp.plugins.threads.overlap import (
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -44,7 +44,7 @@ def layout(context: Context) -> Component:
         "that may mean that gradients are written from two sides at once. The rate of a pair is "
         "the time both are in it, over the time of the one that is in it less.",
         widgets.controls(widgets.choice("phase", ids.OVERLAP_PHASE, list(PHASES), "backward")),
-        html.Div(id=ids.OVERLAP_BODY),
+        html.Div(states.loading("Measuring the overlap of threads"), id=ids.OVERLAP_BODY),
         html.Div(
             [
                 html.H2("Rates"),
@@ -52,7 +52,7 @@ def layout(context: Context) -> Component:
                     widgets.choice("rank", ids.OVERLAP_RANK, widgets.rank_options(ranks)),
                     hidden=len(ranks) < 2,
                 ),
-                widgets.graph(ids.OVERLAP_MATRIX, height=240),
+                widgets.graph(ids.OVERLAP_MATRIX, height=240, what="the rate of each pair"),
                 html.P(
                     "Percent of each pair. A click on a rate leads to the longest region of its "
                     "two threads on the timeline.",
@@ -62,7 +62,7 @@ def layout(context: Context) -> Component:
             id=ids.OVERLAP_RATES,
         ),
         html.H2("Over time"),
-        widgets.graph(ids.OVERLAP_CHART, height=260),
+        widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
         html.P("A click on a stretch leads there on the timeline.", className="muted"),
         widgets.downloads("overlap"),
         *_windows(context.run),
@@ -139,7 +139,7 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     rate = overlap_rate(run, phase)
     if rate is None:
         return [
-            widgets.empty(
+            states.empty(
                 f"No thread was ever in the {phase} phase.",
                 "Phases are recorded from the training loop by themselves; a phase of your own is ",
                 html.Code(f'with ls.phase("{"warm-up" if phase == "user" else phase}"):'),
@@ -149,7 +149,7 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     table = overlap(run, phase)
     if table.empty:
         words = f"On every rank a single thread does the {phase} phase, so nothing can overlap."
-        return [widgets.empty(f"No pair of threads in the {phase} phase.", words)]
+        return [states.empty(f"No pair of threads in the {phase} phase.", words)]
     known = widgets.thread_names(run)
     rows = [
         {
@@ -263,7 +263,9 @@ def _windows(run: Run) -> list[Component]:
     table = _named_windows(run)
     if table.empty:
         words = "No thread ran a forward phase and then a backward one."
-        chart = html.Div(widgets.graph(ids.WINDOWS_CHART), hidden=True)
+        chart = html.Div(
+            widgets.graph(ids.WINDOWS_CHART, what="the time from forward to backward"), hidden=True
+        )
         return [head, html.P(words, className="muted"), chart]
     rows = []
     for (rank, _), own in table.groupby(["rank", "thread"], sort=True):
@@ -290,6 +292,6 @@ def _windows(run: Run) -> list[Component]:
             "leads there on the timeline.",
             className="muted",
         ),
-        widgets.graph(ids.WINDOWS_CHART, height=240),
+        widgets.graph(ids.WINDOWS_CHART, height=240, what="the time from forward to backward"),
         widgets.plain_table(("rank", "thread", "backwards", "median", "longest"), rows, (2, 3, 4)),
     ]

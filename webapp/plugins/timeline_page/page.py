@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, ctx, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.collectives.skew import waiting
@@ -19,7 +19,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import token_of
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.matrices import matrices
@@ -116,6 +116,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.ANSWERED, "data"),
         Input(ids.VIEW, "data"),
         prevent_initial_call=True,
+        on_error=_unanswered,
     )
     def show(view: dict[str, Any]) -> tuple[Any, list[dict[str, Any]], Any, int]:
         window = _window(view)
@@ -127,6 +128,11 @@ def register(app: Dash, context: Context) -> None:
             held = f" · zoom in: a table sums up to {units.count(MAX_OPS)} ops"
             return [*title, html.Span(held, className="muted")], [], pairs, view["number"]
         return title, op_rows(context.run, window), pairs, view["number"]
+
+
+def _unanswered(error: Exception) -> tuple[str, list[Any], Component, int]:
+    """What the dock shows after an exception: the timeline waits for the number of its question."""
+    return "Ops", [], states.failed(error, "the dock"), ctx.inputs[f"{ids.VIEW}.data"]["number"]
 
 
 def _window(view: dict[str, Any]) -> tuple[int, int]:
