@@ -203,19 +203,17 @@ def _timing(timing: Timing) -> list[Any]:
             "ratio_text": ratio_text(row),
             "calls": " / ".join(units.number(of) for of in (row.base_calls, row.run_calls)),
             **{f"{name}": getattr(row, f"{name}_ns") for name in ("base", "run", "difference")},
-            **{
-                f"{name}_text": widgets.duration(getattr(row, f"{name}_ns"))
-                for name in ("base", "run", "difference")
-            },
         }
         for row in rows.itertuples()
     ]
     columns = [
         widgets.column("op", "op", flex=3, minWidth=180),
         widgets.column("module", "module", flex=2),
-        widgets.column("base", "self, baseline", number=True, text=True, flex=1, minWidth=120),
-        widgets.column("run", "self, this run", number=True, text=True, flex=1, minWidth=120),
-        widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
+        widgets.column("base", "self, baseline", base="ns", together="times", flex=1, minWidth=120),
+        widgets.column("run", "self, this run", base="ns", together="times", flex=1, minWidth=120),
+        widgets.column(
+            "difference", "difference", base="ns", together="times", flex=1, minWidth=120
+        ),
         widgets.column("ratio", "times", number=True, text=True, flex=1),
         widgets.column("calls", "calls, base / run", flex=1, minWidth=140),
         widgets.column("state", "state", flex=1),
