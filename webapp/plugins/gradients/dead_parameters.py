@@ -9,7 +9,8 @@ A layer is a module with parameters of its own. Causes:
   long as ever before, though they are still trainable;
 - not_in_optimizer: it is trainable and has gradients, no optimizer of the run ever held it, and
   its value does not change (something else may train it);
-- clipped, rounded, no_rate, undone: its optimizer's steps change nothing, or not for good (`unmoved`);
+- clipped, rounded, no_rate, undone: its optimizer's steps change nothing, or not for good
+  (`unmoved`);
 - decay: at the last DECAY_SAMPLES samples weight decay was stronger than the gradient (`decay`),
   and the parameter has shrunk to SHRUNK of what it was.
 

@@ -78,7 +78,7 @@ def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_rate(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of parameters with gradients from where on their learning rate is next to nothing."""
+    """The rows of parameters with gradients since their learning rate is next to nothing."""
     groups = rows.groupby("parameter", sort=False)
     faded = rows["lr"] <= FADED * groups["lr"].transform("max")
     small = rows["update_ratio"].fillna(0.0) <= CHANGED
