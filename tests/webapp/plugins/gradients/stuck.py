@@ -105,6 +105,43 @@ def forgotten_body() -> None:
     train(model, torch.optim.SGD(model.head.parameters(), lr=0.05), torch.randn(16, 8))
 
 
+class Listed(nn.Module):
+    """Keeps its blocks in a plain list: they are in none of its parameters()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = [nn.Linear(8, 8) for _ in range(3)], nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x).tanh()
+        return self.head(x)
+
+
+@program
+def blocks_in_a_list() -> None:
+    """Nothing trains them."""
+    model = Listed()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05), torch.randn(16, 8))
+
+
+@program
+def blocks_in_a_list_and_the_optimizer() -> None:
+    """All of them are trained."""
+    model = Listed()
+    blocks = [one for block in model.blocks for one in block.parameters()]
+    train(model, torch.optim.SGD([*model.parameters(), *blocks], lr=0.05), torch.randn(16, 8))
+
+
+@program
+def layer_made_late() -> None:
+    """A layer that its model gets after its first call, and the optimizer after that."""
+    model = layers(2, 8, nn.Tanh)
+    model(torch.randn(16, 8))
+    model.append(nn.Linear(8, 8))
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05), torch.randn(16, 8))
+
+
 def parted_with(rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
     """A model whose body has a learning rate of its own."""
     model = Parted()

@@ -57,6 +57,9 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "margin_kept": [("dead_parameter", "zero", 1)],
     "dead_relu": [("dead_parameter", "zero", 0)],
     "forgotten_body": [("dead_parameter", "not_in_optimizer", 0)],
+    "blocks_in_a_list": [("dead_parameter", "not_in_optimizer", 0)],
+    "blocks_in_a_list_and_the_optimizer": [],
+    "layer_made_late": [],
     "rate_of_zero": [("dead_parameter", "no_rate", 0)],
     "rate_of_a_hundredth": [],
     "rate_decays_per_batch": [("dead_parameter", "no_rate", 4)],
@@ -189,6 +192,10 @@ def test_sentences(recorded: Path) -> None:
     (forgotten,) = learning(recorded / "forgotten_body")
     assert forgotten.evidence["parameters"] == ["body.weight", "body.bias"]
     assert forgotten.evidence["elements"] == 72
+    (listed,) = learning(recorded / "blocks_in_a_list")
+    assert listed.evidence["parameters"][1:3] == ["Linear.bias", "Linear#2.weight"]
+    late = open_run(recorded / "layer_made_late")
+    assert "3.weight" in set(gradient_rows(late)["parameter"])
     (no_rate,) = learning(recorded / "rate_of_zero")
     assert (no_rate.severity, no_rate.evidence["dead"]) == ("warning", 2)
     (never,) = learning(recorded / "rate_never_set")
