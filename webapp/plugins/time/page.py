@@ -28,6 +28,7 @@ from lanescope.webapp.plugins.time.critical_path import (
     median_step,
     summed,
 )
+from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -97,8 +98,8 @@ def _step_field(run: Run, step: int) -> Component:
 
 def _path_panel(run: Run) -> Component:
     about = (
-        "one line through all ranks and threads, as long as the step · click a piece to open it on "
-        "the timeline"
+        "one line through all ranks, threads and streams, as long as the step · click a piece to "
+        "open it on the timeline"
     )
     chart = widgets.graph(
         ids.PATH, height=120 + 30 * min(len(run.ranks), MAX_LANES), what="the critical path"
@@ -243,7 +244,7 @@ def _table(run: Run, path: Any) -> Component:
                         PATH_CATEGORIES[row.category],
                     ]
                 ),
-                row.name,
+                html.Span(short_title(row.name), title=row.name),
                 str(row.rank),
                 html.Code(row.where) if row.where else "",
                 units.number(row.duration_ns * 1e-6),
