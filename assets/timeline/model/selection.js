@@ -52,7 +52,8 @@ export class Selection {
       if (mine !== this.asked) return;
       const [start, end] = full.drawn;
       const first = span.start === undefined;
-      this.set({ ...span, row: full.row ?? span.row, name: full.name, start, end }, reveal && first);
+      const step = full.step >= 0 ? full.step : timeline.stepping.at(start);
+      this.set({ ...span, row: full.row ?? span.row, name: full.name, start, end, step }, reveal && first);
       this.flows = full.flows ?? [];
       timeline.invalidate("overlay");
       this.show(full, lane);

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.diff import charts, ids
@@ -32,6 +32,7 @@ from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.page_selection import selection_in
 
 MODE_WORDS = {
     "bitwise": "bit by bit",
@@ -109,12 +110,14 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.DIFF_TABLES, "children"),
         Output(ids.DIFF_RANK, "value"),
         Input(ids.DIFF_MODE, "value"),
+        State(frame_ids.LOCATION, "search"),
     )
-    def show(mode: Mode) -> tuple[list[Any], list[Any], Any]:
+    def show(mode: Mode, search: str | None) -> tuple[list[Any], list[Any], Any]:
         result = _compared(base, context.run, mode, context.noise)
         # At first the rank that parted first; later the one that was chosen.
         first = -1 if result.first is None else result.first["rank"]
         chosen = ctx.triggered_id is not None or first not in _ranks(context.run, base)
+        chosen |= selection_in(search).rank is not None
         rank = no_update if chosen else first
         return verdict(result, context, base), tables(result), rank
 

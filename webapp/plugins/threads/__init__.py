@@ -1,6 +1,7 @@
 """Analyses threads: overlap, deadlocks, contexts, concurrent backward."""
 
 from lanescope.webapp.analysis.plugin import Figure, Kind, Metric, Page, Plugin, Question
+from lanescope.webapp.plugins.threads.ids import OVERLAP_RANK
 
 PLUGIN = Plugin(
     name="threads",
@@ -82,6 +83,7 @@ PLUGIN = Plugin(
             order=40,
             former=("/overlap",),
             tab="Overlap",
+            selects={OVERLAP_RANK: "rank"},
             kinds=("overlap", "lost_context", "cuda_context"),
             height=1240,
         ),

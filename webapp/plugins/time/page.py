@@ -38,7 +38,7 @@ from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-FLAME = Section("time-flame", width_px=700)
+FLAME = Section(ids.FLAME, width_px=700)
 
 MAX_ROWS = 12
 MAX_LANES = 24
