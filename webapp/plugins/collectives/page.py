@@ -87,7 +87,7 @@ def layout(context: Context) -> Component:
             "others come to it, or one rank alone was recorded.",
             className="muted",
         ),
-        _table(run, table),
+        _table(context, table),
     )
 
 
@@ -143,14 +143,6 @@ def register(app: Dash, context: Context) -> None:
             return no_update
         rank = int(str(point["y"]).removeprefix("rank "))
         return context.address(call_address(run, group, sequence, rank) or "/timeline")
-
-    @app.callback(
-        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
-        Input(ids.COLLECTIVE_TABLE, "selectedRows"),
-        prevent_initial_call=True,
-    )
-    def follow_row(rows: list[dict[str, Any]] | None) -> Any:
-        return context.address(rows[0]["link"]) if rows else no_update
 
 
 def call_address(run: Run, group: str, sequence: int, rank: int) -> str | None:
@@ -237,7 +229,7 @@ def _ranks(run: Run) -> Component:
     return widgets.plain_table(heads, rows, range(1, len(heads)))
 
 
-def _table(run: Run, table: pd.DataFrame) -> Component:
+def _table(context: Context, table: pd.DataFrame) -> Component:
     columns = [
         widgets.column("name", "operation", flex=2, minWidth=150),
         widgets.column("group", "group", minWidth=80, tooltipField="group"),
@@ -253,7 +245,7 @@ def _table(run: Run, table: pd.DataFrame) -> Component:
         widgets.column("busbw_gbs", "busbw", number=True, text=True, minWidth=90),
         widgets.column("unfinished", "open", number=True),
     ]
-    links = _slowest(run)
+    links = _slowest(context.run)
     rows = []
     for row in table.to_dict("records"):
         made = {name: row[name] for name in ("name", "group", "ranks", "unfinished")}
@@ -266,11 +258,12 @@ def _table(run: Run, table: pd.DataFrame) -> Component:
             elif name.endswith("_gbs"):
                 made[name] = None if pd.isna(row[name]) else float(row[name])
                 made[f"{name}_text"] = "–" if pd.isna(row[name]) else _speed(row[name])
-        made["link"] = links.get((row["name"], row["group"], row["bytes"]), "/timeline")
+        link = links.get((row["name"], row["group"], row["bytes"]))
+        made["link"] = link and context.address(link)
         rows.append(made)
     height = None if len(rows) <= 16 else "440px"
     return widgets.grid(
-        ids.COLLECTIVE_TABLE, columns, rows, label="Operations", height=height, selectable=True
+        ids.COLLECTIVE_TABLE, columns, rows, label="Operations", height=height, leads="link"
     )
 
 

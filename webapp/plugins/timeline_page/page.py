@@ -59,7 +59,9 @@ def layout(context: Context) -> Component:
                                 className="tab-head",
                             ),
                             html.Div(
-                                widgets.grid(ids.OPS, columns, [], label="Ops", height="100%"),
+                                widgets.grid(
+                                    ids.OPS, columns, [], label="Ops", height="100%", leads="op"
+                                ),
                                 id=ids.OPS_PANEL,
                                 className="op-table",
                             ),
