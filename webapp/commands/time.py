@@ -20,6 +20,7 @@ from lanescope.webapp.plugins.time.critical_path import (
     job_step,
     summed,
 )
+from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -43,8 +44,8 @@ _BY = ["category", "name", "rank", "thread", "where"]
     multiple=True,
     metavar="SPEC",
     help="Predict the step's length after a change, for example rank=2:delay=0, straggler=none, "
-    "op=aten::mm*:x0.5, module=blocks.3:x0.8, phase=backward:x0.5, data=0, transfer=0. May be "
-    "given several times; without, changes that help any run are tried.",
+    "op=aten::mm*:x0.5, module=blocks.3:x0.8, phase=backward:x0.5, data=0, transfer=0, bucket=5. "
+    "May be given several times; without, changes that help any run are tried.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def time(run: str, step: int | None, specs: tuple[str, ...], as_json: bool) -> None:
@@ -133,7 +134,7 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
             units.duration(row.duration_ns),
             units.share(row.share),
             PATH_CATEGORIES[row.category],
-            units.printable(row.name),
+            units.printable(short_title(row.name)),
             str(row.rank),
             units.printable(row.where),
         )

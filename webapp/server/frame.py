@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
 from base64 import b64encode
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
 from dash.development.base_component import Component
 
-from lanescope.webapp.analysis.findings import fault
 from lanescope.webapp.analysis.plugin import Page, load
 from lanescope.webapp.runs import units
-from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import findings, ids, widgets
+from lanescope.webapp.ui import findings, ids, states, widgets
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.page_selection import PageSelection, fill, selection_in
-
-log = logging.getLogger(__name__)
 
 
 def layout(context: Context, pages: Sequence[Page]) -> Component:
@@ -86,12 +81,14 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         State(ids.LOCATION, "search"),
     )
     def show(path: str | None, _: str | None, search: str | None) -> tuple[Any, bool]:
+        set_props(ids.NOTICE, {"hidden": True})
         if path in staying:
             return [], True
         page = by_path.get(path or "/")
         if page is None:
             links = [html.Li(dcc.Link(one.title, href=one.path)) for one in pages]
-            return widgets.empty("There is no such page.", html.Ul(links)), False
+            found = states.empty("There is no such page.", html.Ul(links))
+            return widgets.bare_page("Not found", found), False
         return [*_tabs(page, pages), made(page, context, selection_in(search))], False
 
     for page in pages:
@@ -138,13 +135,8 @@ def made(page: Page, context: Context, selection: PageSelection | None = None) -
     try:
         layout: Component = load(page.layout)(context)
         fill(layout, page.selects, selection or PageSelection())
-    except RunError as error:
-        return widgets.empty(str(error))
     except Exception as error:
-        words = fault(page.name, error)
-        log.error("%s", words)
-        log.debug("its traceback", exc_info=error)
-        return widgets.empty(f"This page could not be made: {words}.")
+        return widgets.bare_page(page.title, states.failed(error, page.name))
     return layout
 
 

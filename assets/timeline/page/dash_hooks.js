@@ -26,6 +26,8 @@ window.dash_clientside.lanescope = {
     const links = window.dash_clientside.callback_context.outputs_list.slice(1);
     window.lanescope?.shown(href);
     const groups = JSON.parse(document.querySelector(".rail").dataset.groups);
+    const title = document.getElementById(`rail-${groups[page] || page}`)?.textContent;
+    document.getElementById("page").dataset.title = title || "the page";
     const lit = links.map(({ id }) => (id === `rail-${groups[page] || page}` ? "here" : ""));
     return [page === "timeline" ? "timeline" : "timeline away", ...lit];
   },

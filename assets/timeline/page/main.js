@@ -122,6 +122,7 @@ function show(href) {
   if (handed) timeline.place.take(search, written);
   if (search && search !== written && !handed) applyAddress(search);
   else writeAddress();
+  reportView(); // while another page was open, nothing was asked
 }
 
 /** The same in the next frame, when Dash has drawn the page. @param {string} href */

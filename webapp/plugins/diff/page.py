@@ -36,7 +36,7 @@ from lanescope.webapp.plugins.diff.verdict_words import (
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.page_selection import selection_in
@@ -59,7 +59,7 @@ def layout(context: Context) -> Component:
         return widgets.page(
             "Compare",
             "Two recordings side by side, aligned by rank, step and name.",
-            widgets.empty(
+            states.empty(
                 "This run has no baseline.",
                 html.P(["Open this run together with another one: ", html.Code(command)]),
                 html.P(
@@ -88,16 +88,16 @@ def layout(context: Context) -> Component:
                 "bitwise" if context.noise is None else "tolerance",
             )
         ),
-        html.Div(html.P("Comparing the two runs …", className="muted"), id=ids.DIFF_BODY),
+        html.Div(states.loading("Comparing the two runs"), id=ids.DIFF_BODY),
         widgets.controls(widgets.choice("rank", ids.DIFF_RANK, widgets.rank_options(ranks))),
         html.H2("Gradient norm per step"),
-        widgets.graph(ids.DIFF_CHART, height=340),
+        widgets.graph(ids.DIFF_CHART, height=340, what="the gradient norms of both runs"),
         html.Div(
             [
                 html.H2("How the difference grows, by step"),
-                widgets.graph(ids.DIFF_GROWTH, height=320),
+                widgets.graph(ids.DIFF_GROWTH, height=320, what="how the difference grows"),
                 html.H2("By layer"),
-                widgets.graph(ids.DIFF_LAYERS, height=460),
+                widgets.graph(ids.DIFF_LAYERS, height=460, what="the difference by layer"),
             ],
             id=ids.DIFF_GROWN,
             hidden=True,
@@ -214,19 +214,17 @@ def _timing(timing: Timing) -> list[Any]:
             "ratio_text": ratio_text(row),
             "calls": " / ".join(units.number(of) for of in (row.base_calls, row.run_calls)),
             **{f"{name}": getattr(row, f"{name}_ns") for name in ("base", "run", "difference")},
-            **{
-                f"{name}_text": widgets.duration(getattr(row, f"{name}_ns"))
-                for name in ("base", "run", "difference")
-            },
         }
         for row in rows.itertuples()
     ]
     columns = [
         widgets.column("op", "op", flex=3, minWidth=180),
         widgets.column("module", "module", flex=2),
-        widgets.column("base", "self, baseline", number=True, text=True, flex=1, minWidth=120),
-        widgets.column("run", "self, this run", number=True, text=True, flex=1, minWidth=120),
-        widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
+        widgets.column("base", "self, baseline", base="ns", together="times", flex=1, minWidth=120),
+        widgets.column("run", "self, this run", base="ns", together="times", flex=1, minWidth=120),
+        widgets.column(
+            "difference", "difference", base="ns", together="times", flex=1, minWidth=120
+        ),
         widgets.column("ratio", "times", number=True, text=True, flex=1),
         widgets.column("calls", "calls, base / run", flex=1, minWidth=140),
         widgets.column("state", "state", flex=1),

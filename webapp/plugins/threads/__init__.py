@@ -8,7 +8,7 @@ PLUGIN = Plugin(
     depends=("races",),
     kinds=(
         Kind("concurrent_backward", "races.md#backward-at-the-same-time"),
-        Kind("overlap", "overlap.md", "overlap:OverlapEvidence"),
+        Kind("overlap", "overlap.md", "overlap_findings:OverlapEvidence"),
         Kind("deadlock", "races.md#deadlocks"),
         Kind("lost_context", "threads.md#lost-context"),
         Kind("cuda_context", "threads.md#cuda-devices"),
@@ -24,7 +24,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Overlapping backward passes of threads",
-            "overlap:overlapping_backwards",
+            "overlap_findings:overlapping_backwards",
             ("overlap",),
             order=70,
             area="Threads",

@@ -9,6 +9,10 @@ thread. Within work it stays; it leaves a wait for the thread that ended it, at 
     a join               the last event of the thread
     a thread's start     the thread that started it
     backward             the autograd thread that worked for it, and back
+    a synchronisation with a device   the stream whose kernel ended last
+    a kernel             what was last: its launch, the kernel before it on its stream, or the
+                         kernel of another stream that its stream waits for
+    a kernel of a collective   the last rank's kernel to begin; from there on it is transfer
 
 Each instant of the step is on the path exactly once, so the path is as long as the step. A wait
 whose end the recording does not explain stays on its lane as `unexplained`.
@@ -22,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,12 +47,16 @@ from lanescope.webapp.plugins.time.breakdown import (
     training_thread,
 )
 from lanescope.webapp.plugins.time.lane_work import LaneWork, Row
+from lanescope.webapp.plugins.time.stream_work import StreamWork
+from lanescope.webapp.plugins.time.streams import dependency, host_waits, last_kernels, streams
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.flows import HANDED
 
 TRANSFER = "exposed_communication"
 WAKE = "waiting_for_threads"
+LAUNCH = "launch"
 UNEXPLAINED = "unexplained"
 
 PATH_CATEGORIES: Mapping[str, str] = {**CATEGORIES, UNEXPLAINED: "unexplained wait"}
@@ -145,11 +154,11 @@ def critical_path(run: Run, step: int | None = None) -> pd.DataFrame:
     operator, or of what was waited for), module, where (file.py:12; "" where no stack says). The
     durations add up to the step. Callers must not change it.
 
-    Raises NotApplicable where the run has no such step, and where its ranks compute on devices.
+    Stretches on a stream have the operator that launched the kernel as module and place.
+
+    Raises NotApplicable where the run has no such step.
     """
     window = job_step(run, step)
-    if any(talks_on_device(run, rank) for rank in run.ranks):
-        raise NotApplicable("there is no critical path through kernels on a device yet")
     walk = _Walk(run, window)
     rows = [row for stretch in reversed(list(walk.back())) for row in stretch]
     path = pd.DataFrame(rows, columns=[name for name in COLUMNS if name != "duration_ns"])
@@ -186,8 +195,9 @@ class _Walk:
     def __init__(self, run: Run, window: Window) -> None:
         self.run = run
         self.window = window
-        self._lanes: dict[Lane, LaneWork] = {}
+        self._lanes: dict[Lane, LaneWork | StreamWork] = {}
         self._waits: dict[Lane, list[Wait]] = {}
+        self._begins: dict[Lane, Int64Array] = {}
         self._sync: dict[int, pd.DataFrame] = {}
 
     def back(self) -> Iterator[list[Row]]:
@@ -222,25 +232,35 @@ class _Walk:
 
     def _work(self, lane: Lane, start: int, end: int) -> list[Row]:
         if lane not in self._lanes:
-            self._lanes[lane] = LaneWork(self.run, lane, (self.window.start_ns, self.window.end_ns))
+            stream = streams(self.run, lane.rank).get(lane.thread)
+            self._lanes[lane] = (
+                LaneWork(self.run, lane, (self.window.start_ns, self.window.end_ns))
+                if stream is None
+                else StreamWork(self.run, stream)
+            )
         return self._lanes[lane].rows(start, end)
 
     def _wait_before(self, lane: Lane, at: int) -> Wait | None:
         """The last wait that began before an instant."""
         if lane not in self._waits:
-            found = sorted({*self._collective_waits(lane), *self._thread_waits(lane)})
+            if lane.thread in streams(self.run, lane.rank):
+                found = sorted(self._stream_waits(lane))
+            else:
+                waits = (self._collective_waits, self._thread_waits, self._device_waits)
+                found = sorted({one for kind in waits for one in kind(lane)}, key=itemgetter(0, 1))
             self._waits[lane] = [one for one in found if one.end_ns > one.start_ns]
-        began = [one for one in self._waits[lane] if one.start_ns < at]
-        if not began:
+            self._begins[lane] = np.array([one.start_ns for one in self._waits[lane]], np.int64)
+        place = int(np.searchsorted(self._begins[lane], at)) - 1
+        if place < 0:
             return None
-        last = began[-1]
+        last = self._waits[lane][place]
         return last._replace(end_ns=min(last.end_ns, at))
 
     # ---- collectives ----
 
     def _collective_waits(self, lane: Lane) -> Iterator[Wait]:
         run, window = self.run, self.window
-        if lane.thread != training_thread(run, lane.rank).thread:
+        if lane.thread != training_thread(run, lane.rank).thread or talks_on_device(run, lane.rank):
             return
         frame = calls(run)
         mine = frame[(frame["rank"] == lane.rank) & (frame["thread"] == lane.thread)]
@@ -268,6 +288,49 @@ class _Walk:
             & (frame["sequence"] == sequence)
         ]
         return Lane(int(row["last_rank"]), str(own["thread"].iloc[0])), int(row["last_ns"])
+
+    # ---- devices ----
+
+    def _device_waits(self, lane: Lane) -> Iterator[Wait]:
+        """The thread's waits for kernels, each for the last that ended."""
+        own = streams(self.run, lane.rank)
+        window = self.window.start_ns, self.window.end_ns
+        for wait in host_waits(self.run, *lane, window):
+            ended = {thread: int(own[thread].end[j]) for thread, j in wait.kernels.items()}
+            thread = max(ended, key=lambda one: ended[one])
+            waker = Lane(lane.rank, thread)
+            yield Wait(wait.start_ns, wait.end_ns, waker, ended[thread], wait.name, LAUNCH)
+
+    def _stream_waits(self, lane: Lane) -> Iterator[Wait]:
+        """What the kernels of a stream waited for before they began, and those of collectives
+        within."""
+        run, window = self.run, self.window
+        stream = streams(run, lane.rank)[lane.thread]
+        low = int(np.searchsorted(stream.end, window.start_ns, side="right"))
+        high = int(np.searchsorted(stream.start, window.end_ns))
+        arrived = last_kernels(run)
+        for i in range(low, high):
+            start, end = int(stream.start[i]), int(stream.end[i])
+            # Without a kernel before it, it waited since before the step.
+            before = int(stream.end[i - 1]) if i else min(window.start_ns, start) - 1
+            key = stream.calls[i]
+            if key is not None and key in arrived and arrived[key][0] != lane.rank:
+                rank, thread, came = arrived[key]
+                yield Wait(start, end, Lane(rank, thread), came, stream.names[i], TRANSFER)
+            found = dependency(run, stream, i)
+            if found is not None:
+                other = streams(run, lane.rank)[found[0]]
+                ended = int(other.end[found[1]])
+                yield Wait(
+                    before, start, Lane(lane.rank, found[0]), ended, "another stream", LAUNCH
+                )
+            elif stream.launched[i] > before:
+                launcher = Lane(lane.rank, stream.launchers[i])
+                launched = int(stream.launched[i])
+                yield Wait(before, start, launcher, launched, stream.names[i], LAUNCH)
+            else:
+                waker = lane if i and stream.launched[i] >= 0 else None
+                yield Wait(before, start, waker, before, stream.names[i], LAUNCH)
 
     # ---- threads ----
 

@@ -13,6 +13,7 @@ from lanescope.webapp.plugins.collectives.slow_places import MIN_GAP_NS, around
 from lanescope.webapp.plugins.time.breakdown import phases_of
 from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 
 Row = tuple[int, str, int, int, str, str, str, str]
 """rank, thread, start and end (ns from the start of the run), category, name, module, where."""
@@ -46,9 +47,11 @@ class LaneWork:
         self._edges = np.unique(inside)
         begins = self._edges[:-1]
         self._op = np.full(len(begins), -1)
+        self._levels: list[Int64Array] = []
         for level in np.unique(depth):
             rows = np.flatnonzero(depth == level)
             found = enclosing(self._start[rows], end[rows], begins)
+            self._levels.append(np.where(found >= 0, rows[found], -1))
             self._op = np.where(found >= 0, rows[found], self._op)
         self._phase = np.full(len(begins), "", dtype=object)
         for name, span in kinds.items():
@@ -64,6 +67,11 @@ class LaneWork:
             category, name, module, where = self._about(i, until - begin)
             found.append((*self._lane, begin, until, category, name, module, where))
         return found
+
+    def operators_at(self, instant: int) -> tuple[str, ...]:
+        """Names of the operators around an instant, the outermost first."""
+        i = int(np.searchsorted(self._edges, instant, side="right")) - 1
+        return tuple(self._names[level[i]] for level in self._levels if level[i] >= 0)
 
     def _about(self, i: int, length: int) -> tuple[str, str, str, str]:
         """category, name, module and place of one piece."""

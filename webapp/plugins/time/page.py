@@ -28,11 +28,12 @@ from lanescope.webapp.plugins.time.critical_path import (
     median_step,
     summed,
 )
+from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -52,7 +53,7 @@ def layout(context: Context) -> Component:
         return widgets.page(
             "Time",
             "Where a step goes, what limits it, and what would help.",
-            widgets.empty(
+            states.empty(
                 "This run holds no training step.",
                 "A step ends with ",
                 html.Code("optimizer.step()"),
@@ -97,15 +98,23 @@ def _step_field(run: Run, step: int) -> Component:
 
 def _path_panel(run: Run) -> Component:
     about = (
-        "one line through all ranks and threads, as long as the step · click a piece to open it on "
-        "the timeline"
+        "one line through all ranks, threads and streams, as long as the step · click a piece to "
+        "open it on the timeline"
     )
-    chart = widgets.graph(ids.PATH, height=120 + 30 * min(len(run.ranks), MAX_LANES))
+    chart = widgets.graph(
+        ids.PATH, height=120 + 30 * min(len(run.ranks), MAX_LANES), what="the critical path"
+    )
     return _panel("Critical path", about, chart)
 
 
 def _table_panel() -> Component:
-    return _panel("On the path", "", html.Div(id=ids.TABLE, className="wide-table"))
+    return _panel(
+        "On the path",
+        "",
+        html.Div(
+            states.loading("Computing the critical path"), id=ids.TABLE, className="wide-table"
+        ),
+    )
 
 
 def _what_if_panel() -> Component:
@@ -114,7 +123,12 @@ def _what_if_panel() -> Component:
         dcc.Input(id=ids.SPEC, placeholder="op=aten::mm*:x0.5", className="find-box"),
         html.Button("Predict", id=ids.PREDICT, className="run"),
     )
-    return _panel("What if", "predicted length of the step", html.Div(id=ids.PREDICTIONS), own)
+    return _panel(
+        "What if",
+        "predicted length of the step",
+        html.Div(states.loading("Predicting what changes would gain"), id=ids.PREDICTIONS),
+        own,
+    )
 
 
 def _steps_panel(run: Run) -> Component:
@@ -126,7 +140,7 @@ def _steps_panel(run: Run) -> Component:
         "All steps",
         "share of each step · click for that step",
         widgets.controls(widgets.choice("category", ids.CATEGORY, options, largest)),
-        widgets.graph(ids.HEAT, height=110 + 22 * min(len(run.ranks), 16)),
+        widgets.graph(ids.HEAT, height=110 + 22 * min(len(run.ranks), 16), what="all steps"),
     )
 
 
@@ -230,7 +244,7 @@ def _table(run: Run, path: Any) -> Component:
                         PATH_CATEGORIES[row.category],
                     ]
                 ),
-                row.name,
+                html.Span(short_title(row.name), title=row.name),
                 str(row.rank),
                 html.Code(row.where) if row.where else "",
                 units.number(row.duration_ns * 1e-6),

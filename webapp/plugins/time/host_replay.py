@@ -1,0 +1,108 @@
+"""A step whose ranks compute on the host, ready to be replayed: an actor per rank."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.plugins.time.breakdown import collective_waits, training_thread
+from lanescope.webapp.plugins.time.buckets import gradients_ready, reductions
+from lanescope.webapp.plugins.time.critical_path import Lane, Window
+from lanescope.webapp.plugins.time.lane_work import LaneWork
+from lanescope.webapp.plugins.time.replay import Actor, CallKey, Event, Replay, pieces_of
+from lanescope.webapp.runs.run import Run
+
+_Wait = tuple[int, int, Any]
+"""Start and end, ns, and label of the row of `calls`."""
+
+
+def host_replay(run: Run, window: Window) -> Replay:
+    """The training threads of all ranks in a step of the job."""
+    last = {
+        (str(group), int(sequence)): int(came)
+        for (group, sequence), came in arrivals(run).set_index(KEYS)["last_ns"].items()
+    }
+    found = (_rank_step(run, rank, window.step, last) for rank in run.ranks)
+    actors = tuple(one for one in found if one is not None)
+    arriving: dict[CallKey, set[int]] = defaultdict(set)
+    for one in actors:
+        for event in one.events:
+            if event.kind == "arrive":
+                arriving[event.key].add(one.rank)
+    outside: dict[CallKey, float] = {}
+    frame = calls(run)
+    for group, sequence, rank, start in frame[["group", "sequence", "rank", "start_ns"]].to_numpy():
+        key = (str(group), int(sequence))
+        if key in arriving and int(rank) not in arriving[key]:
+            outside[key] = max(outside.get(key, 0.0), float(start))
+    return Replay(window, actors, outside)
+
+
+def _rank_step(run: Run, rank: int, step: int, last: dict[CallKey, int]) -> Actor | None:
+    steps = run.steps(rank)
+    found = np.flatnonzero(steps.index == step)
+    if not len(found):
+        return None
+    start, end = int(steps.start_ns[found[0]]), int(steps.end_ns[found[0]])
+    lane = Lane(rank, training_thread(run, rank).thread)
+    frame = calls(run)
+    mine = frame[frame["rank"] == rank]
+    waits = _waits(run, lane, mine, (start, end))
+    arriving = mine[(mine["start_ns"] >= start) & (mine["start_ns"] < end)]
+    ready, sizes = gradients_ready(run, rank, (start, end))
+    keys = {label: _key(frame, label) for label in {*arriving.index, *(w[2] for w in waits)}}
+    # At one instant a gradient is ready before its call arrives, and that before the wait begins.
+    events = [(at, 0, Event("ready", ("", i))) for i, at in enumerate(ready.tolist())]
+    events += [
+        (int(at), 1, Event("arrive", keys[label])) for label, at in arriving["start_ns"].items()
+    ]
+    for _, high, label in waits:
+        transfer = max(high - last.get(keys[label], high), 0)
+        events.append((high, 2, Event("wait", keys[label], transfer)))
+    events.sort(key=lambda one: one[:2])
+    instants = np.array([one[0] for one in events], np.int64)
+    work = LaneWork(run, lane, (start, end))
+    edges = np.unique(np.concatenate([[start, end], *([low, high] for low, high, _ in waits)]))
+    cut = [
+        piece
+        for low, high in itertools.pairwise(edges.tolist())
+        if not any(a <= low and high <= b for a, b, _ in waits)
+        for piece in pieces_of(work, low, high, instants)
+    ]
+    return Actor(
+        rank,
+        start,
+        tuple(event for _, _, event in events),
+        np.array([length for _, length, _ in cut], float),
+        np.searchsorted(instants, [begin for begin, *_ in cut], side="right"),
+        tuple(about for _, _, about in cut),
+        gradients=sizes,
+        reductions=tuple(keys[label] for label in reductions(arriving, ready, sizes)),
+    )
+
+
+def _waits(run: Run, lane: Lane, calls_of: pd.DataFrame, step: tuple[int, int]) -> list[_Wait]:
+    """Waits of a training thread for collectives, within a step."""
+    start, end = step
+    found: list[_Wait] = [
+        (int(low), int(high), label)
+        for low, high, label in collective_waits(run, lane.rank).itertuples(index=False, name=None)
+        if start <= low and high <= end
+    ]
+    own = calls_of[
+        (calls_of["thread"] == lane.thread)
+        & ~calls_of["asynchronous"]
+        & (calls_of["returned_ns"] >= 0)
+    ]
+    inside = own[(own["start_ns"] >= start) & (own["returned_ns"] <= end)]
+    return [*found, *zip(inside["start_ns"], inside["returned_ns"], inside.index, strict=True)]
+
+
+def _key(frame: pd.DataFrame, label: Any) -> CallKey:
+    return str(frame.at[label, "group"]), int(frame.at[label, "sequence"])
