@@ -36,3 +36,37 @@ def test_the_selection_goes_from_page_to_page(opened: Opener, run: Run) -> None:
     assert given["rank"] == [str(lane["rank"])]
     assert given["t"] == [f"{low}-{high}"]
     assert {"rank", "thread", "step", "t"} == set(given)
+
+
+def test_a_row_of_the_op_table_steps_through_its_calls(opened: Opener) -> None:
+    page = opened("/timeline")
+    row = page.page.locator(".op-table .ag-row").nth(1)
+    name = row.locator("[col-id=op]").inner_text()
+    row.click()
+    page.idle()
+    first = page.state["selection"]
+    assert (first["name"], page.state["query"]) == (name, f"/^{name}$/")
+    row.click()
+    page.idle()
+    second = page.state["selection"]
+    assert second["name"] == name
+    assert second["start"] >= first["start"]
+    assert second["ref"] != first["ref"] or second["lane"] != first["lane"]
+    row.click(modifiers=["Shift"])
+    page.idle()
+    assert page.state["selection"]["start"] == first["start"]
+
+
+def test_rows_of_tables_lead_to_the_timeline(opened: Opener) -> None:
+    page = opened("/threads")
+    page.page.locator("#overlap-pairs .ag-row").first.click()
+    page.page.wait_for_url("**/timeline?**")
+    page.idle()
+    page.follow("SQL")
+    sql = "SELECT rank, thread, start_ns, duration_ns FROM op LIMIT 3"
+    page.page.locator("#sql-query").fill(sql)
+    page.page.locator("button.run").click()
+    page.page.locator("#sql-table .ag-row").first.click()
+    page.page.wait_for_url("**/timeline?**")
+    page.idle()
+    assert page.state["selection"] is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import dash_ag_grid as dag
 import plotly.graph_objects as go
@@ -22,6 +22,13 @@ Child = Component | str
 
 SEARCHED = 12
 """Options of a drop-down; more than these can be searched."""
+
+LEADS = {
+    "": None,
+    "link": "A click on a row, or Enter, leads to its place on the timeline.",
+    "op": "A click shows only the op's calls and goes to the next one, with Shift to the previous.",
+}
+"""What a click on a row of a table does."""
 
 LIST_PX = 320
 """Height that the list of a drop-down may take; a longer list scrolls."""
@@ -179,12 +186,14 @@ def grid(
     height: str | None = None,
     empty: str = "Nothing to show.",
     selectable: bool = False,
+    leads: Literal["", "link", "op"] = "",
 ) -> Component:
     """A table that sorts and scrolls. Its cells are text; nothing in them is run as code.
 
     `rows`: None for a table that asks for those in sight (`getRowsRequest`), sorted and filtered
     by the server; it needs a height, and its columns `width` in place of `flex`. `selectable`: a
-    click on a row puts it into `selectedRows`.
+    click on a row puts it into `selectedRows`. `leads`: a click leads to the address in the row's
+    `link`, or shows the calls of its `op`.
     """
     options: dict[str, Any] = {
         "rowHeight": 26,
@@ -225,7 +234,11 @@ def grid(
         className="grid",
         style={"height": height, "width": "100%"},
     )
-    return html.Div(table, role="region", style={"height": height}, **attributes(aria_label=label))
+    named = attributes(aria_label=label, **({"data_leads": leads} if leads else {}))
+    region = html.Div(table, role="region", style={"height": height}, title=LEADS[leads], **named)
+    if leads != "link":
+        return region
+    return html.Div([region, html.P(LEADS[leads], className="muted")])
 
 
 def downloads(*names: str) -> Component:

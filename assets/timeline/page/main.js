@@ -31,7 +31,7 @@ import { listenChartPictures } from "./chart_pictures.js";
 import { listenConnection } from "./connection_notice.js";
 import { startDash } from "./dash_scripts.js";
 import { LiveRun } from "./live_run.js";
-import { choosePart, listenLinks } from "./page_links.js";
+import { choosePart, listenLinks, listenRows } from "./page_links.js";
 import { Timeline } from "./timeline.js";
 import { buildDom } from "./timeline_dom.js";
 
@@ -224,6 +224,7 @@ function failed(host, error) {
 async function start() {
   listenConnection();
   listenLinks(writeAddress);
+  listenRows((op, direction) => search?.showCalls(op, direction));
   listenChartPictures();
   const description = getJson("/api/run");
   description.catch(() => {});
@@ -300,9 +301,10 @@ function mountSearch(host) {
   search = new Search(document.getElementById("search-host"), timeline.names, {
     begun: loadModules,
     changed: find,
-    step: (direction) => {
+    step: (direction, fresh) => {
       const step = stepAsked(timeline.query);
-      if (step === null) timeline.selection.match(direction);
+      const within = fresh ? (timeline.range ?? timeline.view) : null;
+      if (step === null) timeline.selection.match(direction, within);
       else timeline.stepping.show(step);
     },
     leave: () => host.focus(),

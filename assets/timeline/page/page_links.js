@@ -24,14 +24,34 @@ export function listenLinks(writeAddress) {
       if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
       event.preventDefault();
       event.stopPropagation();
-      const { pathname, search } = location;
-      const href = link.getAttribute("href");
-      if (href !== pathname + search) history.pushState({}, "", href);
-      globalThis.dispatchEvent(new CustomEvent(MOVED));
-      globalThis.scrollTo(0, 0);
+      visit(link.getAttribute("href"));
     },
     true,
   );
+}
+
+/**
+ * A click or Enter on a row of a table leads to its place, or shows the calls of its op.
+ * @param {(op: string, direction: "next"|"prev") => void} showCalls
+ */
+export function listenRows(showCalls) {
+  const act = (event) => {
+    const row = event.target instanceof Element ? event.target.closest("[data-leads] .ag-row") : null;
+    if (!row || !getSelection().isCollapsed) return;
+    const api = globalThis.dash_ag_grid.getApi(row.closest(".grid").id);
+    const { op, link } = api.getDisplayedRowAtIndex(Number(row.getAttribute("row-index"))).data;
+    if (row.closest("[data-leads]").dataset.leads === "op") showCalls(op, event.shiftKey ? "prev" : "next");
+    else if (link) visit(link);
+  };
+  document.addEventListener("click", act);
+  document.addEventListener("keydown", (event) => event.key === "Enter" && act(event));
+}
+
+/** Shows another address of the app. @param {string} href */
+function visit(href) {
+  if (href !== location.pathname + location.search) history.pushState({}, "", href);
+  globalThis.dispatchEvent(new CustomEvent(MOVED));
+  globalThis.scrollTo(0, 0);
 }
 
 /** Writes a part of the selection that a field of a page chose. */

@@ -92,7 +92,7 @@ def layout(context: Context) -> Component:
             "others come to it, or one rank alone was recorded.",
             className="muted",
         ),
-        _table(run, table),
+        _table(context, table),
     )
 
 
@@ -148,14 +148,6 @@ def register(app: Dash, context: Context) -> None:
             return no_update
         rank = int(str(point["y"]).removeprefix("rank "))
         return context.address(call_address(run, group, sequence, rank) or "/timeline")
-
-    @app.callback(
-        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
-        Input(ids.COLLECTIVE_TABLE, "selectedRows"),
-        prevent_initial_call=True,
-    )
-    def follow_row(rows: list[dict[str, Any]] | None) -> Any:
-        return context.address(rows[0]["link"]) if rows else no_update
 
 
 def call_address(run: Run, group: str, sequence: int, rank: int) -> str | None:
@@ -233,7 +225,7 @@ def _of(part: int, whole: int) -> str:
     return f"{units.count(part)} of {units.count(whole)}"
 
 
-def _table(run: Run, table: pd.DataFrame) -> Component:
+def _table(context: Context, table: pd.DataFrame) -> Component:
     columns = [
         widgets.column("name", "operation", flex=2, minWidth=150),
         widgets.column("group", "group", minWidth=80, tooltipField="group"),
@@ -249,7 +241,7 @@ def _table(run: Run, table: pd.DataFrame) -> Component:
         widgets.column("busbw", "busbw", base="B/s", minWidth=104),
         widgets.column("unfinished", "open", number=True),
     ]
-    links = _slowest(run)
+    links = _slowest(context.run)
     rows = []
     for row in table.to_dict("records"):
         made = {name: row[name] for name in ("name", "group", "ranks", "unfinished")}
@@ -260,11 +252,12 @@ def _table(run: Run, table: pd.DataFrame) -> Component:
                 made[name] = None if pd.isna(row[name]) else float(row[name])
             elif name.endswith("_gbs"):
                 made[name[:-4]] = None if pd.isna(row[name]) else float(row[name]) * 1e9
-        made["link"] = links.get((row["name"], row["group"], row["bytes"]), "/timeline")
+        link = links.get((row["name"], row["group"], row["bytes"]))
+        made["link"] = link and context.address(link)
         rows.append(made)
     height = None if len(rows) <= 16 else "440px"
     return widgets.grid(
-        ids.COLLECTIVE_TABLE, columns, rows, label="Operations", height=height, selectable=True
+        ids.COLLECTIVE_TABLE, columns, rows, label="Operations", height=height, leads="link"
     )
 
 

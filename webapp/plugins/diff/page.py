@@ -9,6 +9,13 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.links import (
+    AROUND_NS,
+    calls_address,
+    step_link,
+    thread_lane,
+    timeline_address,
+)
 from lanescope.webapp.plugins.diff import charts, ids
 from lanescope.webapp.plugins.diff.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
@@ -119,7 +126,7 @@ def register(app: Dash, context: Context) -> None:
         chosen = ctx.triggered_id is not None or first not in _ranks(context.run, base)
         chosen |= selection_in(search).rank is not None
         rank = no_update if chosen else first
-        return verdict(result, context, base), tables(result), rank
+        return verdict(result, context, base), tables(result, context), rank
 
     @app.callback(
         Output(ids.DIFF_GROWTH, "figure"),
@@ -172,8 +179,8 @@ def _sentence(note: str) -> str:
     return note if "::" in note.partition(" ")[0] else note[:1].upper() + note[1:]
 
 
-def tables(result: Comparison) -> list[Any]:
-    """What differs, row by row."""
+def tables(result: Comparison, context: Context) -> list[Any]:
+    """What differs, row by row; each row leads to its place in the run."""
     table = result.table
     different = table["state"] != "identical"
     titles = {
@@ -185,7 +192,7 @@ def tables(result: Comparison) -> list[Any]:
     for kind, title in titles.items():
         if kind == "tensor" and not (table["kind"] == kind).any():
             continue
-        made += [html.H2(title), _table(kind, table[different & (table["kind"] == kind)])]
+        made += [html.H2(title), _table(kind, table[different & (table["kind"] == kind)], context)]
     if result.timing is not None and result.timing.steps:
         made += [html.H2("Time per step"), *_timing(result.timing)]
     return made
@@ -199,6 +206,7 @@ def _timing(timing: Timing) -> list[Any]:
         return [lead]
     made = [
         {
+            "link": calls_address(row.name) if row.run_calls else None,
             "op": row.name,
             "module": row.module,
             "state": row.state,
@@ -222,7 +230,10 @@ def _timing(timing: Timing) -> list[Any]:
         widgets.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
-    return [lead, widgets.grid("diff-timing", columns, made, label="Time per step", height=height)]
+    grid = widgets.grid(
+        "diff-timing", columns, made, label="Time per step", height=height, leads="link"
+    )
+    return [lead, grid]
 
 
 def _first(result: Comparison, context: Context) -> list[Any]:
@@ -271,7 +282,22 @@ def _state(row: dict[str, Any], kind: str) -> str:
     return str(row["state"]).replace("_", " ")
 
 
-def _table(kind: str, rows: Any) -> Component:
+def _row_address(kind: str, row: dict[str, Any], context: Context) -> str | None:
+    """Where the run has a row: a tensor's operator, an op's calls, the step of a gradient."""
+    run, rank, step = context.run, int(row["rank"]), int(row["step"])
+    if kind == "tensor" and row["time_ns"] == row["time_ns"]:
+        start = int(row["time_ns"])
+        at = (thread_lane(rank, str(row["thread_id"])), start)
+        return context.address(timeline_address(start, start + AROUND_NS, run.duration_ns, at))
+    if kind == "gradient":
+        return step_link(run, rank, step)
+    if row["state"] == "only_in_base" and row["run"] != row["run"]:
+        return None
+    named = [t.thread for t in run.threads if t.rank == rank and t.name == row["thread"]]
+    return calls_address(str(row["name"]), rank, named[0] if len(named) == 1 else "", step)
+
+
+def _table(kind: str, rows: Any, context: Context) -> Component:
     if rows.empty:
         words = "All norms are the same." if kind == "gradient" else "All ops ran equally often."
         return html.P(words, className="muted")
@@ -282,6 +308,7 @@ def _table(kind: str, rows: Any) -> Component:
         if kind == "tensor":
             one |= {k: row[k] for k in ("phase", "module", "position")}
         one["state"] = _state(row, kind)
+        one["link"] = _row_address(kind, row, context)
         for side in ("base", "run", "difference"):
             value = row[side]
             known = value == value  # NaN is not itself
@@ -309,7 +336,7 @@ def _table(kind: str, rows: Any) -> Component:
         widgets.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
-    grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height)
+    grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height, leads="link")
     if len(rows) <= MAX_ROWS:
         return grid
     shown = f"The first {units.count(MAX_ROWS)} of {units.count(len(rows))}"

@@ -151,8 +151,10 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
         words = f"On every rank a single thread does the {phase} phase, so nothing can overlap."
         return [states.empty(f"No pair of threads in the {phase} phase.", words)]
     known = widgets.thread_names(run)
+    links = _links(run, phase)
     rows = [
         {
+            "link": links.get((row.rank, row.a, row.b)) or links.get((row.rank, row.b, row.a)),
             "rank": row.rank,
             "a": known[row.rank, row.a],
             "b": known[row.rank, row.b],
@@ -174,7 +176,7 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     return [
         _verdict(rate, phase, limit),
         html.H2("Pairs of threads"),
-        widgets.grid("overlap-pairs", columns, rows, label="Pairs", height=height),
+        widgets.grid("overlap-pairs", columns, rows, label="Pairs", height=height, leads="link"),
         html.H2("Longest regions"),
         _regions(run, phase, known),
     ]

@@ -53,7 +53,12 @@ def layout(context: Context) -> Component:
                             ),
                             html.Div(
                                 widgets.grid(
-                                    ids.OPS, _op_columns(), [], label="Ops", height="100%"
+                                    ids.OPS,
+                                    _op_columns(),
+                                    [],
+                                    label="Ops",
+                                    height="100%",
+                                    leads="op",
                                 ),
                                 id=ids.OPS_PANEL,
                                 className="op-table",
