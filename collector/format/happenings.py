@@ -150,7 +150,8 @@ STALL = Table(
             TEXT,
             "",
             "no_progress, abort (and then ended), signal (SIGTERM came), quiet (had "
-            "recorded nothing for 2 s or more when it was killed)",
+            "recorded nothing for 2 s or more when it was killed), interrupt (the same when Ctrl-C "
+            "came)",
         ),
         Column(
             "cpu",

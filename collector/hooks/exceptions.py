@@ -29,6 +29,8 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
         # A program may call the hook itself; Python sets `last_value` before it does.
         if getattr(sys, "last_value", None) is error is not None:
             recorder.describe(exception=describe(error, trace, is_library), ended="exception")
+            if isinstance(error, KeyboardInterrupt) and recorder.on_interrupt is not None:
+                recorder.on_interrupt()
 
     def uncaught_in_thread(args: Any) -> None:
         if args.exc_value is not None:

@@ -52,6 +52,7 @@ class Recorder:
         self.engine = ""
         self.on_step: Callable[[Recorder], None] | None = None  # called when a step ends
         self.on_next_step: Callable[[], None] | None = None  # called when the next one has begun
+        self.on_interrupt: Callable[[], None] | None = None  # KeyboardInterrupt ends the program
         self._warned = False
         self._start()
 

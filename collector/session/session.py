@@ -71,6 +71,7 @@ class Session:
         owner_of = context.sync.owner_of
         self._watchdog = Watchdog(recorder, self._library, owner_of, context.stacks.is_library)
         self._watchdog.start()
+        recorder.on_interrupt = self._watchdog.interrupted
         self._undo.append(self._watchdog.stop)
         os.register_at_fork(after_in_child=self._after_fork)
         self._memory.started()

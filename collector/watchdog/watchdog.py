@@ -39,6 +39,9 @@ QUIET_NS, MAX_QUIET_NS = 2_000_000_000, 16_000_000_000
 before the timeout. The time doubles whenever the process continued: a program with regular pauses
 is not dumped at each of them."""
 
+INTERRUPT_NS = 3_000_000_000
+"""A rest that ended so short a time before KeyboardInterrupt ended the program was ended by it."""
+
 LOOKS_PER_TIMEOUT = 8
 """Samples of the threads within the timeout."""
 
@@ -83,6 +86,7 @@ class Watchdog:
         # Before the timeout: a rank that aborts terminates its workers, which must have dumped.
         self._quiet = min(QUIET_NS, self._timeout // 2 or QUIET_NS)
         self._quiet_due, self._quiet_noted = self._quiet, False
+        self._last_quiet: tuple[int, dict[str, Any]] | None = None  # last seen at rest so, its dump
         self._alive = None
         self._running += 1
         self._opening = threading.Lock()  # in a forked child, the parent's may never be released
@@ -99,6 +103,13 @@ class Watchdog:
             self._signal = 0
         self._forget_end()
         self._alive = None
+
+    def interrupted(self) -> None:
+        """Keeps the last quiet dump where KeyboardInterrupt ended the rest that it shows."""
+        folder, quiet = self._recorder.folder, self._last_quiet
+        if folder is not None and quiet is not None and clock.now() - quiet[0] <= INTERRUPT_NS:
+            dump = {**quiet[1], "reason": "interrupt"}
+            own_files.write(folder / STALLS_FILE, json_bytes(dump) + b"\n", os.O_APPEND)
 
     def _run(self, serial: int) -> None:
         call_own_thread("watch")
@@ -145,6 +156,8 @@ class Watchdog:
 
     def _look_at_rest(self, folder: Path, now: int, idle: int) -> None:
         """Checks a process without records for `idle` ns."""
+        if self._quiet_noted and self._last_quiet is not None:
+            self._last_quiet = now, self._last_quiet[1]
         stalled = bool(self._timeout) and idle >= self._due
         quiet = self._due == self._timeout and idle >= self._quiet_due  # no stall was reported yet
         if self._timeout and (stalled or idle >= self._sample_due):
@@ -222,7 +235,7 @@ class Watchdog:
                 new = folder / f"{QUIET_FILE}.new"
                 own_files.write(new, json_bytes({**dump, "reason": "quiet"}) + b"\n")
                 new.replace(folder / QUIET_FILE)
-                self._quiet_noted = True
+                self._quiet_noted, self._last_quiet = True, (now, dump)
 
     def _forget(self, folder: Path) -> None:
         if self._quiet_noted:

@@ -17,6 +17,7 @@ import { decode, Tile, VERSION } from "/assets/timeline/tiles/tile.js";
 import { equal, ok, test } from "./harness.js";
 
 const VIEW = {
+  place: { rank: 2, thread: "7/0 a", step: 4 },
   window: { t0: 1200, t1: 3400 },
   selected: { lane: 3, row: 1, ref: 77 },
   range: { t0: 1500, t1: 1600 },

@@ -42,6 +42,7 @@ class Check:
     name: str
     value: float
     limit: float
+    harmless: bool = False  # a finding shows that what it measures did no harm in this run
 
     @property
     def bound(self) -> str:
@@ -50,8 +51,8 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Within the limit."""
-        return BOUNDS[self.bound](self.value, self.limit)
+        """Within the limit, or known to do no harm."""
+        return self.harmless or BOUNDS[self.bound](self.value, self.limit)
 
     def to_json(self) -> dict[str, Any]:
         """The check as `check --json` prints it."""
@@ -142,15 +143,18 @@ def check(
     With a baseline, a divergence from it (mode tolerance, `noise` as in `compare`) is a finding.
     Findings that are meant to be (`Settings.allowed`) are reported as information, with the reason
     in their evidence. Others that explain a metric are as severe as its check: errors where it
-    failed.
+    failed. A metric whose findings are information passes: what it measures does no harm here.
     """
     measured, unmeasured = _measured(run)
+    examined = run_questions(run)
+    harmless = {
+        found.kind for one in examined for found in one.findings if found.severity == "info"
+    }
     checks = tuple(
-        Check(one.name, measured[one.name], settings.limit(one.name))
+        Check(one.name, measured[one.name], settings.limit(one.name), one.kind in harmless)
         for one in metrics()
         if one.bound and measured[one.name] is not None
     )
-    examined = run_questions(run)
     if baseline is not None:
         compared = (run_question(one, run, baseline, noise) for one in questions(baseline=True))
         examined = (*compared, *examined)

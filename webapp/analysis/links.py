@@ -7,7 +7,8 @@ key and its start: `/timeline?t=1200-3400&at=0%2F4120-0@1500`. The page turns th
 
 from __future__ import annotations
 
-from urllib.parse import quote
+import re
+from urllib.parse import quote, urlencode
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +19,9 @@ MARGIN = 2
 """On each side, the window shows one part in this many of what it is about."""
 
 MIN_MARGIN_NS = 50
+
+AROUND_NS = 100_000
+"""Shown behind the start of an operator of unknown length."""
 
 _OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "step"]
 
@@ -33,6 +37,13 @@ def timeline_address(
     low, high = max(0, start_ns - margin), min(max(duration_ns, end_ns), end_ns + margin)
     address = f"/timeline?t={low}-{high}"
     return address if at is None else f"{address}&at={quote(at[0], safe='')}@{at[1]}"
+
+
+def calls_address(name: str, rank: int | None = None, thread: str = "", step: int = -1) -> str:
+    """Address of all calls of an operator: searched for, from a step of a rank or thread on."""
+    place = {"rank": rank, "thread": thread or None, "step": step if step >= 0 else None}
+    known = {part: value for part, value in place.items() if value is not None}
+    return f"/timeline?{urlencode({**known, 'q': f'/^{re.escape(name)}$/'})}"
 
 
 def thread_lane(rank: int, thread: str) -> str:

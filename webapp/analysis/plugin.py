@@ -102,6 +102,9 @@ class Page:
     tab: str = ""  # on its tab; without, the title
     kinds: tuple[str, ...] = ()  # of the findings that are shown on it
     stays: bool = False  # is in the document at all times, and only hidden
+    selects: Mapping[str, str] = field(default_factory=dict)
+    """Id of a field -> what it chooses of the selection that all pages share: "rank", "lane" (a
+    thread or a rank) or "step"."""
     height: int = 0  # px of its picture in the docs; 0: none is taken
     plugin: str = ""  # package of the record, filled in by `plugins`
 

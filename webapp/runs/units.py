@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import isnan
+
 THIN = "\N{THIN SPACE}"
 
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _WRITTEN_OUT = 6  # powers of ten that need no exponent
 _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_UNITS = {"ns": _TIMES, "B": _SIZES, "B/s": tuple((factor, f"{unit}/s") for factor, unit in _SIZES)}
 
 
 def duration(ns: float) -> str:
@@ -17,6 +21,15 @@ def duration(ns: float) -> str:
 def size(count: float) -> str:
     """`14.9 MB` for 14_863_295 bytes; powers of ten, as storage is sold and Parquet reported."""
     return _scaled(count, _SIZES)
+
+
+def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[str]]:
+    """`("ms", ["12.3", "0.0456", "–"])` for nanoseconds (`base` "ns"): a column in one unit, which
+    fits its largest value; a dash for None and NaN. Other bases are "B" and "B/s"."""
+    known = [None if value is None or isnan(value) else value for value in values]
+    largest = max((abs(value) for value in known if value is not None), default=0.0)
+    factor, unit = _unit(largest, _UNITS[base])
+    return unit, ["–" if value is None else number(value / factor) for value in known]
 
 
 def count(number: int) -> str:
@@ -50,8 +63,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{MIDDLE DOT}" for c in text)
 
 
+def _unit(number: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
+    return next((one for one in units if abs(number) >= 0.9995 * one[0]), units[-1])
+
+
 def _scaled(number: float, units: tuple[tuple[float, str], ...]) -> str:
-    factor, unit = next((u for u in units if abs(number) >= 0.9995 * u[0]), units[-1])
+    factor, unit = _unit(number, units)
     value = number / factor
     if factor == 1.0:
         return f"{value:.0f} {unit}"

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
 from base64 import b64encode
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
 from dash.development.base_component import Component
 
-from lanescope.webapp.analysis.findings import fault
 from lanescope.webapp.analysis.plugin import Page, load
 from lanescope.webapp.runs import units
-from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import findings, ids, widgets
+from lanescope.webapp.ui import findings, ids, states, widgets
 from lanescope.webapp.ui.context import Context
-
-log = logging.getLogger(__name__)
+from lanescope.webapp.ui.page_selection import PageSelection, fill, selection_in
 
 
 def layout(context: Context, pages: Sequence[Page]) -> Component:
@@ -82,15 +78,28 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         Output(ids.PAGE, "hidden"),
         Input(ids.LOCATION, "pathname"),
         Input(ids.PAGE_STATE, "data"),
+        State(ids.LOCATION, "search"),
     )
-    def show(path: str | None, _: str | None) -> tuple[Any, bool]:
+    def show(path: str | None, _: str | None, search: str | None) -> tuple[Any, bool]:
+        set_props(ids.NOTICE, {"hidden": True})
         if path in staying:
             return [], True
         page = by_path.get(path or "/")
         if page is None:
             links = [html.Li(dcc.Link(one.title, href=one.path)) for one in pages]
-            return widgets.empty("There is no such page.", html.Ul(links)), False
-        return [*_tabs(page, pages), made(page, context)], False
+            found = states.empty("There is no such page.", html.Ul(links))
+            return widgets.bare_page("Not found", found), False
+        return [*_tabs(page, pages), made(page, context, selection_in(search))], False
+
+    for page in pages:
+        for field, part in page.selects.items():
+            # With an output on the field itself, the first value of a new field calls nothing.
+            connect(
+                ClientsideFunction("lanescope", f"choose_{part}"),
+                Output(field, "className"),
+                Input(field, "value"),
+                prevent_initial_call=True,
+            )
 
     @app.callback(
         Output(ids.PAGE_FINDINGS, "children"),
@@ -120,17 +129,14 @@ def _tabs(page: Page, pages: Sequence[Page]) -> list[Component]:
     return [html.Nav(links, className="page-tabs", **widgets.attributes(aria_label="Parts"))]
 
 
-def made(page: Page, context: Context) -> Component:
-    """Returns the page, or the reason why it could not be made; other pages are unaffected."""
+def made(page: Page, context: Context, selection: PageSelection | None = None) -> Component:
+    """Returns the page with its fields at the selection, or the reason why it could not be made;
+    other pages are unaffected."""
     try:
         layout: Component = load(page.layout)(context)
-    except RunError as error:
-        return widgets.empty(str(error))
+        fill(layout, page.selects, selection or PageSelection())
     except Exception as error:
-        words = fault(page.name, error)
-        log.error("%s", words)
-        log.debug("its traceback", exc_info=error)
-        return widgets.empty(f"This page could not be made: {words}.")
+        return widgets.bare_page(page.title, states.failed(error, page.name))
     return layout
 
 
@@ -140,7 +146,9 @@ def _header(context: Context) -> Component:
     return html.Header(
         [
             dcc.Link(
-                [html.I(), html.I(), html.I(), html.Span("LaneScope")], href="/", className="brand"
+                [html.I(), html.I(), html.I(), html.Span("LaneScope")],
+                href="/overview",
+                className="brand",
             ),
             html.Span(
                 _about(run),

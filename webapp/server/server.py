@@ -27,10 +27,8 @@ from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
 from lanescope.webapp.analysis.checks import DEFAULTS
-from lanescope.webapp.analysis.findings import fault
 from lanescope.webapp.analysis.plugin import Page, load, pages
 from lanescope.webapp.analysis.settings import Settings
-from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server import finding_routes, frame, table_routes
 from lanescope.webapp.server.auth import LOCAL_NAMES
@@ -39,7 +37,7 @@ from lanescope.webapp.timeline import note_routes, routes, search_routes
 from lanescope.webapp.timeline.js_bundle import FOLDER, joined
 from lanescope.webapp.timeline.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
-from lanescope.webapp.ui import ids
+from lanescope.webapp.ui import ids, states
 from lanescope.webapp.ui.context import Context
 
 ENTRY = "page/main.js"
@@ -389,13 +387,12 @@ def _redirect(server: flask.Flask, listed: Sequence[Page]) -> None:
         return flask.redirect(f"{today}?{query}" if query else today) if today else None
 
 
-def _callback_failed(error: Exception) -> None:
-    """A callback's error becomes a sentence on the page; Dash would show nothing at all."""
-    if isinstance(error, RunError):
-        message = str(error)
-    else:
-        words = fault("a callback", error)
-        log.error("%s", words)
-        log.debug("its traceback", exc_info=error)  # whatever a browser sends may lead here
-        message = f"This could not be computed: {words}."
-    set_props(ids.NOTICE, {"children": message, "hidden": False})
+def _callback_failed(error: Exception) -> Any:
+    """A callback's error becomes a sentence in its place, or else at the foot of the page.
+
+    Dash would show nothing at all.
+    """
+    values = states.in_place(error)
+    if values is None:
+        set_props(ids.NOTICE, {"children": [states.failed(error)], "hidden": False})
+    return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,8 +37,10 @@ def nothing(words: str) -> go.Figure:
         plot_bgcolor="rgba(0,0,0,0)",
         xaxis_visible=False,
         yaxis_visible=False,
+        modebar_remove=["toImage", "zoom", "pan", "zoomin", "zoomout", "resetscale"],
     )
-    figure.add_annotation(text=words, showarrow=False, font={"color": EITHER})
+    text = "<br>".join(textwrap.wrap(escaped(words), 90))
+    figure.add_annotation(text=text, showarrow=False, font={"color": EITHER})
     return figure
 
 

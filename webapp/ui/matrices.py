@@ -72,7 +72,7 @@ def _matrix(of: Compared) -> Component:
         for i, (thread, name) in enumerate(zip(of.threads, of.names, strict=True), 1)
     ]
     table = html.Table(
-        [html.Caption(of.caption), html.Thead(html.Tr([html.Th(""), *heads])), html.Tbody(body)],
+        [html.Caption(of.caption), html.Thead(html.Tr([html.Td(), *heads])), html.Tbody(body)],
         className="matrix",
     )
     return html.Div(table, className="wide-table")

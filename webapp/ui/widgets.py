@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import dash_ag_grid as dag
 import plotly.graph_objects as go
@@ -22,6 +22,13 @@ Child = Component | str
 
 SEARCHED = 12
 """Options of a drop-down; more than these can be searched."""
+
+LEADS = {
+    "": None,
+    "link": "A click on a row, or Enter, leads to its place on the timeline.",
+    "op": "A click shows only the op's calls and goes to the next one, with Shift to the previous.",
+}
+"""What a click on a row of a table does."""
 
 LIST_PX = 320
 """Height that the list of a drop-down may take; a longer list scrolls."""
@@ -42,11 +49,14 @@ def attributes(**names: str) -> dict[str, Any]:
     return {name.replace("_", "-"): value for name, value in names.items()}
 
 
-def graph(id: str, figure: go.Figure | None = None, height: int = 420) -> dcc.Graph:
-    """A Plotly chart: the only place that makes one, so that all have the same settings."""
+def graph(id: str, figure: go.Figure | None = None, height: int = 420, *, what: str) -> dcc.Graph:
+    """A Plotly chart: the only place that makes one, so that all have the same settings.
+
+    Until there is a figure its place says that `what` is being computed.
+    """
     return dcc.Graph(
         id=id,
-        figure=figure if figure is not None else _awaited(),
+        figure=figure if figure is not None else nothing(f"Computing {what} …"),
         config=cast(Any, GRAPH_CONFIG),
         style={"height": f"{height}px"},
     )
@@ -64,7 +74,7 @@ def chart_section(
     return [
         html.H2(title),
         controls(*choices),
-        graph(chart, height=height),
+        graph(chart, height=height, what=title[0].lower() + title[1:]),
         html.P(id=note, className="muted"),
     ]
 
@@ -105,21 +115,66 @@ def rank_options(ranks: Iterable[int], kind: type[int] | type[str] = int) -> lis
     return [{"label": f"rank {rank}", "value": kind(rank)} for rank in ranks]
 
 
-def _awaited() -> go.Figure:
-    """What stands in a chart's place until there is one."""
-    return nothing("computing …")
-
-
 def column(
-    field: str, title: str, *, number: bool = False, text: bool = False, **more: Any
+    field: str,
+    title: str,
+    *,
+    number: bool = False,
+    text: bool = False,
+    base: str = "",
+    together: str = "",
+    **more: Any,
 ) -> dict[str, Any]:
-    """A column of `grid`. `text`: shown is the row's `<field>_text`, sorted by is `field`."""
+    """A column of `grid`. `text`: shown is the row's `<field>_text`, sorted by is `field`.
+
+    `base`: numbers in this unit (of `units.in_one_unit`), see `measured`. `together`: a name; all
+    columns that have it share a unit, so that they can be compared.
+    """
     made: dict[str, Any] = {"field": field, "headerName": title, **more}
+    if base:
+        return (
+            column(field, title, number=True, text=True, minWidth=84)
+            | made
+            | {"base": base, "together": together}
+        )
     if number:
         made |= {"type": "rightAligned", "sortingOrder": ["desc", "asc"]}
     if text:
         made["valueFormatter"] = {"function": f"params.data.{field}_text"}
     return made
+
+
+_OWN = ("base", "together")
+"""Properties of a column that AG Grid does not know."""
+
+
+def measured(
+    columns: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The columns, with the unit of those that have a base in their title, and the rows, with the
+    texts of these."""
+    shown = [dict(row) for row in rows]
+    groups: dict[str, list[dict[str, Any]]] = {}
+    heads = [{key: value for key, value in one.items() if key not in _OWN} for one in columns]
+    for column, head in zip(columns, heads, strict=True):
+        if rows and "base" in column:
+            groups.setdefault(column["together"] or column["field"], []).append(
+                column | {"to": head}
+            )
+    for group in groups.values():
+        values = [row[one["field"]] for one in group for row in rows]
+        unit, texts = in_unit("", values, group[0]["base"])
+        for position, one in enumerate(group):
+            one["to"]["headerName"] += unit
+            for row, text in zip(shown, texts[position * len(rows) :], strict=False):
+                row[f"{one['field']}_text"] = text
+    return heads, shown
+
+
+def in_unit(title: str, values: Iterable[float | None], base: str = "ns") -> tuple[str, list[str]]:
+    """The title of a column with the unit of its values, and these as texts."""
+    unit, texts = units.in_one_unit(values, base)
+    return f"{title}, {with_micro(f' {unit}').strip()}", texts
 
 
 def grid(
@@ -131,12 +186,14 @@ def grid(
     height: str | None = None,
     empty: str = "Nothing to show.",
     selectable: bool = False,
+    leads: Literal["", "link", "op"] = "",
 ) -> Component:
     """A table that sorts and scrolls. Its cells are text; nothing in them is run as code.
 
     `rows`: None for a table that asks for those in sight (`getRowsRequest`), sorted and filtered
     by the server; it needs a height, and its columns `width` in place of `flex`. `selectable`: a
-    click on a row puts it into `selectedRows`.
+    click on a row puts it into `selectedRows`. `leads`: a click leads to the address in the row's
+    `link`, or shows the calls of its `op`.
     """
     options: dict[str, Any] = {
         "rowHeight": 26,
@@ -155,14 +212,15 @@ def grid(
             "checkboxes": False,
             "enableClickSelection": True,
         }
+    heads, shown = measured(columns, rows or [])
     table = dag.AgGrid(
         id=id,
-        columnDefs=list(columns),
+        columnDefs=heads,
         # Without rows at first, AG Grid does not always come to widths by `flex`.
         **(
             {"rowModelType": "infinite", "columnSize": "responsiveSizeToFit"}
             if rows is None
-            else {"rowData": list(rows)}
+            else {"rowData": shown}
         ),
         defaultColDef={
             "resizable": True,
@@ -176,7 +234,11 @@ def grid(
         className="grid",
         style={"height": height, "width": "100%"},
     )
-    return html.Div(table, role="region", style={"height": height}, **attributes(aria_label=label))
+    named = attributes(aria_label=label, **({"data_leads": leads} if leads else {}))
+    region = html.Div(table, role="region", style={"height": height}, title=LEADS[leads], **named)
+    if leads != "link":
+        return region
+    return html.Div([region, html.P(LEADS[leads], className="muted")])
 
 
 def downloads(*names: str) -> Component:
@@ -201,7 +263,12 @@ def plain_table(
     return html.Table(
         [
             html.Thead(
-                html.Tr([html.Th(h, className=kind(i), scope="col") for i, h in enumerate(heads)])
+                html.Tr(
+                    [
+                        html.Th(h, className=kind(i), scope="col") if h else html.Td()
+                        for i, h in enumerate(heads)
+                    ]
+                )
             ),
             html.Tbody(
                 [
@@ -219,17 +286,17 @@ def note(children: Any, tone: str = "") -> Component:
     return html.Div(children, className=f"note {tone}".strip())
 
 
-def empty(title: str, *children: Any) -> Component:
-    """What would be here, and how to get it."""
-    return html.Div([html.B(title), *children], className="empty")
-
-
 def page(title: str, lead: Any, *children: Any) -> Component:
     """The body of a page. The frame puts the findings of its kinds below the lead."""
     found = html.Div(id=ids.PAGE_FINDINGS)
     return html.Div(
         [html.H1(title), html.P(lead, className="lead"), found, *children], className="page-inner"
     )
+
+
+def bare_page(title: str, *children: Any) -> Component:
+    """The body of a page that shows `children` alone."""
+    return html.Div([html.H1(title), *children], className="page-inner")
 
 
 def swatch(kind: str) -> Component:

@@ -3,8 +3,11 @@
  * @module
  */
 
+import { placeOf, placeParts } from "./page_selection.js";
+
 /**
  * @typedef {object} View
+ * @property {import("./page_selection.js").Place} place
  * @property {{t0: number, t1: number}|null} window null: the whole run
  * @property {{lane: number, row: number, ref: number}|null} selected
  * @property {{t0: number, t1: number}|null} range
@@ -27,6 +30,7 @@ export function parse(search) {
   const window = span(get.get("t"));
   const sel = /^(\d+)\.(\d+)\.(\d+)$/.exec(get.get("sel") ?? "");
   return {
+    place: placeOf(get),
     window,
     selected: sel ? { lane: Number(sel[1]), row: Number(sel[2]), ref: Number(sel[3]) } : null,
     range: span(get.get("range")),
@@ -49,7 +53,7 @@ export function parse(search) {
 
 /** @param {View} view @returns {string} with `?`, or empty for the whole run as it opens */
 export function format(view) {
-  const parts = [];
+  const parts = placeParts(view.place);
   if (view.window) parts.push(`t=${pair(view.window)}`);
   if (view.selected) parts.push(`sel=${view.selected.lane}.${view.selected.row}.${view.selected.ref}`);
   if (view.range) parts.push(`range=${pair(view.range)}`);

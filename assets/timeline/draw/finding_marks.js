@@ -9,7 +9,7 @@
 const HATCH = 7;
 
 /**
- * Draws a band with words for each mark, hatched for what never came.
+ * Draws a frame with words for each mark, hatched for what never came. Nothing veils the names below it.
  * @param {CanvasRenderingContext2D} c
  * @param {Mark[]} marks
  * @param {import("../page/timeline.js").Timeline} timeline
@@ -26,8 +26,6 @@ export function drawMarks(c, marks, { view, layout, scrollY, width, palette }) {
     c.beginPath();
     c.rect(x0, y - 1, w, h + 2);
     c.clip();
-    c.fillStyle = palette.token("bad", missing ? 0.12 : 0.22);
-    c.fillRect(x0, y - 1, w, h + 2);
     c.strokeStyle = palette.token("bad");
     if (missing) {
       c.lineWidth = 1;

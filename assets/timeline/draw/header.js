@@ -193,7 +193,7 @@ export class Header {
     c.strokeRect(Math.max(a, 1), 3, Math.min(b, width - 1) - Math.max(a, 1), STRIP - 5);
   }
 
-  drawRuler({ palette, view, ruler, range, hover }) {
+  drawRuler({ palette, view, ruler, range, hover, notes }) {
     const { context: c, width } = this;
     const scale = width / (view.t1 - view.t0);
     const middle = STRIP + RULER / 2 + 1;
@@ -207,7 +207,7 @@ export class Header {
       c.fillStyle = palette.token("line");
       c.fillRect(x, STRIP + 4, 1 / this.ratio, RULER - 4); // not across the names of the steps
       if (x + 5 + this.widthOf(label) > width) continue;
-      c.fillStyle = palette.token("muted");
+      c.fillStyle = palette.token(range || notes.length ? "ink" : "muted"); // muted cannot be read on their colours
       c.fillText(label, x + 5, middle);
     }
     if (range)

@@ -14,7 +14,6 @@ import { Labeller, MIN_TEXT_WIDTH, TEXT_PAD } from "./span_text.js";
 const RASTER_WIDTH = 2;
 /** Spans of at least this width leave a gap of one pixel to the next. */
 const GAP_WIDTH = 4;
-
 /** If the last frame took at most this share of the budget, the next one is drawn as a whole. */
 const EASY_SHARE = 0.6;
 /** Lanes are gathered for this long, ms, before they are put onto the canvas and the time is checked. */
@@ -300,12 +299,14 @@ export class Painter {
     const w = Math.max(b - a - (x1 - x0 >= GAP_WIDTH ? 1 : 0), 1 / this.ratio);
     this.rects.add(colour, faded, a, y, w, row.h);
     this.stats.rectangles += 1;
-    if (paints.style[paint] & UNFINISHED) this.hatches.push({ x: a, y, w, h: row.h, faded });
+    const unfinished = (paints.style[paint] & UNFINISHED) !== 0;
+    if (unfinished) this.hatches.push({ x: a, y, w, h: row.h, faded });
     if (faded || !row.text || w < MIN_TEXT_WIDTH) return;
     const x = Math.max(a, 0);
     this.pending.push({
       number: this.number,
       colour,
+      veiled: unfinished || this.shading.size > 0,
       label: {
         lane: row.lane.id,
         row: row.row,
@@ -351,9 +352,11 @@ export class Painter {
   /** Draws names last, so that no other span covers them. */
   names() {
     const { context: c, frame, labeller } = this;
-    for (const { number, colour, label } of this.pending) {
+    for (const { number, colour, veiled, label } of this.pending) {
       label.text = labeller.fit(label.name, label.w);
       if (!label.text) continue;
+      c.fillStyle = frame.palette.css[colour]; // for which the colour of the text was chosen
+      if (veiled) c.fillRect(label.x, label.y, labeller.measure(label.text) + 2 * TEXT_PAD, label.h);
       c.fillStyle = frame.palette.text[colour];
       c.fillText(label.text, label.x + TEXT_PAD, label.y + label.h / 2 + 0.5);
       this.stats.texts += 1;

@@ -52,7 +52,8 @@ export class Selection {
       if (mine !== this.asked) return;
       const [start, end] = full.drawn;
       const first = span.start === undefined;
-      this.set({ ...span, row: full.row ?? span.row, name: full.name, start, end }, reveal && first);
+      const step = full.step >= 0 ? full.step : timeline.stepping.at(start);
+      this.set({ ...span, row: full.row ?? span.row, name: full.name, start, end, step }, reveal && first);
       this.flows = full.flows ?? [];
       timeline.invalidate("overlay");
       this.show(full, lane);
@@ -125,16 +126,20 @@ export class Selection {
     await this.nearest(current.lane, current.row, current.start, direction, true);
   }
 
-  /** Selects the next or previous search match, in any lane. @param {"next"|"prev"} direction */
-  async match(direction) {
+  /**
+   * Selects the next or previous search match, in any lane.
+   * @param {"next"|"prev"} direction
+   * @param {{t0: number}|null} [within] window to begin in; null: from the selected span
+   */
+  async match(direction, within = null) {
     const { timeline, current } = this;
     const { wanted } = timeline.hits;
     if (!wanted) {
       timeline.toast(timeline.query ? "No match" : "Search for something first: press /.");
       return;
     }
-    const start = { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
-    const from = current ? { t: current.start, lane: current.lane, row: current.row } : start;
+    const start = { t: Math.round((within ?? timeline.view).t0), lane: -1, row: -1 };
+    const from = current && !within ? { t: current.start, lane: current.lane, row: current.row } : start;
     try {
       const address = `/api/find/${this.etag}`;
       const found = await timeline.idle.track("find", getJson(address, { ...wanted, ...from, dir: direction }));

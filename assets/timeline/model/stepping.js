@@ -35,6 +35,12 @@ export class Stepping {
     else this.timeline.toast(direction > 0 ? "This is the last step." : "This is the first step.");
   }
 
+  /** Number of the step that is the range; undefined without. */
+  get measured() {
+    const { range, steps } = this.timeline;
+    return steps.find(([, start, end]) => range && start === range.t0 && end === range.t1)?.[0];
+  }
+
   /** Returns the number of the step at an instant. @param {number} t ns @returns {number|undefined} */
   at(t) {
     return this.timeline.steps.find(([, start, end]) => start <= t && t < end)?.[0];

@@ -11,6 +11,11 @@
   if (asked === "light" || asked === "dark") document.documentElement.dataset.theme = asked;
 })();
 
+const chosen = (part, value) => {
+  window.lanescope?.choose(part, value);
+  return window.dash_clientside.no_update;
+};
+
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.lanescope = {
   /** Shows another page. The timeline stays mounted and is only hidden. Also marks the rail link. */
@@ -21,6 +26,8 @@ window.dash_clientside.lanescope = {
     const links = window.dash_clientside.callback_context.outputs_list.slice(1);
     window.lanescope?.shown(href);
     const groups = JSON.parse(document.querySelector(".rail").dataset.groups);
+    const title = document.getElementById(`rail-${groups[page] || page}`)?.textContent;
+    document.getElementById("page").dataset.title = title || "the page";
     const lit = links.map(({ id }) => (id === `rail-${groups[page] || page}` ? "here" : ""));
     return [page === "timeline" ? "timeline" : "timeline away", ...lit];
   },
@@ -29,6 +36,10 @@ window.dash_clientside.lanescope = {
     if (window.lanescope && number) window.lanescope.answered(number);
     return window.dash_clientside.no_update;
   },
+  /** A field of a page chooses a part of the selection that goes from page to page. */
+  choose_rank: (value) => chosen("rank", value),
+  choose_lane: (value) => chosen("lane", value),
+  choose_step: (value) => chosen("step", value),
   /** Places a graph's boxes and lines; loads what does so with the first graph. */
   async placed(drawing) {
     const [{ id: store }] = window.dash_clientside.callback_context.inputs_list;

@@ -9,6 +9,7 @@ import { appears, dashBusy, getJson, LIVE_STORE, setStore, THEME_STORE, VIEW_STO
 import { debugState } from "../base/debug.js";
 import { element } from "../base/dom.js";
 import { Idle } from "../base/idle.js";
+import { onlySelection } from "../base/page_selection.js";
 import { Theme } from "../base/theme.js";
 import { savePng, saveSvg } from "../draw/export_image.js";
 import { commandsOf } from "../input/commands.js";
@@ -30,6 +31,7 @@ import { listenChartPictures } from "./chart_pictures.js";
 import { listenConnection } from "./connection_notice.js";
 import { startDash } from "./dash_scripts.js";
 import { LiveRun } from "./live_run.js";
+import { choosePart, listenLinks, listenRows } from "./page_links.js";
 import { Timeline } from "./timeline.js";
 import { buildDom } from "./timeline_dom.js";
 
@@ -42,7 +44,7 @@ const booted = idle.begin("boot");
 const pageOf = (path) => path.slice(1) || "overview";
 const onTimeline = () => location.pathname === PATH;
 let timeline = null;
-let written = location.search;
+let written = onTimeline() ? location.search : "";
 /** @type {FindingStrip|null} */
 let strip = null;
 
@@ -58,6 +60,7 @@ globalThis.lanescope = {
   hit: (x, y) => timeline?.hit(x, y) ?? null,
   shown,
   answered: (number) => answered(number),
+  choose: choosePart,
 };
 
 // ---- the address ----
@@ -69,6 +72,7 @@ function writeAddress() {
   const opens = Math.abs(view.t0 - opening.t0) <= 0.5 && Math.abs(view.t1 - opening.t1) <= 0.5;
   const { current } = selection;
   const search = format({
+    place: timeline.place.current,
     window: opens ? null : view,
     selected: current,
     range,
@@ -105,6 +109,7 @@ function applyAddress(search) {
   timeline.overlaps.choose(state.of);
   if (state.overlaps) timeline.overlaps.show();
   strip?.show(state.finding);
+  if (!state.selected) timeline.place.goTo(state.place, state.window !== null || state.range !== null);
 }
 
 /** Call when Dash shows another page, or another address of this one. @param {string} href */
@@ -113,8 +118,11 @@ function show(href) {
   document.body.dataset.page = pageOf(pathname);
   if (!timeline || pathname !== PATH) return;
   timeline.resize();
-  if (search && search !== written) applyAddress(search);
+  const handed = onlySelection(search);
+  if (handed) timeline.place.take(search, written);
+  if (search && search !== written && !handed) applyAddress(search);
   else writeAddress();
+  reportView(); // while another page was open, nothing was asked
 }
 
 /** The same in the next frame, when Dash has drawn the page. @param {string} href */
@@ -215,6 +223,8 @@ function failed(host, error) {
 
 async function start() {
   listenConnection();
+  listenLinks(writeAddress);
+  listenRows((op, direction) => search?.showCalls(op, direction));
   listenChartPictures();
   const description = getJson("/api/run");
   description.catch(() => {});
@@ -291,9 +301,10 @@ function mountSearch(host) {
   search = new Search(document.getElementById("search-host"), timeline.names, {
     begun: loadModules,
     changed: find,
-    step: (direction) => {
+    step: (direction, fresh) => {
       const step = stepAsked(timeline.query);
-      if (step === null) timeline.selection.match(direction);
+      const within = fresh ? (timeline.range ?? timeline.view) : null;
+      if (step === null) timeline.selection.match(direction, within);
       else timeline.stepping.show(step);
     },
     leave: () => host.focus(),
@@ -344,7 +355,7 @@ function mountCommands(run, { filter, tabs, notes, overlapField }) {
     svg: () => saveSvg(timeline),
     search: () => {
       if (!onTimeline()) {
-        document.querySelector(`.rail a[href="${PATH}"]`).click();
+        document.getElementById("rail-timeline").click();
         document.body.dataset.page = pageOf(PATH); // other pages hide the field
       }
       search.focus();

@@ -20,6 +20,7 @@ import { arrange, asListed } from "../model/lane_order.js";
 import { groupsOf, Layout } from "../model/layout.js";
 import { Overlaps } from "../model/overlaps.js";
 import { Picker } from "../model/pick.js";
+import { Place } from "../model/place.js";
 import { SearchMarks } from "../model/search_marks.js";
 import { Selection } from "../model/selection.js";
 import { Stepping } from "../model/stepping.js";
@@ -78,6 +79,7 @@ export class Timeline {
     this.overlaps = new Overlaps(this, run.etag);
     this.differences = new Differences(this, run);
     this.stepping = new Stepping(this);
+    this.place = new Place(this);
     this.history = new WindowHistory(this);
     this.placeThumb = verticalScroll(dom, (y) => this.scrollBy(y - this.scrollY));
     this.settled = debounced(idle, "settling", 160, () => {

@@ -74,6 +74,9 @@ export function match(names, query, modules = []) {
   return { flags, ids, modules: text ? matching(modules) : [], least, most, timed, error };
 }
 
+/** Returns the query that only this name matches. @param {string} name */
+const exactly = (name) => `/^${name.replace(/[^\w:]/g, "\\$&")}$/`;
+
 export class Search {
   /**
    * @param {HTMLElement} host
@@ -81,7 +84,8 @@ export class Search {
    * @param {object} act
    * @param {() => void} act.begun called when the field is first used
    * @param {(query: string) => void} act.changed
-   * @param {(direction: "next"|"prev") => void} act.step to the next match
+   * @param {(direction: "next"|"prev", fresh?: boolean) => void} act.step to the next match, or to
+   *   the first one of the window
    * @param {() => void} act.leave returns the focus to the lanes
    */
   constructor(host, names, act) {
@@ -179,6 +183,14 @@ export class Search {
     if (all.length > MAX_SHOWN) rows.push(element("li", `and ${count(all.length - MAX_SHOWN)} more`, "muted"));
     if (all.length) rows.push(element("li", "Enter: next · Shift + Enter: previous · Esc: clear", "muted"));
     this.list.replaceChildren(...rows);
+  }
+
+  /** Searches for the calls of an op, from the window or range on; again for the next one. */
+  showCalls(op, direction) {
+    const query = exactly(op);
+    const fresh = this.input.value !== query;
+    if (fresh) this.act.changed(query);
+    this.act.step(direction, fresh);
   }
 
   key(event) {

@@ -37,6 +37,9 @@ WRAPPED = {
 _MAX_NAMED_MODELS = 10_000
 """Models with their own names; bounds them where a program makes new ones at every step."""
 
+_MAX_SEARCHES = 200
+"""Unknown modules for which all models are searched; a search of a large one takes milliseconds."""
+
 
 class Modules:
     """Keeps each thread's stack of modules, and names modules and parameters."""
@@ -51,6 +54,7 @@ class Modules:
         )
         self._models: list[str] = []  # classes of the models seen, in order
         self._layers: list[str] = []  # classes of single layers called on their own
+        self._unregistered: list[str] = []  # classes of modules that their model does not know
         # If set, called with a module, the text id of its path and its output.
         self.returned: Callable[[torch.nn.Module, int, Any], None] | None = None
         # If set, called at a model's first call with the model and the prefix of its names.
@@ -120,8 +124,7 @@ class Modules:
         if inside:
             if isinstance(module, torch.fx.GraphModule):  # a compiled region of its caller
                 return recorder.thread().module
-            # Made after its root was named: only its class is known.
-            return self._put(module, own_class(module).__name__)
+            return self._name_late(module)
         prefix = self._prefix(module)
         self._prefixes[module] = prefix
         self._name_tree(module, prefix)
@@ -129,6 +132,20 @@ class Modules:
             recorder.describe(modules_root=own_class(unwrap(module)).__qualname__)
         if self.named is not None:
             self.named(module, prefix)
+        return self._paths[id(module)][1]
+
+    def _name_late(self, module: torch.nn.Module) -> int:
+        """Names a module that was made after its model, or that it keeps in a plain list."""
+        name = own_class(module).__name__
+        trainable = bool(module._parameters or module._modules)
+        if not trainable or len(self._unregistered) >= _MAX_SEARCHES:
+            return self._put(module, name)
+        self.refresh()
+        known = self._paths.get(id(module))
+        if known is None or known[0]() is not module:
+            same = self._unregistered.count(name)
+            self._unregistered.append(name)
+            self._name_tree(module, f"{name}#{same + 1}." if same else f"{name}.")
         return self._paths[id(module)][1]
 
     def _prefix(self, root: torch.nn.Module) -> str:

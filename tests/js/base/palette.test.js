@@ -10,17 +10,10 @@ import {
   textOn,
 } from "/assets/timeline/base/palette.js";
 import { equal, near, ok, test } from "../harness.js";
-
-const hex = (text) => [1, 3, 5].map((i) => Number.parseInt(text.slice(i, i + 2), 16));
-const css = await (await fetch("/assets/style.css")).text();
-const themes = [{}, {}];
-for (const [, name, light, dark] of css.matchAll(/--(\w+): light-dark\((#\w{6}), (#\w{6})\);/g)) {
-  themes[0][name] = hex(light);
-  themes[1][name] = hex(dark);
-}
+import { themes } from "../themes.js";
 
 test("the style sheet has every token in both themes", () => {
-  for (const theme of themes)
+  for (const theme of Object.values(themes))
     equal(
       TOKENS.filter((token) => !theme[token]),
       [],
@@ -32,8 +25,7 @@ test("WCAG's own figures", () => {
   near(luminance([255, 255, 255]), 1);
 });
 
-for (const [i, theme] of themes.entries()) {
-  const name = ["light", "dark"][i];
+for (const [name, theme] of Object.entries(themes)) {
   test(`${name}: text on every slice has enough contrast`, () => {
     const names = ["a", "b", "c", "d", "e", "f"];
     const palette = new Palette(theme, names);
@@ -61,8 +53,8 @@ for (const [i, theme] of themes.entries()) {
 }
 
 test("the same name has the same shade, whatever its number", () => {
-  const a = new Palette(themes[0], ["aten::mm", "aten::add"]);
-  const b = new Palette(themes[0], ["aten::add", "aten::mm"]);
+  const a = new Palette(themes.light, ["aten::mm", "aten::add"]);
+  const b = new Palette(themes.light, ["aten::add", "aten::mm"]);
   equal(a.rgb[a.index(1, 1, 0)], b.rgb[b.index(1, 1, 1)]);
   ok(new Set(["aten::mm", "aten::add", "aten::bmm", "aten::sum", "aten::gelu"].map(shadeOf)).size > 1, "shades differ");
 });

@@ -135,7 +135,7 @@ def test_a_page_that_fails_says_so(tmp_path: Path) -> None:
     context = Context(open_run(one_op(tmp_path)))
     broken = replace(page_called("overview"), layout=f"{__name__}:broken_layout")
     shown = str(made(broken, context))
-    assert "This page could not be made: internal error in overview (ZeroDivisionError: " in shown
+    assert "Internal error in overview (ZeroDivisionError: " in shown
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 1e300])

@@ -124,6 +124,7 @@ def called(client: FlaskClient, **changes: Any) -> tuple[int, str]:
             {"id": "location", "property": "pathname", "value": "/overview"},
             {"id": "page-state", "property": "data", "value": None},
         ],
+        "state": [{"id": "location", "property": "search", "value": ""}],
         "changedPropIds": ["location.pathname"],
         **changes,
     }
@@ -146,7 +147,9 @@ def test_calls_of_callbacks_that_are_none(client: FlaskClient) -> None:
         {"inputs": [place]},
         {"inputs": [[place], place]},
         {"inputs": "ab"},
+        {"state": []},
         {"state": [place]},
+        {"state": [{"id": "location", "property": "search", "value": 3}]},
         {"changedPropIds": 3},
         {"changedPropIds": [1]},
         {"inputs": [{**place, "value": ["x"]}, kept]},

@@ -29,7 +29,7 @@ PLUGIN = Plugin(
     # `lanescope export`, of SQL, and /table/<name>.csv.
     tables={"skeleton_durations": "findings:durations"},
     # SKELETON: /skeleton, with icon-skeleton.svg in this folder.
-    pages=(Page("skeleton", "Skeleton", order=1000),),
+    pages=(Page("skeleton", "Skeleton", order=1000, selects={"skeleton-rank": "rank"}),),
     # SKELETON: there is more: metrics with a limit, rows and arrows for a selected slice
     # (span_facts), addresses for the timeline (routes). See webapp/analysis/plugin.py.
 )

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins._skeleton.charts import longest
+from lanescope.webapp.plugins._skeleton.charts import longest as longest_calls
 from lanescope.webapp.plugins._skeleton.findings import durations
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui import ids as frame_ids
@@ -27,22 +27,24 @@ MAX_ROWS = 20
 def layout(context: Context) -> Component:
     """A choice of the rank, a chart, and a table."""
     table = durations(context.run).head(MAX_ROWS)
+    usual, medians = widgets.in_unit("median", table["median_ns"])
+    most, maxima = widgets.in_unit("longest", table["longest_ns"])
     rows = [
         (
             row.name,
             str(row.rank),
             units.count(row.calls),
-            widgets.duration(row.median_ns),
-            widgets.duration(row.longest_ns),
+            median,
+            longest,
         )
-        for row in table.itertuples()
+        for row, median, longest in zip(table.itertuples(), medians, maxima, strict=True)
     ]
-    heads = ("operator", "rank", "calls", "median", "longest")
+    heads = ("operator", "rank", "calls", usual, most)
     return widgets.page(
         "Skeleton",
         "How long each operator usually takes, and its longest call.",
         widgets.controls(widgets.choice("rank", RANK, widgets.rank_options(context.run.ranks))),
-        widgets.graph(CHART),
+        widgets.graph(CHART, what="the longest calls"),
         html.H2("Longest calls"),
         widgets.plain_table(heads, rows, (1, 2, 3, 4)),
         widgets.downloads("skeleton_durations"),
@@ -55,4 +57,4 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(Output(CHART, "figure"), Input(RANK, "value"), Input(frame_ids.THEME, "data"))
     def show(rank: int, theme: Theme | None) -> go.Figure:
         table = durations(context.run)
-        return longest(table[table["rank"] == rank].head(MAX_ROWS), theme or "light")
+        return longest_calls(table[table["rank"] == rank].head(MAX_ROWS), theme or "light")

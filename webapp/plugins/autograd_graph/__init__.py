@@ -1,6 +1,7 @@
 """Shows the autograd graph, and finds where gradients end."""
 
 from lanescope.webapp.analysis.plugin import Kind, Metric, Page, Plugin, Question
+from lanescope.webapp.plugins.autograd_graph.ids import GRAPH_RANK
 
 PLUGIN = Plugin(
     name="autograd_graph",
@@ -35,6 +36,7 @@ PLUGIN = Plugin(
             order=60,
             within="gradients",
             kinds=("untraceable_graph",),
+            selects={GRAPH_RANK: "rank"},
             height=1320,
         ),
     ),

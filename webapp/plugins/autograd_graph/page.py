@@ -16,7 +16,7 @@ from lanescope.webapp.plugins.autograd_graph.module_graph import matches
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -37,7 +37,7 @@ def layout(context: Context) -> Component:
         return widgets.page(
             "Graph",
             lead,
-            widgets.empty(
+            states.empty(
                 "This run holds no autograd graph.",
                 "A run holds that of the first backward of step 0, of up to 20,000 nodes. One "
                 "whose recording began later, or that ran no backward, has none.",
@@ -78,13 +78,13 @@ def layout(context: Context) -> Component:
             ],
             className="split even" if both else "",
         ),
-        html.Div(id=ids.GRAPH_TIES),
+        html.Div(states.loading("Tying the nodes of torch.fx to autograd"), id=ids.GRAPH_TIES),
         html.Div(id=ids.GRAPH_BREAKS),
     )
 
 
 def _drawing(note: str, chart: str, *, hidden: bool = False) -> Component:
-    drawn = html.Div(widgets.graph(chart, height=640), className="wide-graph")
+    drawn = html.Div(widgets.graph(chart, height=640, what="the graph"), className="wide-graph")
     return html.Div([html.P(id=note, className="muted"), drawn], hidden=hidden)
 
 

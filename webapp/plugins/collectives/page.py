@@ -27,7 +27,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named, ranks_text
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -71,7 +71,12 @@ def layout(context: Context) -> Component:
         *devices.section(run),
         html.Div(
             [
-                html.Div([html.H2(title), widgets.graph(id, height=340)])
+                html.Div(
+                    [
+                        html.H2(title),
+                        widgets.graph(id, height=340, what="the speed of the operations"),
+                    ]
+                )
                 for title, id in (
                     ("Time by size", ids.COLLECTIVE_LATENCY),
                     ("Bandwidth by size", ids.COLLECTIVE_BANDWIDTH),
@@ -87,12 +92,12 @@ def layout(context: Context) -> Component:
             "others come to it, or one rank alone was recorded.",
             className="muted",
         ),
-        _table(run, table),
+        _table(context, table),
     )
 
 
 def _no_collectives() -> Component:
-    return widgets.empty(
+    return states.empty(
         "This run holds no collectives.",
         "They are recorded from ",
         html.Code("torch.distributed"),
@@ -144,14 +149,6 @@ def register(app: Dash, context: Context) -> None:
         rank = int(str(point["y"]).removeprefix("rank "))
         return context.address(call_address(run, group, sequence, rank) or "/timeline")
 
-    @app.callback(
-        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
-        Input(ids.COLLECTIVE_TABLE, "selectedRows"),
-        prevent_initial_call=True,
-    )
-    def follow_row(rows: list[dict[str, Any]] | None) -> Any:
-        return context.address(rows[0]["link"]) if rows else no_update
-
 
 def call_address(run: Run, group: str, sequence: int, rank: int) -> str | None:
     """Where the timeline shows a call on all its ranks, selected on one of them."""
@@ -200,82 +197,68 @@ def _note(run: Run, group: str, late: Any, per_column: int) -> str:
     return f"A column is {number} calls; shown is the one to which the rank came latest."
 
 
+_RANK_TIMES = ("delay it caused", "waited for others", "communication", "exposed")
+
+
 def _ranks(run: Run) -> Component:
     table = straggling(run).set_index("rank")
-    rows = []
+    last, hidden = [], []
+    times: dict[str, list[int | None]] = {name: [] for name in _RANK_TIMES}
     for rank in run.ranks:
         work, talk = busy(run, rank)
         both = work.intersection(talk).total
-        own = table.loc[rank] if rank in table.index else pd.Series(dtype="int64")
-        calls, last = int(own.get("calls", 0)), int(own.get("last", 0))
-        rows.append(
-            (
-                str(rank),
-                *(
-                    (
-                        f"{units.count(last)} of {units.count(calls)}",
-                        widgets.duration(int(own["alone_ns"])),
-                        widgets.duration(int(own["wait_ns"])),
-                    )
-                    if calls
-                    else ("–", "–", "–")
-                ),
-                widgets.duration(talk.total),
-                units.share(both / talk.total) if talk.total else "–",
-                widgets.duration(talk.total - both),
-            )
+        own = table.loc[rank] if rank in table.index else None
+        last.append("–" if own is None else _of(int(own["last"]), int(own["calls"])))
+        hidden.append(units.share(both / talk.total) if talk.total else "–")
+        alone, waited = (
+            None if own is None else int(own[f"{name}_ns"]) for name in ("alone", "wait")
         )
-    heads = (
-        "rank",
-        "came last in",
-        "others waited for it alone",
-        "waited for others",
-        "communication",
-        "hidden behind computation",
-        "exposed",
-    )
-    return widgets.plain_table(heads, rows, range(1, len(heads)))
+        for name, value in zip(times, (alone, waited, talk.total, talk.total - both), strict=True):
+            times[name].append(value)
+    made = [widgets.in_unit(title, values) for title, values in times.items()]
+    heads = ("rank", "came last in", *(head for head, _ in made), "overlapped with compute")
+    rows = zip(map(str, run.ranks), last, *(texts for _, texts in made), hidden, strict=True)
+    return widgets.plain_table(heads, list(rows), range(1, len(heads)))
 
 
-def _table(run: Run, table: pd.DataFrame) -> Component:
+def _of(part: int, whole: int) -> str:
+    return f"{units.count(part)} of {units.count(whole)}"
+
+
+def _table(context: Context, table: pd.DataFrame) -> Component:
     columns = [
         widgets.column("name", "operation", flex=2, minWidth=150),
         widgets.column("group", "group", minWidth=80, tooltipField="group"),
         widgets.column("ranks", "ranks", number=True),
-        widgets.column("bytes", "bytes", number=True, text=True, minWidth=84),
+        widgets.column("bytes", "size", base="B"),
         widgets.column("calls", "calls", number=True, text=True),
-        widgets.column("latency_p50_ns", "latency", number=True, text=True, minWidth=84),
-        widgets.column("latency_p99_ns", "99 %", number=True, text=True, minWidth=84),
-        widgets.column("skew_p50_ns", "skew", number=True, text=True, minWidth=84),
-        widgets.column("skew_max_ns", "worst", number=True, text=True, minWidth=84),
-        widgets.column("transfer_p50_ns", "transfer", number=True, text=True, minWidth=84),
-        widgets.column("algbw_gbs", "algbw", number=True, text=True, minWidth=90),
-        widgets.column("busbw_gbs", "busbw", number=True, text=True, minWidth=90),
+        widgets.column("latency_p50_ns", "latency", base="ns"),
+        widgets.column("latency_p99_ns", "99 %", base="ns"),
+        widgets.column("skew_p50_ns", "skew", base="ns"),
+        widgets.column("skew_max_ns", "worst", base="ns"),
+        widgets.column("transfer_p50_ns", "transfer", base="ns"),
+        widgets.column("algbw", "algbw", base="B/s", minWidth=104),
+        widgets.column("busbw", "busbw", base="B/s", minWidth=104),
         widgets.column("unfinished", "open", number=True),
     ]
-    links = _slowest(run)
+    links = _slowest(context.run)
     rows = []
     for row in table.to_dict("records"):
         made = {name: row[name] for name in ("name", "group", "ranks", "unfinished")}
-        made |= {"bytes": row["bytes"], "bytes_text": units.size(row["bytes"])}
+        made["bytes"] = row["bytes"]
         made |= {"calls": row["calls"], "calls_text": units.count(row["calls"])}
         for name in row:
             if name.endswith("_ns"):
                 made[name] = None if pd.isna(row[name]) else float(row[name])
-                made[f"{name}_text"] = "–" if pd.isna(row[name]) else widgets.duration(row[name])
             elif name.endswith("_gbs"):
-                made[name] = None if pd.isna(row[name]) else float(row[name])
-                made[f"{name}_text"] = "–" if pd.isna(row[name]) else _speed(row[name])
-        made["link"] = links.get((row["name"], row["group"], row["bytes"]), "/timeline")
+                made[name[:-4]] = None if pd.isna(row[name]) else float(row[name]) * 1e9
+        link = links.get((row["name"], row["group"], row["bytes"]))
+        made["link"] = link and context.address(link)
         rows.append(made)
     height = None if len(rows) <= 16 else "440px"
     return widgets.grid(
-        ids.COLLECTIVE_TABLE, columns, rows, label="Operations", height=height, selectable=True
+        ids.COLLECTIVE_TABLE, columns, rows, label="Operations", height=height, leads="link"
     )
-
-
-def _speed(gigabytes: float) -> str:
-    return f"{units.size(gigabytes * 1e9)}/s"
 
 
 def _slowest(run: Run) -> dict[tuple[str, str, int], str]:

@@ -21,35 +21,25 @@ def section(run: Run) -> list[Component]:
     table = temporal_breakdown(run)
     if table.empty:
         return []
-    heads = (
-        "rank",
-        "from first to last kernel",
-        "computes",
-        "only communicates or copies",
-        "does nothing",
-        "communication",
-        "hidden behind computation",
-    )
-    rows = [
-        (
-            str(row["rank"]),
-            *(
-                widgets.duration(row[name])
-                for name in (
-                    "kernel_time_ns",
-                    "compute_ns",
-                    "non_compute_ns",
-                    "idle_ns",
-                    "communication_ns",
-                )
-            ),
-            units.share(row["overlap"] if row["communication_ns"] else None),
-        )
+    titles = {
+        "from first to last kernel": "kernel_time_ns",
+        "computes": "compute_ns",
+        "only communicates or copies": "non_compute_ns",
+        "does nothing": "idle_ns",
+        "communication": "communication_ns",
+    }
+    made = [widgets.in_unit(title, table[name]) for title, name in titles.items()]
+    shares = [
+        units.share(row["overlap"] if row["communication_ns"] else None)
         for row in table.to_dict("records")
     ]
+    rows = list(zip(map(str, table["rank"]), *(texts for _, texts in made), shares, strict=True))
+    heads = ("rank", *(head for head, _ in made), "overlapped with compute")
     return [
         html.H2("Devices"),
-        widgets.graph(ids.DEVICE_TIMES, height=110 + 26 * min(32, len(rows))),
+        widgets.graph(
+            ids.DEVICE_TIMES, height=110 + 26 * min(32, len(rows)), what="the time of each device"
+        ),
         widgets.plain_table(heads, rows, range(1, len(heads))),
         widgets.downloads("temporal_breakdown"),
     ]

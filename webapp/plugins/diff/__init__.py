@@ -1,6 +1,7 @@
 """Compares runs: first difference, values, timing, repetitions."""
 
 from lanescope.webapp.analysis.plugin import Kind, Metric, Page, Plugin, Question
+from lanescope.webapp.plugins.diff.ids import DIFF_RANK
 
 PLUGIN = Plugin(
     name="diff",
@@ -49,6 +50,7 @@ PLUGIN = Plugin(
             order=70,
             former=("/diff",),
             tab="Baseline",
+            selects={DIFF_RANK: "rank"},
             kinds=("divergence",),
             height=1640,
         ),

@@ -6,9 +6,16 @@ from functools import lru_cache
 from typing import Any
 
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.links import (
+    AROUND_NS,
+    calls_address,
+    step_link,
+    thread_lane,
+    timeline_address,
+)
 from lanescope.webapp.plugins.diff import charts, ids
 from lanescope.webapp.plugins.diff.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
@@ -29,9 +36,10 @@ from lanescope.webapp.plugins.diff.verdict_words import (
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.page_selection import selection_in
 
 MODE_WORDS = {
     "bitwise": "bit by bit",
@@ -51,7 +59,7 @@ def layout(context: Context) -> Component:
         return widgets.page(
             "Compare",
             "Two recordings side by side, aligned by rank, step and name.",
-            widgets.empty(
+            states.empty(
                 "This run has no baseline.",
                 html.P(["Open this run together with another one: ", html.Code(command)]),
                 html.P(
@@ -80,16 +88,16 @@ def layout(context: Context) -> Component:
                 "bitwise" if context.noise is None else "tolerance",
             )
         ),
-        html.Div(html.P("Comparing the two runs …", className="muted"), id=ids.DIFF_BODY),
+        html.Div(states.loading("Comparing the two runs"), id=ids.DIFF_BODY),
         widgets.controls(widgets.choice("rank", ids.DIFF_RANK, widgets.rank_options(ranks))),
         html.H2("Gradient norm per step"),
-        widgets.graph(ids.DIFF_CHART, height=340),
+        widgets.graph(ids.DIFF_CHART, height=340, what="the gradient norms of both runs"),
         html.Div(
             [
                 html.H2("How the difference grows, by step"),
-                widgets.graph(ids.DIFF_GROWTH, height=320),
+                widgets.graph(ids.DIFF_GROWTH, height=320, what="how the difference grows"),
                 html.H2("By layer"),
-                widgets.graph(ids.DIFF_LAYERS, height=460),
+                widgets.graph(ids.DIFF_LAYERS, height=460, what="the difference by layer"),
             ],
             id=ids.DIFF_GROWN,
             hidden=True,
@@ -109,14 +117,16 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.DIFF_TABLES, "children"),
         Output(ids.DIFF_RANK, "value"),
         Input(ids.DIFF_MODE, "value"),
+        State(frame_ids.LOCATION, "search"),
     )
-    def show(mode: Mode) -> tuple[list[Any], list[Any], Any]:
+    def show(mode: Mode, search: str | None) -> tuple[list[Any], list[Any], Any]:
         result = _compared(base, context.run, mode, context.noise)
         # At first the rank that parted first; later the one that was chosen.
         first = -1 if result.first is None else result.first["rank"]
         chosen = ctx.triggered_id is not None or first not in _ranks(context.run, base)
+        chosen |= selection_in(search).rank is not None
         rank = no_update if chosen else first
-        return verdict(result, context, base), tables(result), rank
+        return verdict(result, context, base), tables(result, context), rank
 
     @app.callback(
         Output(ids.DIFF_GROWTH, "figure"),
@@ -169,8 +179,8 @@ def _sentence(note: str) -> str:
     return note if "::" in note.partition(" ")[0] else note[:1].upper() + note[1:]
 
 
-def tables(result: Comparison) -> list[Any]:
-    """What differs, row by row."""
+def tables(result: Comparison, context: Context) -> list[Any]:
+    """What differs, row by row; each row leads to its place in the run."""
     table = result.table
     different = table["state"] != "identical"
     titles = {
@@ -182,7 +192,7 @@ def tables(result: Comparison) -> list[Any]:
     for kind, title in titles.items():
         if kind == "tensor" and not (table["kind"] == kind).any():
             continue
-        made += [html.H2(title), _table(kind, table[different & (table["kind"] == kind)])]
+        made += [html.H2(title), _table(kind, table[different & (table["kind"] == kind)], context)]
     if result.timing is not None and result.timing.steps:
         made += [html.H2("Time per step"), *_timing(result.timing)]
     return made
@@ -196,6 +206,7 @@ def _timing(timing: Timing) -> list[Any]:
         return [lead]
     made = [
         {
+            "link": calls_address(row.name) if row.run_calls else None,
             "op": row.name,
             "module": row.module,
             "state": row.state,
@@ -203,25 +214,26 @@ def _timing(timing: Timing) -> list[Any]:
             "ratio_text": ratio_text(row),
             "calls": " / ".join(units.number(of) for of in (row.base_calls, row.run_calls)),
             **{f"{name}": getattr(row, f"{name}_ns") for name in ("base", "run", "difference")},
-            **{
-                f"{name}_text": widgets.duration(getattr(row, f"{name}_ns"))
-                for name in ("base", "run", "difference")
-            },
         }
         for row in rows.itertuples()
     ]
     columns = [
         widgets.column("op", "op", flex=3, minWidth=180),
         widgets.column("module", "module", flex=2),
-        widgets.column("base", "self, baseline", number=True, text=True, flex=1, minWidth=120),
-        widgets.column("run", "self, this run", number=True, text=True, flex=1, minWidth=120),
-        widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
+        widgets.column("base", "self, baseline", base="ns", together="times", flex=1, minWidth=120),
+        widgets.column("run", "self, this run", base="ns", together="times", flex=1, minWidth=120),
+        widgets.column(
+            "difference", "difference", base="ns", together="times", flex=1, minWidth=120
+        ),
         widgets.column("ratio", "times", number=True, text=True, flex=1),
         widgets.column("calls", "calls, base / run", flex=1, minWidth=140),
         widgets.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
-    return [lead, widgets.grid("diff-timing", columns, made, label="Time per step", height=height)]
+    grid = widgets.grid(
+        "diff-timing", columns, made, label="Time per step", height=height, leads="link"
+    )
+    return [lead, grid]
 
 
 def _first(result: Comparison, context: Context) -> list[Any]:
@@ -270,7 +282,22 @@ def _state(row: dict[str, Any], kind: str) -> str:
     return str(row["state"]).replace("_", " ")
 
 
-def _table(kind: str, rows: Any) -> Component:
+def _row_address(kind: str, row: dict[str, Any], context: Context) -> str | None:
+    """Where the run has a row: a tensor's operator, an op's calls, the step of a gradient."""
+    run, rank, step = context.run, int(row["rank"]), int(row["step"])
+    if kind == "tensor" and row["time_ns"] == row["time_ns"]:
+        start = int(row["time_ns"])
+        at = (thread_lane(rank, str(row["thread_id"])), start)
+        return context.address(timeline_address(start, start + AROUND_NS, run.duration_ns, at))
+    if kind == "gradient":
+        return step_link(run, rank, step)
+    if row["state"] == "only_in_base" and row["run"] != row["run"]:
+        return None
+    named = [t.thread for t in run.threads if t.rank == rank and t.name == row["thread"]]
+    return calls_address(str(row["name"]), rank, named[0] if len(named) == 1 else "", step)
+
+
+def _table(kind: str, rows: Any, context: Context) -> Component:
     if rows.empty:
         words = "All norms are the same." if kind == "gradient" else "All ops ran equally often."
         return html.P(words, className="muted")
@@ -281,6 +308,7 @@ def _table(kind: str, rows: Any) -> Component:
         if kind == "tensor":
             one |= {k: row[k] for k in ("phase", "module", "position")}
         one["state"] = _state(row, kind)
+        one["link"] = _row_address(kind, row, context)
         for side in ("base", "run", "difference"):
             value = row[side]
             known = value == value  # NaN is not itself
@@ -308,7 +336,7 @@ def _table(kind: str, rows: Any) -> Component:
         widgets.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
-    grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height)
+    grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height, leads="link")
     if len(rows) <= MAX_ROWS:
         return grid
     shown = f"The first {units.count(MAX_ROWS)} of {units.count(len(rows))}"

@@ -16,7 +16,7 @@ from lanescope.webapp.plugins.diff import ids
 from lanescope.webapp.plugins.diff.repeats import Repetition, repetition_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -31,7 +31,7 @@ def layout(context: Context) -> Component:
         return widgets.page(
             "Repeats",
             "The same command several times.",
-            widgets.empty(
+            states.empty(
                 "The run is not part of a repetition.",
                 html.P(["Record one: ", html.Code("lanescope repeat -n 10 -- COMMAND")]),
             ),
@@ -46,9 +46,21 @@ def layout(context: Context) -> Component:
         "parameters.",
         by_threads(found, context.settings.limit("gradient_fluctuation")),
         *(
-            [html.H2("By number of threads"), widgets.graph(ids.REPEAT_COUNTS, height=280)]
+            [
+                html.H2("By number of threads"),
+                widgets.graph(
+                    ids.REPEAT_COUNTS, height=280, what="the spread by number of threads"
+                ),
+            ]
             if len(numbers) > 1
-            else [html.Div(widgets.graph(ids.REPEAT_COUNTS, height=0), hidden=True)]
+            else [
+                html.Div(
+                    widgets.graph(
+                        ids.REPEAT_COUNTS, height=0, what="the spread by number of threads"
+                    ),
+                    hidden=True,
+                )
+            ]
         ),
         html.H2("Spread of gradient norms by step"),
         widgets.controls(
@@ -59,8 +71,8 @@ def layout(context: Context) -> Component:
                 chosen,
             )
         ),
-        widgets.graph(ids.REPEAT_CHART, height=380),
-        html.Div(id=ids.REPEAT_TABLE),
+        widgets.graph(ids.REPEAT_CHART, height=380, what="the spread of gradient norms"),
+        html.Div(states.loading("Comparing the parameters"), id=ids.REPEAT_TABLE),
     )
 
 

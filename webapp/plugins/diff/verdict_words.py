@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.links import AROUND_NS, thread_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import parts
 from lanescope.webapp.plugins.diff.diff import Comparison
 from lanescope.webapp.plugins.diff.first_difference import (
@@ -21,7 +21,6 @@ VERDICTS = {
     "within_tolerance": "within tolerance",
     "diverged": "diverged",
 }
-_AROUND_NS = 100_000  # of the timeline, about an operator
 _TENSORS = 4  # of one operator in a sentence
 _TIMED_ROWS = 10  # of a table in Markdown
 TIMED = ("slower", "faster", "added", "removed")
@@ -155,7 +154,7 @@ def difference_address(run: Run, first: dict[str, Any]) -> str:
     """Address of the first operator that differs, on the timeline of `run`."""
     start = first["run"]["time_ns"]
     lane = thread_lane(first["rank"], first["thread"])
-    return timeline_address(start, start + _AROUND_NS, run.duration_ns, at=(lane, start))
+    return timeline_address(start, start + AROUND_NS, run.duration_ns, at=(lane, start))
 
 
 def markdown(result: Comparison, base: str, run: str) -> str:

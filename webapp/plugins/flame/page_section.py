@@ -72,13 +72,13 @@ class Section:
                 hidden=not beside,
             ),
         )
-        numbers = ("total", "baseline", "change") if beside else ("total", "self", "share")
-        columns = [
-            widgets.column("frame", "frame", minWidth=110, flex=2),
-            *(widgets.column(one, one, number=True, text=True, minWidth=70) for one in numbers),
-        ]
         grid = widgets.grid(
-            self.table, columns, [], label="Widest frames", height="100%", selectable=True
+            self.table,
+            _columns(context),
+            [],
+            label="Widest frames",
+            height="100%",
+            selectable=True,
         )
         return html.Div(
             [
@@ -87,7 +87,7 @@ class Section:
                 html.Div(
                     [
                         html.Div(
-                            widgets.graph(self.graph, height=200),
+                            widgets.graph(self.graph, height=200, what="the flame graph"),
                             className="flame-graph",
                             role="region",
                             tabIndex=0,  # it scrolls
@@ -121,6 +121,7 @@ class Section:
         @app.callback(
             Output(self.graph, "figure"),
             Output(self.graph, "style"),
+            Output(self.table, "columnDefs"),
             Output(self.table, "rowData"),
             Output(self.note, "children"),
             selection,
@@ -131,9 +132,16 @@ class Section:
             try:
                 shown = _Shown(context, window_of(selected), by, lanes, beside)
             except NotApplicable as reason:
-                return nothing(""), {"height": "0"}, [], html.P(str(reason), className="hint")
+                return (
+                    nothing(""),
+                    {"height": "0"},
+                    no_update,
+                    [],
+                    html.P(str(reason), className="hint"),
+                )
             picture = shown.picture(theme or "light", self._width_px)
-            return picture, shown.style(ROOT), shown.rows(), shown.note(theme or "light")
+            heads, rows = widgets.measured(_columns(context), shown.rows())
+            return picture, shown.style(ROOT), heads, rows, shown.note(theme or "light")
 
         @app.callback(
             Output(self.graph, "figure", allow_duplicate=True),
@@ -198,6 +206,23 @@ def _parts(run: Run, window: Window, lanes: str) -> tuple[Part, ...]:
     return tuple(one for one in parts if lanes in (ALL, str(one[0].rank), one[0].key))
 
 
+def _columns(context: Context) -> list[dict[str, Any]]:
+    """The columns of the table of frames."""
+    columns = [
+        widgets.column("frame", "frame", minWidth=110, flex=2),
+        widgets.column("total", "total", base="ns", together="times"),
+    ]
+    if context.baseline is not None:
+        change = widgets.column("change", "change", number=True, text=True, minWidth=70)
+        return [
+            *columns,
+            widgets.column("baseline", "baseline", base="ns", together="times"),
+            change,
+        ]
+    share = widgets.column("share", "share", number=True, text=True, minWidth=70)
+    return [*columns, widgets.column("self", "self", base="ns", together="times"), share]
+
+
 class _Shown:
     """What is chosen, folded. Raises NotApplicable where there is nothing to see."""
 
@@ -249,9 +274,7 @@ class _Shown:
                 "change_text": charts.change(row.total_ns, row.base_total_ns),
             }
             times = {"total": row.total_ns, "self": row.self_ns, "baseline": row.base_total_ns}
-            for name, value in times.items():
-                made |= {name: value, f"{name}_text": widgets.duration(value)}
-            rows.append(made)
+            rows.append(made | times)
         return rows
 
     def note(self, theme: Theme) -> list[Component]:

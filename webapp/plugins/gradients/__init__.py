@@ -1,6 +1,7 @@
 """Analyses gradients: norms by layer, rank and thread; what fails to learn."""
 
 from lanescope.webapp.analysis.plugin import Figure, Kind, Page, Plugin, Question
+from lanescope.webapp.plugins.gradients.ids import GRADIENT_RANK, LAYER_RANK, THREADS_RANK
 
 PLUGIN = Plugin(
     name="gradients",
@@ -104,6 +105,7 @@ PLUGIN = Plugin(
             "gradients",
             "Gradients",
             order=50,
+            selects=dict.fromkeys((GRADIENT_RANK, LAYER_RANK, THREADS_RANK), "rank"),
             kinds=(
                 "vanishing_gradient",
                 "exploding_gradient",

@@ -9,7 +9,8 @@ A layer is a module with parameters of its own. Causes:
   long as ever before, though they are still trainable;
 - not_in_optimizer: it is trainable and has gradients, no optimizer of the run ever held it, and
   its value does not change (something else may train it);
-- clipped, rounded, undone: its optimizer's steps change nothing, or not for good (`unmoved`);
+- clipped, rounded, no_rate, undone: its optimizer's steps change nothing, or not for good
+  (`unmoved`);
 - decay: at the last DECAY_SAMPLES samples weight decay was stronger than the gradient (`decay`),
   and the parameter has shrunk to SHRUNK of what it was.
 
@@ -84,6 +85,12 @@ _WORDS = {
         "do not change, as their optimizer's steps are lost in the rounding of their 16 bits",
         "Keep {it} in float32, or raise the learning rate.",
     ),
+    "no_rate": (
+        "does not change, as its learning rate is 0 or next to it",
+        "do not change, as their learning rate is 0 or next to it",
+        "Check the parameter group's lr and when the scheduler steps; freeze {it} where that is "
+        "meant.",
+    ),
     "undone": (
         "does not learn: steps change it, and before each it has its first value again",
         "do not learn: steps change them, and before each they have their first values again",
@@ -101,6 +108,7 @@ _SEVERE = ("zero",)
 _OF_ALL = {
     "unused": "No parameter has a gradient when the optimizer steps",
     "zero": "All gradients are exactly zero",
+    "no_rate": "No parameter changes: the learning rate is 0 or next to it",
 }
 """What to say where it holds for all that optimizers hold."""
 
@@ -255,13 +263,16 @@ def _finding(
     advice = advice.format(it=it, its=its)
     if whole:
         words = _OF_ALL[cause]
-        advice = _whole_advice(run, ranks[0]) if cause == "zero" else _none_advice(run, first)
+        if cause == "zero":
+            advice = _whole_advice(run, ranks[0])
+        elif cause == "unused":
+            advice = _none_advice(run, first)
     elif cause == "unused" and len(run.ranks) > 1 and first not in sharded_names(run):
         advice += " DistributedDataParallel needs find_unused_parameters=True for such parameters"
         ended_by_it = reduction_unfinished(run)
         advice += ": that is what ended this run." if ended_by_it else "."
-    # A margin that all samples keep by now is a flat loss, not a fault.
-    severe = ended_by_it or (cause in _SEVERE and not (whole and step))
+    # What stops for all half-way may be meant: a margin that all samples keep, a schedule's end.
+    severe = ended_by_it or (not step if whole else cause in _SEVERE)
     return Finding(
         kind="dead_parameter",
         severity="error" if severe else "warning",

@@ -22,7 +22,7 @@ from lanescope.webapp.plugins.gradients.parameter_table import NORMS, asked_rows
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import MAX_LINES
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -42,7 +42,7 @@ def layout(context: Context) -> Component:
         return widgets.page(
             "Gradients",
             lead,
-            widgets.empty(
+            states.empty(
                 "This run holds no gradient norms.",
                 "They are recorded at every ",
                 html.Code("optimizer.step()"),
@@ -59,7 +59,7 @@ def layout(context: Context) -> Component:
             widgets.choice("rank", ids.GRADIENT_RANK, ranks),
             widgets.choice("scale", ids.GRADIENT_SCALE, ["linear", "log"]),
         ),
-        widgets.graph(ids.GRADIENT_CHART, height=320),
+        widgets.graph(ids.GRADIENT_CHART, height=320, what="gradient norms"),
         html.P(id=ids.GRADIENT_NOTE, className="muted"),
         *layers.section(context),
         *rank_layers.section(context),

@@ -81,13 +81,13 @@ def section(context: Context) -> list[Component]:
     return [
         html.H2("Gradient by depth"),
         widgets.controls(*choices, *lines),
-        widgets.graph(ids.DEPTH_CHART, height=360),
+        widgets.graph(ids.DEPTH_CHART, height=360, what="gradient norms by depth"),
         html.P(DEPTH_WORDS, className="muted"),
         html.H2("Layers by step"),
-        widgets.graph(ids.LAYER_HEAT, height=460),
+        widgets.graph(ids.LAYER_HEAT, height=460, what="the norm of each layer"),
         html.P(id=ids.LAYER_NOTE, className="muted"),
         html.H2("The layer over time"),
-        widgets.graph(ids.LAYER_CURVES, height=300),
+        widgets.graph(ids.LAYER_CURVES, height=300, what="the course of the layer"),
         *not_finite(context),
         *few_bits(context),
     ]

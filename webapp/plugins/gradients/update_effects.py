@@ -4,6 +4,8 @@
   parameters together changed by less than UNMOVED of what they were;
 - rounded: of parameters in 16 bits that have gradients and a learning rate, no step changed most:
   what it adds is less than half of the last bit;
+- no_rate: its learning rate was 0 at every sampled step, or, for more than half of them up to the
+  last, less than FADED of the largest it had, and no step changed it by more than CHANGED;
 - undone: steps changed a parameter, and before the next one it was again what it had been at first,
   to the last bit: something writes the old values back.
 """
@@ -22,6 +24,7 @@ UNMOVED = 1e-7  # of the norm of all parameters
 MIN_SAMPLES = 4  # sampled steps
 MIN_SHARE = 0.5  # of the elements in 16 bits
 CHANGED = 1e-6  # of the norm of a parameter
+FADED = 1e-6  # of the largest learning rate
 MIN_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
 
 LOW = ("bfloat16", "float16")
@@ -35,6 +38,7 @@ def unmoved(run: Run, sampled: pd.DataFrame) -> dict[str, pd.DataFrame]:
         by_cause = {
             "clipped": _clipped(run, int(rank), rows),
             "rounded": _rounded(rows),
+            "no_rate": _without_rate(rows),
             "undone": rows[is_undone(rows)],
         }
         for cause, own in by_cause.items():
@@ -71,6 +75,19 @@ def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
     if not sizes[stuck].sum() > MIN_SHARE * sizes.sum():
         return rows.iloc[:0]
     return rows[rows["parameter"].isin(set(stuck.index[stuck]))]
+
+
+def _without_rate(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of parameters with gradients since their learning rate is next to nothing."""
+    groups = rows.groupby("parameter", sort=False)
+    faded = rows["lr"] <= FADED * groups["lr"].transform("max")
+    small = rows["update_ratio"].fillna(0.0) <= CHANGED
+    last_step = rows["call"].where(~(faded & small)).groupby(rows["parameter"]).transform("max")
+    tail = rows[rows["call"] > last_step.fillna(-1)]
+    sizes, all_ = tail.groupby("parameter", sort=False).size(), groups.size()
+    long = (sizes >= MIN_SAMPLES) & (sizes > all_.reindex(sizes.index) / 2)
+    learns = tail.groupby("parameter", sort=False)["grad_norm"].max() > 0
+    return tail[tail["parameter"].isin(set(long.index[long & learns]))]
 
 
 STRONGER = 10.0  # times the gradient; at a minimum of the regularised loss both are equal

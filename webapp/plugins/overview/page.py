@@ -19,7 +19,7 @@ from lanescope.webapp.plugins.time.critical_path import critical_path, job_step,
 from lanescope.webapp.plugins.time.what_if import ready_made
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import findings, widgets
+from lanescope.webapp.ui import findings, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -36,7 +36,7 @@ def layout(context: Context) -> Component:
     return widgets.page(
         context.run.title,
         _lead(context.run),
-        html.Div(id=ids.FIGURES, className="cards"),
+        html.Div(states.loading("Computing the figures"), id=ids.FIGURES, className="cards"),
         html.Div(
             [
                 html.Section(
@@ -49,16 +49,18 @@ def layout(context: Context) -> Component:
                                 ),
                             ]
                         ),
-                        widgets.graph(ids.STEPS, height=300),
+                        widgets.graph(ids.STEPS, height=300, what="the time of the steps"),
                     ],
                     className="panel",
                 ),
-                html.Section(id=ids.PATH, className="panel"),
+                html.Section(
+                    states.loading("Computing the critical path"), id=ids.PATH, className="panel"
+                ),
             ],
             id=ids.TIME,
             className="split",
         ),
-        html.Div(id=ids.EXAMINED),
+        html.Div(states.loading("Examining the run"), id=ids.EXAMINED),
         page_recording.section(context.run),
     )
 

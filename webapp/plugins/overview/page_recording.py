@@ -104,6 +104,8 @@ def _ranks(run: Run) -> Component:
 
 
 def _threads(run: Run) -> Component:
+    first, starts = widgets.in_unit("first event", [t.start_ns for t in run.threads])
+    lasting, alive = widgets.in_unit("alive", [t.end_ns - t.start_ns for t in run.threads])
     rows = [
         (
             str(t.rank),
@@ -111,12 +113,12 @@ def _threads(run: Run) -> Component:
             t.kind,
             t.process_name or t.role,
             str(t.pid),
-            widgets.duration(t.start_ns),
-            widgets.duration(t.end_ns - t.start_ns),
+            start,
+            lasted,
         )
-        for t in run.threads
+        for t, start, lasted in zip(run.threads, starts, alive, strict=True)
     ]
-    heads = ("rank", "thread", "kind", "process", "pid", "first event", "alive")
+    heads = ("rank", "thread", "kind", "process", "pid", first, lasting)
     return widgets.plain_table(heads, rows, (4, 5, 6))
 
 

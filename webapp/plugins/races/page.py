@@ -12,7 +12,7 @@ from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.plugins.races.race_findings import race_findings, races
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.context import Context
 
 PAIRS = "races-pairs"
@@ -32,7 +32,7 @@ def layout(_: Context) -> Component:
         "Races and deadlocks",
         LEAD,
         html.H2("Racing pairs"),
-        html.Div(id=PAIRS, className="wide-table"),
+        html.Div(states.loading("Looking for data races"), id=PAIRS, className="wide-table"),
         widgets.downloads("races"),
     )
 

@@ -14,6 +14,13 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.links import (
+    AROUND_NS,
+    group_lane,
+    step_link,
+    thread_lane,
+    timeline_address,
+)
 from lanescope.webapp.analysis.plugin import tables
 from lanescope.webapp.analysis.tables import MAX_ROWS, json_text
 from lanescope.webapp.plugins.sql import ids
@@ -135,12 +142,15 @@ def register(app: Dash, context: Context) -> None:
             answer = queries.answer(query or "", SHOWN + 1)
         except RunError as error:
             return widgets.note(str(error), "bad")
-        return answered(answer, query or "")
+        return answered(answer, query or "", context)
 
 
-def answered(answer: pa.Table, query: str) -> list[Component]:
+def answered(answer: pa.Table, query: str, context: Context) -> list[Component]:
     """A table of the rows, how many there are, and where to have all of them."""
     rows = rows_of(answer)
+    places = places_of(answer.slice(0, SHOWN), context)
+    leads = any(places)
+    rows = [row | {"link": place} for row, place in zip(rows, places, strict=True)]
     numeric = [_numeric(field.type) for field in answer.schema]
     columns = [
         widgets.column(f"c{i}", name, number=number, minWidth=90)
@@ -156,9 +166,42 @@ def answered(answer: pa.Table, query: str) -> list[Component]:
         links.append(html.A(title, href=address, download=f"query.{kind}"))
     height = None if len(rows) <= 16 else "440px"
     grid = widgets.grid(
-        ids.SQL_TABLE, columns, rows, label="Answer", height=height, empty="No row answers it."
+        ids.SQL_TABLE,
+        columns,
+        rows,
+        label="Answer",
+        height=height,
+        empty="No row answers it.",
+        leads="link" if leads else "",
     )
     return [html.P(links, className="muted"), grid]
+
+
+def places_of(answer: pa.Table, context: Context) -> list[str | None]:
+    """Returns where the timeline shows each row: at its start_ns or time_ns, else at its step.
+
+    With a rank, and a thread or a group, the slice that starts then is selected. None: the row has
+    neither a time nor a step.
+    """
+    named = ("rank", "thread", "group", "start_ns", "time_ns", "duration_ns", "step")
+    held = [name for name in named if answer.column_names.count(name) == 1]
+    return [_place(row, context) for row in answer.select(held).to_pylist()]
+
+
+def _place(row: dict[str, Any], context: Context) -> str | None:
+    run = context.run
+    numbers = {name: value for name, value in row.items() if type(value) is int and value >= 0}
+    rank = numbers.get("rank", run.ranks[0])
+    start = numbers.get("start_ns", numbers.get("time_ns"))
+    if start is None:
+        return step_link(run, rank, numbers["step"]) if "step" in numbers else None
+    at = None
+    if "rank" in numbers and row.get("thread"):
+        at = (thread_lane(rank, str(row["thread"])), start)
+    elif "rank" in numbers and row.get("group"):
+        at = (group_lane(rank, str(row["group"])), start)
+    end = start + numbers.get("duration_ns", AROUND_NS)
+    return context.address(timeline_address(start, end, run.duration_ns, at))
 
 
 def rows_of(answer: pa.Table) -> list[dict[str, Any]]:

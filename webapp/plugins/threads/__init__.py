@@ -1,13 +1,14 @@
 """Analyses threads: overlap, deadlocks, contexts, concurrent backward."""
 
 from lanescope.webapp.analysis.plugin import Figure, Kind, Metric, Page, Plugin, Question
+from lanescope.webapp.plugins.threads.ids import OVERLAP_RANK
 
 PLUGIN = Plugin(
     name="threads",
     depends=("races",),
     kinds=(
         Kind("concurrent_backward", "races.md#backward-at-the-same-time"),
-        Kind("overlap", "overlap.md", "overlap:OverlapEvidence"),
+        Kind("overlap", "overlap.md", "overlap_findings:OverlapEvidence"),
         Kind("deadlock", "races.md#deadlocks"),
         Kind("lost_context", "threads.md#lost-context"),
         Kind("cuda_context", "threads.md#cuda-devices"),
@@ -23,7 +24,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Overlapping backward passes of threads",
-            "overlap:overlapping_backwards",
+            "overlap_findings:overlapping_backwards",
             ("overlap",),
             order=70,
             area="Threads",
@@ -82,6 +83,7 @@ PLUGIN = Plugin(
             order=40,
             former=("/overlap",),
             tab="Overlap",
+            selects={OVERLAP_RANK: "rank"},
             kinds=("overlap", "lost_context", "cuda_context"),
             height=1240,
         ),

@@ -37,9 +37,8 @@ def concurrent_backwards(run: Run) -> list[Finding]:
     if not run.counts["access"]:
         raise NotApplicable("record with --level access and the native engine")
     groups: dict[tuple[int, tuple[str, ...]], list[Race]] = {}
-    for race in find_races(run):
-        if race.first.phase == race.second.phase == _PHASE and race.first.write:
-            groups.setdefault((race.rank, race.threads), []).append(race)
+    for race in backward_races(run):
+        groups.setdefault((race.rank, race.threads), []).append(race)
     found = []
     for (rank, threads), races in groups.items():
         lanes = phase_lanes(run, rank)
@@ -47,6 +46,15 @@ def concurrent_backwards(run: Run) -> list[Finding]:
         if len(both):
             found.append(_finding(run, rank, threads, races, both))
     return found
+
+
+def backward_races(run: Run) -> list[Race]:
+    """Returns the races both of whose accesses are made in backward."""
+    return [
+        race
+        for race in find_races(run)
+        if race.first.phase == race.second.phase == _PHASE and race.first.write
+    ]
 
 
 _ADVICE = (

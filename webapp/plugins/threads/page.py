@@ -22,7 +22,7 @@ from lanescope.webapp.plugins.threads.overlap import (
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -44,7 +44,7 @@ def layout(context: Context) -> Component:
         "that may mean that gradients are written from two sides at once. The rate of a pair is "
         "the time both are in it, over the time of the one that is in it less.",
         widgets.controls(widgets.choice("phase", ids.OVERLAP_PHASE, list(PHASES), "backward")),
-        html.Div(id=ids.OVERLAP_BODY),
+        html.Div(states.loading("Measuring the overlap of threads"), id=ids.OVERLAP_BODY),
         html.Div(
             [
                 html.H2("Rates"),
@@ -52,7 +52,7 @@ def layout(context: Context) -> Component:
                     widgets.choice("rank", ids.OVERLAP_RANK, widgets.rank_options(ranks)),
                     hidden=len(ranks) < 2,
                 ),
-                widgets.graph(ids.OVERLAP_MATRIX, height=240),
+                widgets.graph(ids.OVERLAP_MATRIX, height=240, what="the rate of each pair"),
                 html.P(
                     "Percent of each pair. A click on a rate leads to the longest region of its "
                     "two threads on the timeline.",
@@ -62,7 +62,7 @@ def layout(context: Context) -> Component:
             id=ids.OVERLAP_RATES,
         ),
         html.H2("Over time"),
-        widgets.graph(ids.OVERLAP_CHART, height=260),
+        widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
         html.P("A click on a stretch leads there on the timeline.", className="muted"),
         widgets.downloads("overlap"),
         *_windows(context.run),
@@ -139,7 +139,7 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     rate = overlap_rate(run, phase)
     if rate is None:
         return [
-            widgets.empty(
+            states.empty(
                 f"No thread was ever in the {phase} phase.",
                 "Phases are recorded from the training loop by themselves; a phase of your own is ",
                 html.Code(f'with ls.phase("{"warm-up" if phase == "user" else phase}"):'),
@@ -149,14 +149,17 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     table = overlap(run, phase)
     if table.empty:
         words = f"On every rank a single thread does the {phase} phase, so nothing can overlap."
-        return [widgets.empty(f"No pair of threads in the {phase} phase.", words)]
+        return [states.empty(f"No pair of threads in the {phase} phase.", words)]
     known = widgets.thread_names(run)
+    links = _links(run, phase)
     rows = [
         {
+            "link": links.get((row.rank, row.a, row.b)) or links.get((row.rank, row.b, row.a)),
             "rank": row.rank,
             "a": known[row.rank, row.a],
             "b": known[row.rank, row.b],
-            **_times(row),
+            **{name: getattr(row, name) for name in ("a_ns", "b_ns", "overlap_ns", "rate")},
+            "rate_text": units.share(row.rate),
         }
         for row in table.itertuples()
     ]
@@ -164,16 +167,16 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
         widgets.column("rank", "rank", maxWidth=80),
         widgets.column("a", "first thread", flex=2),
         widgets.column("b", "second thread", flex=2),
-        widgets.column("a_ns", "first", number=True, text=True, flex=1),
-        widgets.column("b_ns", "second", number=True, text=True, flex=1),
-        widgets.column("overlap_ns", "both", number=True, text=True, flex=1),
+        widgets.column("a_ns", "first", base="ns", together="times"),
+        widgets.column("b_ns", "second", base="ns", together="times"),
+        widgets.column("overlap_ns", "both", base="ns", together="times"),
         widgets.column("rate", "rate", number=True, text=True, flex=1),
     ]
     height = None if len(rows) <= 16 else "440px"
     return [
         _verdict(rate, phase, limit),
         html.H2("Pairs of threads"),
-        widgets.grid("overlap-pairs", columns, rows, label="Pairs", height=height),
+        widgets.grid("overlap-pairs", columns, rows, label="Pairs", height=height, leads="link"),
         html.H2("Longest regions"),
         _regions(run, phase, known),
     ]
@@ -202,14 +205,6 @@ def _links(run: Run, phase: str) -> dict[tuple[int, str, str], str]:
     return links
 
 
-def _times(row: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {"rate": row.rate, "rate_text": units.share(row.rate)}
-    for name in ("a_ns", "b_ns", "overlap_ns"):
-        made[name] = getattr(row, name)
-        made[f"{name}_text"] = widgets.duration(made[name])
-    return made
-
-
 def _verdict(rate: float, phase: str, limit: float) -> Component:
     text = (
         f"{units.share(rate)} of the time in which a rank is in the {phase} phase, two or more of "
@@ -228,23 +223,26 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
     regions = overlap_regions(run, phase)
     if not regions:
         return html.P("No two threads were in it at the same instant.", className="muted")
+    shown = regions[:REGIONS]
+    at, starts = widgets.in_unit("at", [one.start_ns for one in shown])
+    length, lengths = widgets.in_unit("length", [one.end_ns - one.start_ns for one in shown])
     rows = [
         (
             widgets.timeline_link(
-                widgets.duration(one.start_ns),
+                start,
                 one.start_ns,
                 one.end_ns,
                 run.duration_ns,
                 of=phase,
                 overlaps="1",
             ),
-            widgets.duration(one.end_ns - one.start_ns),
+            lasted,
             str(one.rank),
             ", ".join(known[one.rank, thread] for thread in one.threads),
         )
-        for one in regions[:REGIONS]
+        for one, start, lasted in zip(shown, starts, lengths, strict=True)
     ]
-    table = widgets.plain_table(("at", "length", "rank", "threads"), rows, (1, 2))
+    table = widgets.plain_table((at, length, "rank", "threads"), rows, (0, 1, 2))
     if len(regions) <= REGIONS:
         return table
     more = f"{units.count(len(regions) - REGIONS)} shorter ones are on the timeline: press O there."
@@ -263,19 +261,24 @@ def _windows(run: Run) -> list[Component]:
     table = _named_windows(run)
     if table.empty:
         words = "No thread ran a forward phase and then a backward one."
-        chart = html.Div(widgets.graph(ids.WINDOWS_CHART), hidden=True)
+        chart = html.Div(
+            widgets.graph(ids.WINDOWS_CHART, what="the time from forward to backward"), hidden=True
+        )
         return [head, html.P(words, className="muted"), chart]
+    threads = [own for _, own in table.groupby(["rank", "thread"], sort=True)]
+    usual, medians = widgets.in_unit("median", [own["window_ns"].median() for own in threads])
+    most, maxima = widgets.in_unit("longest", [own["window_ns"].max() for own in threads])
     rows = []
-    for (rank, _), own in table.groupby(["rank", "thread"], sort=True):
+    for own, median, largest in zip(threads, medians, maxima, strict=True):
         longest = own.loc[own["window_ns"].idxmax()]
         rows.append(
             (
-                str(rank),
+                str(longest["rank"]),
                 str(longest["name"]),
                 units.count(len(own)),
-                widgets.duration(int(own["window_ns"].median())),
+                median,
                 widgets.timeline_link(
-                    widgets.duration(int(longest["window_ns"])),
+                    largest,
                     int(longest["forward_end_ns"]),
                     int(longest["backward_start_ns"]),
                     run.duration_ns,
@@ -290,6 +293,6 @@ def _windows(run: Run) -> list[Component]:
             "leads there on the timeline.",
             className="muted",
         ),
-        widgets.graph(ids.WINDOWS_CHART, height=240),
-        widgets.plain_table(("rank", "thread", "backwards", "median", "longest"), rows, (2, 3, 4)),
+        widgets.graph(ids.WINDOWS_CHART, height=240, what="the time from forward to backward"),
+        widgets.plain_table(("rank", "thread", "backwards", usual, most), rows, (2, 3, 4)),
     ]

@@ -3,7 +3,8 @@
 Which thread should set an event or fill a queue is unknown. But where the watchdog saw all threads
 at rest, and nothing was recorded from then to the end, what each of them waited for is the cause.
 That takes a rest of `--hang-timeout`; or of seconds, where each thread waits for another one: then
-nothing from outside can wake them.
+nothing from outside can wake them. Where somebody ended such a rest by Ctrl-C, it is an error, and
+what the program recorded afterwards does not count: that is its way out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from lanescope.webapp.runs.run import Run
 
 _MAX_NAMED = 4
 """Threads named in the sentence; the evidence has all."""
+
+INTERRUPT = "interrupt"
+"""Reason of a dump of a rest that Ctrl-C ended."""
 
 _LAST = 10
 """The link shows the last of so many parts of the run."""
@@ -60,7 +64,10 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     # Threads that wait in a collective are reported as a hang.
     if severity is None or not rows or incomplete_collectives(run):
         return []
+    # Once its main thread was interrupted, the others may still wait.
+    rows = [row for row in rows if row["reason"] == INTERRUPT] or rows
     rows = [row for row in rows if row["dump"] == rows[-1]["dump"]]
+    interrupted = rows[0]["reason"] == INTERRUPT
     if not all(map(_rests, rows)):
         return []
     pid = rows[0]["pid"]
@@ -68,7 +75,9 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     if rows[0]["reason"] not in NO_PROGRESS and not _closed(rows, children):
         return []
     since = max((t.end_ns for t in run.threads if t.rank == rank and t.pid == pid), default=0)
-    if since > rows[0]["time_ns"]:  # it went on
+    if interrupted:
+        severity, since = "error", rows[0]["time_ns"] - rows[0]["duration_ns"]
+    elif since > rows[0]["time_ns"]:  # it went on
         return []
     names = {t.thread: t.name for t in run.threads if t.rank == rank}
     kinds = {t.thread: t.kind for t in run.threads if t.rank == rank}
@@ -86,6 +95,7 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     more += raised_beside(own_processes(run)[rank])
     # Servers that wait for requests are not deadlocked.
     lead = "Deadlock: every thread is blocked" if severity == "error" else "Every thread is blocked"
+    more += "; Ctrl-C ended it" if interrupted else ""
     advice = _advice(run, rank, rows)
     first = own[0]  # a thread of a library alone may well wait for ever
     return [

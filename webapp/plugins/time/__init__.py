@@ -1,12 +1,17 @@
 """Breaks down where the time of each step goes."""
 
 from lanescope.webapp.analysis.plugin import Figure, Page, Plugin
+from lanescope.webapp.plugins.time.ids import FLAME, STEP
 
 PLUGIN = Plugin(
     name="time",
     depends=("collectives", "flame"),
     tables={"step_time": "breakdown:step_time", "critical_path": "critical_path:critical_path"},
-    pages=(Page("time", "Time", order=8, height=1100),),
+    pages=(
+        Page(
+            "time", "Time", order=8, height=1100, selects={STEP: "step", f"{FLAME}-lanes": "lane"}
+        ),
+    ),
     functions={"what_if": "what_if:what_if"},
     figures=(
         Figure("Step time, median", "headlines:step_length", 10, "/time"),

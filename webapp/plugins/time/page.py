@@ -33,12 +33,12 @@ from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_i
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-FLAME = Section("time-flame", width_px=700)
+FLAME = Section(ids.FLAME, width_px=700)
 
 MAX_ROWS = 12
 MAX_LANES = 24
@@ -53,7 +53,7 @@ def layout(context: Context) -> Component:
         return widgets.page(
             "Time",
             "Where a step goes, what limits it, and what would help.",
-            widgets.empty(
+            states.empty(
                 "This run holds no training step.",
                 "A step ends with ",
                 html.Code("optimizer.step()"),
@@ -101,12 +101,20 @@ def _path_panel(run: Run) -> Component:
         "one line through all ranks, threads and streams, as long as the step · click a piece to "
         "open it on the timeline"
     )
-    chart = widgets.graph(ids.PATH, height=120 + 30 * min(len(run.ranks), MAX_LANES))
+    chart = widgets.graph(
+        ids.PATH, height=120 + 30 * min(len(run.ranks), MAX_LANES), what="the critical path"
+    )
     return _panel("Critical path", about, chart)
 
 
 def _table_panel() -> Component:
-    return _panel("On the path", "", html.Div(id=ids.TABLE, className="wide-table"))
+    return _panel(
+        "On the path",
+        "",
+        html.Div(
+            states.loading("Computing the critical path"), id=ids.TABLE, className="wide-table"
+        ),
+    )
 
 
 def _what_if_panel() -> Component:
@@ -115,7 +123,12 @@ def _what_if_panel() -> Component:
         dcc.Input(id=ids.SPEC, placeholder="op=aten::mm*:x0.5", className="find-box"),
         html.Button("Predict", id=ids.PREDICT, className="run"),
     )
-    return _panel("What if", "predicted length of the step", html.Div(id=ids.PREDICTIONS), own)
+    return _panel(
+        "What if",
+        "predicted length of the step",
+        html.Div(states.loading("Predicting what changes would gain"), id=ids.PREDICTIONS),
+        own,
+    )
 
 
 def _steps_panel(run: Run) -> Component:
@@ -127,7 +140,7 @@ def _steps_panel(run: Run) -> Component:
         "All steps",
         "share of each step · click for that step",
         widgets.controls(widgets.choice("category", ids.CATEGORY, options, largest)),
-        widgets.graph(ids.HEAT, height=110 + 22 * min(len(run.ranks), 16)),
+        widgets.graph(ids.HEAT, height=110 + 22 * min(len(run.ranks), 16), what="all steps"),
     )
 
 

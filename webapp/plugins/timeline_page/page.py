@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.collectives.skew import waiting
@@ -19,11 +19,12 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import token_of
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.matrices import matrices
 
+TIMES = dict.fromkeys(("total", "self"), "sums") | dict.fromkeys(("mean", "p50", "p99", "max"), "")
 USUAL = "backward"
 """The phase whose overlap is looked for unless another one is chosen."""
 
@@ -36,14 +37,6 @@ FLAME = Section("flame", width_px=440)
 
 def layout(context: Context) -> Component:
     """Canvas and dock. Empty places are filled by the browser."""
-    columns = [
-        widgets.column("op", "op", minWidth=130, flex=3, cellClassRules=_swatches()),
-        widgets.column("count", "count", number=True, text=True),
-        *(
-            widgets.column(name, name, number=True, text=True, minWidth=68)
-            for name in ("total", "self", "mean", "p50", "p99", "max", "share")
-        ),
-    ]
     return html.Div(
         [
             html.Div(id=ids.HOST, className="timeline-host"),
@@ -59,7 +52,14 @@ def layout(context: Context) -> Component:
                                 className="tab-head",
                             ),
                             html.Div(
-                                widgets.grid(ids.OPS, columns, [], label="Ops", height="100%"),
+                                widgets.grid(
+                                    ids.OPS,
+                                    _op_columns(),
+                                    [],
+                                    label="Ops",
+                                    height="100%",
+                                    leads="op",
+                                ),
                                 id=ids.OPS_PANEL,
                                 className="op-table",
                             ),
@@ -90,6 +90,15 @@ def layout(context: Context) -> Component:
     )
 
 
+def _op_columns() -> list[dict[str, Any]]:
+    return [
+        widgets.column("op", "op", minWidth=130, flex=3, cellClassRules=_swatches()),
+        widgets.column("count", "count", number=True, text=True),
+        *(widgets.column(name, name, base="ns", together=of) for name, of in TIMES.items()),
+        widgets.column("share", "share", number=True, text=True, minWidth=68),
+    ]
+
+
 def register(app: Dash, context: Context) -> None:
     """The dock follows the window, or the range where one is selected."""
     connect: Any = app.clientside_callback  # Dash leaves it untyped
@@ -111,13 +120,15 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         Output(ids.OPS_TITLE, "children"),
+        Output(ids.OPS, "columnDefs"),
         Output(ids.OPS, "rowData"),
         Output(ids.DOCK_OVERLAP, "children"),
         Output(ids.ANSWERED, "data"),
         Input(ids.VIEW, "data"),
         prevent_initial_call=True,
+        on_error=_unanswered,
     )
-    def show(view: dict[str, Any]) -> tuple[Any, list[dict[str, Any]], Any, int]:
+    def show(view: dict[str, Any]) -> tuple[Any, Any, list[dict[str, Any]], Any, int]:
         window = _window(view)
         what = "Range" if view["range"] else "Window"
         title = [f"{what} ", html.Span(widgets.duration(window[1] - window[0]), className="muted")]
@@ -125,8 +136,26 @@ def register(app: Dash, context: Context) -> None:
         pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL, limit)
         if not summable(context.run, window):
             held = f" · zoom in: a table sums up to {units.count(MAX_OPS)} ops"
-            return [*title, html.Span(held, className="muted")], [], pairs, view["number"]
-        return title, op_rows(context.run, window), pairs, view["number"]
+            return (
+                [*title, html.Span(held, className="muted")],
+                no_update,
+                [],
+                pairs,
+                view["number"],
+            )
+        heads, rows = widgets.measured(_op_columns(), op_rows(context.run, window))
+        return title, heads, rows, pairs, view["number"]
+
+
+def _unanswered(error: Exception) -> tuple[str, Any, list[Any], Component, int]:
+    """What the dock shows after an exception: the timeline waits for the number of its question."""
+    return (
+        "Ops",
+        no_update,
+        [],
+        states.failed(error, "the dock"),
+        ctx.inputs[f"{ids.VIEW}.data"]["number"],
+    )
 
 
 def _window(view: dict[str, Any]) -> tuple[int, int]:
@@ -143,10 +172,7 @@ def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
         made = {"op": row["op"], "kind": token_of(row["kind"]), "share": share}
         made |= {"share_text": units.share(share), "count": row["count"]}
         made["count_text"] = units.count(row["count"])
-        for name in ("total", "self", "mean", "p50", "p99", "max"):
-            made[name] = row[f"{name}_ns"]
-            made[f"{name}_text"] = widgets.duration(row[f"{name}_ns"])
-        rows.append(made)
+        rows.append(made | {name: row[f"{name}_ns"] for name in TIMES})
     return rows
 
 

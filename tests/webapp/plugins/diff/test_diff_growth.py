@@ -15,6 +15,7 @@ from lanescope.webapp.plugins.diff.page import tables
 from lanescope.webapp.plugins.diff.timing_differences import timing_differences
 from lanescope.webapp.plugins.diff.verdict_words import markdown, step_times
 from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.ui.context import Context
 from tests.support.beside import US, pair
 from tests.support.synthetic import START_NS, Builder
 
@@ -130,7 +131,7 @@ def test_times_are_shown_wherever_the_verdict_is(
     printed = capsys.readouterr().out
     assert "a step takes 10.0 ms, in the base 10.0 ms (x 1, median of 5 steps)" in printed
     assert "x 2" in printed
-    page = json.dumps(tables(found), default=lambda part: part.to_plotly_json())
+    page = json.dumps(tables(found, Context(run)), default=lambda part: part.to_plotly_json())
     assert "diff-timing" in page
     assert '"ratio_text": "x 2"' in page
 

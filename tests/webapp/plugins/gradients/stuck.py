@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from common import STEPS, layers, program, train
@@ -102,6 +103,97 @@ def forgotten_body() -> None:
     """The optimizer was given the head alone; the body is not frozen."""
     model = Parted()
     train(model, torch.optim.SGD(model.head.parameters(), lr=0.05), torch.randn(16, 8))
+
+
+class Listed(nn.Module):
+    """Keeps its blocks in a plain list: they are in none of its parameters()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = [nn.Linear(8, 8) for _ in range(3)], nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x).tanh()
+        return self.head(x)
+
+
+@program
+def blocks_in_a_list() -> None:
+    """Nothing trains them."""
+    model = Listed()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05), torch.randn(16, 8))
+
+
+@program
+def blocks_in_a_list_and_the_optimizer() -> None:
+    """All of them are trained."""
+    model = Listed()
+    blocks = [one for block in model.blocks for one in block.parameters()]
+    train(model, torch.optim.SGD([*model.parameters(), *blocks], lr=0.05), torch.randn(16, 8))
+
+
+@program
+def layer_made_late() -> None:
+    """A layer that its model gets after its first call, and the optimizer after that."""
+    model = layers(2, 8, nn.Tanh)
+    model(torch.randn(16, 8))
+    model.append(nn.Linear(8, 8))
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05), torch.randn(16, 8))
+
+
+def parted_with(rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model whose body has a learning rate of its own."""
+    model = Parted()
+    groups = [
+        {"params": model.body.parameters(), "lr": rate},
+        {"params": model.head.parameters()},
+    ]
+    return model, torch.optim.SGD(groups, lr=0.05)
+
+
+@program
+def rate_of_zero() -> None:
+    """The group of the body has no learning rate."""
+    train(*parted_with(0.0), torch.randn(16, 8))
+
+
+@program
+def rate_of_a_hundredth() -> None:
+    """It has a small one."""
+    train(*parted_with(0.0005), torch.randn(16, 8))
+
+
+def scheduled(schedule: Callable[[int], float]) -> None:
+    """Trains with a learning rate of 0.01 times what the schedule says of a step."""
+    model = layers(2, 8, nn.Tanh)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+    train(model, optimizer, torch.randn(16, 8), each=lambda step: step and scheduler.step())
+
+
+@program
+def rate_decays_per_batch() -> None:
+    """By a factor that was meant for an epoch."""
+    scheduled(lambda step: 0.02**step)
+
+
+@program
+def rate_decays_to_zero() -> None:
+    """In a straight line, at the last step."""
+    scheduled(lambda step: 1 - step / (STEPS - 1))
+
+
+@program
+def rate_warms_up() -> None:
+    """From zero."""
+    scheduled(lambda step: min(1.0, step / 5))
+
+
+@program
+def rate_never_set() -> None:
+    """Of all parameters it is zero."""
+    scheduled(lambda step: 0.0)
 
 
 @program

@@ -57,13 +57,22 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "margin_kept": [("dead_parameter", "zero", 1)],
     "dead_relu": [("dead_parameter", "zero", 0)],
     "forgotten_body": [("dead_parameter", "not_in_optimizer", 0)],
+    "blocks_in_a_list": [("dead_parameter", "not_in_optimizer", 0)],
+    "blocks_in_a_list_and_the_optimizer": [],
+    "layer_made_late": [],
+    "rate_of_zero": [("dead_parameter", "no_rate", 0)],
+    "rate_of_a_hundredth": [],
+    "rate_decays_per_batch": [("dead_parameter", "no_rate", 4)],
+    "rate_decays_to_zero": [],
+    "rate_warms_up": [],
+    "rate_never_set": [("dead_parameter", "no_rate", 0)],
     "trained_by_hand": [],
     "decayed": [("dead_parameter", "decay", 0)],
     "unused_rows": [],
     "sparse_rows": [],
     "clipped_away": [("dead_parameter", "clipped", 0)],
     "rounded_away": [("dead_parameter", "rounded", 0)],
-    "not_rounded_away": [],
+    "not_rounded_away": [("dead_parameter", "no_rate", 0)],
     "written_back": [("dead_parameter", "undone", 0)],
     "kept_within_bounds": [],
     "gradients_let_go": [("dead_parameter", "unused", 0)],
@@ -183,6 +192,15 @@ def test_sentences(recorded: Path) -> None:
     (forgotten,) = learning(recorded / "forgotten_body")
     assert forgotten.evidence["parameters"] == ["body.weight", "body.bias"]
     assert forgotten.evidence["elements"] == 72
+    (listed,) = learning(recorded / "blocks_in_a_list")
+    assert listed.evidence["parameters"][1:3] == ["Linear.bias", "Linear#2.weight"]
+    late = open_run(recorded / "layer_made_late")
+    assert "3.weight" in set(gradient_rows(late)["parameter"])
+    (no_rate,) = learning(recorded / "rate_of_zero")
+    assert (no_rate.severity, no_rate.evidence["dead"]) == ("warning", 2)
+    (never,) = learning(recorded / "rate_never_set")
+    assert never.severity == "error"
+    assert never.title.startswith("No parameter changes: the learning rate is 0 or next to it")
     (dead,) = learning(recorded / "dead_relu")
     assert dead.evidence["parameters"] == ["0.weight", "0.bias"]
     (collapse,) = learning(recorded / "scale_collapses")

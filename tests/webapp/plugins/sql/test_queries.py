@@ -12,10 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 from flask.testing import FlaskClient
 
-from lanescope.webapp.plugins.sql.page import EXACT, EXAMPLES, SHOWN, answered, rows_of
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.plugins.sql.page import (
+    EXACT,
+    EXAMPLES,
+    SHOWN,
+    answered,
+    places_of,
+    rows_of,
+)
 from lanescope.webapp.plugins.sql.queries import MAX_CHARACTERS, Limits, Queries, QueryError
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui.context import Context
 
 HOST = {"Host": "127.0.0.1:8050"}
 
@@ -101,7 +110,7 @@ def test_the_files_go_with_the_queries(run: Run) -> None:
     assert not folder.exists()
 
 
-def test_values_come_to_the_page_unchanged_or_as_text() -> None:
+def test_values_come_to_the_page_unchanged_or_as_text(run: Run) -> None:
     answer = pa.table(
         {
             "n": [EXACT, EXACT + 1, None],
@@ -116,7 +125,20 @@ def test_values_come_to_the_page_unchanged_or_as_text() -> None:
     ]
     many = pa.table({"n": range(SHOWN + 1)})
     assert len(rows_of(many)) == SHOWN
-    assert f"the first {units.count(SHOWN)} rows" in answered(many, "SELECT 1")[0].children[0]
+    assert (
+        f"the first {units.count(SHOWN)} rows"
+        in answered(many, "SELECT 1", Context(run))[0].children[0]
+    )
+
+
+def test_rows_lead_to_their_place(run: Run) -> None:
+    context = Context(run)
+    lead = {"rank": [1], "thread": ["7-0"], "start_ns": [1000], "duration_ns": [400]}
+    assert places_of(pa.table(lead), context) == ["/timeline?t=800-1600&at=1%2F7-0@1000"]
+    (step,) = places_of(pa.table({"rank": [0], "step": [2]}), context)
+    assert step == step_link(run, 0, 2) != "/timeline"
+    assert places_of(pa.table({"name": ["x"], "calls": [3]}), context) == [None]
+    assert places_of(pa.table({"rank": [None], "step": [None]}), context) == [None]
 
 
 KINDS = {
@@ -143,13 +165,15 @@ KINDS = {
 """Values of DuckDB's types that are none of a table's, and what they are shown as."""
 
 
-def test_every_type_of_value_is_shown_and_downloaded(queries: Queries, client: FlaskClient) -> None:
+def test_every_type_of_value_is_shown_and_downloaded(
+    run: Run, queries: Queries, client: FlaskClient
+) -> None:
     # A query may give two columns the same name.
     query = "SELECT " + ", ".join(f"{value} AS v" for value in KINDS)
     answer = queries.answer(query, 10)
     (row,) = rows_of(answer)
     assert dict(zip(KINDS, row.values(), strict=True)) == KINDS
-    assert answered(answer, query)
+    assert answered(answer, query, Context(run))
     for kind in ("csv", "parquet"):
         file = client.get(f"/query.{kind}", query_string={"sql": query}, headers=HOST)
         assert file.status_code == 200, file.get_data(as_text=True)

@@ -17,11 +17,12 @@ from lanescope.webapp.plugins.threads.overlap import (
     overlap_over_time,
     overlap_rate,
     overlap_regions,
-    overlapping_backwards,
     phase_lanes,
 )
+from lanescope.webapp.plugins.threads.overlap_findings import overlapping_backwards
 from lanescope.webapp.runs.run import Run, RunError, open_run
 from lanescope.webapp.ui import matrices
+from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder, write_run
 
 T = START_NS
@@ -262,3 +263,50 @@ def test_matrix_of_many_threads_holds_those_that_overlap_most(tmp_path: Path, co
     first = body.children[0].children[0].children[1]
     assert first == f"worker {count - shown}"
     assert ("32 of 40 threads" in caption.children) is (count == 40)
+
+
+POOL = """
+import threading
+import torch
+from torch import nn
+
+shared = nn.Linear(64, 64)
+together = threading.Barrier(2)
+
+def work(model, into_grad):
+    together.wait()
+    for _ in range(20):
+        loss = model(torch.ones(64, 64)).square().mean()
+        if into_grad:
+            loss.backward()
+        else:
+            torch.autograd.grad(loss, list(model.parameters()))
+
+def both(first, second, into_grad):
+    threads = [threading.Thread(target=work, args=(m, into_grad)) for m in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "severities"),
+    [
+        ("both(shared, shared, False)", {"info"}),
+        ("both(nn.Linear(64, 64), nn.Linear(64, 64), True)", {"info"}),
+        ("both(shared, shared, True)", {"error"}),
+    ],
+)
+def test_overlap_into_no_common_gradient_is_information(
+    tmp_path: Path, native: Path, call: str, severities: set[str]
+) -> None:
+    recorded = record_program(tmp_path, POOL + call)
+    assert recorded.status == 0, recorded.stderr
+    report = check(open_run(recorded.run), settings=Settings({"thread_overlap_rate": 1e-9}))
+    # Two threads may happen to take turns: then there is nothing to judge.
+    found = {one.severity for one in report.findings if one.kind == "overlap"}
+    assert found <= severities
+    (limit,) = (one for one in report.checks if one.name == "thread_overlap_rate")
+    assert limit.passed == ("error" not in found)

@@ -1,0 +1,74 @@
+"""Programs that somebody ends by Ctrl-C while their threads wait for each other, and twins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lanescope.webapp.plugins.threads.deadlocks import deadlocks
+from lanescope.webapp.runs.run import open_run
+from tests.support.recording import record_program
+
+START = """
+import os, pathlib, queue, subprocess, threading, time
+import torch
+from concurrent.futures import ThreadPoolExecutor
+
+# Once the watchdog has seen a rest, as a user would who sees nothing happen.
+seen = pathlib.Path(os.environ["LANESCOPE_RECORD"]) / "journal"
+loop = f"until ls {seen}/{os.getpid()}-*/quiet.json; do sleep 0.1; done; kill -INT $PPID"
+torch.ones(2).sum()
+subprocess.Popen(["sh", "-c", loop], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+def start(function):
+    thread = threading.Thread(target=function, name="worker", daemon=True)
+    thread.start()
+    return thread
+"""
+
+TWO_QUEUES = """
+there, back = queue.Queue(1), queue.Queue(1)
+def work():
+    while True:
+        back.put(1)
+        back.put(2)
+        there.get()
+start(work)
+while True:
+    there.put(1)
+    there.put(2)
+    back.get()
+"""
+NOBODY_SETS = """
+ready = threading.Event()
+start(lambda: None).join()
+ready.wait()
+"""
+SLEEPS = "start(lambda: time.sleep(600)).join()"
+READS = """
+ends = os.pipe()
+start(lambda: os.read(ends[0], 1)).join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "waits"),  # a forked program's main thread is called so
+    [
+        (TWO_QUEUES, ["main waits for room in a queue", "worker waits for room in a queue"]),
+        (NOBODY_SETS, ["main waits for an event"]),
+        (SLEEPS, []),
+        (READS, []),
+    ],
+)
+def test_what_all_waited_for_when_ctrl_c_came(
+    tmp_path: Path, program: str, waits: list[str]
+) -> None:
+    recorded = record_program(tmp_path, START + program)
+    assert "KeyboardInterrupt" in recorded.stderr
+    assert "interrupt" in {row["reason"] for row in recorded.rows("stall")}
+    found = deadlocks(open_run(recorded.run))
+    assert [one.severity for one in found] == ["error"] * bool(waits)
+    for said in waits:
+        assert said in found[0].title
+        assert "; Ctrl-C ended it. " in found[0].title
