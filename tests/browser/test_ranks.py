@@ -18,7 +18,7 @@ MS = 1_000_000
 def test_collectives_lead_to_their_place(opened: Opener) -> None:
     page = opened("/collectives")
     text = page.text(".page")
-    for word in ("Arrival", "came last in", "hidden behind computation", "all_reduce", "16.4 kB"):
+    for word in ("Arrival", "came last in", "overlapped with compute", "all_reduce", "kB", "16.4"):
         assert word in text
     page.page.locator("#collective-table .ag-row").first.click()
     page.page.wait_for_url("**/timeline?**")
