@@ -81,7 +81,8 @@ def test_a_recorded_pair_parts_at_the_changed_line(tmp_path: Path) -> None:
     )
     lane = f"at=0%2F{first['thread']}@{first['run']['time_ns']}"
     assert lane in page
-    assert "diff-tensor" in json.dumps(tables(found), default=lambda part: part.to_plotly_json())
+    page = json.dumps(tables(found, Context(run, base)), default=lambda part: part.to_plotly_json())
+    assert "diff-tensor" in page
 
 
 CLIPPED = """
