@@ -143,15 +143,21 @@ def check(
     With a baseline, a divergence from it (mode tolerance, `noise` as in `compare`) is a finding.
     Findings that are meant to be (`Settings.allowed`) are reported as information, with the reason
     in their evidence. Others that explain a metric are as severe as its check: errors where it
-    failed. A metric whose findings are information passes: what it measures does no harm here.
+    failed. A metric whose findings are all information passes: what it measures
+    does no harm here.
     """
     measured, unmeasured = _measured(run)
     examined = run_questions(run)
-    harmless = {
-        found.kind for one in examined for found in one.findings if found.severity == "info"
-    }
+    severities: dict[str, set[Severity]] = {}
+    for found in (finding for one in examined for finding in one.findings):
+        severities.setdefault(found.kind, set()).add(found.severity)
     checks = tuple(
-        Check(one.name, measured[one.name], settings.limit(one.name), one.kind in harmless)
+        Check(
+            one.name,
+            measured[one.name],
+            settings.limit(one.name),
+            harmless=severities.get(one.kind) == {"info"},
+        )
         for one in metrics()
         if one.bound and measured[one.name] is not None
     )

@@ -14,6 +14,7 @@ import { Labeller, MIN_TEXT_WIDTH, TEXT_PAD } from "./span_text.js";
 const RASTER_WIDTH = 2;
 /** Spans of at least this width leave a gap of one pixel to the next. */
 const GAP_WIDTH = 4;
+
 /** If the last frame took at most this share of the budget, the next one is drawn as a whole. */
 const EASY_SHARE = 0.6;
 /** Lanes are gathered for this long, ms, before they are put onto the canvas and the time is checked. */
@@ -355,8 +356,10 @@ export class Painter {
     for (const { number, colour, veiled, label } of this.pending) {
       label.text = labeller.fit(label.name, label.w);
       if (!label.text) continue;
-      c.fillStyle = frame.palette.css[colour]; // for which the colour of the text was chosen
-      if (veiled) c.fillRect(label.x, label.y, labeller.measure(label.text) + 2 * TEXT_PAD, label.h);
+      if (veiled) {
+        c.fillStyle = frame.palette.css[colour]; // for which the colour of the text was chosen
+        c.fillRect(label.x, label.y, labeller.measure(label.text) + 2 * TEXT_PAD, label.h);
+      }
       c.fillStyle = frame.palette.text[colour];
       c.fillText(label.text, label.x + TEXT_PAD, label.y + label.h / 2 + 0.5);
       this.stats.texts += 1;

@@ -55,6 +55,7 @@ class Modules:
         self._models: list[str] = []  # classes of the models seen, in order
         self._layers: list[str] = []  # classes of single layers called on their own
         self._unregistered: list[str] = []  # classes of modules that their model does not know
+        self._searches = 0
         # If set, called with a module, the text id of its path and its output.
         self.returned: Callable[[torch.nn.Module, int, Any], None] | None = None
         # If set, called at a model's first call with the model and the prefix of its names.
@@ -138,14 +139,15 @@ class Modules:
         """Names a module that was made after its model, or that it keeps in a plain list."""
         name = own_class(module).__name__
         trainable = bool(module._parameters or module._modules)
-        if not trainable or len(self._unregistered) >= _MAX_SEARCHES:
+        if not trainable or self._searches >= _MAX_SEARCHES:
             return self._put(module, name)
+        self._searches += 1
         self.refresh()
         known = self._paths.get(id(module))
         if known is None or known[0]() is not module:
             same = self._unregistered.count(name)
             self._unregistered.append(name)
-            self._name_tree(module, f"{name}#{same + 1}." if same else f"{name}.")
+            self._name_tree(module, _numbered(name, same))
         return self._paths[id(module)][1]
 
     def _prefix(self, root: torch.nn.Module) -> str:
@@ -160,7 +162,7 @@ class Modules:
             seen.append(name)
         if first or len(seen) == _MAX_NAMED_MODELS:
             return ""
-        return f"{name}#{same + 1}." if same else f"{name}."
+        return _numbered(name, same)
 
     def _name_tree(self, root: torch.nn.Module, prefix: str) -> None:
         top = prefix.rstrip(".") or own_class(unwrap(root)).__name__
@@ -205,6 +207,11 @@ class Modules:
             self._paths.pop(key, None)
             if self.calls is not None:
                 self.calls.gone()
+
+
+def _numbered(name: str, before: int) -> str:
+    """Returns the prefix of a class's names where `before` of its modules were named already."""
+    return f"{name}#{before + 1}." if before else f"{name}."
 
 
 _TRACED = "models that torch.jit.trace runs, as they are without it"

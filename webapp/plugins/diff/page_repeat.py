@@ -45,22 +45,14 @@ def layout(context: Context) -> Component:
         "deviation of a gradient's norm over the runs, the largest of all ranks, steps and "
         "parameters.",
         by_threads(found, context.settings.limit("gradient_fluctuation")),
-        *(
+        html.Div(
             [
                 html.H2("By number of threads"),
                 widgets.graph(
                     ids.REPEAT_COUNTS, height=280, what="the spread by number of threads"
                 ),
-            ]
-            if len(numbers) > 1
-            else [
-                html.Div(
-                    widgets.graph(
-                        ids.REPEAT_COUNTS, height=0, what="the spread by number of threads"
-                    ),
-                    hidden=True,
-                )
-            ]
+            ],
+            hidden=len(numbers) < 2,
         ),
         html.H2("Spread of gradient norms by step"),
         widgets.controls(

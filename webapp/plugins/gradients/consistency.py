@@ -29,7 +29,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_title, members
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import step_bounds, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.process_exits import of_last_attempt, reduction_unfinished
 from lanescope.webapp.plugins.gradients.dead_parameters import dead_parameters
@@ -251,7 +251,7 @@ def _finding(run: Run, parting: Parting) -> Finding:
     first = rows[rows["parameter"] == names[0]].sort_values("rank")
     mine = first.iloc[0]
     time = int(first["time_ns"].min())
-    window = _window(run, int(mine["rank"]), parting.step, time)
+    window = step_bounds(run, int(mine["rank"]), parting.step) or (time, time + 1)
     more = f" and of {len(names) - 1} more parameters" if len(names) > 1 else ""
     if parting.last_equal is None and parting.what == "parameter":
         reason = "It was never equal: broadcast it from one rank at the start."
@@ -298,11 +298,3 @@ def _evidence(run: Run, parting: Parting, names: list[str], first: pd.DataFrame)
             for rank, value in zip(first["rank"], first["hash"], strict=True)
         },
     }
-
-
-def _window(run: Run, rank: int, step: int, time: int) -> tuple[int, int]:
-    steps = run.steps(rank)
-    for index, low, high in zip(steps.index, steps.start_ns, steps.end_ns, strict=True):
-        if index == step:
-            return int(low), int(high)
-    return time, time + 1

@@ -9,11 +9,11 @@ last rank's has begun and the recorded transfer is over. The host waits for kern
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
+from lanescope.webapp.analysis.links import step_bounds
 from lanescope.webapp.plugins.collectives.communication import operators
 from lanescope.webapp.plugins.time.breakdown import (
     autograd_threads,
@@ -22,7 +22,7 @@ from lanescope.webapp.plugins.time.breakdown import (
 )
 from lanescope.webapp.plugins.time.critical_path import Lane, Window
 from lanescope.webapp.plugins.time.lane_work import LaneWork
-from lanescope.webapp.plugins.time.replay import Actor, CallKey, Event, Replay, pieces_of
+from lanescope.webapp.plugins.time.replay import Actor, Event, Replay, arriving_ranks, pieces_of
 from lanescope.webapp.plugins.time.stream_work import launching
 from lanescope.webapp.plugins.time.streams import (
     Stream,
@@ -42,21 +42,16 @@ def device_replay(run: Run, window: Window) -> Replay:
     """The hosts and streams of all ranks in a step of the job."""
     actors: list[Actor] = []
     for rank in run.ranks:
-        steps = run.steps(rank)
-        found = np.flatnonzero(steps.index == window.step)
-        if len(found):
-            step = int(steps.start_ns[found[0]]), int(steps.end_ns[found[0]])
+        step = step_bounds(run, rank, window.step)
+        if step is not None:
             actors.append(_host(run, rank, step))
             lanes = enumerate(streams(run, rank).values())
             actors += [_stream(run, stream, f"stream {k}", step) for k, stream in lanes]
-    arriving: dict[CallKey, set[int]] = defaultdict(set)
-    for one in actors:
-        for event in one.events:
-            if event.kind == "arrive":
-                arriving[event.key].add(one.rank)
     last = last_kernels(run)
     outside = {
-        key: float(last[key][2]) for key, ranks in arriving.items() if last[key][0] not in ranks
+        key: float(last[key][2])
+        for key, ranks in arriving_ranks(actors).items()
+        if last[key][0] not in ranks
     }
     return Replay(window, tuple(actors), outside)
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.analysis.links import step_bounds
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.plugins.time.breakdown import collective_waits, training_thread
 from lanescope.webapp.plugins.time.buckets import gradients_ready, reductions
 from lanescope.webapp.plugins.time.critical_path import Lane, Window
 from lanescope.webapp.plugins.time.lane_work import LaneWork
-from lanescope.webapp.plugins.time.replay import Actor, CallKey, Event, Replay, pieces_of
+from lanescope.webapp.plugins.time.replay import (
+    Actor,
+    CallKey,
+    Event,
+    Replay,
+    arriving_ranks,
+    pieces_of,
+)
 from lanescope.webapp.runs.run import Run
 
 _Wait = tuple[int, int, Any]
@@ -30,11 +37,7 @@ def host_replay(run: Run, window: Window) -> Replay:
     }
     found = (_rank_step(run, rank, window.step, last) for rank in run.ranks)
     actors = tuple(one for one in found if one is not None)
-    arriving: dict[CallKey, set[int]] = defaultdict(set)
-    for one in actors:
-        for event in one.events:
-            if event.kind == "arrive":
-                arriving[event.key].add(one.rank)
+    arriving = arriving_ranks(actors)
     outside: dict[CallKey, float] = {}
     frame = calls(run)
     for group, sequence, rank, start in frame[["group", "sequence", "rank", "start_ns"]].to_numpy():
@@ -45,11 +48,10 @@ def host_replay(run: Run, window: Window) -> Replay:
 
 
 def _rank_step(run: Run, rank: int, step: int, last: dict[CallKey, int]) -> Actor | None:
-    steps = run.steps(rank)
-    found = np.flatnonzero(steps.index == step)
-    if not len(found):
+    bounds = step_bounds(run, rank, step)
+    if bounds is None:
         return None
-    start, end = int(steps.start_ns[found[0]]), int(steps.end_ns[found[0]])
+    start, end = bounds
     lane = Lane(rank, training_thread(run, rank).thread)
     frame = calls(run)
     mine = frame[frame["rank"] == rank]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -223,6 +223,16 @@ def _rebucketed(one: Actor, buckets: Sequence[Sequence[int]], per_byte: float) -
     return dataclasses.replace(
         one, events=tuple(events), stretch=np.array(of_stretch, np.int64)[one.stretch]
     )
+
+
+def arriving_ranks(actors: Iterable[Actor]) -> dict[CallKey, set[int]]:
+    """Per call the ranks that come to it in the step."""
+    found: dict[CallKey, set[int]] = defaultdict(set)
+    for one in actors:
+        for event in one.events:
+            if event.kind == "arrive":
+                found[event.key].add(one.rank)
+    return found
 
 
 def pieces_of(
