@@ -50,9 +50,19 @@ class Check:
         return metric(self.name).bound
 
     @property
+    def within(self) -> bool:
+        """Within the limit."""
+        return BOUNDS[self.bound](self.value, self.limit)
+
+    @property
     def passed(self) -> bool:
         """Within the limit, or known to do no harm."""
-        return self.harmless or BOUNDS[self.bound](self.value, self.limit)
+        return self.harmless or self.within
+
+    @property
+    def note(self) -> str:
+        """What to add to the value of a check that passes outside of its limit; else empty."""
+        return "" if self.within or not self.passed else "; over the limit, and harmless here"
 
     def to_json(self) -> dict[str, Any]:
         """The check as `check --json` prints it."""

@@ -100,7 +100,7 @@ def show(report: Report, console: Console) -> None:
 
 def value_and_limit(one: Check) -> str:
     """The value and its limit."""
-    return f"{number(one.name, one.value)}, limit {number(one.name, one.limit)}"
+    return f"{number(one.name, one.value)}, limit {number(one.name, one.limit)}{one.note}"
 
 
 def _conclude(report: Report, console: Console) -> None:

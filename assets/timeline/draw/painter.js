@@ -356,10 +356,7 @@ export class Painter {
     for (const { number, colour, veiled, label } of this.pending) {
       label.text = labeller.fit(label.name, label.w);
       if (!label.text) continue;
-      if (veiled) {
-        c.fillStyle = frame.palette.css[colour]; // for which the colour of the text was chosen
-        c.fillRect(label.x, label.y, labeller.measure(label.text) + 2 * TEXT_PAD, label.h);
-      }
+      if (veiled) labeller.drawGround(c, label, frame.palette.css[colour]);
       c.fillStyle = frame.palette.text[colour];
       c.fillText(label.text, label.x + TEXT_PAD, label.y + label.h / 2 + 0.5);
       this.stats.texts += 1;

@@ -52,6 +52,12 @@ export class Labeller {
     name.cut[letters] ??= `${name.short.slice(0, letters)}…`;
     return name.cut[letters];
   }
+
+  /** Draws the span's colour behind a name: the colour of the text was chosen for it. */
+  drawGround(c, { x, y, h, text }, colour) {
+    c.fillStyle = colour;
+    c.fillRect(x, y, this.measure(text) + 2 * PAD, h);
+  }
 }
 
 export const TEXT_PAD = PAD;

@@ -110,7 +110,7 @@ def _limit_row(report: Report, metric: Metric, checks: dict[str, Check]) -> list
         state: Any = html.B(f"not checked: {report.unmeasured[name]}", className="bad")
     elif one is not None:
         tone, word = ("good", "passed") if one.passed else ("bad", "over the limit")
-        state = html.Span([html.B(word, className=tone), f" · {number(name, one.value)}"])
+        state = html.Span([html.B(word, className=tone), f" · {number(name, one.value)}{one.note}"])
     else:
         state = _value(metric, report.metrics[name])
     return [html.Span(metric.title, title=name), state, limit, dcc.Link("Show", href=metric.link)]

@@ -53,7 +53,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
     pairs = pairs[pairs["overlap_ns"] > 0].head(PAIRS)
     length = longest.end_ns - longest.start_ns
     who = " and ".join(dict.fromkeys(names[thread] for thread in longest.threads[:3]))
-    shared = _shared_gradients(run)
+    shared = shared_gradients(run)
     harmless = shared == 0
     if harmless:
         advice = "They share no gradient, so the result does not depend on their order."
@@ -85,7 +85,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
     ]
 
 
-def _shared_gradients(run: Run) -> int | None:
+def shared_gradients(run: Run) -> int | None:
     """Counts tensors that two threads write in backward in no fixed order; None: not recorded."""
     if run.imported or not run.counts["access"]:
         return None

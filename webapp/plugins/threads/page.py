@@ -19,6 +19,7 @@ from lanescope.webapp.plugins.threads.overlap import (
     overlap_rate,
     overlap_regions,
 )
+from lanescope.webapp.plugins.threads.overlap_findings import shared_gradients
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
@@ -174,7 +175,7 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     ]
     height = None if len(rows) <= 16 else "440px"
     return [
-        _verdict(rate, phase, limit),
+        _verdict(run, rate, phase, limit),
         html.H2("Pairs of threads"),
         widgets.grid("overlap-pairs", columns, rows, label="Pairs", height=height, leads="link"),
         html.H2("Longest regions"),
@@ -205,7 +206,7 @@ def _links(run: Run, phase: str) -> dict[tuple[int, str, str], str]:
     return links
 
 
-def _verdict(rate: float, phase: str, limit: float) -> Component:
+def _verdict(run: Run, rate: float, phase: str, limit: float) -> Component:
     text = (
         f"{units.share(rate)} of the time in which a rank is in the {phase} phase, two or more of "
         "its threads are."
@@ -216,7 +217,10 @@ def _verdict(rate: float, phase: str, limit: float) -> Component:
         return widgets.note(
             [html.B("within the limit"), f" of {units.share(limit)} · {text}"], "good"
         )
-    return widgets.note([html.B("over the limit"), f" of {units.share(limit)} · {text}"], "bad")
+    over = [html.B("over the limit"), f" of {units.share(limit)}"]
+    if shared_gradients(run) == 0:
+        return widgets.note([*over, f", but the threads share no gradient · {text}"])
+    return widgets.note([*over, f" · {text}"], "bad")
 
 
 def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Component:

@@ -320,3 +320,4 @@ def test_overlap_into_no_common_gradient_is_information(
     (limit,) = (one for one in report.checks if one.name == "thread_overlap_rate")
     assert limit.value >= limit.limit
     assert limit.passed == (severity == "info")
+    assert limit.note == ("; over the limit, and harmless here" if limit.passed else "")
