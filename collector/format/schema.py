@@ -42,6 +42,7 @@ from .manifest import Manifest as Manifest
 from .manifest import Process as Process
 from .names import ADDED_NORM as ADDED_NORM
 from .names import ADDED_NORM_OF as ADDED_NORM_OF
+from .names import BATCHES as BATCHES
 from .names import COMPILED as COMPILED
 from .names import GRADIENT_RELEASES as GRADIENT_RELEASES
 from .names import GRAPH_SERIES as GRAPH_SERIES

@@ -3,7 +3,7 @@
 DistributedDataParallel reduces in every backward unless it runs in `no_sync()`. With k backward
 passes per optimizer step, k - 1 of the reductions are of no use. Found where in nearly every step
 
-- k >= 2 backward passes of a rank made the same reductions (group, shapes and dtypes, in order), and
+- k >= 2 backward passes of a rank made the same reductions (group, shapes, dtypes, in order), and
 - together they accumulated more gradients than there are parameters: they share some. Two models
   with a wrapper of their own share none.
 """

@@ -2,7 +2,8 @@
 
 An evaluation (a module called without gradients) belongs to the collective call that its rank makes
 next. A call is *lone* where only ranks that came last to it had evaluated before it. It is found
-where the delay of lone calls stands out from that of all others by the factor `STANDS_OUT`.
+where the delay of lone calls stands out from that of all others by the factor `STANDS_OUT`. Calls
+after the last training step are left out.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import call_title, collective_calls
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 from lanescope.webapp.runs.types import Int64Array
+
+_EVALUATION = schema.PhaseKind.evaluation.name
 
 MIN_WAIT_NS = 10_000_000
 """Two or three time slices of a busy machine."""
@@ -56,6 +58,7 @@ def lone_evaluation(run: Run) -> list[Finding]:
     for rank in belongs:
         alone = evaluated[rank] & (evaluated.sum(axis=1) == 1)
         late = came[alone & (came["last_rank"] == rank)]
+        late = late[late["step"] <= _last_step(run)]
         if len(late) < max(1, alone.sum() / 2):
             continue
         others = delay[~evaluated.any(axis=1)]
@@ -67,10 +70,15 @@ def lone_evaluation(run: Run) -> list[Finding]:
     return found
 
 
+def _last_step(run: Run) -> int:
+    """The last training step of the job: to wait after it keeps nobody from training."""
+    return max((int(run.steps(rank).index.max(initial=-1)) for rank in run.ranks), default=-1)
+
+
 def _evaluations(run: Run, rank: int) -> Int64Array:
     """Starts of a rank's evaluation phases, ascending."""
     rows = run.events("phase", rank, columns=["start_ns", "kind"])
-    rows = rows.filter(pc.equal(rows["kind"].cast("string"), schema.PhaseKind.evaluation.name))
+    rows = rows.filter(pc.equal(rows["kind"].cast("string"), _EVALUATION))
     starts: Int64Array = np.sort(rows["start_ns"].to_numpy())
     return starts
 
@@ -83,14 +91,6 @@ def _next_calls(run: Run, rank: int, begun: Int64Array) -> pd.MultiIndex:
     return pd.MultiIndex.from_frame(own.iloc[place[place < len(own)]][KEYS])
 
 
-def _place(run: Run, rank: int, window: tuple[int, int]) -> str | None:
-    """file.py:12 of an operator of an evaluation in a window; None where no stack was taken."""
-    rows = run.events("op", rank, columns=["start_ns", "phase", "stack"], window=window)
-    rows = rows.filter(pc.equal(rows["phase"].cast("string"), schema.PhaseKind.evaluation.name))
-    stacks = to_frame(rows)["stack"].dropna().unique()
-    return next(filter(None, (own_place(run, rank, int(one)) for one in stacks)), None)
-
-
 def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Finding:
     worst = late.loc[late["wait"].idxmax()]
     total, usual = int(late["wait"].sum()), float(late["wait"].median())
@@ -98,7 +98,7 @@ def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Find
     others = tuple(one for one in run.ranks if one != rank)
     since = int(begun[max(0, int(np.searchsorted(begun, last)) - 1)])
     places = (
-        _place(run, rank, (int(begin), int(end)))
+        phase_place(run, rank, _EVALUATION, (int(begin), int(end)))
         for begin, end in zip(late["first_ns"] - late["wait"], late["last_ns"], strict=True)
     )
     where = next(filter(None, places), None)

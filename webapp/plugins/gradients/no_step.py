@@ -17,7 +17,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -28,7 +28,7 @@ _ZEROES = re.compile(r"^Optimizer\.zero_grad#(\w+)")
 _FILLS = "fill|zero|detach|requires_grad|uniform|normal|random|bernoulli|trunc_normal|resize"
 _UPDATES = re.compile(rf"^aten::(?!({_FILLS})_$)\w+_$")
 _BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name)
-_OPS = ["start_ns", "name", "scope", "depth", "phase", "stack", "thread"]
+_OPS = ["start_ns", "name", "depth", "phase", "thread"]
 
 
 def no_step(run: Run) -> list[Finding]:
@@ -82,16 +82,15 @@ def _finding(
     first = thrown.iloc[0]
     name = _ZEROES.match(str(first["name"]))
     optimizer = "" if name is None else name[1]
-    stack = first["stack"]
-    where = own_place(run, rank, None if pd.isna(stack) else int(stack))
+    where = phase_place(run, rank, _BACKWARD, None)
     start = int(first["start_ns"])
     return Finding(
         kind="dead_parameter",
         severity="error",
-        title=f"Nothing is trained: backward ran {units.count(passes)} times, "
-        f"{optimizer}.zero_grad() threw its gradients away {units.count(len(thrown))} times"
+        title=f"Nothing is trained: backward ran {units.count(passes)} times"
         + (f" at {where}" if where else "")
-        + ", and no optimizer ever stepped. Call optimizer.step() after loss.backward().",
+        + f", {optimizer}.zero_grad() threw its gradients away {units.count(len(thrown))} times, "
+        "and no optimizer ever stepped. Call optimizer.step() after loss.backward().",
         rank=rank,
         ranks=ranks,
         thread=str(first["thread"]),

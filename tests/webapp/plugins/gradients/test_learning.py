@@ -24,6 +24,7 @@ ENTRIES = {
     "vanishing:vanishing",
     "exploding:exploding",
     "dead_parameters:dead_parameters",
+    "no_step:no_step",
     "kept_gradients:kept_gradients",
     "lora:lora",
     "scaling:scaler_skips",
@@ -31,7 +32,7 @@ ENTRIES = {
     "validators:validators",
 }
 
-EXPECTED: dict[str, list[tuple[str, str, int]]] = {
+EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "sigmoids": [("vanishing_gradient", "", 0)],
     "residual_sigmoids": [],
     "small_and_healthy": [],
@@ -80,6 +81,12 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
         ("dead_parameter", "unused", 0),
         ("dead_parameter", "not_in_optimizer", 0),
     ],
+    "step_forgotten": [("dead_parameter", "no_step", None)],
+    "scheduler_in_place_of_the_optimizer": [("dead_parameter", "no_step", None)],
+    "step_in_a_branch_not_taken": [("dead_parameter", "no_step", None)],
+    "stepped_by_hand": [],
+    "gradients_of_the_input": [],
+    "one_long_accumulation": [],
     "closures": [],
     "tasks_by_turns": [],
     "stops_half_way": [("dead_parameter", "stopped", 12)],
