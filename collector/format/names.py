@@ -188,7 +188,12 @@ hash of some of its elements, below 2^52; how many of its rows were compared, ne
 alike."""
 
 SAMPLER_EPOCH = f"{BATCHES}epoch/"
-"""Prefix; the number of a shuffling distributed sampler follows: its epoch as an iteration begins."""
+"""Prefix; the number of a distributed sampler that shuffles follows: its epoch as an iteration
+begins."""
+
+SETTINGS = "lanescope/setting/"
+"""Prefix; a setting of the program follows, as it was at the first step of an optimizer: "seed",
+"threads", or "SGD 0, group 1, lr" with the optimizer's class and number."""
 
 # reasons in a process's coverage -----------------------------------------------------------
 

@@ -51,6 +51,7 @@ from .names import NOT_COMPUTING as NOT_COMPUTING
 from .names import NOTED_ACCESSES as NOTED_ACCESSES
 from .names import RECORDER_MEMORY as RECORDER_MEMORY
 from .names import RENDEZVOUS as RENDEZVOUS
+from .names import SETTINGS as SETTINGS
 from .operators import ACCESS, OP, TENSOR
 from .record_kinds import FORMAT_VERSION as FORMAT_VERSION
 from .record_kinds import MAX_TIME_NS as MAX_TIME_NS

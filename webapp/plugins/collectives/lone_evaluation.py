@@ -71,7 +71,7 @@ def lone_evaluation(run: Run) -> list[Finding]:
 
 
 def _last_step(run: Run) -> int:
-    """The last training step of the job: to wait after it keeps nobody from training."""
+    """The last training step of the job: no rank trains after it."""
     return max((int(run.steps(rank).index.max(initial=-1)) for rank in run.ranks), default=-1)
 
 

@@ -25,7 +25,7 @@ PLUGIN = Plugin(
             order=44,
             area="Learning",
             recorded=True,
-            needs="level access; two epochs of a DataLoader with a DistributedSampler that shuffles",
+            needs="level access; two epochs with a DistributedSampler that shuffles",
             misses="samplers that are not torch's DistributedSampler",
         ),
         Question(

@@ -36,9 +36,9 @@ def constant_data(run: Run) -> list[Finding]:
         outputs = own[(own["what"] == "output") & (own["position"] == 0)]
         both = inputs.merge(outputs, on=[*KEYS, "rows"], suffixes=("", "_out"))
         loaded = samples[(samples["rank"] == rank) & (samples["what"] == "loaded")]
-        if _long(both) and len(both) == len(outputs) and both["alike_out"].all():
-            if not both["alike"].any():
-                found.setdefault(("output", str(model)), []).append((int(rank), both, "warning"))
+        collapses = both["alike_out"].all() and not both["alike"].any()
+        if _long(both) and len(both) == len(outputs) and collapses:
+            found.setdefault(("output", str(model)), []).append((int(rank), both, "warning"))
         if _long(inputs) and len(outputs) and inputs["alike"].all():
             varies = len(loaded) and not loaded["alike"].any()
             if varies or inputs["hash"].nunique() == 1:
