@@ -24,6 +24,16 @@ PLUGIN = Plugin(
             needs="all_reduce in backward, as DistributedDataParallel does it; 4 training steps",
             misses="sharded gradients; backward passes that share less than half of the parameters",
         ),
+        Question(
+            "Running statistics that ranks do not share",
+            "buffers:buffers",
+            ("environment",),
+            order=247,
+            area="Communication",
+            recorded=True,
+            needs="gradients reduced in backward; BatchNorm in training mode at a sampled step",
+            misses="buffers of other modules",
+        ),
     ),
     metrics=(
         Metric(

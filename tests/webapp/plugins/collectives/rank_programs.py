@@ -141,6 +141,66 @@ def many_buckets_of_one_shape() -> None:
     train(DDP(model, bucket_cap_mb=1e-5), lambda step: None)
 
 
+# running statistics ---------------------------------------------------------------------------
+
+
+def normalised(*layers: nn.Module) -> nn.Sequential:
+    """Returns a model with these layers in it, the same on all ranks."""
+    return nn.Sequential(*mlp()[:1], *layers, nn.Linear(16, 1).requires_grad_(False))
+
+
+@program
+def statistics_of_each_rank() -> None:
+    train(DDP(normalised(nn.BatchNorm1d(16)), broadcast_buffers=False), lambda step: None)
+
+
+@program
+def statistics_not_averaged() -> None:
+    model = normalised(nn.BatchNorm1d(16), nn.ReLU(), nn.BatchNorm1d(16))
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.01)
+    model = DDP(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        model(torch.randn(8, 8))
+
+
+@program
+def statistics_of_each_rank_in_a_convolution() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU())
+            self.head = nn.Linear(24, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.body(x[:, None]).flatten(1))
+
+    train(DDP(Net(), broadcast_buffers=False), lambda step: None)
+
+
+@program
+def statistics_broadcast() -> None:
+    train(DDP(normalised(nn.BatchNorm1d(16))), lambda step: None)
+
+
+@program
+def statistics_averaged_before_evaluation() -> None:
+    model = DDP(normalised(nn.BatchNorm1d(16)), broadcast_buffers=False)
+    train(model, lambda step: None)
+    for buffer in model.module[1].buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer)
+
+
+@program
+def statistics_that_are_fixed() -> None:
+    train(DDP(normalised(nn.BatchNorm1d(16).eval()), broadcast_buffers=False), lambda step: None)
+
+
 # evaluation that others wait for --------------------------------------------------------------
 
 

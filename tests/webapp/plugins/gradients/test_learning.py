@@ -87,6 +87,15 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "stepped_by_hand": [],
     "gradients_of_the_input": [],
     "one_long_accumulation": [],
+    "output_detached": [("dead_parameter", "unused", 0)],
+    "model_called_without_gradients": [("dead_parameter", "unused", 0)],
+    "features_detached": [
+        ("dead_parameter", "unused", 0),
+        ("dead_parameter", "not_in_optimizer", 0),
+    ],
+    "zeroed_before_the_step": [("dead_parameter", "unused", 0)],
+    "target_detached": [],
+    "evaluated_in_between": [],
     "closures": [],
     "tasks_by_turns": [],
     "stops_half_way": [("dead_parameter", "stopped", 12)],
@@ -184,6 +193,21 @@ def test_what_assertions_say(recorded: Path) -> None:
     assert norm.evidence["expected"] == "at most 1e-09"
     assert norm.evidence["target"] == "head.weight"
     assert norm.title.endswith("; at 8 of 8 steps.")
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        ("output_detached", "detach passes the result on without its gradient"),
+        ("model_called_without_gradients", "runs without recording a gradient"),
+        ("features_detached", "detach passes the result on without its gradient"),
+        ("zeroed_before_the_step", ""),
+    ],
+)
+def test_where_gradients_end(recorded: Path, name: str, operator: str) -> None:
+    found = learning(recorded / name)[0]
+    assert str(found.where).startswith("cut.py:") == bool(operator)
+    assert operator in found.title
 
 
 def test_sentences(recorded: Path) -> None:
