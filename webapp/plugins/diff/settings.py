@@ -69,15 +69,12 @@ def _versions(base: Run, run: Run) -> list[str]:
         if sides[0] != sides[1]:
             before, after = (units.printable(", ".join(side)) for side in sides)
             found.append(f"{name} {before} in the base, {after} in the run")
-    before, after = (one.manifest["command"] for one in (base, run))
-    if before != after and before and after:
-        known, given = set(before), set(after)
-        gone = " ".join([word for word in before if word not in given][:LISTED]) or "nothing"
-        come = " ".join([word for word in after if word not in known][:LISTED]) or "nothing"
-        if {gone, come} != {"nothing"}:
-            found.append(
-                f"the command has {units.printable(come)} in place of {units.printable(gone)}"
-            )
+    words = [one.manifest["command"] for one in (base, run)]
+    gone = [word for word in words[0] if word not in set(words[1])]
+    come = [word for word in words[1] if word not in set(words[0])]
+    if all(words) and (gone or come):
+        there, here = (units.printable(" ".join(side[:LISTED])) for side in (come, gone))
+        found.append(f"the command has {there or 'nothing'} in place of {here or 'nothing'}")
     return found
 
 
