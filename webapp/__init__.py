@@ -83,7 +83,15 @@ def __getattr__(name: str) -> Any:
     if entry is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, inner = entry.partition(":")
-    return getattr(importlib.import_module(module), inner)
+    try:
+        return getattr(importlib.import_module(module), inner)
+    except ModuleNotFoundError as error:
+        from lanescope.webapp.runs.extras import missing_extra
+
+        missing = missing_extra(error, f"lanescope.webapp.{name}")
+        if missing is None:
+            raise
+        raise ModuleNotFoundError(str(missing), name=error.name) from None
 
 
 def __dir__() -> list[str]:

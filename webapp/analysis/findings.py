@@ -171,14 +171,15 @@ def run_question(
 ) -> AnalysisResult:
     """Returns what comes of one question.
 
-    Raises RunError and OSError: the other questions would meet them too.
+    Raises RunError, OSError, and ModuleNotFoundError where an extra of the package is missing: the
+    other questions would meet them too.
     """
     try:
         found = ranked(_found(question, run, baseline, noise))
         kept = tuple(_with_source(run, one) for one in found[:MAX_FINDINGS])
     except NotApplicable as reason:
         return AnalysisResult(question.text, unanswered=str(reason))
-    except (RunError, OSError):
+    except (RunError, OSError, ModuleNotFoundError):
         raise
     except Exception as error:
         # A fault of this project in one question must not take the answers to all others.
