@@ -19,7 +19,8 @@ import pytest
 import tomllib
 
 from tests.support import ROOT
-from tests.support.processes import output_of, run_program, without
+from tests.support.needed import install
+from tests.support.processes import output_of, without
 
 SOURCES = (
     "pyproject.toml",
@@ -252,10 +253,7 @@ def test_base_install_records_shows_and_packs(archives: dict[str, Path], tmp_pat
     environment = Environment(tmp_path / "venv")
     venv.create(environment.folder, with_pip=False)
     python = environment.scripts / "python"
-    command = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
-    if run_program((*command, "--retries", "0", "--timeout", "15", "click")).returncode:
-        pytest.skip("the package index cannot be reached")
-    run(*command, archives["wheel"])
+    install(python, archives["wheel"])
     ours = Path(sysconfig.get_path("purelib"))
     for entry in ours.iterdir():
         name = entry.name.removesuffix(".py").partition("-")[0].lower()

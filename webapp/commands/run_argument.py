@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from lanescope.webapp.runs.run import Run
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 
-class RunPath(click.ParamType):
+
+class RunPath(click.Path):
     """A run directory, a bundle or an address; shells complete it as a path."""
 
-    name = "run"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Leaves it to the shell to complete paths."""
-        return [CompletionItem(incomplete, type="file")]
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Leaves the text as it is: opening the run says what is wrong with it."""
+        return str(value)
 
 
-def run_argument(name: str = "run", **options: Any) -> Any:
+def run_argument(name: str = "run", **options: Any) -> Callable[[Command], Command]:
     """An argument that is a run."""
     return click.argument(name, type=RunPath(), **options)
 
 
-def run_option(*names: str, **options: Any) -> Any:
+def run_option(*names: str, **options: Any) -> Callable[[Command], Command]:
     """An option whose value is a run."""
     return click.option(*names, type=RunPath(), **options)
 
