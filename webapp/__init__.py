@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from lanescope.webapp.runs.run import Steps as Steps
     from lanescope.webapp.runs.run import Thread as Thread
     from lanescope.webapp.runs.run import open_run as open_run
+    from lanescope.webapp.server.embedded import view as view
 
 _OWN = {
     "Finding": "analysis.findings",
@@ -64,6 +65,7 @@ _OWN = {
     "merge": "bundles.merge_ranks",
     "open_run": "runs.run",
     "pack": "bundles.writer",
+    "view": "server.embedded",
 }
 """Name -> module, of what belongs to no plugin."""
 

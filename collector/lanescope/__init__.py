@@ -10,7 +10,16 @@ recorded import it at start-up.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     __version__: str
+
+
+def load_ipython_extension(shell: "InteractiveShell") -> None:
+    """Adds `%%lanescope` to a notebook: `%load_ext lanescope`."""
+    from lanescope.notebook import register
+
+    register(shell)
 
 
 def __getattr__(name: str) -> object:
