@@ -186,7 +186,7 @@ def _measured(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     for one in metrics():
         try:
             measured[one.name] = load(one.measure)(run)
-        except (RunError, OSError):
+        except (RunError, OSError, ModuleNotFoundError):
             raise
         except Exception as error:
             measured[one.name], unmeasured[one.name] = None, fault(one.name, error)

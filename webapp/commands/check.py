@@ -11,20 +11,22 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.checks import Check, Report, counts, number
 from lanescope.webapp.analysis.checks import check as check_run
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.settings import load_settings
 from lanescope.webapp.analysis.source_lines import named_line
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
+from lanescope.webapp.commands.run_argument import run_argument, run_option
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import open_run
 
 
 @click.command()
-@click.argument("run")
-@click.option("--baseline", metavar="RUN0", help="A run that this one must not diverge from.")
-@click.option("--noise", metavar="RUN0B", help=NOISE_HELP)
+@run_argument()
+@run_option("--baseline", metavar="RUN0", help="A run that this one must not diverge from.")
+@run_option("--noise", metavar="RUN0B", help=NOISE_HELP)
 @click.option(
     "--settings",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -57,10 +59,17 @@ def check(
     junit: Path | None,
     fail_on: str,
 ) -> None:
-    """Check RUN against the limits and list what is wrong with it."""
-    opened = open_run(run)
-    base, again = baselines(baseline, noise)
-    report = check_run(opened, base, load_settings(opened.path, settings), again)
+    """Check RUN against the limits and list what is wrong with it.
+
+    \b
+    Examples:
+      lanescope check runs/a
+      lanescope check runs/a --baseline runs/base --junit check.xml --fail-on warning
+    """
+    with working("Checking the run"):
+        opened = open_run(run)
+        base, again = baselines(baseline, noise)
+        report = check_run(opened, base, load_settings(opened.path, settings), again)
     least: Severity = "warning" if fail_on == "warning" else "error"
     if junit is not None:
         _write(junit, junit_of(report, least))

@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.plugins.time.critical_path import (
     COLUMNS,
@@ -36,7 +38,7 @@ _BY = ["category", "name", "rank", "thread", "where"]
 
 
 @click.command()
-@click.argument("run")
+@run_argument()
 @click.option("--step", type=int, help="The step to explain; without, the one of median length.")
 @click.option(
     "--what-if",
@@ -51,12 +53,17 @@ _BY = ["category", "name", "rank", "thread", "where"]
 def time(run: str, step: int | None, specs: tuple[str, ...], as_json: bool) -> None:
     """Show where the steps of RUN spend their time, the critical path of one, and what would help.
 
-    Example: lanescope time runs/demo --step 17 --what-if rank=2:delay=0
+    \b
+    Examples:
+      lanescope time runs/a
+      lanescope time runs/a --step 17 --what-if rank=2:delay=0
     """
-    opened = open_run(run)
+    with working("Opening the run"):
+        opened = open_run(run)
     try:
-        job_step(opened, step)
-        predictions = what_if(opened, specs, step) if specs else _ready_made(opened, step)
+        with working("Following the critical path"):
+            job_step(opened, step)
+            predictions = what_if(opened, specs, step) if specs else _ready_made(opened, step)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except NotApplicable as reason:
