@@ -46,10 +46,11 @@ MIN_SLOWDOWN = 1.01
 MAX_REPLAYS = 1500
 """Replays of a run: of a long one with many ranks, steps at equal distances are taken."""
 
+_BY_STEP = ["rank", "step", "slowdown"]
 _PIPELINE = re.compile(r"(?<![a-z])(pp|pipeline|pipe)(?![a-z])")
 
 _Place = tuple[str, int, str]
-"""Lane, number of collectives before, type: what is the same operation on all ranks and steps."""
+"""Lane, number of collectives before, type: identifies an operation on all ranks and steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +107,12 @@ def slowdown(run: Run) -> Slowdown:
 
 
 def worker_slowdown(run: Run) -> pd.DataFrame:
-    """Returns one row per rank and replayed step: rank, step, slowdown (S_w of that step)."""
-    return slowdown(run).by_step
+    """Returns one row per rank and replayed step: rank, step, slowdown (S_w of that step). No rows
+    where the slowdown cannot be measured."""
+    try:
+        return slowdown(run).by_step
+    except NotApplicable:
+        return pd.DataFrame(columns=_BY_STEP)
 
 
 def pipeline_stages(run: Run) -> dict[int, int]:
@@ -130,7 +135,7 @@ def slowdown_of(replays: Mapping[int, Replay], stages: Mapping[int, int]) -> Slo
     ranks = sorted({one.actor.rank for found in workers.values() for one in found})
 
     def lengths(kept: _Kept, start: Callable[[int], bool] = lambda _: False) -> Float64Array:
-        """Length of each step with what is kept as recorded, ns."""
+        """Length of each step with the kept operations as recorded, ns."""
         return np.array(
             [
                 dataclasses.replace(
@@ -175,7 +180,7 @@ def slowdown_of(replays: Mapping[int, Replay], stages: Mapping[int, int]) -> Slo
         share(slowest),
         tuple(last),
         share(last),
-        pd.DataFrame(rows, columns=["rank", "step", "slowdown"]),
+        pd.DataFrame(rows, columns=_BY_STEP),
     )
 
 

@@ -125,3 +125,4 @@ def test_stages_and_what_cannot_be_measured(tmp_path: Path) -> None:
     assert pipeline_stages(run) == {0: 0, 4: 1, 1: 0, 5: 1}
     with pytest.raises(NotApplicable, match="needs two ranks"):
         slowdown(run)
+    assert worker_slowdown(run).empty
