@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import escaped, nothing
 from lanescope.webapp.ui.colours import Theme, tokens
-from lanescope.webapp.ui.theme import POWERS, template
+from lanescope.webapp.ui.theme import template
 
 GIGA = 1e-9
 MIN_PX, MAX_PX = 6, 34
@@ -59,6 +59,6 @@ def roofline(
         line={"color": colours["muted"], "width": 1.5, "dash": "solid" if stated else "dash"},
         hoverinfo="skip",
     )
-    figure.update_xaxes(title_text="FLOP per byte", type="log", **POWERS)
-    figure.update_yaxes(title_text="GFLOP/s", type="log", **POWERS)
+    figure.update_xaxes(title_text="FLOP per byte", type="log", dtick="D2", tickformat="~g")
+    figure.update_yaxes(title_text="GFLOP/s", type="log", dtick="D2", tickformat="~g")
     return figure

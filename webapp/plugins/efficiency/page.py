@@ -68,7 +68,7 @@ def layout(context: Context) -> Component:
 
 
 def _number(label: str, id: str) -> list[Component]:
-    box = dcc.Input(id=id, type="number", min=0, placeholder="not stated", className="step-box")
+    box = dcc.Input(id=id, type="number", min=0, className="step-box")
     return [html.Label(label, htmlFor=id), box]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
 
@@ -20,9 +19,9 @@ from lanescope.webapp.plugins.efficiency.flops import (
     shapes_of,
     work_of,
 )
-from lanescope.webapp.plugins.time.streams import streams
+from lanescope.webapp.plugins.time.streams import kernel_time
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.types import BoolArray, Int64Array
+from lanescope.webapp.runs.types import BoolArray
 
 COLUMNS = [
     "rank",
@@ -130,7 +129,7 @@ def _of_thread(run: Run, rank: int, thread: str) -> pd.DataFrame | None:
             found[key] = _work(name, shapes, dtypes, outputs, arguments)
         work.append(found[key])
     flops, sizes = np.array(work, float).T
-    busy = _kernel_time(run, rank, thread, start, end)
+    busy = kernel_time(run, rank, thread, start, end)
     on_host = np.array(texts["device"], dtype=object) == "cpu"
     time = np.where(busy > 0, busy, np.where(on_host, end - start, 0))
     return pd.DataFrame(
@@ -191,28 +190,3 @@ def _written(run: Run, rank: int, thread: str, ops: pa.Table) -> dict[int, str]:
         int(i): " ".join(map(str, sizes[order[a:b]].tolist()))
         for i, a, b in zip(convolutions, low, high, strict=True)
     }
-
-
-def _kernel_time(
-    run: Run, rank: int, thread: str, start: Int64Array, end: Int64Array
-) -> Int64Array:
-    """Time of the kernels that a thread launched in each [start, end), ns."""
-    launched, length = (
-        np.concatenate([np.zeros(0, np.int64), *one]) for one in _launches(run, rank, thread)
-    )
-    order = np.argsort(launched, kind="stable")
-    total = np.concatenate([[0], np.cumsum(length[order])])
-    low, high = np.searchsorted(launched[order], [start, end])
-    found: Int64Array = total[high] - total[low]
-    return found
-
-
-def _launches(run: Run, rank: int, thread: str) -> Iterator[list[Int64Array]]:
-    """Launches of a thread, and the lengths of their kernels, by stream."""
-    own = [
-        (stream.launched[mine], (stream.end - stream.start)[mine])
-        for stream in streams(run, rank).values()
-        if (mine := np.array(stream.launchers, dtype=object) == thread).any()
-    ]
-    yield [launched for launched, _ in own]
-    yield [length for _, length in own]
