@@ -1,4 +1,4 @@
-"""Streams, kernels, copies and operators: of a small trace on paper, of a real one from its file."""
+"""Streams, kernels, copies, operators: of a small trace on paper, of a real one from its file."""
 
 from __future__ import annotations
 
