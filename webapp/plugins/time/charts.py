@@ -82,7 +82,9 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
             customdata=customdata,
             hovertemplate=f"<b>{title}</b> %{{y:.4~g}} {unit}<br>%{{customdata[2]}}<extra></extra>",
         )
-    figure.update_layout(barmode="stack", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE)
+    figure.update_layout(
+        barmode="stack", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
+    )
     figure.update_xaxes(step_axis(steps["step"].tolist()))
     figure.update_yaxes(title_text=f"step time, {unit}", range=[0, top])
     for step, length in zip(first.tolist(), lengths.tolist(), strict=True):
@@ -96,6 +98,43 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
                 yanchor="bottom",
                 font={"size": 11, "color": colours["muted"]},
             )
+    return figure
+
+
+def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
+    """The change of each category from the baseline, by step: what got longer above 0, what got
+    shorter below. The rows of `changes.step_changes`."""
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    colours = tokens()[theme]
+    apart = {name: changes[f"{name}_ns"] - changes[f"base_{name}_ns"] for name in CATEGORIES}
+    factor, unit = units.unit_for(float(changes["duration_ns"].max()), "ns")
+    steps = changes["step"].astype(int).tolist()
+    least = MIN_SHARE * float(changes["duration_ns"].sum())
+    for name, title in CATEGORIES.items():
+        if apart[name].abs().sum() <= least:
+            continue
+        figure.add_bar(
+            x=steps,
+            y=(apart[name] / factor).tolist(),
+            name=title,
+            marker={"color": colours[TOKENS[name]], "line": {"width": 0}},
+            hovertemplate=f"<b>{title}</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
+        )
+    total = (changes["duration_ns"] - changes["base_duration_ns"]) / factor
+    figure.add_scatter(
+        x=steps,
+        y=total.tolist(),
+        name="whole step",
+        mode="lines+markers",
+        line={"color": colours["ink"], "width": 1.5},
+        marker={"size": 4},
+        hovertemplate=f"<b>whole step</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
+    )
+    figure.update_layout(
+        barmode="relative", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
+    )
+    figure.update_xaxes(step_axis(steps))
+    figure.update_yaxes(title_text=f"run minus baseline, {unit}")
     return figure
 
 
@@ -206,18 +245,35 @@ def _bars(
 def category_heat(table: pd.DataFrame, category: str, theme: Theme) -> go.Figure:
     """Share of a category in each step of each rank: the rows of `breakdown.step_time`."""
     shares = table.assign(share=table[f"{category}_ns"] / table["duration_ns"].clip(lower=1) * 100)
-    grid = shares.pivot(index="rank", columns="step", values="share")
+    hover = f"{CATEGORIES[category]} %{{z:.3~g}} %"
+    return _heat(shares, "share", "% of the step", hover, theme, zmin=0)
+
+
+def slowdown_heat(table: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Slowdown by each rank in each step: the rows of `slowdown.worker_slowdown`.
+
+    The scale is that of the study: from 1, and to at least 1.5.
+    """
+    most = max(1.5, float(table["slowdown"].max()))
+    return _heat(table, "slowdown", "slowdown", "slowdown ×%{z:.3~f}", theme, zmin=1, zmax=most)
+
+
+def _heat(
+    table: pd.DataFrame, value: str, title: str, hover: str, theme: Theme, **bounds: float
+) -> go.Figure:
+    """A value by rank and step."""
+    grid = table.pivot(index="rank", columns="step", values=value)
     if grid.empty:
         return nothing("no training step was recorded")
-    figure = go.Figure(layout={"template": template(theme), "uirevision": category})
+    figure = go.Figure(layout={"template": template(theme), "uirevision": title})
     figure.add_heatmap(
         x=grid.columns.tolist(),
         y=[f"rank {rank}" for rank in grid.index],
         z=grid.to_numpy().tolist(),
-        zmin=0,
         colorscale=SEQUENTIAL[theme],
-        colorbar=colour_bar("% of the step"),
-        hovertemplate=f"%{{y}}, step %{{x}}<br>{CATEGORIES[category]} %{{z:.3~g}} %<extra></extra>",
+        colorbar=colour_bar(title),
+        hovertemplate=f"%{{y}}, step %{{x}}<br>{hover}<extra></extra>",
+        **bounds,
     )
     figure.update_xaxes(step_axis(grid.columns.tolist()))
     figure.update_yaxes(autorange="reversed", type="category")
