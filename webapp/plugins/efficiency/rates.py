@@ -20,8 +20,9 @@ from lanescope.webapp.plugins.efficiency.flops import (
     work_of,
 )
 from lanescope.webapp.plugins.time.streams import kernel_time
+from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.types import BoolArray
+from lanescope.webapp.runs.types import BoolArray, Float64Array
 
 COLUMNS = [
     "rank",
@@ -52,18 +53,12 @@ def efficiency(run: Run) -> pd.DataFrame:
     recorded. time_ns is the sum over the calls: of the kernels that the call launched, or, on a
     host, of the call. flops_per_s and bytes_per_s are the totals over that time.
     """
-    calls = _calls(run)
-    if calls.empty:
+    tables = [table.assign(rank=rank) for rank in run.ranks for table, _ in _measured(run, rank)]
+    if not tables:
         return pd.DataFrame(columns=COLUMNS)
-    grouped = calls.groupby(["rank", *_KEYS], sort=True)
-    table = grouped.agg(
-        calls=("flops", "size"),
-        flops=("flops", "median"),
-        bytes=("bytes", "median"),
-        total_flops=("flops", "sum"),
-        total_bytes=("bytes", "sum"),
-        time_ns=("time_ns", "sum"),
-    ).reset_index()
+    grouped = pd.concat(tables, ignore_index=True).groupby(["rank", *_KEYS], sort=True)
+    sums = grouped[["calls", "total_flops", "total_bytes", "time_ns"]].sum()
+    table = pd.concat([sums, grouped[["flops", "bytes"]].first()], axis=1).reset_index()
     seconds = table["time_ns"].where(table["time_ns"] > 0) * 1e-9
     known = table["flops"].notna()
     table["flops_per_s"] = (table["total_flops"] / seconds).where(known)
@@ -78,15 +73,10 @@ def step_flops(run: Run) -> pd.DataFrame:
     flops is the sum over the rank's operators that begin in the step, as in `efficiency`;
     flops_per_s is divided by the whole step, waits included.
     """
-    calls = _calls(run)
     tables = []
     for rank in run.ranks:
         steps = run.steps(rank)
-        mine = calls[calls["rank"] == rank]
-        place = np.searchsorted(steps.start_ns, mine["start_ns"], side="right") - 1
-        inside = (place >= 0) & mine["flops"].notna().to_numpy()
-        inside &= mine["start_ns"].to_numpy() < np.append(steps.end_ns, 0)[place]
-        flops = np.bincount(place[inside], mine["flops"][inside], len(steps))
+        flops = sum((found for _, found in _measured(run, rank)), np.zeros(len(steps)))
         length = steps.end_ns - steps.start_ns
         table = pd.DataFrame(
             {"rank": rank, "step": steps.index, "flops": flops, "duration_ns": length}
@@ -95,17 +85,20 @@ def step_flops(run: Run) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-@lru_cache(maxsize=4)
-def _calls(run: Run) -> pd.DataFrame:
-    """Calls of operators that have a formula: rank, start_ns, `_KEYS`, flops, bytes, time_ns."""
-    parts = [
-        found for one in run.threads if (found := _of_thread(run, one.rank, one.thread)) is not None
-    ]
-    columns = ["rank", "start_ns", *_KEYS, "flops", "bytes", "time_ns"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+@lru_cache(maxsize=64)
+def _measured(run: Run, rank: int) -> list[tuple[pd.DataFrame, Float64Array]]:
+    """Of each thread with such operators, what `_of_thread` returns."""
+    threads = [one.thread for one in run.threads if one.rank == rank]
+    found = (_of_thread(run, rank, thread) for thread in threads)
+    return [one for one in found if one is not None]
 
 
-def _of_thread(run: Run, rank: int, thread: str) -> pd.DataFrame | None:
+def _of_thread(run: Run, rank: int, thread: str) -> tuple[pd.DataFrame, Float64Array] | None:
+    """Returns one row per `_KEYS` of the operators of a thread that have a formula, and the FLOPs
+    of those that begin in each step of the rank; None without such operators.
+
+    Columns calls, flops and bytes (of the first call), total_flops, total_bytes, time_ns.
+    """
     columns = ["start_ns", "duration_ns", "depth", *_KEYS, "args"]
     ops = run.events("op", rank, thread, columns)
     ops = ops.append_column("end_ns", [ends_ns(ops, run)])
@@ -132,9 +125,20 @@ def _of_thread(run: Run, rank: int, thread: str) -> pd.DataFrame | None:
     busy = kernel_time(run, rank, thread, start, end)
     on_host = np.array(texts["device"], dtype=object) == "cpu"
     time = np.where(busy > 0, busy, np.where(on_host, end - start, 0))
-    return pd.DataFrame(
-        {"rank": rank, "start_ns": start, **texts, "flops": flops, "bytes": sizes, "time_ns": time}
+    frame = pd.DataFrame({**texts, "flops": flops, "bytes": sizes, "time_ns": time})
+    table = frame.groupby(_KEYS, sort=False).agg(
+        calls=("time_ns", "size"),
+        flops=("flops", "first"),
+        bytes=("bytes", "first"),
+        total_flops=("flops", "sum"),
+        total_bytes=("bytes", "sum"),
+        time_ns=("time_ns", "sum"),
     )
+    steps = run.steps(rank)
+    place = enclosing(steps.start_ns, steps.end_ns, start)
+    inside = (place >= 0) & ~np.isnan(flops)
+    of_steps = np.bincount(place[inside], flops[inside], len(steps)).astype(np.float64)
+    return table.reset_index(), of_steps
 
 
 def _outermost(ops: pa.Table) -> BoolArray:

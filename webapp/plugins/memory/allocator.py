@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.plugins.memory.storages import (
     PHASES,
     Storages,
@@ -38,6 +39,8 @@ class _Device:
 
 def allocated_storages(run: Run, rank: int, window: Window) -> Storages | None:
     """Returns the storages that the allocator of an imported trace had; None: it has no events."""
+    if not any(one.startswith(_SERIES) for one in texts_of(run, "value", "name", rank)):
+        return None
     values = run.events("value", rank, columns=["time_ns", "name", "value", "args", "thread"])
     names = values["name"].cast(pa.string())
     values = values.filter(pc.starts_with(names, _SERIES)).sort_by("time_ns")

@@ -44,7 +44,9 @@ MIN_SLOWDOWN = 1.01
 """A smaller slowdown of the job is not divided among workers: the replay is not more exact."""
 
 MAX_REPLAYS = 1500
-"""Replays of a run: of a long one with many ranks, steps at equal distances are taken."""
+MAX_OPS = 400_000
+"""Replays of a run, and operators in the replayed steps: of a longer run, steps at equal distances
+are taken."""
 
 _BY_STEP = ["rank", "step", "slowdown"]
 _PIPELINE = re.compile(r"(?<![a-z])(pp|pipeline|pipe)(?![a-z])")
@@ -92,18 +94,23 @@ def slowdown(run: Run) -> Slowdown:
         raise NotApplicable("slowdown by stragglers needs two ranks or more")
     steps = [one.step for one in job_steps(run)]
     steps = steps[1:] if len(steps) > 2 else steps
-    most = max(1, MAX_REPLAYS // (2 * len(run.ranks)))
-    chosen = steps[:: -(-len(steps) // most)] if steps else []
     replays: dict[int, Replay] = {}
     reason = NotApplicable("no training step was recorded")
-    for step in chosen:
+    for step in _chosen(run, steps):
         try:
-            replays[step] = checked_replay(run, step)
+            replays[step] = checked_replay(run, step, gradients=False)
         except NotApplicable as found:
             reason = found
     if not replays:
         raise reason
     return slowdown_of(replays, pipeline_stages(run))
+
+
+def _chosen(run: Run, steps: list[int]) -> list[int]:
+    """Returns the steps to replay: all, or as many as MAX_REPLAYS and MAX_OPS allow."""
+    per_step = run.rows.within("op", run.ranks, (0, run.duration_ns)) // max(len(steps), 1)
+    most = min(MAX_REPLAYS // (2 * len(run.ranks)), MAX_OPS // max(per_step, 1))
+    return steps[:: -(-len(steps) // max(most, 1))] if steps else []
 
 
 def worker_slowdown(run: Run) -> pd.DataFrame:

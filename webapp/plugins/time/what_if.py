@@ -109,12 +109,14 @@ def _replay_of(run: Run, step: int | None) -> Replay:
     return checked_replay(run, step)
 
 
-def checked_replay(run: Run, step: int | None) -> Replay:
-    """Returns the replay of a step. Raises NotApplicable where it does not give what was recorded,
-    within MAX_ERROR."""
+def checked_replay(run: Run, step: int | None, *, gradients: bool = True) -> Replay:
+    """Returns the replay of a step; `gradients`: able to reduce them in other buckets.
+
+    Raises NotApplicable where it does not give what was recorded, within MAX_ERROR.
+    """
     window = job_step(run, step)
     on_device = any(talks_on_device(run, rank) for rank in run.ranks)
-    replay = (device_replay if on_device else host_replay)(run, window)
+    replay = device_replay(run, window) if on_device else host_replay(run, window, gradients)
     again, recorded = replay.run(), replay.recorded_ns
     if abs(again - recorded) > MAX_ERROR * recorded:
         raise NotApplicable(
