@@ -109,6 +109,16 @@ PLUGIN = Plugin(
             misses="clipping written by hand",
         ),
         Question(
+            "Gradients clipped by the norms of single ranks",
+            "local_clipping:local_clipping",
+            ("rank_divergence",),
+            order=195,
+            area="Learning",
+            recorded=True,
+            needs="clip_grad_norm_; parts of one model that exchange gradients in backward",
+            misses="pipelines; ranks whose backward calls no collective; clipping by hand",
+        ),
+        Question(
             "Failed validators",
             "validators:validators",
             ("validator",),

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.nn import functional as distributed
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
@@ -139,6 +140,94 @@ def many_buckets_of_one_shape() -> None:
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)), nn.Linear(8, 1))
     torch.manual_seed(1 + dist.get_rank())
     train(DDP(model, bucket_cap_mb=1e-5), lambda step: None)
+
+
+# parts of one model ----------------------------------------------------------------------------
+
+
+def train_parts(out_of: Callable[[torch.Tensor], torch.Tensor], own: list[Any], clip: Any) -> None:
+    """Trains parameters of which each rank has its own, on the same batches."""
+    same = torch.Generator().manual_seed(3)
+    optimizer = torch.optim.SGD(own, lr=0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        x = torch.randn(16, 8, generator=same)
+        F.mse_loss(out_of(x), 5 * x.sum(1, keepdim=True)).backward()
+        clip(own)
+        optimizer.step()
+
+
+def columns() -> tuple[Callable[[torch.Tensor], torch.Tensor], list[Any]]:
+    """Returns a layer split by columns and the next by rows, and this rank's parameters."""
+    torch.manual_seed(1 + dist.get_rank())
+    into, out = nn.Parameter(torch.randn(8, 4)), nn.Parameter(torch.randn(4, 1))
+    return lambda x: distributed.all_reduce(torch.relu(x @ into) @ out), [into, out]
+
+
+def clip_alone(own: list[Any]) -> None:
+    """Clips by the norm of this rank's parameters."""
+    nn.utils.clip_grad_norm_(own, 1.0)
+
+
+@program
+def columns_clipped_alone() -> None:
+    train_parts(*columns(), clip_alone)
+
+
+@program
+def rows_clipped_alone() -> None:
+    torch.manual_seed(1 + dist.get_rank())
+    weight = nn.Linear(4, 1)
+    take = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+    gather = distributed.all_gather
+    train_parts(lambda x: sum(gather(weight(x[:, take]))), [*weight.parameters()], clip_alone)
+
+
+@program
+def experts_clipped_alone() -> None:
+    torch.manual_seed(1 + dist.get_rank())
+    expert = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1))
+
+    def out_of(x: torch.Tensor) -> torch.Tensor:
+        mine = distributed.all_to_all_single(torch.empty_like(x), x)
+        return distributed.all_to_all_single(torch.empty(16, 1), expert(mine))
+
+    train_parts(out_of, [*expert.parameters()], clip_alone)
+
+
+@program
+def columns_clipped_together() -> None:
+    def clip(own: list[Any]) -> None:
+        squares = torch.stack([one.grad.square().sum() for one in own]).sum()
+        dist.all_reduce(squares)
+        nn.utils.clip_grads_with_norm_(own, 1.0, squares.sqrt())
+
+    train_parts(*columns(), clip)
+
+
+@program
+def replicas_clipped() -> None:
+    model = DDP(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (100 * loss_of(model)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@program
+def models_of_their_own_clipped() -> None:
+    torch.manual_seed(1 + dist.get_rank())
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = 100 * loss_of(model)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        dist.all_reduce(loss.detach())
 
 
 # running statistics ---------------------------------------------------------------------------
