@@ -6,8 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sysconfig
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.support.chromium import launched
-from tests.support.needed import install
+from tests.support.needed import environment_with
 from tests.support.processes import first_line, output_of, started, without
 
 PROGRAM = """\
@@ -36,14 +34,8 @@ CELLS = (
 @pytest.fixture(scope="module")
 def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an environment with Jupyter, and with all that this one has."""
-    folder = tmp_path_factory.mktemp("jupyter") / "venv"
-    venv.create(folder, with_pip=False)
-    paths = {"base": str(folder), "platbase": str(folder)}
-    packages = Path(sysconfig.get_path("purelib", scheme="venv", vars=paths))
-    ours = sysconfig.get_path("purelib")
-    # The editable install of this environment as well.
-    (packages / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
-    install(folder / "bin/python", "jupyterlab", "nbclient", "ipykernel")
+    place = tmp_path_factory.mktemp("jupyter") / "venv"
+    folder = environment_with(place, "jupyterlab", "nbclient", "ipykernel")
     output_of(folder / "bin/python", "-m", "ipykernel", "install", "--prefix", folder)
     return folder
 

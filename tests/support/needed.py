@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +19,18 @@ def lacking(reason: str, required: str = "") -> NoReturn:
     if required and os.environ.get(required) == "1":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def environment_with(folder: Path, *packages: str) -> Path:
+    """The folder of a virtual environment that has all that this one has, and some packages."""
+    venv.create(folder, with_pip=False)
+    paths = {"base": str(folder), "platbase": str(folder)}
+    place = Path(sysconfig.get_path("purelib", scheme="venv", vars=paths))
+    ours = sysconfig.get_path("purelib")
+    # The editable install of this environment as well.
+    (place / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+    install(folder / "bin/python", *packages)
+    return folder
 
 
 def install(python: Path, *packages: str | Path) -> None:

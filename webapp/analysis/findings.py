@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -150,6 +150,29 @@ def acknowledged(examined: AnalysisResult, settings: Settings) -> AnalysisResult
         if not name or finding.evidence[name] >= limit:
             kept.append(_weighed(finding, settings))
     return replace(examined, findings=tuple(kept))
+
+
+def known_before(examined: AnalysisResult, before: Sequence[Finding]) -> AnalysisResult:
+    """The same with findings that another run has too as information.
+
+    They are the same if kind, tensors, operators and files are: lines move between versions.
+    """
+    known = {_identity(one) for one in before}
+    reason = {"by": "the baseline", "reason": "it has the same finding"}
+    findings = tuple(
+        replace(one, severity="info", evidence={**one.evidence, "allowed": reason})
+        if _identity(one) in known
+        else one
+        for one in examined.findings
+    )
+    return replace(examined, findings=findings)
+
+
+def _identity(finding: Finding) -> tuple[str, ...]:
+    named = _named(finding)
+    files = {place.rpartition(":")[0] for place in named["where"]}
+    texts = (sorted(one) for one in (named["tensor"], named["op"], files))
+    return (finding.kind, *("|".join(one) for one in texts))
 
 
 def _weighed(finding: Finding, settings: Settings) -> Finding:

@@ -28,6 +28,11 @@ from lanescope.webapp.runs.run import open_run
 @run_option("--baseline", metavar="RUN0", help="A run that this one must not diverge from.")
 @run_option("--noise", metavar="RUN0B", help=NOISE_HELP)
 @click.option(
+    "--new",
+    is_flag=True,
+    help="With --baseline: findings that RUN0 has too are information, and do not fail.",
+)
+@click.option(
     "--settings",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
@@ -54,6 +59,7 @@ def check(
     run: str,
     baseline: str | None,
     noise: str | None,
+    new: bool,
     settings: Path | None,
     as_json: bool,
     junit: Path | None,
@@ -66,10 +72,12 @@ def check(
       lanescope check runs/a
       lanescope check runs/a --baseline runs/base --junit check.xml --fail-on warning
     """
+    if new and baseline is None:
+        raise click.UsageError("--new is about findings that a baseline has not: --baseline RUN0")
     with working("Checking the run"):
         opened = open_run(run)
         base, again = baselines(baseline, noise)
-        report = check_run(opened, base, load_settings(opened.path, settings), again)
+        report = check_run(opened, base, load_settings(opened.path, settings), again, new=new)
     least: Severity = "warning" if fail_on == "warning" else "error"
     if junit is not None:
         _write(junit, junit_of(report, least))
@@ -155,11 +163,15 @@ COUNTED = {"tests": "testcase", "failures": "failure", "errors": "error", "skipp
 def junit_of(report: Report, least: Severity = "error") -> bytes:
     """The report as JUnit XML: a test case per check, per finding and per question without one.
 
-    What is `least` severe or worse is a failure; a question that the run cannot answer is skipped,
-    and what LaneScope failed to check is an error.
+    A limit that is not kept and the findings that explain it count once: as the findings. What is
+    `least` severe or worse is a failure; a question that the run cannot answer is skipped, and what
+    LaneScope failed to check is an error.
     """
     suite = ElementTree.Element("testsuite", name=f"lanescope {units.printable(report.run)}")
+    explained = [one for one in report.checks if not one.passed and one not in report.unexplained]
     for one in report.checks:
+        if one in explained:
+            continue
         case = _case(suite, one.name)
         if not one.passed:
             value, limit = units.number(one.value, 6), units.number(one.limit, 6)
