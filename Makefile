@@ -101,7 +101,7 @@ lint: $(READY) $(NODE) types  ## check style, types and the number of suppressed
 # point at folders: a new file is checked without installing anything again.
 types: $(READY)  ## check types alone
 	@mkdir -p $(LINKS)/lanescope
-	@for part in collector webapp assets; do ln -sfn $(CURDIR)/$$part $(LINKS)/lanescope/$$part; done
+	@for part in collector/lanescope/* collector webapp assets; do ln -sfn $(CURDIR)/$$part $(LINKS)/lanescope/$${part##*/}; done
 	MYPYPATH=$(LINKS) mypy
 
 format: $(READY) $(NODE)  ## bring the code into the project's format
@@ -121,7 +121,7 @@ docs: $(READY)  ## make the generated parts of the docs again and build the site
 lock:  ## resolve requirements-dev.in and pyproject.toml anew into requirements-dev.txt
 	rm -rf build/lock
 	$(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install -qq --requirement requirements-dev.in .
+	build/lock/bin/python -m pip install -qq --requirement requirements-dev.in '.[view]'
 	(echo '# Made by "make lock" from requirements-dev.in and pyproject.toml; not edited by hand.'; \
 	 build/lock/bin/python -m pip freeze --all --exclude lanescope --exclude pip | sed 's/+.*$$//') > requirements-dev.txt
 	rm -rf build/lock

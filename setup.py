@@ -11,12 +11,19 @@ from setuptools.command.build_py import build_py
 
 START_FILE = "lanescope_start.pth"
 PARTS = ("collector", "webapp", "assets")
+AROUND = "collector/lanescope"
+"""The folder of the package `lanescope` itself."""
 
 
 def packages() -> list[str]:
-    """Every folder below PARTS that holds an __init__.py, under the prefix."""
-    within = [f"{part}.{name}" for part in PARTS for name in find_packages(part)]
-    return [f"lanescope.{name}" for name in (*PARTS, *within)]
+    """Every folder below PARTS and AROUND that holds an __init__.py, under the prefix."""
+    within = [
+        f"{part}.{name}"
+        for part in PARTS
+        for name in find_packages(part, exclude=["lanescope", "lanescope.*"])
+    ]
+    names = (*PARTS, *within, *find_packages(AROUND))
+    return ["lanescope", *(f"lanescope.{name}" for name in names)]
 
 
 class BuildWithStartFile(build_py):

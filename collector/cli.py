@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,34 @@ import click
 
 from .format.options import DEVICES, ENGINES, LEVELS, ON_HANG, STACKS, Options, default_run
 from .journal.limits import check_buffer
+from .session.config_file import read_config
+
+_NOT_IN_FILES = ("config", "command", "program", "arguments", "module", "help")
+"""Parameters that a configuration file cannot hold."""
+
+
+def _configure(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """Takes the options of a file as defaults, so that the command line wins."""
+    if path is None:
+        return
+    names = {str(one.name) for one in ctx.command.params} - set(_NOT_IN_FILES)
+    try:
+        ctx.default_map = read_config(path, names)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
 
 _SETTINGS = (
+    click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE.toml",
+        is_eager=True,
+        expose_value=False,
+        callback=_configure,
+        help='Read options from a file, for example level = "numerics"; those of the command '
+        "line win.",
+    ),
     click.option(
         "-o",
         "--output",
@@ -38,7 +65,7 @@ _SETTINGS = (
         default="0ns",
         metavar="TIME",
         show_default=True,
-        help="Leave out ops shorter than this, for example 1ms; they are counted.",
+        help="Leave out ops shorter than this, for example 1ms or 250us; they are counted.",
     ),
     click.option(
         "--stacks",
@@ -154,21 +181,86 @@ def options_from(settings: dict[str, Any]) -> Options:
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @recording_settings
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing unless something is wrong.")
+@click.option(
+    "--findings/--no-findings",
+    default=None,
+    help="Check the run at the end and print the most severe finding, within 20 s.  [default: on "
+    "terminals]",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
-def record(output: Path | None, command: tuple[str, ...], **settings: Any) -> None:
+def record(
+    output: Path | None,
+    quiet: bool,
+    findings: bool | None,
+    command: tuple[str, ...],
+    **settings: Any,
+) -> None:
     """Run COMMAND and record each of its Python processes that uses torch.
 
-    \b
-    lanescope record -o runs/a -- torchrun --nproc-per-node 4 train.py --epochs 3
-
     The exit status is that of COMMAND.
+
+    \b
+    Examples:
+      lanescope record -o runs/a -- torchrun --nproc-per-node 4 train.py --epochs 3
+      lanescope record --level numerics --steps 10:20 -- python train.py
     """
     from .session.launch import LaunchError, run_recorded
 
     run = output or default_run()
     try:
-        status, sentence = run_recorded(run, options_from(settings), command)
+        ended = run_recorded(run, options_from(settings), command, quiet=quiet)
     except LaunchError as error:
         raise click.UsageError(str(error)) from error
-    click.echo(f"lanescope: {sentence}", err=True)
-    sys.exit(status)
+    if not (quiet and ended.recorded):
+        click.echo(f"lanescope: {ended.sentence}", err=True)
+    if ended.recorded and not quiet and (sys.stderr.isatty() if findings is None else findings):
+        _show_worst(run)
+    sys.exit(ended.status)
+
+
+@click.command()
+@recording_settings
+@click.option("--stop", is_flag=True, help="End the recording that an attach began.")
+@click.argument("pid", type=click.IntRange(min=1))
+def attach(output: Path | None, stop: bool, pid: int, **settings: Any) -> None:
+    """Record the running process PID, which must run Python 3.14 or newer and torch.
+
+    It is recorded until it ends, or until --stop. Processes that it starts are not.
+
+    \b
+    Examples:
+      lanescope attach 4711 -o runs/a --level timing
+      lanescope attach 4711 --stop
+    """
+    from .session.attach import AttachError, remote_exec
+    from .session.attach import attach as attach_to
+    from .session.launch import LaunchError, with_engine
+
+    run = output or default_run()
+    try:
+        options = options_from(settings)
+        remote_exec()  # raises before an engine is built
+        options = options if stop else with_engine(options)
+        attach_to(pid, run, asdict(options), stop=stop)
+    except (AttachError, LaunchError) as error:
+        click.echo(f"lanescope: {error}", err=True)
+        sys.exit(2)
+    if stop:
+        click.echo(f"lanescope: process {pid} is no longer recorded", err=True)
+    else:
+        click.echo(
+            f"lanescope: recording process {pid} into {run}; end that with: "
+            f"lanescope attach {pid} --stop; see it with: lanescope view {run}",
+            err=True,
+        )
+
+
+def _show_worst(run: Path) -> None:
+    from .recorder.progress import working
+    from .session.worst_finding import worst_finding
+
+    with working("Checking the run"):
+        sentence = worst_finding(run)
+    if sentence:
+        click.echo(f"lanescope: {sentence}", err=True)

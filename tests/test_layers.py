@@ -23,6 +23,8 @@ from tests.support.processes import output_of
 Arrows = set[tuple[str, str]]
 
 PACKAGES = ("collector", "webapp", "assets")
+AROUND = ROOT / "collector/lanescope"
+"""The package `lanescope` itself; it may import of both sides."""
 
 COLLECTOR = (
     "format",
@@ -75,6 +77,7 @@ SHARED = (
     "collector.compaction.parquet",
     "collector.compaction.process_placement",
     "collector.compaction.reader",
+    "collector.recorder.progress",
 )
 
 SCREEN = {"dash", "plotly", "dash_ag_grid", "flask", "werkzeug", "waitress", "click", "rich"}
@@ -97,6 +100,8 @@ def modules(package: str) -> list[str]:
     """Dotted names from the package on: `webapp.runs.run`; a package by its own name."""
     found = []
     for path in sorted((ROOT / package).rglob("*.py")):
+        if AROUND in path.parents:
+            continue
         parts = path.relative_to(ROOT).with_suffix("").parts
         found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
     return found
@@ -237,7 +242,7 @@ def test_imports_point_downwards() -> None:
 @pytest.mark.parametrize(
     ("folder", "order"),
     [
-        ("collector", (*COLLECTOR, "startup")),
+        ("collector", (*COLLECTOR, "startup", "lanescope")),
         ("webapp", WEBAPP),
         ("collector/engines/observer", OBSERVER),
         ("assets/timeline", TIMELINE),
@@ -339,6 +344,11 @@ def test_reader_loads_no_torch() -> None:
 def test_recorder_s_package_loads_nothing_heavy() -> None:
     heavy = {"torch", "pyarrow", "numpy", "pandas", "dash", "plotly", "click", "rich"}
     assert loaded("import lanescope.collector") & heavy == set()
+
+
+def test_package_itself_loads_nothing() -> None:
+    tree = ast.parse((AROUND / "__init__.py").read_text(encoding="utf-8"))
+    assert [one for one in tree.body if isinstance(one, (ast.Import, ast.ImportFrom))] == []
 
 
 def test_command_line_s_help_loads_nothing_heavy() -> None:

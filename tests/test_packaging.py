@@ -19,6 +19,7 @@ import pytest
 import tomllib
 
 from tests.support import ROOT
+from tests.support.needed import install
 from tests.support.processes import output_of, without
 
 SOURCES = (
@@ -32,6 +33,8 @@ SOURCES = (
     "assets",
 )
 PARTS = ("collector", "webapp", "assets")
+AROUND = "collector/lanescope/"
+"""The folder of the package `lanescope` itself."""
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +124,7 @@ def package_files() -> set[str]:
     """What belongs into the package: every module, every asset, the marks of typed packages."""
     wanted = {"*.py", "py.typed", "*.css", "*.js", "*.svg", "*.cpp", "*.h", "*.pth"}
     return {
-        f"lanescope/{path.relative_to(ROOT).as_posix()}"
+        f"lanescope/{path.relative_to(ROOT).as_posix().removeprefix(AROUND)}"
         for part in PARTS
         for pattern in wanted
         for path in (ROOT / part).rglob(pattern)
@@ -133,6 +136,7 @@ def test_wheel_holds_all_modules_and_assets(archives: dict[str, Path]) -> None:
     names = set(zipfile.ZipFile(archives["wheel"]).namelist())
     assert package_files() - names == set()
     assert {f"lanescope/{part}/py.typed" for part in PARTS} <= names
+    assert {"lanescope/py.typed", "lanescope/__main__.py"} <= names
     assert any(name.endswith(".js") for name in names)
     assert any(name.endswith(".css") for name in names)
 
@@ -142,7 +146,8 @@ def test_wheel_holds_nothing_else(archives: dict[str, Path]) -> None:
     tops = {name.split("/")[0] for name in names}
     extra = {top for top in tops if top != "lanescope" and not top.endswith((".dist-info", ".pth"))}
     assert extra == set(), "would shadow or clutter the modules of the recorded program"
-    assert not any("__pycache__" in name or "/tests/" in name for name in names)
+    clutter = ("__pycache__", "/tests/", "collector/lanescope/")
+    assert not any(one in name for one in clutter for name in names)
 
 
 NEW_IN = {"tomllib": (3, 11), "wsgiref.types": (3, 11), "asyncio.taskgroups": (3, 11)}
@@ -236,6 +241,34 @@ def test_an_idle_interpreter_stays_light(installed: Environment) -> None:
     """Being installed must cost other programs nothing: no recorder, no torch at start-up."""
     code = "import sys; print([m for m in sys.modules if m.split('.')[0] in ('torch', 'pyarrow')])"
     assert installed.python(code).strip() == "[]"
+
+
+TORCH_NEEDS = ("torch", "functorch", "torchgen", "typing_extensions", "sympy", "mpmath", "networkx")
+TORCH_NEEDS += ("jinja2", "markupsafe", "filelock", "fsspec")
+
+
+@pytest.mark.slow
+def test_base_install_records_shows_and_packs(archives: dict[str, Path], tmp_path: Path) -> None:
+    """With what the package declares and torch, and nothing else."""
+    environment = Environment(tmp_path / "venv")
+    venv.create(environment.folder, with_pip=False)
+    python = environment.scripts / "python"
+    install(python, archives["wheel"])
+    ours = Path(sysconfig.get_path("purelib"))
+    for entry in ours.iterdir():
+        name = entry.name.removesuffix(".py").partition("-")[0].lower()
+        if name in TORCH_NEEDS and not entry.name.startswith("lanescope"):
+            (environment.packages / entry.name).symlink_to(entry)
+    extras = ["pandas", "dash", "plotly", "dash_ag_grid", "duckdb", "waitress"]
+    code = f"import importlib.util as u; print([n for n in {extras} if u.find_spec(n)])"
+    assert environment.python(code).strip() == "[]"
+    recorded, bundle = tmp_path / "run", tmp_path / "run.lanes"
+    lanescope = environment.scripts / "lanescope"
+    said = run(lanescope, "record", "-o", recorded, "--", python, "-c", PROGRAM, folder=tmp_path)
+    assert said.split() == ["6.0"]
+    assert "level access" in run(lanescope, "info", recorded, folder=tmp_path)
+    run(lanescope, "pack", recorded, "-o", bundle, folder=tmp_path)
+    assert "whole" in run(lanescope, "verify", bundle, folder=tmp_path)
 
 
 @pytest.mark.slow

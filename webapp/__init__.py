@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from lanescope.webapp.runs.run import Steps as Steps
     from lanescope.webapp.runs.run import Thread as Thread
     from lanescope.webapp.runs.run import open_run as open_run
+    from lanescope.webapp.server.embedded import view as view
 
 _OWN = {
     "Finding": "analysis.findings",
@@ -64,6 +65,7 @@ _OWN = {
     "merge": "bundles.merge_ranks",
     "open_run": "runs.run",
     "pack": "bundles.writer",
+    "view": "server.embedded",
 }
 """Name -> module, of what belongs to no plugin."""
 
@@ -83,7 +85,15 @@ def __getattr__(name: str) -> Any:
     if entry is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, inner = entry.partition(":")
-    return getattr(importlib.import_module(module), inner)
+    try:
+        return getattr(importlib.import_module(module), inner)
+    except ModuleNotFoundError as error:
+        from lanescope.webapp.runs.extras import missing_extra
+
+        missing = missing_extra(error, f"lanescope.webapp.{name}")
+        if missing is None:
+            raise
+        raise ModuleNotFoundError(str(missing), name=error.name) from None
 
 
 def __dir__() -> list[str]:

@@ -7,13 +7,16 @@ import importlib.util
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.extras import missing_extra
 from lanescope.webapp.runs.units import printable
 
 # name -> where it is, and its line in the help (so that `--help` imports none of them)
 COMMANDS: dict[str, tuple[str, str]] = {
     "record": ("lanescope.collector.cli:record", "Run a command and record it."),
+    "attach": ("lanescope.collector.cli:attach", "Record a process that runs already."),
     "view": ("lanescope.webapp.commands.view:view", "Show a run in the browser."),
     "info": ("lanescope.webapp.commands.info:info", "Say what a run holds."),
     "check": ("lanescope.webapp.commands.check:check", "Check a run against the limits."),
@@ -57,7 +60,10 @@ class Commands(click.Group):
         if cmd_name not in self.list_commands(ctx):
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ImportError as error:
+            raise _refusal(error, cmd_name) from None
         assert isinstance(command, click.Command)
         return command
 
@@ -72,6 +78,22 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except RunError as error:
             raise Refusal(str(error)) from None
+        except ImportError as error:
+            raise _refusal(error, ctx.invoked_subcommand or "") from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes names of commands without importing them."""
+        return [
+            CompletionItem(name, help=COMMANDS[name][1])
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ] + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _refusal(error: ImportError, command: str) -> Exception:
+    """The sentence for a missing extra; any other failed import as it is."""
+    missing = missing_extra(error, f"lanescope {command}")
+    return error if missing is None else Refusal(str(missing))
 
 
 def _exists(entry: str) -> bool:
@@ -84,6 +106,11 @@ def main() -> None:
     """Record PyTorch runs and look at them: all ranks and threads on one time axis.
 
     Exit status: 0 fine, 1 the answer is no, 2 wrong usage or unreadable input.
+
+    \b
+    Examples:
+      lanescope record -o runs/a -- python train.py
+      lanescope view runs/a
     """
 
 

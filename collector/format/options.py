@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from .durations import parse_duration, parse_timeout
 from .variables import RUN_VARIABLE as RUN_VARIABLE
 
 OPTIONS_VARIABLE = "LANESCOPE_OPTIONS"
@@ -157,33 +158,6 @@ class Options:
             return cls(**values)
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{OPTIONS_VARIABLE} cannot be used: {error}") from error
-
-
-_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-
-
-def parse_duration(text: str) -> int:
-    """Converts `1ms`, `250us`, `2s`, `40ns` to nanoseconds. Raises ValueError."""
-    for unit in ("ns", "us", "µs", "ms", "s"):
-        if text.endswith(unit):
-            number = text[: -len(unit)].strip()
-            try:
-                value = float(number) * _UNITS[unit]
-            except ValueError:
-                break
-            if 0 <= value < 2**62:
-                return round(value)
-            break
-    raise ValueError(f"{text!r} is not a duration; write a number with ns, us, ms or s, as in 1ms")
-
-
-def parse_timeout(text: str) -> int:
-    """Converts `60` (seconds), `90s`, `500ms`, `5m`, `1h` to nanoseconds. Raises ValueError."""
-    for unit, seconds in (("h", 3600), ("m", 60), ("", 1)):
-        number = text.removesuffix(unit) if unit else text
-        if (not unit or text.endswith(unit)) and number.replace(".", "", 1).isdigit():
-            return parse_duration(f"{float(number) * seconds}s")
-    return parse_duration(text)
 
 
 def parse_steps(text: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..recorder.progress import working
 from .limits import ImportRejected
 from .run_writer import import_files
 from .workers import Fields
@@ -58,6 +59,11 @@ def import_(
 ) -> None:
     """Make a RUN of traces of torch.profiler, VizTracer or Perfetto (JSON, also packed with gzip),
     and of flight-recorder dumps: one FILE for each rank.
+
+    \b
+    Examples:
+      lanescope import trace_rank0.json.gz trace_rank1.json.gz -o runs/imported
+      lanescope import workers.json -o runs/imported --rank-from pid --step-from args.step
     """
     numbers = None
     if ranks is not None:
@@ -70,7 +76,8 @@ def import_(
     if step_from is not None and not step_from.startswith("args."):
         raise click.UsageError(f"--step-from is {step_from!r}, expected args.NAME")
     try:
-        import_files(files, output, numbers, Fields(rank_from, step_from))
+        with working("Reading the traces"):
+            import_files(files, output, numbers, Fields(rank_from, step_from))
     except ImportRejected as error:
         raise _Rejection(str(error)) from None
     except OSError as error:

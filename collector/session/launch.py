@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -17,6 +17,7 @@ from ..engines import build
 from ..format.file_names import MANIFEST
 from ..format.options import OPTIONS_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
 from ..recorder.messages import say
+from ..recorder.progress import working
 from ..recorder.recorder import Recorder
 from . import outcome
 from .reached import REACHED_FILE
@@ -30,13 +31,23 @@ class LaunchError(Exception):
     """The reason, in one sentence, why a command cannot be recorded."""
 
 
-def run_recorded(run: Path, options: Options, command: Sequence[str]) -> tuple[int, str]:
+@dataclass(frozen=True)
+class Ended:
+    """A recorded command that ended."""
+
+    status: int  # its exit status: 128 + signal if a signal ended it, as in a shell
+    recorded: bool
+    sentence: str  # about the run, or why nothing was recorded
+
+
+def run_recorded(
+    run: Path, options: Options, command: Sequence[str], *, quiet: bool = False
+) -> Ended:
     """Runs `command`, and records all its Python processes into `run`.
 
-    Returns its exit status (128 + signal if a signal ended it, as in a shell), and a sentence about
-    the recording. Raises LaunchError.
+    `quiet`: says nothing about building the engine. Raises LaunchError.
     """
-    options = with_engine(options)
+    options = with_engine(options, quiet=quiet)
     prepare(run, options, command)
     try:
         process = _start(command, environment_for(run, options))
@@ -49,7 +60,8 @@ def run_recorded(run: Path, options: Options, command: Sequence[str]) -> tuple[i
         follower.stop()
     status = 128 - status if status < 0 else status
     finish(run, exit_status=status, stopped=passed.name)
-    return status, outcome.conclude(run, options, command[0], status)
+    recorded, sentence = outcome.conclude(run, options, command[0], status)
+    return Ended(status, recorded, sentence)
 
 
 def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
@@ -68,7 +80,7 @@ def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
         ) from error
 
 
-def with_engine(options: Options) -> Options:
+def with_engine(options: Options, *, quiet: bool = False) -> Options:
     """Returns the options with the engine chosen once for all processes. Raises LaunchError.
 
     Builds the native engine if necessary, so that ranks need not wait for each other.
@@ -76,7 +88,7 @@ def with_engine(options: Options) -> Options:
     if not options.native:
         return options
     try:
-        build.ensure(again=True, announce=say)
+        build.ensure(again=True, announce=None if quiet else say)
     except build.NoTorchError:
         return options  # the command may run with another Python than this one
     except build.BuildError as error:
@@ -127,7 +139,8 @@ def finish(run: Path, *, exit_status: int, stopped: str) -> None:
         return
 
     try:
-        compact(run, wait_s=SETTLE_S, exit_status=exit_status, stopped=stopped)
+        with working(f"Finishing {run}"):
+            compact(run, wait_s=SETTLE_S, exit_status=exit_status, stopped=stopped)
     except Exception as error:  # do not lose the command's own status
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         say(f"{run} is not finished ({reason}); it opens as it is")

@@ -12,23 +12,25 @@ from ..format.options import Options
 from .reached import ENTERED, FAILED, IMPORTED, REACHED_FILE, WITHOUT
 
 
-def conclude(run: Path, options: Options, command: str, status: int) -> str:
-    """Returns a sentence about a finished command's run; removes a folder without recording.
+def conclude(run: Path, options: Options, command: str, status: int) -> tuple[bool, str]:
+    """Returns if a finished command was recorded, and a sentence about the run or why it was not.
+
+    Removes a folder without recording.
 
     `command`: the command's first word; `status`: its exit status.
     """
     if not (run / MANIFEST).exists():
-        return f"{run} was removed while the command ran; its recording is lost"
+        return False, f"{run} was removed while the command ran; its recording is lost"
     words = _pop_lines(run)
     try:
         recorded = bool(manifest.read(run)["files"]) or any((run / JOURNAL_FOLDER).glob("*/"))
     except (OSError, ValueError, LookupError):
         recorded = True  # opening it reports the error
     if recorded:
-        return f"recorded {run}; see it with: lanescope view {run}"
+        return True, f"recorded {run}; see it with: lanescope view {run}"
     forget(run)
     ended = f" (it ended with exit status {status})" if status else ""
-    return f"nothing was recorded: {_reason(command, words, options)}{ended}"
+    return False, f"nothing was recorded: {_reason(command, words, options)}{ended}"
 
 
 def _pop_lines(run: Path) -> list[str]:

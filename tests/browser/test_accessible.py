@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 AXE = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js")
 
-_RUN = """async () => (await axe.run(document)).violations.flatMap(one => one.nodes.map(
+_RUN = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations.flatMap(one => one.nodes.map(
   node => `${one.id}: ${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`))"""
 
 

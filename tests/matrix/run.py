@@ -130,7 +130,7 @@ class Environment:
         """Make it, with all that both need. Raises Failure."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.run(str(self._interpreter), "-m", "venv", str(self.folder))
-        self.run("python", "-m", "pip", "install", "-q", f"torch=={torch}", str(wheel))
+        self.run("python", "-m", "pip", "install", "-q", f"torch=={torch}", f"{wheel}[view]")
 
     def run(self, *command: str) -> str:
         """What the command printed. Raises Failure."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
+
+from tests.support.needed import lacking
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -30,9 +30,7 @@ def executable() -> str:
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         reason = f"no browser: none of {', '.join(NAMES)} is on the PATH"
-        if os.environ.get("LANESCOPE_REQUIRE_BROWSER") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        lacking(reason, "LANESCOPE_REQUIRE_BROWSER")
     return found
 
 

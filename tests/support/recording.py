@@ -130,7 +130,7 @@ def record_script(
     )
     status = 128 - done.returncode if done.returncode < 0 else done.returncode
     launch.finish(run, exit_status=status, stopped="")
-    sentence = outcome.conclude(run, settings, command[0], status)
+    _, sentence = outcome.conclude(run, settings, command[0], status)
     return Recorded(run, status, done.stdout, f"{done.stderr}lanescope: {sentence}\n")
 
 
@@ -138,7 +138,7 @@ def _options(given: tuple[str, ...]) -> Options:
     """What the command line makes of them."""
     with record.make_context("record", [*given, "--", "program"]) as context:
         settings = dict(context.params)
-    for name in ("output", "command"):
+    for name in ("output", "command", "quiet", "findings"):
         settings.pop(name)
     return options_from(settings)
 

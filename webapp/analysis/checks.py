@@ -14,6 +14,8 @@ from lanescope.webapp.analysis.findings import (
     Severity,
     acknowledged,
     fault,
+    findings,
+    known_before,
     ranked,
     run_question,
     run_questions,
@@ -141,16 +143,23 @@ def number(name: str, value: float) -> str:
 
 
 def counts(finding: Finding, least: Severity) -> bool:
-    """Whether a finding is `least` severe or worse."""
-    return SEVERITIES.index(finding.severity) <= SEVERITIES.index(least)
+    """Whether a finding fails a check: it is `least` severe or worse, and certain."""
+    severe = SEVERITIES.index(finding.severity) <= SEVERITIES.index(least)
+    return severe and finding.confidence == "certain"
 
 
 def check(
-    run: Run, baseline: Run | None = None, settings: Settings = DEFAULTS, noise: Run | None = None
+    run: Run,
+    baseline: Run | None = None,
+    settings: Settings = DEFAULTS,
+    noise: Run | None = None,
+    *,
+    new: bool = False,
 ) -> Report:
     """Measures what can be measured of the run and holds it against the limits of `settings`.
 
-    With a baseline, a divergence from it (mode tolerance, `noise` as in `compare`) is a finding.
+    With a baseline, a divergence from it (mode tolerance, `noise` as in `compare`) is a finding;
+    with `new`, findings that the baseline has as well are information.
     Findings that are meant to be (`Settings.allowed`) are reported as information, with the reason
     in their evidence. Others that explain a metric are as severe as its check: errors where it
     failed. A metric whose findings are all information passes: what it measures
@@ -175,6 +184,9 @@ def check(
         compared = (run_question(one, run, baseline, noise) for one in questions(baseline=True))
         examined = (*compared, *examined)
     answers = [_as_checked(acknowledged(one, settings), checks) for one in examined]
+    if new and baseline is not None:
+        before = findings(baseline)
+        answers = [known_before(one, before) for one in answers]
     return Report(run.title, measured, checks, tuple(answers), unmeasured)
 
 
@@ -185,7 +197,7 @@ def _measured(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     for one in metrics():
         try:
             measured[one.name] = load(one.measure)(run)
-        except (RunError, OSError):
+        except (RunError, OSError, ModuleNotFoundError):
             raise
         except Exception as error:
             measured[one.name], unmeasured[one.name] = None, fault(one.name, error)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import textwrap
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, TypedDict
 
+from lanescope.webapp.analysis import finding_html
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import conform, plain_json
@@ -27,6 +29,12 @@ Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
 
+Confidence = Literal["certain", "likely"]
+
+CONFIDENCES: tuple[Confidence, ...] = ("certain", "likely")
+"""certain: what was recorded proves it; likely: it is judged by a limit or by comparison, and may
+be meant to be so."""
+
 MAX_FINDINGS = 100
 """Findings of one analysis that are kept, the most severe first; more add nothing new."""
 
@@ -34,7 +42,7 @@ MAX_REASON = 200
 """Characters of an exception's message that a report quotes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """One thing that is wrong: what, since when, where, with its evidence.
 
@@ -54,17 +62,34 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     link: str = "/timeline"
     source: tuple[Excerpt, ...] = ()  # lines of the program at `where` and places of the evidence
+    confidence: Confidence = "certain"  # only findings that are certain fail a check
 
     def __post_init__(self) -> None:
         if self.severity not in SEVERITIES:
             raise ValueError(f"no finding of severity {self.severity!r}")
+        if self.confidence not in CONFIDENCES:
+            raise ValueError(f"no finding of confidence {self.confidence!r}")
         object.__setattr__(self, "evidence", plain_json(self.evidence))
+
+    def __repr__(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        return f"<{self.severity} {self.kind}: {units.printable(self.title)}{where}>"
+
+    def _repr_html_(self) -> str:
+        return finding_html.html_of(self)
 
     def to_json(self) -> dict[str, Any]:
         """The finding as `check --json` prints it; its `source` is beside the list of findings."""
         found = {**asdict(self), "ranks": list(self.ranks), "evidence": dict(self.evidence)}
         del found["source"]
         return found
+
+
+class Findings(list[Finding]):
+    """A list of findings that a notebook shows as text."""
+
+    def _repr_html_(self) -> str:
+        return finding_html.html_of_all(self)
 
 
 class NotApplicable(Exception):
@@ -112,7 +137,7 @@ def _examined(run: Run) -> tuple[AnalysisResult, ...]:
 
 def findings(run: Run) -> list[Finding]:
     """What all analyses find, most severe first, then by time. Empty: nothing was found."""
-    return ranked([finding for one in run_questions(run) for finding in one.findings])
+    return Findings(ranked([finding for one in run_questions(run) for finding in one.findings]))
 
 
 def acknowledged(examined: AnalysisResult, settings: Settings) -> AnalysisResult:
@@ -125,6 +150,29 @@ def acknowledged(examined: AnalysisResult, settings: Settings) -> AnalysisResult
         if not name or finding.evidence[name] >= limit:
             kept.append(_weighed(finding, settings))
     return replace(examined, findings=tuple(kept))
+
+
+def known_before(examined: AnalysisResult, before: Sequence[Finding]) -> AnalysisResult:
+    """The same with findings that another run has too as information.
+
+    They are the same if kind, tensors, operators and files are: lines move between versions.
+    """
+    known = {_identity(one) for one in before}
+    reason = {"by": "the baseline", "reason": "it has the same finding"}
+    findings = tuple(
+        replace(one, severity="info", evidence={**one.evidence, "allowed": reason})
+        if _identity(one) in known
+        else one
+        for one in examined.findings
+    )
+    return replace(examined, findings=findings)
+
+
+def _identity(finding: Finding) -> tuple[str, ...]:
+    named = _named(finding)
+    files = {place.rpartition(":")[0] for place in named["where"]}
+    texts = (sorted(one) for one in (named["tensor"], named["op"], files))
+    return (finding.kind, *("|".join(one) for one in texts))
 
 
 def _weighed(finding: Finding, settings: Settings) -> Finding:
@@ -171,14 +219,15 @@ def run_question(
 ) -> AnalysisResult:
     """Returns what comes of one question.
 
-    Raises RunError and OSError: the other questions would meet them too.
+    Raises RunError, OSError, and ModuleNotFoundError where an extra of the package is missing: the
+    other questions would meet them too.
     """
     try:
         found = ranked(_found(question, run, baseline, noise))
         kept = tuple(_with_source(run, one) for one in found[:MAX_FINDINGS])
     except NotApplicable as reason:
         return AnalysisResult(question.text, unanswered=str(reason))
-    except (RunError, OSError):
+    except (RunError, OSError, ModuleNotFoundError):
         raise
     except Exception as error:
         # A fault of this project in one question must not take the answers to all others.

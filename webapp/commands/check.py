@@ -11,20 +11,27 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.checks import Check, Report, counts, number
 from lanescope.webapp.analysis.checks import check as check_run
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.settings import load_settings
 from lanescope.webapp.analysis.source_lines import named_line
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
+from lanescope.webapp.commands.run_argument import run_argument, run_option
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import open_run
 
 
 @click.command()
-@click.argument("run")
-@click.option("--baseline", metavar="RUN0", help="A run that this one must not diverge from.")
-@click.option("--noise", metavar="RUN0B", help=NOISE_HELP)
+@run_argument()
+@run_option("--baseline", metavar="RUN0", help="A run that this one must not diverge from.")
+@run_option("--noise", metavar="RUN0B", help=NOISE_HELP)
+@click.option(
+    "--new",
+    is_flag=True,
+    help="With --baseline: findings that RUN0 has too are information, and do not fail.",
+)
 @click.option(
     "--settings",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -52,15 +59,25 @@ def check(
     run: str,
     baseline: str | None,
     noise: str | None,
+    new: bool,
     settings: Path | None,
     as_json: bool,
     junit: Path | None,
     fail_on: str,
 ) -> None:
-    """Check RUN against the limits and list what is wrong with it."""
-    opened = open_run(run)
-    base, again = baselines(baseline, noise)
-    report = check_run(opened, base, load_settings(opened.path, settings), again)
+    """Check RUN against the limits and list what is wrong with it.
+
+    \b
+    Examples:
+      lanescope check runs/a
+      lanescope check runs/a --baseline runs/base --junit check.xml --fail-on warning
+    """
+    if new and baseline is None:
+        raise click.UsageError("--new is about findings that a baseline has not: --baseline RUN0")
+    with working("Checking the run"):
+        opened = open_run(run)
+        base, again = baselines(baseline, noise)
+        report = check_run(opened, base, load_settings(opened.path, settings), again, new=new)
     least: Severity = "warning" if fail_on == "warning" else "error"
     if junit is not None:
         _write(junit, junit_of(report, least))
@@ -87,7 +104,8 @@ def show(report: Report, console: Console) -> None:
     for finding in report.findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "")
         text = units.printable(finding.title)
-        console.print(Text.assemble((f"{finding.severity}  ", style), text))
+        judged = f"{finding.severity} (likely)  " if finding.confidence == "likely" else ""
+        console.print(Text.assemble((judged or f"{finding.severity}  ", style), text))
         if finding.where or finding.time_ns is not None:
             console.print(Text(f"       {units.printable(_place(finding))}", style="dim"))
         for excerpt in finding.source:
@@ -145,11 +163,15 @@ COUNTED = {"tests": "testcase", "failures": "failure", "errors": "error", "skipp
 def junit_of(report: Report, least: Severity = "error") -> bytes:
     """The report as JUnit XML: a test case per check, per finding and per question without one.
 
-    What is `least` severe or worse is a failure; a question that the run cannot answer is skipped,
-    and what LaneScope failed to check is an error.
+    A limit that is not kept and the findings that explain it count once: as the findings. What is
+    `least` severe or worse is a failure; a question that the run cannot answer is skipped, and what
+    LaneScope failed to check is an error.
     """
     suite = ElementTree.Element("testsuite", name=f"lanescope {units.printable(report.run)}")
+    explained = [one for one in report.checks if not one.passed and one not in report.unexplained]
     for one in report.checks:
+        if one in explained:
+            continue
         case = _case(suite, one.name)
         if not one.passed:
             value, limit = units.number(one.value, 6), units.number(one.limit, 6)

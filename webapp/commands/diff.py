@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lanescope.collector.recorder.progress import working
+from lanescope.webapp.commands.run_argument import run_argument, run_option
 from lanescope.webapp.plugins.diff.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.verdict_words import (
@@ -38,8 +40,8 @@ _COLOURS = {"identical": "green", "within_tolerance": "yellow", "diverged": "red
 
 
 @click.command()
-@click.argument("base", metavar="RUN0")
-@click.argument("run")
+@run_argument("base", metavar="RUN0")
+@run_argument()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the verdict for an issue.")
 @click.option(
@@ -49,7 +51,7 @@ _COLOURS = {"identical": "green", "within_tolerance": "yellow", "diverged": "red
     show_default=True,
     help="bitwise: equal bits; tolerance: relative, by dtype; simple: 1e-4 absolute.",
 )
-@click.option(
+@run_option(
     "--noise",
     metavar="RUN0B",
     help="RUN0 recorded again: what the two are apart is allowed too. Implies --mode tolerance.",
@@ -68,11 +70,17 @@ def diff(
     each op where both were recorded at level numerics, else calls of each op by step.
 
     Exit status 1 where they diverged.
+
+    \b
+    Examples:
+      lanescope diff runs/base runs/a
+      lanescope diff runs/base runs/a --mode tolerance --json
     """
     if noise is not None and ctx.get_parameter_source("mode") is ParameterSource.DEFAULT:
         mode = "tolerance"
-    again = None if noise is None else open_run(noise)
-    result = compare(open_run(base), open_run(run), mode, again)
+    with working("Comparing the runs"):
+        again = None if noise is None else open_run(noise)
+        result = compare(open_run(base), open_run(run), mode, again)
     if as_json:
         click.echo(json.dumps(result.to_json()))
     elif as_markdown:

@@ -10,8 +10,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.plugins.checks.environment import environment
+from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.plugins.checks.machine import Advice, diagnose, gather
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
@@ -26,19 +27,25 @@ _STYLES = {
 
 
 @click.command()
-@click.argument("run", required=False)
+@run_argument(required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def doctor(ctx: click.Context, run: str | None, as_json: bool) -> None:
     """Check this machine's settings for distributed training, or those a RUN was made with.
 
     Exit status 1 where something cannot work (status error).
+
+    \b
+    Examples:
+      lanescope doctor
+      lanescope doctor runs/a --json
     """
-    if run is None:
-        advice = diagnose(gather())
-        found: list[Finding] = []
-    else:
-        advice, found = of_run(open_run(run))
+    with working("Looking at the settings"):
+        if run is None:
+            advice = diagnose(gather())
+            found: list[Finding] = []
+        else:
+            advice, found = of_run(open_run(run))
     failed = any(one.status == "error" for one in advice)
     failed = failed or any(one.severity == "error" for one in found)
     if as_json:
@@ -52,6 +59,8 @@ def doctor(ctx: click.Context, run: str | None, as_json: bool) -> None:
 
 def of_run(run: Run) -> tuple[list[Advice], list[Finding]]:
     """Returns advice on the settings a recording was made with."""
+    from lanescope.webapp.plugins.checks.environment import environment  # loads pandas
+
     try:
         found = environment(run)
     except NotApplicable as reason:

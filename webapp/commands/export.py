@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from pathlib import Path
 
 import click
 
+from lanescope.collector.format.durations import parse_window
+from lanescope.collector.recorder.progress import working
 from lanescope.webapp.commands.pack import ranks_of
+from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.exporters.base import EXPORTERS, Wanted
-from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.runs.run_warnings import ranks_text
 
@@ -20,7 +22,7 @@ FORMATS = tuple(one.name for one in EXPORTERS)
 
 
 @click.command()
-@click.argument("run")
+@run_argument()
 @click.option("--to", "kind", required=True, type=click.Choice(FORMATS), help="The format.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
 @click.option("--table", metavar="NAME", help="csv, parquet: which table (op by default).")
@@ -28,7 +30,8 @@ FORMATS = tuple(one.name for one in EXPORTERS)
 @click.option(
     "--window",
     metavar="T0-T1",
-    help="Only this time, in ns from the start (html, speedscope, collapsed).",
+    help="Only this time from the start, for example 1.2ms-1.8ms; numbers alone are ns (html, "
+    "speedscope, collapsed).",
 )
 @click.option(
     "--by",
@@ -47,12 +50,18 @@ def export(
     """Write RUN as a Chrome trace, a page, a table, a report or a flame graph.
 
     The pictures of a report go to a folder beside it.
+
+    \b
+    Examples:
+      lanescope export runs/a --to perfetto -o a.json
+      lanescope export runs/a --to html -o a.html --window 1.2ms-1.8ms --ranks 0
     """
     exporter = next(one for one in EXPORTERS if one.name == kind)
     target = Path(output)
     wanted = Wanted(target, ranks_of(ranks), table, _window(window), by)
     exporter.check(wanted)
-    opened = open_run(run)
+    with working("Opening the run"):
+        opened = open_run(run)
     for rank in wanted.ranks or ():
         if rank not in opened.ranks:
             raise RunError(
@@ -63,7 +72,8 @@ def export(
         # A file that is half written is worse than none.
         with tempfile.TemporaryDirectory(prefix=".lanescope-", dir=target.absolute().parent) as at:
             made = Path(at) / "made"
-            exporter.write(opened, made, wanted)
+            with working(f"Writing {output}"):
+                exporter.write(opened, made, wanted)
             made.replace(target)
     except OSError as error:
         raise RunError(
@@ -75,7 +85,7 @@ def export(
 def _window(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,16})-([0-9]{1,16})", text, re.ASCII)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise RunError(f"--window is {shown(text)}, expected T0-T1 in ns, as in the page's address")
-    return int(found[1]), int(found[2])
+    try:
+        return parse_window(text)
+    except ValueError as error:
+        raise RunError(f"--window: {error}") from None

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lanescope.collector.recorder.progress import working
+from lanescope.webapp.commands.run_argument import next_command, run_argument
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
 
@@ -17,16 +19,25 @@ EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 
 
 @click.command()
-@click.argument("run")
+@run_argument()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(run: str, as_json: bool) -> None:
-    """Say what RUN holds: ranks, threads, steps, events, size, what was dropped."""
-    opened = open_run(run)
+    """Say what RUN holds: ranks, threads, steps, events, size, what was dropped.
+
+    \b
+    Examples:
+      lanescope info runs/a
+      lanescope info mine.lanes --json
+    """
+    with working("Opening the run"):
+        opened = open_run(run)
     if as_json:
         click.echo(json.dumps(summary(opened)))
     else:
         console = Console(highlight=False, soft_wrap=True)
         show(opened, console)
+        console.print(Text(f"next: lanescope view {units.printable(run)}"))
+        console.print(Text(f"      {units.printable(next_command(opened, run))}"))
 
 
 def summary(run: Run) -> dict[str, Any]:

@@ -7,8 +7,11 @@ import re
 
 import click
 
+from lanescope.collector.format.options import parse_steps
+from lanescope.collector.recorder.progress import working
 from lanescope.webapp.bundles.verify import problems_of
 from lanescope.webapp.bundles.writer import pack as pack_run
+from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.runs.run import open_run
@@ -18,7 +21,7 @@ MAX_RANKS = 1_000_000
 
 
 @click.command()
-@click.argument("run")
+@run_argument()
 @click.option("-o", "--output", required=True, metavar="FILE.lanes", help="The file to write.")
 @click.option("--ranks", metavar="0,2-5", help="Only these ranks.")
 @click.option("--steps", metavar="A:B", help="Only the steps from A on and before B.")
@@ -28,24 +31,39 @@ MAX_RANKS = 1_000_000
     help="Leave out hosts, users, paths outside the program's folder, arguments, messages.",
 )
 def pack(run: str, output: str, ranks: str | None, steps: str | None, redact: bool) -> None:
-    """Put RUN into one file that the other commands open as it is."""
+    """Put RUN into one file that the other commands open as it is.
+
+    \b
+    Examples:
+      lanescope pack runs/a -o a.lanes
+      lanescope pack runs/a -o part.lanes --ranks 0,2-3 --steps 10:20 --redact
+    """
     chosen, window = ranks_of(ranks), steps_of(steps)
-    opened = open_run(run)
+    with working("Opening the run"):
+        opened = open_run(run)
     for warning in opened.warnings:
         click.echo(f"lanescope: {units.printable(warning)}", err=True)
-    pack_run(opened, output, ranks=chosen, steps=window, redact=redact)
-    made = open_run(output)
+    with working(f"Writing {output}"):
+        pack_run(opened, output, ranks=chosen, steps=window, redact=redact)
+        made = open_run(output)
     about = f"ranks {ranks_text(made.ranks)} of {made.world_size}, {units.size(made.size_bytes)}"
     click.echo(f"{output}: {about} of events")
 
 
 @click.command()
-@click.argument("file")
+@run_argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def verify(ctx: click.Context, file: str, as_json: bool) -> None:
-    """Check FILE, a bundle or a run directory, against its checksums."""
-    opened, problems = problems_of(file)
+    """Check FILE, a bundle or a run directory, against its checksums.
+
+    \b
+    Examples:
+      lanescope verify a.lanes
+      lanescope verify runs/a --json
+    """
+    with working("Reading all of it"):
+        opened, problems = problems_of(file)
     if as_json:
         verdict = {"run": file, "whole": not problems, "problems": problems}
         click.echo(json.dumps(verdict | {"missing_ranks": list(opened.missing_ranks)}))
@@ -76,7 +94,10 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
     """The window of steps of a text such as 10:20. Raises RunError for any other text."""
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text, re.ASCII)
-    if found is None or int(found[1]) >= int(found[2]):
+    try:
+        first, last = parse_steps(text)
+    except ValueError:
+        first, last = 0, 0
+    if not 0 <= first < last:
         raise RunError(f"--steps is {shown(text)}, expected A:B with A before B, such as 10:20")
-    return int(found[1]), int(found[2])
+    return first, last

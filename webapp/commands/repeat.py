@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.settings import load_settings
 from lanescope.webapp.plugins.diff.repeats import FILE, Repeats, repeats
 from lanescope.webapp.runs import units
@@ -29,7 +30,7 @@ PLACEHOLDER = "{threads}"
 )
 @click.option(
     "-o",
-    "output",
+    "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Folder for the runs.  [default: runs/repeat-<date>-<time>]",
@@ -60,10 +61,12 @@ def repeat(
 ) -> None:
     """Record COMMAND several times and compare the runs. Seeds are left as they are.
 
-    \b
-    lanescope repeat -n 10 --threads 1,2,4 -- python train.py
-
     Exit status: that of COMMAND where it fails; 1 where gradients fluctuate beyond the limit.
+
+    \b
+    Examples:
+      lanescope repeat -n 10 -- python train.py
+      lanescope repeat -o runs/seeds --threads 1,2,4 -- python train.py --threads {threads}
     """
     folder = output or Path("runs") / f"repeat-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -78,7 +81,8 @@ def repeat(
             if status:
                 click.echo(f"lanescope: the command ended with {status} in {place}", err=True)
                 ctx.exit(status)
-        found.append(repeats([open_run(place) for place in places], number))
+        with working("Comparing the runs"):
+            found.append(repeats([open_run(place) for place in places], number))
         _write(folder / FILE, count, found)
         if not as_json:
             click.echo(words(found[-1], limit))
@@ -143,7 +147,7 @@ def _record(
         if substituted
         else list(command)
     )
-    recorder = [sys.executable, "-m", "lanescope.webapp.cli", "record"]
+    recorder = [sys.executable, "-m", "lanescope", "record"]
     # The output of the command is not ours to mix with the answer.
     return subprocess.run(
         [*recorder, "-o", str(place), "--level", level, "--", *own],

@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.plugins.time.changes import category_changes, steady, step_changes
 from lanescope.webapp.plugins.time.critical_path import (
@@ -39,7 +41,7 @@ _BY = ["category", "name", "rank", "thread", "where"]
 
 
 @click.command()
-@click.argument("run")
+@run_argument()
 @click.option("--step", type=int, help="The step to explain; without, the one of median length.")
 @click.option(
     "--what-if",
@@ -59,13 +61,18 @@ def time(
 ) -> None:
     """Show where the steps of RUN spend their time, the critical path of one, and what would help.
 
-    Example: lanescope time runs/demo --step 17 --what-if rank=2:delay=0 --baseline runs/before
+    \b
+    Examples:
+      lanescope time runs/a --baseline runs/before
+      lanescope time runs/a --step 17 --what-if rank=2:delay=0
     """
-    opened = open_run(run)
+    with working("Opening the run"):
+        opened = open_run(run)
     try:
-        job_step(opened, step)
-        changes = None if baseline is None else _changes(open_run(baseline), opened, step)
-        predictions = what_if(opened, specs, step) if specs else _ready_made(opened, step)
+        with working("Following the critical path"):
+            job_step(opened, step)
+            changes = None if baseline is None else _changes(open_run(baseline), opened, step)
+            predictions = what_if(opened, specs, step) if specs else _ready_made(opened, step)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except NotApplicable as reason:

@@ -11,8 +11,11 @@ from typing import Any, NoReturn
 
 import click
 
+from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.settings import Settings, load_settings
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
+from lanescope.webapp.commands.choose_run import chosen_run
+from lanescope.webapp.commands.run_argument import next_command, run_argument, run_option
 from lanescope.webapp.plugins.diff.repeats import FILE, Repetition, repetition_in
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -26,9 +29,9 @@ from lanescope.webapp.timeline.timeline import Timeline
 
 
 @click.command()
-@click.argument("run")
-@click.option("--baseline", metavar="RUN0", help="A run to compare with.")
-@click.option("--noise", metavar="RUN0B", help=NOISE_HELP)
+@run_argument(required=False, metavar="[RUN|FOLDER]")
+@run_option("--baseline", metavar="RUN0", help="A run to compare with.")
+@run_option("--noise", metavar="RUN0B", help=NOISE_HELP)
 @click.option(
     "--settings",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -51,7 +54,7 @@ from lanescope.webapp.timeline.timeline import Timeline
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
 def view(
-    run: str,
+    run: str | None,
     baseline: str | None,
     noise: str | None,
     settings: Path | None,
@@ -61,15 +64,23 @@ def view(
 ) -> None:
     """Show RUN in the browser. The first line printed is the address, alone.
 
-    RUN may also be the folder of `lanescope repeat`: its first run, with the page on repeats.
+    Without RUN: the newest one below ./runs. Of a FOLDER of runs one can be chosen. RUN may also
+    be the folder of `lanescope repeat`: its first run, with the page on repeats.
+
+    \b
+    Examples:
+      lanescope view runs/a
+      lanescope view runs/a --baseline runs/base --port 0 --no-browser
     """
     binding = binding_of(host)
+    run = chosen_run(run)
     known = repetition_in(Path(run))
     page = "" if known is None else "repeat"
     place = run if known is None else str(_first_of(known))
     live = growing(place)
-    opened = open_run(place)
-    base, again = baselines(baseline, noise)
+    with working("Opening the run"):
+        opened = open_run(place)
+        base, again = baselines(baseline, noise)
     loaded = load_settings(opened.path, settings)
     for warning in opened.warnings:
         click.echo(f"lanescope: {units.printable(warning)}", err=True)
@@ -99,6 +110,8 @@ def view(
             server.serve()
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
+            follow = units.printable(next_command(opened, place))
+            click.echo(f"lanescope: next: {follow}", err=True)
         if preparing.error is not None:
             raise preparing.error
 
@@ -128,7 +141,13 @@ def _app(
     # Dash: a second that refusals need not wait
     from lanescope.webapp.server.server import make_app
 
-    index = Timeline.open(run, baseline, progress=progress, noise=noise)
+    with working("Indexing the run") as advance:
+
+        def both(done: int, of: int) -> None:
+            progress(done, of)
+            advance(done, of)
+
+        index = Timeline.open(run, baseline, progress=both, noise=noise)
     queues = Queues()  # of all states of a run that grows
 
     def make(timeline: Timeline, state: Callable[[], dict[str, Any]] | None = None) -> Wsgi:

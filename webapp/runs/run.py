@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.runs.clock_axis import Axis
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
+from lanescope.webapp.runs.html_summary import html_of, title_of
 from lanescope.webapp.runs.impossible_times import impossible_times
 from lanescope.webapp.runs.journal_recovery import RecoveredJournals, leftovers, segments
 from lanescope.webapp.runs.manifest import read_manifest
@@ -41,11 +42,11 @@ _KEPT_PHASES = 200_000
 """Phases up to which a run holds them in memory: some 15 MB."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """One run, as every analysis and page sees it. Made by `open_run`."""
 
-    files: Files = field(repr=False)
+    files: Files
     title: str  # the path as it was given
     etag: str  # changes whenever the content of the run changes
     manifest: schema.Manifest
@@ -56,7 +57,13 @@ class Run:
     duration_ns: int  # from the first event to the last
     counts: Mapping[str, int]  # rows per table
     size_bytes: int  # of the Parquet files read
-    rows: Rows = field(repr=False)  # as the files hold them; `events` is what to ask
+    rows: Rows  # as the files hold them; `events` is what to ask
+
+    def __repr__(self) -> str:
+        return f"<run {title_of(self)}>"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

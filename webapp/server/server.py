@@ -10,6 +10,7 @@ and so are those that another page sent, as the browser marks them.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import html
 import inspect
 import logging
@@ -31,7 +32,7 @@ from lanescope.webapp.analysis.plugin import Page, load, pages
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server import finding_routes, frame, table_routes
-from lanescope.webapp.server.auth import LOCAL_NAMES
+from lanescope.webapp.server.auth import LOCAL_NAMES, PARAMETER
 from lanescope.webapp.server.request_queues import RETRY_S, Queue, Queues
 from lanescope.webapp.timeline import note_routes, routes, search_routes
 from lanescope.webapp.timeline.js_bundle import FOLDER, joined
@@ -62,8 +63,11 @@ def make_app(
     settings: Settings = DEFAULTS,
     live: routes.Live | None = None,
     queues: Queues | None = None,
+    frame_token: str | None = None,
 ) -> Dash:
     """The Dash app of a run. `trusted_hosts` are the names it may be addressed by.
+
+    With `frame_token`, pages of others may frame the document whose address has that token.
 
     `live` says how a run stands that is still being recorded, see `live_run`. `queues` are those
     that heavy requests wait in, for apps that share a server.
@@ -95,7 +99,7 @@ def make_app(
     frame.register(app, context, listed)
     for page in listed:
         load(page.register)(app, context)
-    _secure(app, trusted_hosts)
+    _secure(app, trusted_hosts, frame_token)
     _check_callbacks(app)
     _queue(app.server, queues or Queues())
     _select(app.server, opened)
@@ -197,7 +201,7 @@ def _held(script: re.Match[str]) -> str:
     return f'<script{_TYPE.sub("", script[1])} type="text/lanescope-held">'
 
 
-def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:
+def _secure(app: Dash, trusted_hosts: Sequence[str], frame_token: str | None) -> None:
     server: flask.Flask = app.server
     names = {name.lower() for name in trusted_hosts}
     server.config["MAX_CONTENT_LENGTH"] = 4 << 20
@@ -212,9 +216,9 @@ def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:
             "connect-src 'self'",
             "base-uri 'none'",
             "form-action 'none'",
-            "frame-ancestors 'none'",
         ]
     )
+    policy += _NOT_FRAMED
     headers = {
         "Content-Security-Policy": policy,
         "X-Content-Type-Options": "nosniff",
@@ -233,12 +237,16 @@ def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:
             flask.abort(400, "this server does not go by that name")
         origin = flask.request.headers.get("Origin")
         foreign = origin is not None and origin.lower().partition("://")[2] != host
-        if foreign or (_from_elsewhere(flask.request) and not _opens_a_page(flask.request)):
+        allowed = _opens_a_page(flask.request) or _framed(flask.request, frame_token)
+        if foreign or (_from_elsewhere(flask.request) and not allowed):
             flask.abort(403, "another page may not ask this server")
 
     @server.after_request
     def add_headers(response: flask.Response) -> flask.Response:
         response.headers.update(headers)
+        if _framed(flask.request, frame_token):
+            response.headers["Content-Security-Policy"] = policy.replace(_NOT_FRAMED, "")
+            del response.headers["X-Frame-Options"]
         return response
 
     @server.errorhandler(DependencyException)
@@ -265,6 +273,17 @@ def _opens_a_page(request: flask.Request) -> bool:
     return request.method == "GET" and headers == _NAVIGATION and str(request.url_rule) in _PAGES
 
 
+def _framed(request: flask.Request, token: str | None) -> bool:
+    """True for a page in a frame: its address has the token, or such a page leads to it."""
+    if token is None or request.method != "GET" or str(request.url_rule) not in _PAGES:
+        return False
+    given = request.args.get(PARAMETER, "")
+    inside = {"Mode": "navigate", "Dest": "iframe", "Site": "same-origin"}
+    within = {name: request.headers.get(f"Sec-Fetch-{name}", "").lower() for name in inside}
+    return hmac.compare_digest(given.encode(), token.encode()) or within == inside
+
+
+_NOT_FRAMED = "; frame-ancestors 'none'"
 _NAVIGATION = {"Mode": "navigate", "Dest": "document"}
 _PAGES = {"/", "/<path:path>"}
 """The rules by which Dash serves the document that all pages are in."""

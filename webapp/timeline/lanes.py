@@ -40,7 +40,7 @@ _OWN = {
 }
 """The recorder's own series: what their lanes are called, what they count, and in which unit."""
 
-NO_COUNTERS = (schema.GRAPH_SERIES, schema.ADDED_NORM_OF)
+NO_COUNTERS = (schema.GRAPH_SERIES, schema.ADDED_NORM_OF, schema.BATCHES, schema.SETTINGS)
 """Series of many names that belong together: a share of all nodes, layers of the Gradients page."""
 
 

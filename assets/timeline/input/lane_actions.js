@@ -13,7 +13,7 @@ export class Arranger {
     /** @type {number[]|null} groups closed for all to fit, which an address need not name; null: not known yet */
     this.closedToFit = null;
     this.raised = 0;
-    /** @type {Set<number>|null} the closed groups before a filter; null: there is none */
+    /** @type {Set<number>|null} groups that were closed when the filter was set; null: no filter */
     this.unfiltered = null;
   }
 

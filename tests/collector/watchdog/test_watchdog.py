@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from lanescope.collector.compaction.decode_stalls import parse_stacks
-from lanescope.collector.format.options import Options, parse_timeout
+from lanescope.collector.format.durations import parse_timeout
+from lanescope.collector.format.options import Options
 from lanescope.collector.watchdog.system_calls import waits_for
 from lanescope.webapp.plugins.collectives.stragglers import stragglers
 from lanescope.webapp.plugins.hangs.hangs import hangs

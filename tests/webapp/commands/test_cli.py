@@ -132,14 +132,30 @@ def test_check_fails_at_its_limit(tmp_path: Path) -> None:
     called("check", path, "--fail-on", "warning", status=1)
     called("check", path, "--fail-on", "never")
     suite = ElementTree.fromstring(report.read_bytes())
-    assert (suite.tag, suite.get("failures")) == ("testsuite", "2")  # the limit, the finding of it
+    # The finding of the limit, which counts once with it.
+    assert (suite.tag, suite.get("failures")) == ("testsuite", "1")
     case, *others = suite
     assert suite.get("tests") == str(1 + len(others))
     skipped = [other for other in others if other.find("skipped") is not None]
     assert suite.get("skipped") == str(len(skipped))
     assert len(skipped) >= 4  # one process has no ranks to compare
-    assert case.get("name") == "thread_overlap_rate"
-    assert case[0].get("message") == "0.05 is not below the limit 0.05"
+    assert case.get("name") == "overlap"
+    assert "5 %" in str(case[0].get("message"))
+
+
+def test_check_fails_for_new_findings_only(tmp_path: Path) -> None:
+    overlapping = (("1000-0", 0, 100), ("1000-1", 95, 5))
+    path, same = (backward(tmp_path / name, *overlapping) for name in ("run", "base"))
+    clean = backward(tmp_path / "clean", ("1000-0", 0, 100))
+    arguments = ("--new", "--json", "--baseline")
+    found = json.loads(called("check", path, *arguments, same, status=1))  # the limit itself
+    (overlap,) = (one for one in found["findings"] if one["kind"] == "overlap")
+    assert overlap["severity"] == "info"
+    assert overlap["evidence"]["allowed"]["by"] == "the baseline"
+    found = json.loads(called("check", path, *arguments, clean, status=1))
+    (overlap,) = (one for one in found["findings"] if one["kind"] == "overlap")
+    assert overlap["severity"] == "error"
+    assert CliRunner().invoke(cli.main, ["check", str(path), "--new"]).exit_code == 2
 
 
 def test_check_of_a_run_without_the_phase_measures_nothing(tmp_path: Path) -> None:
@@ -170,6 +186,7 @@ def test_check_against_a_baseline_finds_the_divergence(tmp_path: Path) -> None:
         "step": 0,
         "time_ns": None,
         "where": None,
+        "confidence": "certain",
         "link": finding["link"],
         "title": finding["title"],
     }

@@ -39,6 +39,7 @@ _BROUGHT_BY_THREADS = frozenset(
     {
         "a condition",
         "a condition or event",
+        "a future of asyncio",
         "a lock",
         "a semaphore",
         "an event",

@@ -1,0 +1,79 @@
+"""`Training` in a plain loop: what it puts on the timeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lanescope.integrations import Training
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.processes import fork_program
+
+PROGRAM = """
+import sys
+import torch
+from lanescope.integrations import Training
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with Training(sys.argv[1], level="timing") as training:
+    for epoch in range(2):
+        training.epoch(epoch)
+        for _ in range(3):
+            loss = model(torch.ones(3, 4)).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        training.log({"loss": loss.detach(), "lr": 0.1, "note": "text", "best": True})
+        with training.evaluation(), torch.no_grad():
+            model(torch.ones(3, 4))
+        training.checkpoint(f"epoch-{epoch}.pt")
+"""
+MARKS = [
+    "training begins",
+    "epoch 0",
+    "checkpoint: epoch-0.pt",
+    "epoch 1",
+    "checkpoint: epoch-1.pt",
+    "training ends",
+]
+
+
+def marks(run: Run) -> list[str]:
+    """Names of the marks of a run, in order of time."""
+    rows = run.events("phase", columns=["start_ns", "name", "kind"]).to_pylist()
+    found = [row for row in rows if row["kind"] == "mark"]
+    return [row["name"] for row in sorted(found, key=lambda row: row["start_ns"])]
+
+
+def values(run: Run, name: str) -> list[float]:
+    """Values of a series, in order of time."""
+    rows = run.events("value", columns=["time_ns", "name", "value"]).to_pylist()
+    found = sorted((row["time_ns"], row["value"]) for row in rows if row["name"] == name)
+    return [value for _, value in found]
+
+
+def outer_evaluations(run: Run) -> int:
+    """Phases of evaluation that are in no other one."""
+    rows = run.events("phase", columns=["name", "kind", "depth"]).to_pylist()
+    return sum(row["kind"] == "evaluation" and row["depth"] == 0 for row in rows)
+
+
+def test_a_plain_loop_is_on_the_timeline(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = fork_program(program, str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    run = open_run(tmp_path / "run")
+    assert marks(run) == MARKS
+    assert len(values(run, "loss")) == len(values(run, "lr")) == 2
+    assert values(run, "note") == values(run, "best") == []
+    assert outer_evaluations(run) == 2
+    assert len(run.steps(0)) == 6
+
+
+def test_without_a_recording_nothing_is_done() -> None:
+    with Training() as training:
+        training.epoch(0)
+        training.log({"loss": 1.0})
+        with training.evaluation():
+            training.checkpoint("a.pt")

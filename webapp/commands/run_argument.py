@@ -1,0 +1,39 @@
+"""The argument RUN of the commands, and what to do with that run next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from lanescope.webapp.runs.run import Run
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class RunPath(click.Path):
+    """A run directory, a bundle or an address; shells complete it as a path."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Leaves the text as it is: opening the run says what is wrong with it."""
+        return str(value)
+
+
+def run_argument(name: str = "run", **options: Any) -> Callable[[Command], Command]:
+    """An argument that is a run."""
+    return click.argument(name, type=RunPath(), **options)
+
+
+def run_option(*names: str, **options: Any) -> Callable[[Command], Command]:
+    """An option whose value is a run."""
+    return click.option(*names, type=RunPath(), **options)
+
+
+def next_command(run: Run, address: str) -> str:
+    """Returns the command that usually follows a first look at a run, and what it shows."""
+    if not run.complete:
+        return f"lanescope check {address}   (the run is not complete: hangs, exits, what is wrong)"
+    if max(len(run.steps(rank)) for rank in run.ranks) > 1:
+        return f"lanescope time {address}   (where a step goes, what limits it)"
+    return f"lanescope check {address}   (what is wrong with the run)"
