@@ -45,9 +45,10 @@ def recorded_storages(run: Run, rank: int, window: Window) -> Storages | None:
     found, which = np.unique(keys, axis=1, return_inverse=True)
     which = which.ravel()
     count = found.shape[1]
-    order = np.argsort(rows["start_ns"], kind="stable")[::-1]
-    first = np.empty(count, np.int64)
-    first[which[order]] = order  # the last that is written is the first in time
+    order = np.argsort(rows["start_ns"], kind="stable")
+    first, last = np.empty(count, np.int64), np.empty(count, np.int64)
+    last[which[order]] = order
+    first[which[order[::-1]]] = order[::-1]  # of several the one that is written at the end counts
     size, end = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.maximum.at(size, which, rows["offset"] + rows["bytes"])
     np.maximum.at(end, which, rows["start_ns"] + rows["duration_ns"])
@@ -59,20 +60,53 @@ def recorded_storages(run: Run, rank: int, window: Window) -> Storages | None:
     spans = phase_spans(run, rank)
     born = np.where(made, phase_at(spans, born_ns), "")
     kinds = _categories(run, rank, rows, which, names != "", born)
-    sites = {key: np.full(count, "", dtype=object) for key in ("op", "module", "where", "device")}
-    of_thread = rows["thread"][first]
-    for number, thread in enumerate(threads):
-        own = np.flatnonzero((of_thread == number) & made)
-        for key, texts in allocation_sites(run, rank, thread, born_ns[own], window).items():
-            sites[key][own] = texts
-    sites["device"][sites["device"] == ""] = "cpu"
+    sites = _sites(run, rank, threads, rows, first, window)
+    device = sites.pop("device")
+    late = device == ""
+    device[late] = _sites(run, rank, threads, rows, last[late], window)["device"]
+    device[device == ""] = "cpu"
+    for texts in sites.values():
+        texts[~made] = ""
     if "optimizer" in spans:
         closing = spans["optimizer"]
-        last = enclosing(closing.start, closing.end, end - 1)
-        held = np.isin(kinds, _HELD) & (last >= 0)
-        end[held] = np.maximum(end[held], closing.end[last[held]])
+        within = enclosing(closing.start, closing.end, end - 1)
+        held = np.isin(kinds, _HELD) & (within >= 0)
+        end[held] = np.maximum(end[held], closing.end[within[held]])
         freed = np.maximum(freed, end)
-    return Storages(rank, window, size, born_ns, end, freed, name=names, category=kinds, **sites)
+    return Storages(
+        rank,
+        window,
+        size,
+        born_ns,
+        end,
+        freed,
+        device=device,
+        name=names,
+        category=kinds,
+        **sites,
+    )
+
+
+def _sites(
+    run: Run,
+    rank: int,
+    threads: list[str],
+    rows: Columns,
+    chosen: Int64Array,
+    window: Window,
+) -> dict[str, np.ndarray]:
+    """Returns `allocation_sites` of some accesses, by their place in `rows`."""
+    found = {
+        key: np.full(len(chosen), "", dtype=object) for key in ("op", "module", "where", "device")
+    }
+    of_thread, instants = rows["thread"][chosen], rows["start_ns"][chosen]
+    for number, thread in enumerate(threads):
+        own = np.flatnonzero(of_thread == number)
+        if not len(own):
+            continue
+        for key, texts in allocation_sites(run, rank, thread, instants[own], window).items():
+            found[key][own] = texts
+    return found
 
 
 def _categories(

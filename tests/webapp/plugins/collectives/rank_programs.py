@@ -146,7 +146,7 @@ def many_buckets_of_one_shape() -> None:
 
 
 def train_parts(out_of: Callable[[torch.Tensor], torch.Tensor], own: list[Any], clip: Any) -> None:
-    """Trains parameters of this rank alone, on batches that all ranks have."""
+    """Trains the parameters of each rank on the same batches."""
     same = torch.Generator().manual_seed(3)
     optimizer = torch.optim.SGD(own, lr=0.01)
     for _ in range(STEPS):

@@ -192,6 +192,19 @@ def test_allocator_events_on_paper(tmp_path: Path) -> None:
     assert row["at_most_bytes"] == row["peak_bytes"] == 1800
 
 
+def test_the_device_is_known_from_a_later_operator(tmp_path: Path) -> None:
+    """A filtered operator allocates the storage, and leaves no row."""
+    builder = Builder(tmp_path / "run")
+    for at, birth in ((0, True), (5, False)):
+        start = START_NS + at * MS
+        builder.row(
+            "access", 0, "1000-0", start_ns=start, storage=16, bytes=8, write=birth, birth=birth
+        )
+    builder.op(START_NS + 5 * MS, MS, device="cuda:0")
+    storages = storages_of(open_run(builder.write()), 0)
+    assert (storages.device.tolist(), storages.op.tolist()) == (["cuda:0"], [""])
+
+
 def test_a_run_without_allocations(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run")
     builder.op(START_NS, MS)
