@@ -14,12 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.plugin import Kind, plugins
+from lanescope.webapp.analysis.plugin import Kind, plugins, questions
 
 PAGE = Path(__file__).with_name("run-format.md")
 BEGIN = "<!-- tables: made by docs/schema_reference.py -->"
 CHECKS = Path(__file__).with_name("checks.md")
 BEGIN_KINDS = "<!-- kinds: made by docs/schema_reference.py -->"
+BEGIN_LIMITS = "<!-- limits: made by docs/schema_reference.py -->"
 END = "<!-- end of tables -->"
 
 
@@ -86,6 +87,13 @@ def findings_table() -> str:
     return f"| kind | check | more |\n|---|---|---|\n{rows}"
 
 
+def limits_table() -> str:
+    """Every check, what a run has to hold for it, and which faults of its kind it cannot see."""
+    asked = (*questions(), *questions(baseline=True))
+    rows = "".join(f"| {one.text} | {one.needs or '-'} | {one.misses or '-'} |\n" for one in asked)
+    return f"| check | needs | can miss |\n|---|---|---|\n{rows}"
+
+
 def _explained(kind: Kind) -> str:
     page, _, section = kind.docs.partition("#")
     if page == CHECKS.name:
@@ -99,8 +107,8 @@ def updated(page: str) -> str:
 
 
 def updated_checks(page: str) -> str:
-    """The page on checks with its current table of kinds."""
-    return _between(page, BEGIN_KINDS, findings_table())
+    """The page on checks with its current tables of kinds and of checks."""
+    return _between(_between(page, BEGIN_KINDS, findings_table()), BEGIN_LIMITS, limits_table())
 
 
 def _between(page: str, mark: str, text: str) -> str:

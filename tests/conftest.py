@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
     from lanescope.webapp.runs.run import Run
+
+
+def pytest_configure() -> None:
+    """Lets programs that tests start be interrupted: a shell's background jobs ignore Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -181,6 +181,23 @@ backward."""
 ADDED_NORM_OF = "lanescope/added_norm/"
 """Prefix; the path of a module follows: the same for its parameters."""
 
+BATCHES = "lanescope/batch/"
+BATCH_HASH, BATCH_ROWS = f"{BATCHES}hash/", f"{BATCHES}rows/"
+"""Prefixes; loaded/0, input/<class>/0 or output/<class>/0 follows, with the tensor's position. A
+hash of some of its elements, below 2^52; how many of its rows were compared, negative if they are
+alike."""
+
+SAMPLER_EPOCH = f"{BATCHES}epoch/"
+"""Prefix; the number of a distributed sampler that shuffles follows: its epoch as an iteration
+begins."""
+
+SAMPLER_END = f"{BATCHES}end/"
+"""The same as an iteration ends, after its last batch."""
+
+SETTINGS = "lanescope/setting/"
+"""Prefix; a setting of the program follows, as it was at the first step of an optimizer: "seed",
+"threads", or "SGD 0, group 1, lr" with the optimizer's class and number."""
+
 # reasons in a process's coverage -----------------------------------------------------------
 
 UNSEEN_BY = {

@@ -42,6 +42,7 @@ from .manifest import Manifest as Manifest
 from .manifest import Process as Process
 from .names import ADDED_NORM as ADDED_NORM
 from .names import ADDED_NORM_OF as ADDED_NORM_OF
+from .names import BATCHES as BATCHES
 from .names import COMPILED as COMPILED
 from .names import GRADIENT_RELEASES as GRADIENT_RELEASES
 from .names import GRAPH_SERIES as GRAPH_SERIES
@@ -50,6 +51,7 @@ from .names import NOT_COMPUTING as NOT_COMPUTING
 from .names import NOTED_ACCESSES as NOTED_ACCESSES
 from .names import RECORDER_MEMORY as RECORDER_MEMORY
 from .names import RENDEZVOUS as RENDEZVOUS
+from .names import SETTINGS as SETTINGS
 from .operators import ACCESS, OP, TENSOR
 from .record_kinds import FORMAT_VERSION as FORMAT_VERSION
 from .record_kinds import MAX_TIME_NS as MAX_TIME_NS

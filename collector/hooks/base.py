@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .graphs.fx_graphs import FxGraphs
     from .threads.contexts import Contexts
     from .threads.sync_events import SyncRecorder
+    from .training.batches import Batches
     from .training.gradients import Gradients
     from .training.modules import Modules
     from .training.norms import Norms
@@ -43,6 +44,7 @@ class HookContext:
     sync: SyncRecorder
     contexts: Contexts
     validators: Validators
+    batches: Batches | None = None
     cuda: CudaContexts | None = None
     device: Device | None = None
     enter_engine: Callable[[], AbstractContextManager[None]]

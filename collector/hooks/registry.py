@@ -21,6 +21,7 @@ from .threads import (
 from .training import (
     activations,
     autograd,
+    batches,
     clipping,
     compiled,
     data,
@@ -41,6 +42,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     autograd_graph.HOOK,
     thread_gradients.HOOK,
     autograd.HOOK,
+    batches.HOOK,
     data.HOOK,
     clocks.HOOK,
     init_process_group.HOOK,

@@ -2,7 +2,7 @@
 
 To add a format, write a module with a subclass of `Importer` whose `read` fills a `Trace`, and list
 an instance in `formats.IMPORTERS`. A tool that writes the Chrome trace format needs only a
-`Dialect` in `chrome.DIALECTS`.
+`Dialect` in `chrome_trace/importer.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from .base import Importer
-from .chrome import ChromeTrace
+from .chrome_trace.importer import ChromeTrace
 from .decompress import Blocks
 from .flight_recorder import FlightRecorderDump
 from .limits import ImportRejected

@@ -20,6 +20,9 @@ from .limits import MAX_ALL_NAME_CHARS, MAX_NAMES, MAX_TABLE_ROWS, ImportRejecte
 
 Rows = NDArray[np.void]
 
+GLOBAL = "all processes"
+"""Process of global marks, which are put on the rank's main thread."""
+
 UNFINISHED = -1
 NONE = -1
 

@@ -12,8 +12,17 @@ import numpy as np
 from ..format.file_names import thread_id
 from ..format.record_kinds import ThreadKind
 from .events import Label
-from .other_events import GLOBAL
-from .spill import PHASE_KIND, USER, Lane, Rows, Trace, column, is_main_thread, rows_per_lane
+from .spill import (
+    GLOBAL,
+    PHASE_KIND,
+    USER,
+    Lane,
+    Rows,
+    Trace,
+    column,
+    is_main_thread,
+    rows_per_lane,
+)
 
 _FIRST_SYNTHETIC_PID = 4_000_000_000
 """Process ids from here on are given to processes without one."""

@@ -17,9 +17,9 @@ import numpy as np
 
 from ..format.record_kinds import PhaseKind
 from .limits import ImportRejected
-from .other_events import GLOBAL
 from .spill import (
     FUNCTION,
+    GLOBAL,
     NONE,
     PHASE_KIND,
     SLICE_ROW,

@@ -241,14 +241,15 @@ class Recorder:
             end=instant,
         )
 
-    def value(self, name: str, number: float) -> None:
-        """Records a number of a series."""
+    def value(self, name: str, number: float, step: int | None = None) -> None:
+        """Records a number of a series, of this step or of `step`."""
         self.put(
             self.thread(),
             Kind.VALUE,
             name=self.intern(name),
             start=clock.now(),
             sequence=float_bits(number),
+            step=self.step if step is None else step,
         )
 
     def sync(

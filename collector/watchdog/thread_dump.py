@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .event_loops import WAITS, waiting_place
 from .rest import ThreadWait
 from .system_calls import waits_for
 
@@ -62,12 +63,16 @@ def describe_thread(
     native = native_id(thread) if thread is not None else 0
     doing = known.get(native, {})
     frames: list[list[Any]] = []
+    task = waiting_place(frame)
+    if task is not None:
+        frames.append(task)
     current: FrameType | None = frame
     while current is not None and len(frames) < MAX_FRAMES:
         code = current.f_code
         if not code.co_filename.startswith(_OWN):
             frames.append([code.co_filename, current.f_lineno, code.co_name])
         current = current.f_back
+    cause = WAITS if task is not None else cause_of_wait(frames) or waits_for(native)
     return {
         "native_id": native,
         "name": thread.name if thread is not None else "",
@@ -75,7 +80,7 @@ def describe_thread(
         "cpu": round(share[native], 3) if native in share else None,
         "frames": frames,
         "last_op": doing.get("last_op", ""),
-        "waiting": doing.get("waiting", "") or cause_of_wait(frames) or waits_for(native),
+        "waiting": doing.get("waiting", "") or cause,
         "owner": doing.get("owner"),
         "collective": doing.get("collective"),
     }

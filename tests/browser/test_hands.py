@@ -166,7 +166,7 @@ def arrange_lanes(page: LanePage, hands: Hands) -> None:
 
 
 def test_every_key_does_what_the_list_says(opened: Opener) -> None:
-    page = opened(f"/timeline?t={START}-{END}", height=560)
+    page = opened(f"/timeline?t={START}-{END}&closed=", height=560)
     hands = Hands(page)
     before, after = hands.press("q", "Q")  # the details: closed, nothing is asked for them
     assert after["viewport"]["height"] > before["viewport"]["height"]
@@ -195,7 +195,7 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
 
 
 def test_gestures_of_wheel_ruler_and_strip(opened: Opener) -> None:
-    page = opened(f"/timeline?t={START}-{END}", height=560)
+    page = opened(f"/timeline?t={START}-{END}&closed=", height=560)
     page.press("q")
     before = page.state
     page.wheel(400, 60, 100, key="Shift")

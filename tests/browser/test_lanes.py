@@ -25,7 +25,7 @@ def shown(page: LanePage) -> list[int]:
 
 
 def test_a_pinned_lane_stays_at_the_top_while_others_scroll(opened: Opener) -> None:
-    page = opened(f"/timeline?t=0-{10 * MS}", height=520)
+    page = opened(f"/timeline?t=0-{10 * MS}&closed=", height=520)
     evaluator = lane(page, 1, "Thread-1")
     first = page.state["lanes"][0]["id"]
     page.hover(300, page.lane_y(first))
@@ -79,7 +79,7 @@ def test_lanes_and_ranks_are_dragged_into_another_order(opened: Opener) -> None:
 
 
 def test_the_filter_leaves_lanes_that_match(tab: SharedTab) -> None:
-    page = tab()
+    page = tab("/timeline?closed=")
     everything = shown(page)
     page.press("l")
     page.page.keyboard.type("rank 1 thread")

@@ -83,7 +83,7 @@ def test_a_clicked_slice_shows_its_name_and_all_else(tab: SharedTab) -> None:
 
 
 def test_an_address_that_names_a_slice_shows_its_lane(opened: Opener, large: str) -> None:
-    lane = opened("/timeline", at=large).state["lanes"][-1]["id"]
+    lane = opened("/timeline?closed=", at=large).state["lanes"][-1]["id"]
     page = opened(f"/timeline?sel={lane}.0.5", at=large, height=500)
     state = page.state
     assert state["viewport"]["scrollY"] > 0
@@ -137,7 +137,7 @@ def test_keys_move_the_window(tab: SharedTab) -> None:
 
 
 def test_dragging_moves_in_both_directions(opened: Opener) -> None:
-    page = opened(f"/timeline?t={20 * MS}-{24 * MS}", height=600)
+    page = opened(f"/timeline?t={20 * MS}-{24 * MS}&closed=", height=600)
     start, _ = page.window
     page.drag((600, 200), (500, 120))
     state = page.state
@@ -207,8 +207,26 @@ def test_a_range_says_how_long_ranks_waited(tab: SharedTab) -> None:
     assert "8.00 µs" in page.text("#dock-overlap") or "8 µs" in page.text("#dock-overlap")
 
 
+def test_all_ranks_are_in_sight_at_first(opened: Opener) -> None:
+    page = opened("/timeline", height=500)
+    view = page.page.locator(".tl-labels").bounding_box()
+    last = page.page.locator(".tl-group").last.bounding_box()
+    assert view
+    assert last
+    assert last["y"] + last["height"] <= view["y"] + view["height"]
+    assert page.page.locator(".tl-group[aria-expanded=false]").count() > 0
+    assert "closed" not in page.query
+    page.press("l")
+    page.page.keyboard.type("rank 1 main")
+    page.idle()
+    assert [one["rank"] for one in page.state["lanes"]] == [1]
+    page.page.keyboard.press("Escape")
+    page.idle()
+    assert "closed" not in page.query
+
+
 def test_groups_close_and_lanes_open(tab: SharedTab) -> None:
-    page = tab()
+    page = tab("/timeline?closed=")
     count = len(page.state["lanes"])
     group = page.page.locator('[data-group="0"]')
     assert group.get_attribute("aria-expanded") == "true"
@@ -323,7 +341,7 @@ def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str
 
 
 def test_one_nanosecond_among_two_million_is_a_pixel(opened: Opener, large: str) -> None:
-    page = opened("/timeline", at=large)
+    page = opened("/timeline?closed=", at=large)
     # PROBE stands alone in the slim, lowest row of the first lane, in the middle of the run.
     lit = page.lit_columns()
     assert len(lit) in (1, 2)  # a bucket is up to two pixels wide

@@ -43,6 +43,7 @@ test("nonsense in the address is ignored", () => {
     [view.window, view.selected, view.range, view.collapsed, view.theme, view.scrollY],
     [null, null, null, [1, 2], "", 0],
   );
+  equal([parse("").collapsed, parse("?closed=").collapsed, format(parse("?closed="))], [null, [], "?closed="]);
 });
 
 const LANES = [0, 1, 2, 10].map((rank, id) => ({

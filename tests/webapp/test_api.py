@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import operator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lanescope.webapp as lw
+from lanescope.webapp.analysis.checks import counts
 from lanescope.webapp.runs.run_warnings import ranks_text
 from tests.support.synthetic import write_run
 
@@ -58,12 +60,21 @@ def test_a_finding_is_json_of_the_agreed_shape() -> None:
         "where": None,
         "evidence": {"rate": 0.5},
         "link": "/timeline",
+        "confidence": "certain",
     }
 
 
 def test_a_finding_of_an_unknown_severity_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="no finding of severity 'bad'"):
         lw.Finding(kind="race", severity=cast("Any", "bad"), title="")
+    with pytest.raises(ValueError, match="no finding of confidence 'sure'"):
+        lw.Finding(kind="race", severity="error", title="", confidence=cast("Any", "sure"))
+
+
+def test_only_certain_findings_fail_a_check() -> None:
+    slow = lw.Finding(kind="straggler", severity="warning", title="", confidence="likely")
+    assert not counts(slow, "warning")
+    assert counts(replace(slow, confidence="certain"), "warning")
 
 
 @pytest.mark.parametrize(

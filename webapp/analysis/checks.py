@@ -143,8 +143,9 @@ def number(name: str, value: float) -> str:
 
 
 def counts(finding: Finding, least: Severity) -> bool:
-    """Whether a finding is `least` severe or worse."""
-    return SEVERITIES.index(finding.severity) <= SEVERITIES.index(least)
+    """Whether a finding fails a check: it is `least` severe or worse, and certain."""
+    severe = SEVERITIES.index(finding.severity) <= SEVERITIES.index(least)
+    return severe and finding.confidence == "certain"
 
 
 def check(

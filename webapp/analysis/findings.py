@@ -29,6 +29,12 @@ Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
 
+Confidence = Literal["certain", "likely"]
+
+CONFIDENCES: tuple[Confidence, ...] = ("certain", "likely")
+"""certain: what was recorded proves it; likely: it is judged by a limit or by comparison, and may
+be meant to be so."""
+
 MAX_FINDINGS = 100
 """Findings of one analysis that are kept, the most severe first; more add nothing new."""
 
@@ -56,10 +62,13 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     link: str = "/timeline"
     source: tuple[Excerpt, ...] = ()  # lines of the program at `where` and places of the evidence
+    confidence: Confidence = "certain"  # only findings that are certain fail a check
 
     def __post_init__(self) -> None:
         if self.severity not in SEVERITIES:
             raise ValueError(f"no finding of severity {self.severity!r}")
+        if self.confidence not in CONFIDENCES:
+            raise ValueError(f"no finding of confidence {self.confidence!r}")
         object.__setattr__(self, "evidence", plain_json(self.evidence))
 
     def __repr__(self) -> str:

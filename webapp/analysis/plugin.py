@@ -45,6 +45,8 @@ class Question:
     area: str = "Set-up"  # under which the first page lists it
     recorded: bool = False  # needs what only a recording holds, no imported trace
     baseline: bool = False
+    needs: str = ""  # what a run has to hold for it; empty: nothing beyond recorded threads
+    misses: str = ""  # faults of the kind that it cannot see
 
 
 @dataclass(frozen=True)

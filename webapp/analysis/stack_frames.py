@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
+import pyarrow.compute as pc
+
 from lanescope.collector.format.program_files import INSTALLED_FILE, RECORDER_FILE
 from lanescope.webapp.runs.run import Run
 
@@ -75,6 +77,22 @@ def where_of(run: Run, rank: int, stack: int | None) -> str | None:
     """file.py:12 of the program's innermost frame; of a stack without one, of the innermost."""
     frames = frames_of(run, rank, stack)
     return own_place(run, rank, stack) or (place_of(frames[0]) if frames else None)
+
+
+def phase_place(run: Run, rank: int, kind: str, window: tuple[int, int] | None) -> str | None:
+    """file.py:12 at which the program called an operator of a phase; None where none has a stack.
+
+    `kind` is a word of PhaseKind, `window` [t0, t1) in ns from the start of the run, None: all.
+    """
+    columns = ["start_ns", "phase", "stack"]
+    whole = (run.events("op", rank, columns=columns, window=window),)
+    for rows in run.pieces("op", rank, columns=columns) if window is None else whole:
+        rows = rows.filter(pc.equal(rows["phase"].cast("string"), kind))
+        stacks = pc.unique(rows["stack"]).drop_null().to_pylist()
+        where = next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
+        if where is not None:
+            return where
+    return None
 
 
 def called_from_program(frames: Sequence[Mapping[str, Any]]) -> str:

@@ -104,7 +104,8 @@ def show(report: Report, console: Console) -> None:
     for finding in report.findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "")
         text = units.printable(finding.title)
-        console.print(Text.assemble((f"{finding.severity}  ", style), text))
+        judged = f"{finding.severity} (likely)  " if finding.confidence == "likely" else ""
+        console.print(Text.assemble((judged or f"{finding.severity}  ", style), text))
         if finding.where or finding.time_ns is not None:
             console.print(Text(f"       {units.printable(_place(finding))}", style="dim"))
         for excerpt in finding.source:

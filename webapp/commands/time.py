@@ -15,6 +15,7 @@ from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
+from lanescope.webapp.plugins.time.changes import category_changes, steady, step_changes
 from lanescope.webapp.plugins.time.critical_path import (
     COLUMNS,
     PATH_CATEGORIES,
@@ -22,11 +23,13 @@ from lanescope.webapp.plugins.time.critical_path import (
     job_step,
     summed,
 )
+from lanescope.webapp.plugins.time.slowdown import Slowdown, slowdown
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.runs.run_warnings import ranks_text
 
 SHOWN = 12
 """Rows of the critical path that people get to see; the JSON has all."""
@@ -49,13 +52,18 @@ _BY = ["category", "name", "rank", "thread", "where"]
     "op=aten::mm*:x0.5, module=blocks.3:x0.8, phase=backward:x0.5, data=0, transfer=0, bucket=5. "
     "May be given several times; without, changes that help any run are tried.",
 )
+@click.option(
+    "--baseline", metavar="RUN0", help="Compare the categories of each step with those of RUN0."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def time(run: str, step: int | None, specs: tuple[str, ...], as_json: bool) -> None:
+def time(
+    run: str, step: int | None, specs: tuple[str, ...], baseline: str | None, as_json: bool
+) -> None:
     """Show where the steps of RUN spend their time, the critical path of one, and what would help.
 
     \b
     Examples:
-      lanescope time runs/a
+      lanescope time runs/a --baseline runs/before
       lanescope time runs/a --step 17 --what-if rank=2:delay=0
     """
     with working("Opening the run"):
@@ -63,15 +71,69 @@ def time(run: str, step: int | None, specs: tuple[str, ...], as_json: bool) -> N
     try:
         with working("Following the critical path"):
             job_step(opened, step)
+            changes = None if baseline is None else _changes(open_run(baseline), opened, step)
             predictions = what_if(opened, specs, step) if specs else _ready_made(opened, step)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except NotApplicable as reason:
         raise RunError(f"{opened.title}: {reason}") from None
     if as_json:
-        click.echo(json.dumps(_summary(opened, step, predictions)))
-    else:
-        _show(opened, step, predictions, Console(highlight=False, soft_wrap=True))
+        found = _summary(opened, step, predictions)
+        if changes is not None:
+            found["baseline"] = _changes_summary(changes)
+        click.echo(json.dumps(found))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    _show(opened, step, predictions, console)
+    if changes is not None:
+        _show_changes(changes, console)
+
+
+def _changes(base: Run, run: Run, step: int | None) -> pd.DataFrame:
+    """The steps beside those of the baseline. Raises NotApplicable where it has no such step."""
+    table = step_changes(base, run)
+    chosen = table if step is None else table[table["step"] == step]
+    if chosen.empty:
+        raise NotApplicable(f"the baseline has no step {step}")
+    return chosen
+
+
+def _changes_summary(changes: pd.DataFrame) -> list[dict[str, Any]]:
+    """For each pair of steps the times of the baseline, ns; those of the run are in `steps`."""
+    return [
+        {
+            "step": int(row["step"]),
+            "base_step": int(row["base_step"]),
+            "duration_ns": round(row["base_duration_ns"]),
+            "breakdown": {name: round(row[f"base_{name}_ns"]) for name in CATEGORIES},
+        }
+        for row in changes.to_dict("records")
+    ]
+
+
+def _show_changes(changes: pd.DataFrame, console: Console) -> None:
+    kept = steady(changes)
+    means = kept.mean()
+    which = f"step {int(kept['step'].iloc[0])}" if len(kept) == 1 else f"mean of {len(kept)} steps"
+    which += "" if len(kept) == len(changes) else " without the first"
+    heads = Table("category", "baseline", "run", "change", box=None)
+    rows = [
+        ("whole step", means["base_duration_ns"], means["duration_ns"]),
+        *(
+            (CATEGORIES[row.category], row.base_ns, row.run_ns)
+            for row in category_changes(kept).itertuples()
+        ),
+    ]
+    for title, before, now in rows:
+        sign = "+" if now >= before else "-"
+        heads.add_row(
+            title,
+            units.duration(before),
+            units.duration(now),
+            f"{sign}{units.duration(abs(now - before))}",
+        )
+    console.print(Text(f"\nAgainst the baseline, {which}, mean over the ranks", style="bold"))
+    console.print(heads)
 
 
 def _ready_made(run: Run, step: int | None) -> list[Prediction]:
@@ -113,6 +175,38 @@ def _summary(run: Run, step: int | None, predictions: list[Prediction]) -> dict[
             {"spec": one.spec, "step_ns": one.step_ns, "speedup": one.speedup}
             for one in predictions
         ],
+        "slowdown": _slowdown_summary(run),
+    }
+
+
+def _slowdown(run: Run) -> Slowdown | None:
+    """The job's slowdown by stragglers; None where it cannot be measured."""
+    try:
+        return slowdown(run)
+    except NotApplicable:
+        return None
+
+
+def _slowdown_summary(run: Run) -> dict[str, Any] | None:
+    found = _slowdown(run)
+    if found is None:
+        return None
+    return {
+        "steps": list(found.steps),
+        "step_ns": round(found.step_ns),
+        "ideal_ns": round(found.ideal_ns),
+        "job": found.job,
+        "operations": dict(found.operations),
+        "workers": [
+            {
+                "rank": rank,
+                "slowdown": factor,
+                "steps": found.by_step.loc[found.by_step["rank"] == rank, "slowdown"].tolist(),
+            }
+            for rank, factor in found.workers.items()
+        ],
+        "slowest_workers": {"ranks": list(found.slowest), "share": found.slowest_share},
+        "last_stage": {"ranks": list(found.last_stage), "share": found.last_stage_share},
     }
 
 
@@ -150,6 +244,22 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
         console.print(Text("\nWhat would help: the step's predicted length", style="bold"))
         for one in predictions:
             console.print(f"  {units.duration(one.step_ns)} (x{one.speedup:.2f})  {one.words}")
+    _show_slowdown(run, console)
+
+
+def _show_slowdown(run: Run, console: Console) -> None:
+    found = _slowdown(run)
+    if found is None or found.slowest_share is None:
+        return
+    ideal, length = units.duration(found.ideal_ns), units.duration(found.step_ns)
+    console.print(Text(f"\nSlowdown by stragglers: x{found.job:.2f}", style="bold"))
+    console.print(
+        f"  {length} a step, {ideal} with all work spread evenly over the ranks; "
+        f"{units.share(found.slowest_share)} of the difference is due to the slowest: "
+        f"rank {ranks_text(found.slowest)}"
+    )
+    if found.last_stage_share is not None:
+        console.print(f"  {units.share(found.last_stage_share)} to the last pipeline stage")
 
 
 def _columns() -> list[tuple[str, str]]:

@@ -165,6 +165,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield ""
     place = {
         "kind": finding.kind,
+        "confidence": finding.confidence,
         "rank": finding.rank,
         "thread": finding.thread,
         "step": finding.step,

@@ -28,8 +28,14 @@ def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[st
     fits its largest value; a dash for None and NaN. Other bases are "B" and "B/s"."""
     known = [None if value is None or isnan(value) else value for value in values]
     largest = max((abs(value) for value in known if value is not None), default=0.0)
-    factor, unit = _unit(largest, _UNITS[base])
-    return unit, ["–" if value is None else number(value / factor) for value in known]
+    factor, unit = unit_for(largest, base)
+    say = number if factor == 1.0 else _padded
+    return unit, ["–" if value is None else say(value / factor) for value in known]
+
+
+def unit_for(largest: float, base: str) -> tuple[float, str]:
+    """`(1e6, "ms")` for 12_300_000 ns: the divisor and the unit; bases as in `in_one_unit`."""
+    return _unit(largest, _UNITS[base])
 
 
 def count(number: int) -> str:
@@ -56,6 +62,13 @@ def number(value: float, digits: int = 3) -> str:
     if 0 <= int(exponent) < _WRITTEN_OUT:
         return f"{float(f'{mantissa}e{exponent}'):.0f}"
     return f"{mantissa}e{int(exponent)}"
+
+
+def _padded(value: float) -> str:
+    """`9.00`, so that it stands below 8.93 with as many digits."""
+    text = number(value)
+    plain = value == 0 or abs(value) >= 100 or "e" in text
+    return text if plain else f"{value:#.3g}".rstrip(".")
 
 
 def printable(text: str) -> str:

@@ -29,6 +29,10 @@ FROM_ZERO: dict[str, Any] = {"autorangeoptions": {"include": 0}}
 off, and Plotly's handles for dragging an axis take the clicks on it."""
 
 
+BUTTONS_ASIDE: dict[str, Any] = {"modebar_orientation": "v"}
+"""Layout of a figure with a legend above it and nothing beside it: buttons stand in its margin."""
+
+
 def nothing(words: str) -> go.Figure:
     """Words in the place of a chart: an empty figure would show bare axes."""
     figure = go.Figure()
@@ -46,7 +50,7 @@ def nothing(words: str) -> go.Figure:
 
 def step_figure(theme: Theme, title: str, steps: pd.Series, *, log: bool) -> go.Figure:
     """Returns an empty figure over the steps; `log` is of its vertical axis."""
-    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept", **BUTTONS_ASIDE})
     figure.update_xaxes(step_axis([0, *map(int, steps)]), **FROM_ZERO)
     figure.update_yaxes(title_text=title, type="log" if log else "linear")
     if log:

@@ -26,6 +26,8 @@ def cards(context: Context, found: Sequence[Finding]) -> Component:
 
 def _card(context: Context, finding: Finding) -> Component:
     facts: list[Any] = [html.B(finding.severity), finding.kind.replace("_", " ")]
+    if finding.confidence == "likely":
+        facts.append("likely")
     if finding.ranks:
         word = "rank" if len(finding.ranks) == 1 else "ranks"
         facts.append(f"{word} {ranks_text(finding.ranks)}")

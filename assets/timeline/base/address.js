@@ -11,7 +11,7 @@ import { placeOf, placeParts } from "./page_selection.js";
  * @property {{t0: number, t1: number}|null} window null: the whole run
  * @property {{lane: number, row: number, ref: number}|null} selected
  * @property {{t0: number, t1: number}|null} range
- * @property {number[]} collapsed indices of groups
+ * @property {number[]|null} collapsed indices of groups; null: as many as it takes to show all ranks
  * @property {number[]} expanded ids of lanes
  * @property {string} query of the search
  * @property {number} scrollY px
@@ -34,7 +34,7 @@ export function parse(search) {
     window,
     selected: sel ? { lane: Number(sel[1]), row: Number(sel[2]), ref: Number(sel[3]) } : null,
     range: span(get.get("range")),
-    collapsed: integers(get.get("closed")),
+    collapsed: get.has("closed") ? integers(get.get("closed")) : null,
     expanded: integers(get.get("open")),
     query: get.get("q") ?? "",
     scrollY: Math.max(0, Number.parseInt(get.get("y") ?? "0", 10) || 0),
@@ -57,7 +57,7 @@ export function format(view) {
   if (view.window) parts.push(`t=${pair(view.window)}`);
   if (view.selected) parts.push(`sel=${view.selected.lane}.${view.selected.row}.${view.selected.ref}`);
   if (view.range) parts.push(`range=${pair(view.range)}`);
-  if (view.collapsed.length) parts.push(`closed=${view.collapsed.join(".")}`);
+  if (view.collapsed) parts.push(`closed=${view.collapsed.join(".")}`);
   if (view.expanded.length) parts.push(`open=${view.expanded.join(".")}`);
   if (view.scrollY > 0) parts.push(`y=${Math.round(view.scrollY)}`);
   const { pins, groupOrder, laneOrder, filter } = view.lanes;

@@ -3,12 +3,52 @@
  * @module
  */
 
-import { asListed, moved } from "../model/lane_order.js";
+import { arrange, asListed, moved } from "../model/lane_order.js";
+import { closedToFit } from "../model/layout.js";
 
 export class Arranger {
   /** @param {import("../page/timeline.js").Timeline} timeline */
   constructor(timeline) {
     this.timeline = timeline;
+    /** @type {number[]|null} groups closed for all to fit, which an address need not name; null: not known yet */
+    this.closedToFit = null;
+    this.raised = 0;
+    /** @type {Set<number>|null} groups that were closed when the filter was set; null: no filter */
+    this.unfiltered = null;
+  }
+
+  /** Closes groups until all that the filter leaves fit. */
+  fit() {
+    const { groups, laneById, arrangement, height } = this.timeline;
+    if (!height) return;
+    const { closed, raised } = closedToFit(arrange(groups, laneById, arrangement).groups, height);
+    Object.assign(this, { closedToFit: closed, raised });
+    this.timeline.collapsed = new Set(closed);
+  }
+
+  /** The same once, when the height is known. */
+  fitAtFirst() {
+    if (this.closedToFit) return;
+    this.fit();
+    this.timeline.relayout();
+  }
+
+  /** Returns the closed groups as an address states them; null: those that it need not name. */
+  closed() {
+    const { collapsed, scrollY } = this.timeline;
+    const fitting = this.closedToFit ?? [];
+    const same = collapsed.size === fitting.length && fitting.every((index) => collapsed.has(index));
+    return same && !scrollY ? null : [...collapsed];
+  }
+
+  /** @param {import("../base/address.js").View} state */
+  restore({ collapsed, scrollY, expanded, lanes }) {
+    this.timeline.arrangement = lanes;
+    this.unfiltered = null;
+    this.fit();
+    if (collapsed || scrollY) this.timeline.collapsed = new Set(collapsed);
+    this.timeline.expanded = new Set(expanded);
+    this.timeline.relayout();
   }
 
   toggleGroup(index) {
@@ -23,15 +63,22 @@ export class Arranger {
 
   /** @param {Partial<import("../model/lane_order.js").Arrangement>} change */
   rearrange(change) {
+    const closed = this.unfiltered ?? this.timeline.collapsed;
     Object.assign(this.timeline.arrangement, change);
+    if ("filter" in change) {
+      this.fit();
+      this.unfiltered = change.filter.trim() ? closed : null;
+      if (!this.unfiltered) this.timeline.collapsed = closed;
+    }
     this.timeline.relayout();
   }
 
   /** Shows all lanes in the run's order. */
   reset() {
-    this.timeline.collapsed.clear();
-    this.timeline.expanded.clear();
     this.rearrange(asListed());
+    this.timeline.expanded.clear();
+    this.fit();
+    this.timeline.relayout();
   }
 
   togglePin(id) {

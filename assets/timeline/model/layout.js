@@ -16,6 +16,8 @@ const STRIP = 3;
 /** In a closed group of many threads each strip is a pixel lower. */
 const THIN_STRIP = 2;
 const MAX_FULL_STRIPS = 12;
+/** Where there is room, a strip is higher by up to so many px. */
+const MAX_RAISED = 9;
 /** Gap below the pinned lanes, where scrolling begins, px. */
 export const PIN_EDGE = 3;
 
@@ -77,6 +79,41 @@ export const inTree = (groups) =>
     .filter((group) => group.parent === null)
     .flatMap((rank) => [rank, ...groups.filter((group) => group.parent === rank.index)]);
 
+/**
+ * Returns what to close for all ranks to fit, and how much higher their strips may be. From the top,
+ * ranks are open with as many of their processes as leave room for the strips of all others. A rank
+ * that is alone is open.
+ * @param {Group[]} groups @param {number} height px of the view
+ * @returns {{closed: number[], raised: number}} indices of groups, px of each strip
+ */
+export function closedToFit(groups, height) {
+  const closed = new Set(groups.map((group) => group.index));
+  const ranks = groups.filter((group) => group.parent === null);
+  if (ranks.length === 1) closed.delete(ranks[0].index);
+  const heightOf = (some) => new Layout(some, closed, new Set()).height;
+  let room = height - heightOf(groups);
+  const opens = (rank) => {
+    const inner = groups.filter((group) => group.parent === rank.index);
+    const before = heightOf([rank, ...inner]);
+    const order = [rank, ...inner].map((group) => group.index).filter((index) => closed.has(index));
+    const bare = rank.lanes.length === 0 && closed.has(rank.index); // open alone it would show no lane
+    for (let count = order.length; count > (bare ? 1 : 0); count -= 1) {
+      for (const index of order.slice(0, count)) closed.delete(index);
+      const more = heightOf([rank, ...inner]) - before;
+      if (more <= room) {
+        room -= more;
+        return true;
+      }
+      for (const index of order) closed.add(index);
+    }
+    return false;
+  };
+  ranks.every(opens);
+  const strips = new Layout(groups, closed, new Set()).items.flatMap((one) => (one.type === "group" ? one.rows : []));
+  const raised = strips.length ? Math.max(0, Math.min(MAX_RAISED, Math.floor(room / strips.length))) : 0;
+  return { closed: [...closed].sort((a, b) => a - b), raised };
+}
+
 /** True if a lane has rows that are slim until it is opened. @param {Lane} lane */
 export const expandable = (lane) => lane.kind !== "counter" && lane.rows > FULL_ROWS;
 
@@ -87,8 +124,9 @@ export class Layout {
    * @param {Set<number>} collapsed indices of closed groups
    * @param {Set<number>} expanded ids of opened lanes
    * @param {Lane[]} [pinned] lanes that stay at the top while the others scroll
+   * @param {number} [raised] px by which the strips of closed groups are higher
    */
-  constructor(groups, collapsed, expanded, pinned = []) {
+  constructor(groups, collapsed, expanded, pinned = [], raised = 0) {
     this.groups = groups;
     /** @type {Item[]} */
     this.items = [];
@@ -112,11 +150,14 @@ export class Layout {
             lanes: [...own.lanes, ...groups.filter((one) => one.parent === own.index).flatMap((one) => one.lanes)],
           }
         : own;
-      const strips = closed ? stripsOf(group, y) : [];
+      const strips = closed ? stripsOf(group, y, raised) : [];
       const h = closed && strips.length ? Math.max(GROUP, strips.at(-1).y + strips.at(-1).h + 4 - y) : GROUP;
       this.items.push({ type: "group", group, lane: null, y, h, rows: strips });
       y += h;
-      if (closed) continue;
+      if (closed) {
+        y += LANE_PAD / 2;
+        continue;
+      }
       for (const lane of group.lanes) {
         const item = laneItem(group, lane, y, expanded.has(lane.id));
         this.items.push(item);
@@ -218,7 +259,7 @@ function laneItem(group, lane, y, open) {
  * A closed group shows thin strips per thread: its outermost phases and its outermost ops. Each shows
  * the covered time of exactly that row.
  */
-function stripsOf(group, y) {
+function stripsOf(group, y, raised) {
   const lanes = group.lanes.filter((lane) => lane.kind !== "counter");
   const rows = lanes.flatMap((lane) => {
     const phases = lane.phase_rows ?? 0;
@@ -229,7 +270,7 @@ function stripsOf(group, y) {
         ]
       : [[lane, 0]];
   });
-  const h = rows.length > MAX_FULL_STRIPS ? THIN_STRIP : STRIP;
+  const h = (rows.length > MAX_FULL_STRIPS ? THIN_STRIP : STRIP) + raised;
   let at = y + 4;
   return rows.map(([lane, row], i) => {
     if (i && rows[i - 1][0] !== lane) at += 1;

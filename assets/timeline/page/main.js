@@ -67,7 +67,7 @@ globalThis.lanescope = {
 
 function writeAddress() {
   if (!timeline || !onTimeline()) return;
-  const { view, selection, range, collapsed, expanded, query, scrollY, overlaps, arrangement } = timeline;
+  const { view, selection, range, expanded, query, scrollY, overlaps, arrangement } = timeline;
   const { opening } = timeline;
   const opens = Math.abs(view.t0 - opening.t0) <= 0.5 && Math.abs(view.t1 - opening.t1) <= 0.5;
   const { current } = selection;
@@ -76,7 +76,7 @@ function writeAddress() {
     window: opens ? null : view,
     selected: current,
     range,
-    collapsed: [...collapsed],
+    collapsed: timeline.arranger.closed(),
     expanded: [...expanded],
     query,
     scrollY,
@@ -93,16 +93,13 @@ function writeAddress() {
 
 function applyAddress(search) {
   const state = parse(search);
-  timeline.collapsed = new Set(state.collapsed);
-  timeline.expanded = new Set(state.expanded);
-  timeline.arrangement = state.lanes;
-  timeline.relayout();
+  timeline.arranger.restore(state);
   timeline.setView(state.window ?? timeline.opening);
   timeline.scrollBy(state.scrollY - timeline.scrollY);
   timeline.range = state.range;
   find(state.query);
   // A finding's address names a span but not which lanes to show.
-  const kept = state.scrollY || state.collapsed.length;
+  const kept = state.scrollY || state.collapsed?.length;
   if (state.selected && !kept) timeline.revealRow(state.selected.lane, state.selected.row);
   if (state.selected) timeline.selection.select(state.selected);
   else if (timeline.selection.current) timeline.selection.clear();

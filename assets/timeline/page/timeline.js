@@ -45,7 +45,7 @@ export class Timeline {
    *   when all visible lanes are drawn for the first time
    */
   constructor(dom, run, idle, details, page) {
-    Object.assign(this, { dom, run, idle, whenDrawn: page.drawn });
+    Object.assign(this, { dom, run, idle, whenDrawn: page.drawn, width: 0, height: 0 });
     this.painter = new Painter(dom.lanesCanvas, run.names);
     this.adopt(run, this.tileSourceOf(run), groupsOf(run.lanes));
     this.view = this.opening;
@@ -60,8 +60,6 @@ export class Timeline {
     this.query = "";
     this.matches = null;
     this.pointer = { x: null, y: null };
-    this.width = 0;
-    this.height = 0;
     this.dirty = new Set();
     this.frames = { count: 0, last: 0, times: new Float32Array(240) };
     this.picker = new Picker(run.etag, idle, () => this.invalidate("overlay"));
@@ -125,6 +123,7 @@ export class Timeline {
     this.painter.resize(width, height, ratio);
     this.overlay.resize(width, height, ratio);
     this.header.resize(width, ratio);
+    this.arranger.fitAtFirst();
     this.scrollBy(0);
     this.invalidate("lanes");
     this.frame(); // synchronously: a resized canvas is blank
@@ -137,7 +136,7 @@ export class Timeline {
 
   relayout() {
     const { groups, pinned } = arrange(this.groups, this.laneById, this.arrangement);
-    this.layout = new Layout(groups, this.collapsed, this.expanded, pinned);
+    this.layout = new Layout(groups, this.collapsed, this.expanded, pinned, this.arranger.raised);
     this.scrollBy(0);
     this.onArranged?.();
     this.changed();

@@ -33,7 +33,7 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
     def returned(module: torch.nn.Module, path: int, output: Any) -> None:
         if recorder.step % every or not recorder.active:
             return
-        tensor = local_part(next(_tensors(output), None))
+        tensor = local_part(next(tensors_in(output), None))
         if tensor is None or not tensor.is_floating_point() or not tensor.numel():
             return
         if recorder.thread().busy or tensor.is_sparse or tensor.device.type == "meta":
@@ -73,15 +73,16 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
     return uninstall
 
 
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
+def tensors_in(output: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors of nested mappings, tuples and lists, in their order."""
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, Mapping):
         for value in output.values():
-            yield from _tensors(value)
+            yield from tensors_in(value)
     elif isinstance(output, (tuple, list)):
         for value in output:
-            yield from _tensors(value)
+            yield from tensors_in(value)
 
 
 HOOK = Hook(

@@ -12,6 +12,7 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
+from .batches import Batches
 
 
 def _always(recorder: Recorder) -> bool:
@@ -35,26 +36,36 @@ _METHODS: tuple[tuple[str, str, str, str, Callable[[Recorder], bool]], ...] = (
 )
 
 
-def install(recorder: Recorder) -> Callable[[], None]:
-    """Records data-loading phases."""
+def install(recorder: Recorder, batches: Batches | None) -> Callable[[], None]:
+    """Records data-loading phases; `batches` gets those of the trainer."""
     patches = Patches()
     for module, kind, name, label, wanted in _METHODS:
         owner = optional(module, kind, f"phases {label} of data loading")
         if owner is not None:
-            patches.ends(owner, name, *_phase(recorder, label, wanted), self_alone=True)
+            sampled = batches if wanted is _always else None
+            patches.ends(owner, name, *_phase(recorder, label, wanted, sampled), self_alone=True)
     return patches.undo
 
 
 def _phase(
-    recorder: Recorder, label: str, wanted: Callable[[Recorder], bool]
+    recorder: Recorder, label: str, wanted: Callable[[Recorder], bool], batches: Batches | None
 ) -> tuple[Callable[..., Any], ...]:
-    def begin(_: Any) -> int | None:
-        return recorder.begin_phase(label, PhaseKind.data) if wanted(recorder) else None
+    def begin(iterator: Any) -> tuple[int, Any] | None:
+        if batches is not None:
+            batches.iterates(iterator)
+        return (recorder.begin_phase(label, PhaseKind.data), iterator) if wanted(recorder) else None
 
-    def end(depth: int, _: Any) -> None:
-        recorder.end_phase(depth)
+    def done(begun: tuple[int, Any], batch: Any) -> None:
+        recorder.end_phase(begun[0])
+        if batches is not None:
+            batches.loaded(batch)
 
-    return begin, end, end
+    def raised(begun: tuple[int, Any], error: BaseException) -> None:
+        recorder.end_phase(begun[0])
+        if batches is not None and isinstance(error, StopIteration):
+            batches.exhausted(begun[1])
+
+    return begin, done, raised
 
 
-HOOK = Hook("data loading", lambda context: install(context.recorder))
+HOOK = Hook("data loading", lambda context: install(context.recorder, context.batches))

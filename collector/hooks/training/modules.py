@@ -60,6 +60,9 @@ class Modules:
         self.returned: Callable[[torch.nn.Module, int, Any], None] | None = None
         # If set, called at a model's first call with the model and the prefix of its names.
         self.named: Callable[[torch.nn.Module, str], None] | None = None
+        # If set, called with an outermost module in training, and at its end with its output.
+        self.began: Callable[[torch.nn.Module], None] | None = None
+        self.ended: Callable[[torch.nn.Module, Any], None] | None = None
         self._placed: dict[str, int] = {}  # name -> address of its storage, as last recorded
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
@@ -80,6 +83,8 @@ class Modules:
             # A recomputation in backward (checkpointing) is part of backward.
             if not inside and state.phase_kind != PhaseKind.backward:
                 if torch.is_grad_enabled():
+                    if self.began is not None and _is_eager():
+                        self.began(module)
                     state.forward = recorder.begin_phase("forward", PhaseKind.forward)
                 else:
                     state.forward = recorder.begin_phase("evaluation", PhaseKind.evaluation)
@@ -95,11 +100,13 @@ class Modules:
             if state.busy or not state.in_modules:
                 return  # recording began inside this module
             path = state.leave_module()
-            if self.returned is not None and _tracing_state() is None and _proxy_mode() is None:
+            if self.returned is not None and _is_eager():
                 self.returned(module, path, output)
             if not state.in_modules and state.forward is not None:
                 recorder.end_phase(state.forward)
                 state.forward = None
+                if self.ended is not None and _is_eager():
+                    self.ended(module, output)
         except Exception as error:
             recorder.failed(error)
 
@@ -225,6 +232,11 @@ _dispatch_mode: Callable[[Any], Any] | None = optional("torch._C", "_get_dispatc
 def _proxy_mode() -> Any:
     """Returns the mode by which make_fx puts operators into a graph; None: it is not active."""
     return None if _PROXY is None or _dispatch_mode is None else _dispatch_mode(_PROXY)
+
+
+def _is_eager() -> bool:
+    """Returns whether operators run as they are called, and no trace of them is being made."""
+    return _tracing_state() is None and _proxy_mode() is None
 
 
 _set_tracing_state: Callable[[Any], None] = optional("torch._C", "_set_tracing_state", _TRACED) or (

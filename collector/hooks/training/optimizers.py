@@ -17,6 +17,7 @@ from ...format.record_kinds import PhaseKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
+from .settings import record_settings
 
 
 class Optimizers:
@@ -63,7 +64,10 @@ class Optimizers:
         recorder = self._recorder
         changed = None
         try:
+            first = optimizer not in self._ordinals
             ordinal = self.ordinal(optimizer)
+            if first and recorder.active:
+                record_settings(recorder, optimizer, ordinal)
             left_open = self._open.pop(optimizer, None)
             if left_open is not None:  # its last step raised, so the post-hook did not run
                 recorder.end_phase(left_open)

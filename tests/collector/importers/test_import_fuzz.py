@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 from lanescope.collector.importers import (
-    complete_events,
     decompress,
     flight_recorder,
     json_stream,
     kineto,
-    other_events,
     spill,
     to_tables,
 )
+from lanescope.collector.importers.chrome_trace import complete_events, other_events
 from lanescope.collector.importers.limits import ImportRejected
 from lanescope.collector.importers.run_writer import import_files
 from lanescope.webapp.runs.run import open_run

@@ -1,5 +1,5 @@
 import { arrange, asListed } from "/assets/timeline/model/lane_order.js";
-import { FULL_ROWS, groupsOf, Layout, ROW, SLIM } from "/assets/timeline/model/layout.js";
+import { closedToFit, FULL_ROWS, groupsOf, Layout, ROW, SLIM } from "/assets/timeline/model/layout.js";
 import { equal, ok, test } from "../harness.js";
 
 const lane = (id, group, rows = 2, kind = "thread") => ({
@@ -34,6 +34,29 @@ test("deep rows are slim until the lane is opened", () => {
       .items.find((item) => item.lane?.id === 2)
       .rows.every((row) => row.h === ROW && row.text),
   );
+});
+
+test("as many groups are closed as it takes to show all ranks", () => {
+  const lanes = [0, 1, 2].flatMap((rank) => [
+    lane(rank * 10, `rank ${rank}`),
+    { ...lane(rank * 10 + 1, `rank ${rank}`), process: { name: "loader", about: "" } },
+  ]);
+  const groups = groupsOf(lanes); // three ranks, then their processes: 3, 4, 5
+  const height = (closed) => new Layout(groups, new Set(closed), new Set()).height;
+  const closed = (room) => closedToFit(groups, room).closed;
+  equal(closedToFit(groups, height([])), { closed: [], raised: 0 });
+  equal(closed(height([]) - 1), [5]);
+  equal(closed(height([1, 2, 4, 5])), [1, 2, 4, 5]);
+  equal(closed(height([0, 1, 2])), [0, 1, 2, 3, 4, 5]); // a rank that would show no lane stays closed
+  equal(closed(1), [0, 1, 2, 3, 4, 5]);
+  equal(closedToFit(groupsOf([lane(0, "rank 0", 3)]), 1), { closed: [], raised: 0 });
+});
+
+test("strips of closed groups use the room that is left", () => {
+  const groups = groupsOf([0, 1].map((rank) => lane(rank, `rank ${rank}`, 40)));
+  const { closed, raised } = closedToFit(groups, 60);
+  equal([closed, raised > 0], [[0, 1], true]);
+  ok(new Layout(groups, new Set(closed), new Set(), [], raised).height <= 60);
 });
 
 test("a closed group keeps a strip per thread and loses its lanes", () => {

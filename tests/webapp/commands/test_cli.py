@@ -186,6 +186,7 @@ def test_check_against_a_baseline_finds_the_divergence(tmp_path: Path) -> None:
         "step": 0,
         "time_ns": None,
         "where": None,
+        "confidence": "certain",
         "link": finding["link"],
         "title": finding["title"],
     }

@@ -11,7 +11,7 @@ from lanescope.webapp.ui import widgets
 def test_a_column_is_in_the_unit_of_its_largest_value() -> None:
     times = units.in_one_unit([57_640_000, 3_040, None, nan, 0], "ns")
     assert times == ("ms", ["57.6", "0.00304", "–", "–", "0"])
-    assert units.in_one_unit([2_500_000, -400], "B/s") == ("MB/s", ["2.5", "-0.0004"])
+    assert units.in_one_unit([2_500_000, -400], "B/s") == ("MB/s", ["2.50", "-0.000400"])
     assert units.in_one_unit([], "B") == ("B", [])
 
 
@@ -23,6 +23,6 @@ def test_columns_to_compare_share_a_unit() -> None:
     ]
     heads, rows = widgets.measured(columns, [{"a": 2_000_000, "b": 500_000, "c": 7_000}])
     assert [one["headerName"] for one in heads] == ["first, ms", "second, ms", "third, µs"]
-    assert [rows[0][f"{name}_text"] for name in "abc"] == ["2", "0.5", "7"]
+    assert [rows[0][f"{name}_text"] for name in "abc"] == ["2.00", "0.500", "7.00"]
     assert all(name not in one for one in heads for name in ("base", "together"))
     assert widgets.measured(columns, [])[0][0]["headerName"] == "first"

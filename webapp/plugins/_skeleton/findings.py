@@ -71,6 +71,7 @@ def _finding(run: Run, row: Any) -> Finding:
     return Finding(
         kind="skeleton_call",
         severity="warning",
+        confidence="likely",
         title=f"{row.name} takes {units.duration(duration)} in step {row.step} of rank {row.rank}, "
         f"{units.number(row.factor)} times its median: look at what runs beside it",
         rank=int(row.rank),

@@ -14,6 +14,8 @@ PLUGIN = Plugin(
             order=90,
             area="Learning",
             recorded=True,
+            needs="the native engine",
+            misses="graphs of steps between 1, 2, 4, 8, ...",
         ),
     ),
     metrics=(

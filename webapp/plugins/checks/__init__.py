@@ -6,7 +6,34 @@ PLUGIN = Plugin(
     name="checks",
     kinds=(Kind("environment", "checks.md#settings", "environment:EnvironmentEvidence"),),
     questions=(
-        Question("Settings that cost time", "environment:environment", ("environment",), order=240),
+        Question(
+            "Settings that cost time",
+            "environment:environment",
+            ("environment",),
+            order=240,
+            needs="5 training steps",
+            misses="settings outside of torch",
+        ),
+        Question(
+            "Reductions between accumulated gradients",
+            "accumulation:accumulation",
+            ("environment",),
+            order=245,
+            area="Communication",
+            recorded=True,
+            needs="all_reduce in backward, as DistributedDataParallel does it; 4 training steps",
+            misses="sharded gradients; backward passes that share less than half of the parameters",
+        ),
+        Question(
+            "Running statistics that ranks do not share",
+            "buffers:buffers",
+            ("environment",),
+            order=247,
+            area="Communication",
+            recorded=True,
+            needs="gradients reduced in backward; BatchNorm in training mode at a sampled step",
+            misses="buffers of other modules",
+        ),
     ),
     metrics=(
         Metric(

@@ -25,7 +25,7 @@ WAITING = 0.2
 
 MIN_STEPS = 5
 
-_ACCUMULATES = re.compile("(^|::)AccumulateGrad$")
+ACCUMULATES = re.compile("(^|::)AccumulateGrad$")
 """The autograd node that a parameter has in each backward that reaches it."""
 
 
@@ -76,7 +76,7 @@ def _unused_parameters(run: Run) -> list[Finding]:
         unused = run.events("gradient", rank, columns=["norm"])["norm"].null_count
         # One that this rank did not use may have a gradient all the same, from others.
         ops = run.pieces("op", rank, columns=["name"]) if len(mine) else ()
-        reached = sum(int(having(piece["name"], _ACCUMULATES.search).sum()) for piece in ops)
+        reached = sum(int(having(piece["name"], ACCUMULATES.search).sum()) for piece in ops)
         unused += reached < count * len(mine)
         steps = len(run.steps(rank))
         if count and steps >= MIN_STEPS and mine["step"].nunique() >= steps // 2 and not unused:
@@ -98,7 +98,7 @@ def _loading(run: Run) -> list[Finding]:
         process = next((p for p in run.manifest["processes"] if p["rank"] == rank), None)
         if len(steps) < MIN_STEPS or not whole or process is None:
             continue
-        main = next(t.thread for t in run.threads if t.rank == rank)
+        main = next(t.thread for t in run.threads_of(rank))
         rows = run.events("phase", rank, main, ["start_ns", "duration_ns", "kind"])
         rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.data.name))
         waiting = Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))
@@ -131,6 +131,7 @@ def _finding(
     return Finding(
         kind="environment",
         severity="warning",
+        confidence="likely",
         title=f"{title}. Set {setting}.",
         rank=rank,
         ranks=() if rank is None else (rank,),

@@ -24,6 +24,8 @@ PLUGIN = Plugin(
             ("collective_mismatch",),
             order=20,
             area="Communication",
+            needs="collective calls of two ranks or more",
+            misses="groups that share a name",
         ),
         Question(
             "Stragglers",
@@ -31,6 +33,18 @@ PLUGIN = Plugin(
             ("straggler",),
             order=30,
             area="Communication",
+            needs="clocks compared: all ranks under one lanescope record; 9 steps",
+            misses="delays below 10 ms or a fifth of a step",
+        ),
+        Question(
+            "Evaluation that other ranks wait for",
+            "lone_evaluation:lone_evaluation",
+            ("straggler",),
+            order=35,
+            area="Communication",
+            recorded=True,
+            needs="modules called without gradients on some ranks alone; clocks compared",
+            misses="evaluation without torch modules; waits below 10 ms",
         ),
     ),
     tables={

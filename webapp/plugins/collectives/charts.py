@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from lanescope.webapp.plugins.collectives.skew import LateMap
 from lanescope.webapp.runs.units import duration
 from lanescope.webapp.ui.charts import (
+    BUTTONS_ASIDE,
     DASHES,
     MARKERS,
     MAX_LINES,
@@ -50,7 +51,7 @@ def breakdown(table: pd.DataFrame, theme: Theme) -> go.Figure:
             },
             hovertemplate=f"<b>%{{y}} {words}</b><br>%{{x:.3g}} %, %{{customdata}}<extra></extra>",
         )
-    figure.update_layout(bargap=0.35, legend={"traceorder": "normal"})
+    figure.update_layout(bargap=0.35, legend={"traceorder": "normal"}, **BUTTONS_ASIDE)
     figure.update_xaxes(title_text="share of the time of the device, %", range=[0, 100])
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure

@@ -69,6 +69,7 @@ def _finding(
     return Finding(
         kind="straggler",
         severity="info",
+        confidence="likely",
         title=f"Rank {rank} kept {ranks_named(tuple(waiting))} waiting for "
         f"{units.duration(waited)} in {name}: {doing}"
         + (f" at {where}" if where else "")

@@ -108,6 +108,7 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
     return Finding(
         kind="straggler",
         severity="warning",
+        confidence="likely",
         title=(
             f"Rank {rank} keeps the other ranks waiting for {units.duration(delay)} of each {unit} "
             f"({units.share(share)}). It came last in {late} of {len(shares)} {unit}s"

@@ -14,6 +14,8 @@ PLUGIN = Plugin(
             order=0,
             area="Repeatability",
             baseline=True,
+            needs="--baseline; level numerics to compare values",
+            misses="values that no level recorded",
         ),
         Question(
             "Nondeterminism between repeated runs",
@@ -21,6 +23,8 @@ PLUGIN = Plugin(
             ("nondeterminism",),
             order=220,
             area="Repeatability",
+            needs="lanescope repeat",
+            misses="differences that did not occur in the repetitions",
         ),
     ),
     functions={

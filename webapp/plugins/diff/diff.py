@@ -27,6 +27,7 @@ from lanescope.webapp.plugins.diff.first_difference import hints, resumed
 from lanescope.webapp.plugins.diff.noise import Floor, tensor_floor
 from lanescope.webapp.plugins.diff.renaming import renamed
 from lanescope.webapp.plugins.diff.roles import by_role
+from lanescope.webapp.plugins.diff.settings import losses_differ, outputs_differ, settings_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.unpaired import (
     Unpaired,
@@ -161,7 +162,13 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     wanted = "different" if "different" in states else "within_tolerance"
     first = _first_of_all(values, norms[norms["state"] == wanted], run, wanted)
     notes = values.notes if values else [_no_values(base, run)]
-    notes = [*roles, *notes, *_floor_notes(floors), *filter(None, [names.words()])]
+    outputs = outputs_differ(base, run)
+    logged = losses_differ(base, run, RELATIVE["float32"] if mode != "bitwise" else 0.0)
+    if logged or (outputs and mode == "bitwise"):
+        states |= {"different"}
+    own = filter(None, [outputs, logged])
+    notes = [*settings_notes(base, run), *own, *roles, *notes, *_floor_notes(floors)]
+    notes += filter(None, [names.words()])
     if any(names_alone):
         notes += filter(None, [settings_words(base, run), compiled_words(base, run)])
     return Comparison(

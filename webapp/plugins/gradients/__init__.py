@@ -23,6 +23,8 @@ PLUGIN = Plugin(
             order=40,
             area="Learning",
             recorded=True,
+            needs="level access; an optimizer step on two ranks",
+            misses="sharded parameters; ranks that part and are averaged again",
         ),
         Question(
             "Vanishing gradients",
@@ -31,6 +33,8 @@ PLUGIN = Plugin(
             order=130,
             area="Learning",
             recorded=True,
+            needs="5 optimizer steps",
+            misses="layers whose small gradient is usual for their position",
         ),
         Question(
             "Exploding gradients",
@@ -39,6 +43,8 @@ PLUGIN = Plugin(
             order=140,
             area="Learning",
             recorded=True,
+            needs="an optimizer step",
+            misses="growth that a clipping hides in the norms",
         ),
         Question(
             "Parameters that do not learn",
@@ -47,6 +53,20 @@ PLUGIN = Plugin(
             order=150,
             area="Learning",
             recorded=True,
+            needs="2 optimizer steps (5 for gradients of zero)",
+            misses="layers that take turns; parameters frozen on purpose; single dead units of "
+            "a layer",
+        ),
+        Question(
+            "Training without optimizer steps",
+            "no_step:no_step",
+            ("dead_parameter",),
+            order=155,
+            area="Learning",
+            recorded=True,
+            needs="a backward pass",
+            misses="programs that never call zero_grad(), or change other tensors in place; "
+            "compiled regions; one of several optimizers",
         ),
         Question(
             "Gradients not zeroed between steps",
@@ -55,6 +75,8 @@ PLUGIN = Plugin(
             order=160,
             area="Learning",
             recorded=True,
+            needs="level access",
+            misses="gradients that are zeroed now and then",
         ),
         Question(
             "Low-rank adapters that do not learn",
@@ -63,6 +85,8 @@ PLUGIN = Plugin(
             order=170,
             area="Learning",
             recorded=True,
+            needs="names of parameters with lora_",
+            misses="adapters under other names",
         ),
         Question(
             "Collapsing loss scale",
@@ -71,6 +95,8 @@ PLUGIN = Plugin(
             order=180,
             area="Learning",
             recorded=True,
+            needs="a gradient scaler",
+            misses="scalers that are not torch's",
         ),
         Question(
             "Gradients clipped before they are unscaled",
@@ -79,6 +105,18 @@ PLUGIN = Plugin(
             order=190,
             area="Learning",
             recorded=True,
+            needs="a gradient scaler, clip_grad_norm_",
+            misses="clipping written by hand",
+        ),
+        Question(
+            "Gradients clipped by the norms of single ranks",
+            "local_clipping:local_clipping",
+            ("rank_divergence",),
+            order=195,
+            area="Learning",
+            recorded=True,
+            needs="clip_grad_norm_; parts of one model that exchange gradients in backward",
+            misses="pipelines; ranks whose backward calls no collective; clipping by hand",
         ),
         Question(
             "Failed validators",
@@ -87,6 +125,8 @@ PLUGIN = Plugin(
             order=230,
             area="Learning",
             recorded=True,
+            needs="a validator or an assertion in the program",
+            misses="what no validator looks at",
         ),
     ),
     tables={

@@ -21,6 +21,7 @@ frozen ones. Adapters have an analysis of their own (`lora`).
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import TypedDict
 
 import pandas as pd
@@ -37,6 +38,7 @@ from lanescope.webapp.analysis.parameter_history import (
     streaks,
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
+from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
 from lanescope.webapp.plugins.gradients.lora import is_lora
 from lanescope.webapp.plugins.gradients.update_effects import decays, unmoved
 from lanescope.webapp.runs import units
@@ -103,6 +105,12 @@ _WORDS = {
     ),
 }
 """What to say of one parameter, of several, and what to do."""
+
+_ENDS = {
+    "no_grad": "runs without recording a gradient; take it out of no_grad()",
+    "detached": "passes the result on without its gradient; leave it out",
+}
+"""Causes of breaks in the autograd graph that a program can take away, and how."""
 
 _SEVERE = ("zero",)
 _OF_ALL = {
@@ -254,7 +262,7 @@ def _finding(
 ) -> Finding:
     first = next(iter(names))
     step, _, ranks = names[first]
-    several, ended_by_it = len(names) > 1, False
+    several, ended_by_it, where = len(names) > 1, False, None
     *verbs, advice = _WORDS[cause]
     words = f"{_called(first, names[first][1])}{and_more(len(names), 'parameter')} {verbs[several]}"
     if cause == "unused" and UNNAMED.fullmatch(first):
@@ -266,7 +274,10 @@ def _finding(
         if cause == "zero":
             advice = _whole_advice(run, ranks[0])
         elif cause == "unused":
-            advice = _none_advice(run, first)
+            where, end = _cut(run, ranks[0], None) or (None, "")
+            advice = f"The gradient ends at {end}." if end else _none_advice(run, first)
+    elif cause == "unused" and (cut := _cut(run, ranks[0], first)) is not None:
+        advice = f"Check {cut[1]}."
     elif cause == "unused" and len(run.ranks) > 1 and first not in sharded_names(run):
         advice += " DistributedDataParallel needs find_unused_parameters=True for such parameters"
         ended_by_it = reduction_unfinished(run)
@@ -280,6 +291,7 @@ def _finding(
         rank=ranks[0],
         ranks=tuple(ranks),
         step=step,
+        where=where,
         evidence={
             "cause": cause,
             "parameters": list(names)[:LISTED],
@@ -288,6 +300,21 @@ def _finding(
         },
         link=step_link(run, ranks[0], step),
     )
+
+
+def _cut(run: Run, rank: int, name: str | None) -> tuple[str, str] | None:
+    """Returns where the gradient ends on its way to a parameter that forward used, and what to do.
+
+    None where the recorded graph has no such place, or several. Without a name: to all of them.
+    """
+    if name is not None and name.rpartition(".")[0] not in texts_of(run, "op", "module", rank):
+        return None
+    found = [one for one in breaks(run, rank) if one.where and one.cause in _ENDS]
+    if len(found) != 1:
+        return None
+    (cut,) = found
+    where = PurePath(cut.where).name
+    return where, f"{where}: {cut.op} {_ENDS[cut.cause]}"
 
 
 def _called(name: str, elements: int) -> str:

@@ -153,6 +153,7 @@ def _exploding(run: Run, at: pd.Series, title: str, evidence: dict[str, Any]) ->
     return Finding(
         kind="exploding_gradient",
         severity="warning",
+        confidence="likely",
         title=title,
         rank=rank,
         thread=str(at["thread"]),

@@ -80,6 +80,7 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
         Finding(
             kind="exploding_gradient",
             severity="warning",
+            confidence="likely",
             title="Gradients are never zeroed: in each step backward adds to those that the step "
             "before has used"
             + (f", at {where}" if where else "")

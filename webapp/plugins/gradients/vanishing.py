@@ -120,6 +120,7 @@ def _finding(run: Run, gone: tuple[Vanished, ...], ranks: list[int]) -> Finding:
     return Finding(
         kind="vanishing_gradient",
         severity="warning",
+        confidence="likely",
         title=f"The gradient vanishes in {worst.layer or 'the model itself'}{others} since step "
         f"{since}: per element it is {worst.relative:.1e} of that of {worst.against}. Check "
         "saturating activations, initialisation, residual paths and normalisation before it.",

@@ -20,6 +20,8 @@ PLUGIN = Plugin(
             ("hang", "straggler", "collective_mismatch"),
             order=10,
             area="Communication",
+            misses="hangs of programs that run no operator and no collective; waits of less "
+            "than --hang-timeout",
         ),
     ),
     pages=(Page("hang", "Hangs", order=30, within="collectives", height=620),),

@@ -13,6 +13,8 @@ PLUGIN = Plugin(
             order=200,
             area="Numerics",
             recorded=True,
+            needs="level numerics",
+            misses="values that never leave a fused kernel",
         ),
         Question(
             "Unrecorded writes",
@@ -21,6 +23,8 @@ PLUGIN = Plugin(
             order=210,
             area="Numerics",
             recorded=True,
+            needs="level numerics",
+            misses="writes that leave the values as they were",
         ),
     ),
 )

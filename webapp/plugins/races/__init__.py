@@ -16,6 +16,9 @@ PLUGIN = Plugin(
             order=50,
             area="Threads",
             recorded=True,
+            needs="level access, the native engine",
+            misses="memory that is reached without torch; torch.jit.fork; writes of several "
+            "processes into shared memory",
         ),
         Question(
             "In-place changes of tensors that backward needs",
@@ -24,6 +27,8 @@ PLUGIN = Plugin(
             order=80,
             area="Threads",
             recorded=True,
+            needs="level access",
+            misses="changes of tensors that backward did not come to use",
         ),
     ),
     tables={"races": "race_findings:races"},

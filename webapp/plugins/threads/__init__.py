@@ -21,6 +21,7 @@ PLUGIN = Plugin(
             order=60,
             area="Threads",
             recorded=True,
+            misses="passes that did not overlap in this run",
         ),
         Question(
             "Overlapping backward passes of threads",
@@ -28,6 +29,8 @@ PLUGIN = Plugin(
             ("overlap",),
             order=70,
             area="Threads",
+            needs="a backward on two threads",
+            misses="passes that did not overlap in this run",
         ),
         Question(
             "Deadlocks between threads",
@@ -36,6 +39,7 @@ PLUGIN = Plugin(
             order=100,
             area="Threads",
             recorded=True,
+            misses="loops other than asyncio's; locks held at a fork; locks written in C",
         ),
         Question(
             "Lost context variables",
@@ -44,6 +48,7 @@ PLUGIN = Plugin(
             order=110,
             area="Threads",
             recorded=True,
+            misses="modes of torch, such as autocast",
         ),
         Question(
             "Threads on the wrong CUDA device",
@@ -52,6 +57,7 @@ PLUGIN = Plugin(
             order=120,
             area="Threads",
             recorded=True,
+            needs="a GPU",
         ),
     ),
     tables={"overlap": "overlap:overlap"},

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import (
+    BUTTONS_ASIDE,
     DASHES,
     FROM_ZERO,
     MARKERS,
@@ -31,7 +32,8 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     """
     if table["rate"].isna().all():
         return nothing("No thread is in this phase.")
-    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept", **BUTTONS_ASIDE})
+    factor, unit = units.unit_for(float(table["end_ns"].max()), "ns")
     colours = template(theme).layout.colorway
     for position, (rank, stretches) in enumerate(table.groupby("rank", sort=True)):
         # A step lasts until the next point: one that nothing follows needs a point at its end too.
@@ -42,7 +44,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
         )
         rows = rows.sort_values("at_ns", kind="stable")
         figure.add_scatter(
-            x=[float(t) / 1e9 for t in rows["at_ns"]],
+            x=[float(t) / factor for t in rows["at_ns"]],
             y=[None if np.isnan(rate) else float(rate) * 100 for rate in rows["rate"]],
             name=f"rank {rank}",
             mode="lines",
@@ -53,7 +55,8 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
                 "dash": DASHES[position % len(DASHES)],
             },
             customdata=[[int(a), int(b)] for a, b in zip(rows.start_ns, rows.end_ns, strict=True)],
-            hovertemplate=f"<b>rank {rank}</b><br>at %{{x:.4g}} s: %{{y:.3g}} %<extra></extra>",
+            hovertemplate=f"<b>rank {rank}</b><br>at %{{x:.4g}} {unit}: %{{y:.3g}} %"
+            "<extra></extra>",
         )
     if limit is not None:
         figure.add_hline(
@@ -61,7 +64,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
             line={"width": 1, "dash": "dot", "color": tokens()[theme]["bad"]},
             annotation={"text": f"limit {units.share(limit)}"},
         )
-    figure.update_xaxes(title_text="time, s", rangemode="tozero")
+    figure.update_xaxes(title_text=f"time, {unit}", rangemode="tozero")
     figure.update_yaxes(title_text="overlap rate, %", **FROM_ZERO)
     return figure
 
@@ -72,8 +75,8 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
     `table` is that of `analysis.turns.forward_to_backward` with the column name, of the thread; the
     threads with the longest windows are drawn. `customdata` has the bounds of the window, ns.
     """
-    figure = step_figure(theme, "window, s", table["step"], log=False)
-    figure.update_yaxes(exponentformat="SI")
+    factor, unit = units.unit_for(float(table["window_ns"].max()), "ns")
+    figure = step_figure(theme, f"window, {unit}", table["step"], log=False)
     colours = template(theme).layout.colorway
     by_thread = dict(iter(table.groupby(["rank", "thread"], sort=True)))
     longest = table.groupby(["rank", "thread"])["window_ns"].max().astype("float64")
@@ -83,7 +86,7 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
         name = f"rank {key[0]}, {rows['name'].iloc[0]}"
         figure.add_scatter(
             x=[int(step) for step in rows["step"]],
-            y=[float(window) * 1e-9 for window in rows["window_ns"]],
+            y=[float(window) / factor for window in rows["window_ns"]],
             name=name,
             mode="lines+markers" if len(rows) <= 200 else "lines",
             line={
@@ -96,7 +99,8 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
                 [int(low), int(high)]
                 for low, high in zip(rows.forward_end_ns, rows.backward_start_ns, strict=True)
             ],
-            hovertemplate=f"<b>{escaped(name)}</b><br>step %{{x}}: %{{y:.3s}}s<extra></extra>",
+            hovertemplate=f"<b>{escaped(name)}</b><br>step %{{x}}: %{{y:.3g}} {unit}"
+            "<extra></extra>",
         )
     return figure
 

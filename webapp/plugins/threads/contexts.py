@@ -58,6 +58,7 @@ def _finding(run: Run, rank: int, variable: str, path: str, reads: list[dict[str
     return Finding(
         kind="lost_context",
         severity="warning",
+        confidence="likely",
         title=f"Context variable {variable} is lost: it is set where the {first['what']} is "
         f"started ({started}), but {name}{and_more(len(threads), 'thread')} found {first['saw']} "
         f"at {where}{times}. {_ADVICE}",

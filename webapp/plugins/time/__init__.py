@@ -6,13 +6,21 @@ from lanescope.webapp.plugins.time.ids import FLAME, STEP
 PLUGIN = Plugin(
     name="time",
     depends=("collectives", "flame"),
-    tables={"step_time": "breakdown:step_time", "critical_path": "critical_path:critical_path"},
+    tables={
+        "step_time": "breakdown:step_time",
+        "critical_path": "critical_path:critical_path",
+        "worker_slowdown": "slowdown:worker_slowdown",
+    },
     pages=(
         Page(
             "time", "Time", order=8, height=1100, selects={STEP: "step", f"{FLAME}-lanes": "lane"}
         ),
     ),
-    functions={"what_if": "what_if:what_if"},
+    functions={
+        "step_changes": "changes:step_changes",
+        "slowdown": "slowdown:slowdown",
+        "what_if": "what_if:what_if",
+    },
     figures=(
         Figure("Step time, median", "headlines:step_length", 10, "/time"),
         Figure("Waiting for other ranks", "headlines:waiting", 20, "/collectives", "waiting"),

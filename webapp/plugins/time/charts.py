@@ -12,7 +12,7 @@ from lanescope.webapp.plugins.time.breakdown import CATEGORIES
 from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES, Window
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
-from lanescope.webapp.ui.charts import colour_bar, escaped, nothing
+from lanescope.webapp.ui.charts import BUTTONS_ASIDE, colour_bar, escaped, nothing
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, step_axis, template
 
@@ -65,10 +65,12 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
     ]
     customdata = list(zip(first.tolist(), last.tolist(), named, strict=True))
     colours = tokens()[theme]
-    lengths = means["duration_ns"] * 1e-6
-    top = 1.1 * float(lengths[lengths <= MAX_TIMES_MEDIAN * lengths.median()].max())
+    usual = means["duration_ns"] <= MAX_TIMES_MEDIAN * means["duration_ns"].median()
+    factor, unit = units.unit_for(float(means["duration_ns"][usual].max()), "ns")
+    lengths = means["duration_ns"] / factor
+    top = 1.1 * float(lengths[usual].max())
     for name, title in CATEGORIES.items():
-        values = means[f"{name}_ns"] * 1e-6
+        values = means[f"{name}_ns"] / factor
         if values.sum() <= MIN_SHARE * lengths.sum():
             continue
         figure.add_bar(
@@ -78,22 +80,61 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
             width=per_bar * 0.86,
             marker={"color": colours[TOKENS[name]], "line": {"width": 0}},
             customdata=customdata,
-            hovertemplate=f"<b>{title}</b> %{{y:.4~g}} ms<br>%{{customdata[2]}}<extra></extra>",
+            hovertemplate=f"<b>{title}</b> %{{y:.4~g}} {unit}<br>%{{customdata[2]}}<extra></extra>",
         )
-    figure.update_layout(barmode="stack", legend={"traceorder": "normal", "y": 1.12})
+    figure.update_layout(
+        barmode="stack", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
+    )
     figure.update_xaxes(step_axis(steps["step"].tolist()))
-    figure.update_yaxes(title_text="step time, ms", range=[0, top])
+    figure.update_yaxes(title_text=f"step time, {unit}", range=[0, top])
     for step, length in zip(first.tolist(), lengths.tolist(), strict=True):
         if length > top:
             figure.add_annotation(
                 x=step,
                 y=top,
-                text=f"↑ {units.duration(length * 1e6)}",
+                text=f"↑ {units.duration(length * factor)}",
                 showarrow=False,
                 xanchor="left",
                 yanchor="bottom",
                 font={"size": 11, "color": colours["muted"]},
             )
+    return figure
+
+
+def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
+    """The change of each category from the baseline, by step: what got longer above 0, what got
+    shorter below. The rows of `changes.step_changes`."""
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    colours = tokens()[theme]
+    apart = {name: changes[f"{name}_ns"] - changes[f"base_{name}_ns"] for name in CATEGORIES}
+    factor, unit = units.unit_for(float(changes["duration_ns"].max()), "ns")
+    steps = changes["step"].astype(int).tolist()
+    least = MIN_SHARE * float(changes["duration_ns"].sum())
+    for name, title in CATEGORIES.items():
+        if apart[name].abs().sum() <= least:
+            continue
+        figure.add_bar(
+            x=steps,
+            y=(apart[name] / factor).tolist(),
+            name=title,
+            marker={"color": colours[TOKENS[name]], "line": {"width": 0}},
+            hovertemplate=f"<b>{title}</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
+        )
+    total = (changes["duration_ns"] - changes["base_duration_ns"]) / factor
+    figure.add_scatter(
+        x=steps,
+        y=total.tolist(),
+        name="whole step",
+        mode="lines+markers",
+        line={"color": colours["ink"], "width": 1.5},
+        marker={"size": 4},
+        hovertemplate=f"<b>whole step</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
+    )
+    figure.update_layout(
+        barmode="relative", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
+    )
+    figure.update_xaxes(step_axis(steps))
+    figure.update_yaxes(title_text=f"run minus baseline, {unit}")
     return figure
 
 
@@ -112,6 +153,7 @@ def path_lanes(
     rows = dict.fromkeys(names)
     colours = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": f"step {window.step}"})
+    factor, unit = units.unit_for(window.end_ns - window.start_ns, "ns")
     edges = np.linspace(window.start_ns, window.end_ns, BINS + 1).astype(np.int64)
     first = {rank: lane for lane in reversed(rows) for rank in [lane[0]]}
     for rank, parts in lanes.items():
@@ -132,11 +174,11 @@ def path_lanes(
     starts = path.loc[changes, ["rank", "thread", "start_ns"]].itertuples(index=False)
     for rank, thread, start in starts:
         if y:
-            x.append((start - window.start_ns) * 1e-6)
+            x.append((start - window.start_ns) / factor)
             y.append(y[-1])
-        x.append((start - window.start_ns) * 1e-6)
+        x.append((start - window.start_ns) / factor)
         y.append(names[rank, thread])
-    x.append((window.end_ns - window.start_ns) * 1e-6)
+    x.append((window.end_ns - window.start_ns) / factor)
     y.append(y[-1])
     figure.add_scatter(
         x=x,
@@ -147,7 +189,7 @@ def path_lanes(
         showlegend=False,
     )
     figure.update_layout(barmode="overlay", bargap=0.35, showlegend=False)
-    figure.update_xaxes(title_text="ms from the start of the step", rangemode="tozero")
+    figure.update_xaxes(title_text=f"{unit} from the start of the step", rangemode="tozero")
     figure.update_yaxes(
         autorange="reversed",
         type="category",
@@ -182,14 +224,15 @@ def _bars(
     colours: Mapping[str, str],
     opacity: float,
 ) -> None:
+    factor, _ = units.unit_for(window.end_ns - window.start_ns, "ns")
     titles = [PATH_CATEGORIES[name] for name, _, _ in pieces]
     about = [
         (start, end, f"{title}, {units.duration(end - start)}")
         for title, (_, start, end) in zip(titles, pieces, strict=True)
     ]
     figure.add_bar(
-        base=[(start - window.start_ns) * 1e-6 for _, start, _ in pieces],
-        x=[(end - start) * 1e-6 for _, start, end in pieces],
+        base=[(start - window.start_ns) / factor for _, start, _ in pieces],
+        x=[(end - start) / factor for _, start, end in pieces],
         y=[lane] * len(pieces),
         orientation="h",
         marker={"color": [colours[TOKENS[n]] for n, _, _ in pieces], "line": {"width": 0}},
@@ -202,18 +245,35 @@ def _bars(
 def category_heat(table: pd.DataFrame, category: str, theme: Theme) -> go.Figure:
     """Share of a category in each step of each rank: the rows of `breakdown.step_time`."""
     shares = table.assign(share=table[f"{category}_ns"] / table["duration_ns"].clip(lower=1) * 100)
-    grid = shares.pivot(index="rank", columns="step", values="share")
+    hover = f"{CATEGORIES[category]} %{{z:.3~g}} %"
+    return _heat(shares, "share", "% of the step", hover, theme, zmin=0)
+
+
+def slowdown_heat(table: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Slowdown by each rank in each step: the rows of `slowdown.worker_slowdown`.
+
+    The scale is that of the study: from 1, and to at least 1.5.
+    """
+    most = max(1.5, float(table["slowdown"].max()))
+    return _heat(table, "slowdown", "slowdown", "slowdown ×%{z:.3~f}", theme, zmin=1, zmax=most)
+
+
+def _heat(
+    table: pd.DataFrame, value: str, title: str, hover: str, theme: Theme, **bounds: float
+) -> go.Figure:
+    """A value by rank and step."""
+    grid = table.pivot(index="rank", columns="step", values=value)
     if grid.empty:
         return nothing("no training step was recorded")
-    figure = go.Figure(layout={"template": template(theme), "uirevision": category})
+    figure = go.Figure(layout={"template": template(theme), "uirevision": title})
     figure.add_heatmap(
         x=grid.columns.tolist(),
         y=[f"rank {rank}" for rank in grid.index],
         z=grid.to_numpy().tolist(),
-        zmin=0,
         colorscale=SEQUENTIAL[theme],
-        colorbar=colour_bar("% of the step"),
-        hovertemplate=f"%{{y}}, step %{{x}}<br>{CATEGORIES[category]} %{{z:.3~g}} %<extra></extra>",
+        colorbar=colour_bar(title),
+        hovertemplate=f"%{{y}}, step %{{x}}<br>{hover}<extra></extra>",
+        **bounds,
     )
     figure.update_xaxes(step_axis(grid.columns.tolist()))
     figure.update_yaxes(autorange="reversed", type="category")

@@ -29,13 +29,13 @@ _Wait = tuple[int, int, Any]
 """Start and end, ns, and label of the row of `calls`."""
 
 
-def host_replay(run: Run, window: Window) -> Replay:
-    """The training threads of all ranks in a step of the job."""
+def host_replay(run: Run, window: Window, gradients: bool) -> Replay:
+    """The training threads of all ranks in a step of the job; `gradients`: with these."""
     last = {
         (str(group), int(sequence)): int(came)
         for (group, sequence), came in arrivals(run).set_index(KEYS)["last_ns"].items()
     }
-    found = (_rank_step(run, rank, window.step, last) for rank in run.ranks)
+    found = (_rank_step(run, rank, window.step, last, gradients) for rank in run.ranks)
     actors = tuple(one for one in found if one is not None)
     arriving = arriving_ranks(actors)
     outside: dict[CallKey, float] = {}
@@ -47,7 +47,9 @@ def host_replay(run: Run, window: Window) -> Replay:
     return Replay(window, actors, outside)
 
 
-def _rank_step(run: Run, rank: int, step: int, last: dict[CallKey, int]) -> Actor | None:
+def _rank_step(
+    run: Run, rank: int, step: int, last: dict[CallKey, int], gradients: bool
+) -> Actor | None:
     bounds = step_bounds(run, rank, step)
     if bounds is None:
         return None
@@ -57,7 +59,8 @@ def _rank_step(run: Run, rank: int, step: int, last: dict[CallKey, int]) -> Acto
     mine = frame[frame["rank"] == rank]
     waits = _waits(run, lane, mine, (start, end))
     arriving = mine[(mine["start_ns"] >= start) & (mine["start_ns"] < end)]
-    ready, sizes = gradients_ready(run, rank, (start, end))
+    none = np.zeros(0, np.int64)
+    ready, sizes = gradients_ready(run, rank, (start, end)) if gradients else (none, none)
     keys = {label: _key(frame, label) for label in {*arriving.index, *(w[2] for w in waits)}}
     # At one instant a gradient is ready before its call arrives, and that before the wait begins.
     events = [(at, 0, Event("ready", ("", i))) for i, at in enumerate(ready.tolist())]
@@ -85,7 +88,9 @@ def _rank_step(run: Run, rank: int, step: int, last: dict[CallKey, int]) -> Acto
         np.searchsorted(instants, [begin for begin, *_ in cut], side="right"),
         tuple(about for _, _, about in cut),
         gradients=sizes,
-        reductions=tuple(keys[label] for label in reductions(arriving, ready, sizes)),
+        reductions=tuple(
+            keys[label] for label in (reductions(arriving, ready, sizes) if gradients else ())
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import NotApplicable
@@ -19,6 +19,7 @@ from lanescope.webapp.plugins.time.breakdown import (
     step_time,
     training_thread,
 )
+from lanescope.webapp.plugins.time.changes import category_changes, steady, step_changes
 from lanescope.webapp.plugins.time.critical_path import (
     PATH_CATEGORIES,
     UNEXPLAINED,
@@ -28,10 +29,12 @@ from lanescope.webapp.plugins.time.critical_path import (
     median_step,
     summed,
 )
+from lanescope.webapp.plugins.time.slowdown import MIN_SLOWDOWN, Slowdown, slowdown
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_text
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import nothing
@@ -66,11 +69,17 @@ def layout(context: Context) -> Component:
         "Time",
         "Where a step goes, what limits it, and what would help.",
         _step_field(run, step),
+        *([] if context.baseline is None else [_changes_panel(context.baseline, run)]),
         _path_panel(run),
         html.Div([_table_panel(), _what_if_panel()], className="split"),
         _panel("Flame graph", "what all threads did in the step", FLAME.layout(context)),
         _steps_panel(run),
-        widgets.downloads("step_time", "critical_path"),
+        *([_slowdown_panel(run)] if len(run.ranks) > 1 else []),
+        widgets.downloads(
+            "step_time",
+            "critical_path",
+            *(["worker_slowdown"] if len(run.ranks) > 1 else []),
+        ),
     )
 
 
@@ -144,15 +153,101 @@ def _steps_panel(run: Run) -> Component:
     )
 
 
+def _changes_panel(base: Run, run: Run) -> Component:
+    """What got longer than in the baseline."""
+    try:
+        table = step_changes(base, run)
+    except NotApplicable as reason:
+        return _panel("Against the baseline", "", html.P(f"Not compared: {reason}."))
+    kept = steady(table)
+    means = kept.mean()
+    length, before = float(means["duration_ns"]), float(means["base_duration_ns"])
+    found = category_changes(kept)
+    more = "longer" if length >= before else "shorter"
+    change = abs(length - before) / max(before, 1.0)
+    words = (
+        f"A step takes {widgets.duration(length)}, {units.share(change)} {more} than in the "
+        f"baseline ({widgets.duration(before)}): mean of {units.counted(len(kept), 'step')}"
+        f"{'' if len(kept) == len(table) else ' without the first'}."
+    )
+    unit, texts = units.in_one_unit(
+        [*found["base_ns"], *found["run_ns"], *found["change_ns"]], "ns"
+    )
+    count = len(found)
+    rows = [
+        (
+            html.Span([html.I(className=f"swatch {charts.TOKENS[name]}"), CATEGORIES[name]]),
+            texts[i],
+            texts[count + i],
+            texts[2 * count + i].replace("-", "\N{MINUS SIGN}"),
+        )
+        for i, name in enumerate(found["category"])
+    ]
+    unit = widgets.with_micro(f" {unit}").strip()
+    heads = ("category", f"baseline, {unit}", f"run, {unit}", f"change, {unit}")
+    chart = widgets.graph(ids.CHANGES, height=300, what="the difference from the baseline")
+    right = html.Div([html.P(words), widgets.plain_table(heads, rows, (1, 2, 3))])
+    about = "mean over the ranks · click for that step"
+    return _panel("Against the baseline", about, html.Div([chart, right], className="split"))
+
+
+def _slowdown_panel(run: Run) -> Component:
+    heat = widgets.graph(
+        ids.SLOWDOWN_HEAT,
+        height=110 + 22 * min(len(run.ranks), 16),
+        what="the slowdown by each rank",
+    )
+    words = html.Div(states.loading("Replaying all steps with ideal durations"), id=ids.SLOWDOWN)
+    about = "if only this rank took its own time, and all others the mean · click for that step"
+    return _panel("Slowdown by stragglers", about, html.Div([heat, words], className="split"))
+
+
+def _slowdown_words(found: Slowdown) -> list[Component]:
+    """Sentences about what stragglers cost the job, and what causes it."""
+    ideal, length = widgets.duration(found.ideal_ns), widgets.duration(found.step_ns)
+    if found.slowest_share is None:
+        text = f"Steps take {length}, and {ideal} with all work spread evenly over the ranks: no "
+        return [html.P([text, "rank slows the others."])]
+    text = (
+        f"Steps take {length}, and {ideal} with all work spread evenly over the ranks: "
+        f"{units.share(found.wasted)} of the time is lost. "
+    )
+    word = "rank" if len(found.slowest) == 1 else "ranks"
+    who = f"{word} {ranks_text(found.slowest)}"
+    fixed = f"{units.share(found.slowest_share)} of that is due to the slowest, {who}."
+    if found.last_stage_share is not None:
+        share = units.share(found.last_stage_share)
+        fixed += f" The last pipeline stage (ranks {ranks_text(found.last_stage)}): {share}."
+    rows: list[tuple[widgets.Child, str]] = [
+        (
+            html.Span([html.I(className=f"swatch {charts.TOKENS[name]}"), CATEGORIES[name]]),
+            f"×{factor:.2f}",
+        )
+        for name, factor in sorted(found.operations.items(), key=lambda one: -one[1])
+        if factor >= MIN_SLOWDOWN
+    ]
+    rows += [
+        (f"rank {rank}", f"×{factor:.2f}")
+        for rank, factor in sorted(found.workers.items(), key=lambda one: -one[1])[:MAX_ROWS]
+        if factor >= MIN_SLOWDOWN
+    ]
+    table = widgets.plain_table(("if only this is not ideal", "slowdown"), rows, (1,))
+    return [html.P([html.B(f"×{found.job:.2f} "), text, fixed]), table]
+
+
 def register(app: Dash, context: Context) -> None:
     """Everything follows the chosen step."""
     run = context.run
 
     @app.callback(
-        Output(ids.STEP, "value"), Input(ids.HEAT, "clickData"), prevent_initial_call=True
+        Output(ids.STEP, "value"),
+        Input(ids.HEAT, "clickData"),
+        Input(ids.SLOWDOWN_HEAT, "clickData", allow_optional=True),
+        Input(ids.CHANGES, "clickData", allow_optional=True),
+        prevent_initial_call=True,
     )
-    def choose(click: dict[str, Any] | None) -> Any:
-        point = (click or {}).get("points", [{}])[0]
+    def choose(*_: dict[str, Any] | None) -> Any:
+        point = (ctx.triggered[0]["value"] or {}).get("points", [{}])[0]
         return int(point["x"]) if "x" in point else no_update
 
     @app.callback(
@@ -202,6 +297,34 @@ def register(app: Dash, context: Context) -> None:
             return no_update
         start, end = (int(one) for one in point["customdata"][:2])
         return timeline_address(start, end, run.duration_ns)
+
+    if context.baseline is not None:
+        _register_changes(app, context.baseline, run)
+    if len(run.ranks) > 1:
+        _register_slowdown(app, run)
+
+
+def _register_changes(app: Dash, base: Run, run: Run) -> None:
+    @app.callback(
+        Output(ids.CHANGES, "figure"), Input(ids.CHANGES, "id"), Input(frame_ids.THEME, "data")
+    )
+    def differ(_: str, theme: Theme | None) -> go.Figure:
+        return charts.change_bars(step_changes(base, run), theme or "light")
+
+
+def _register_slowdown(app: Dash, run: Run) -> None:
+    @app.callback(
+        Output(ids.SLOWDOWN, "children"),
+        Output(ids.SLOWDOWN_HEAT, "figure"),
+        Input(ids.SLOWDOWN, "id"),
+        Input(frame_ids.THEME, "data"),
+    )
+    def slow(_: str, theme: Theme | None) -> tuple[Any, go.Figure]:
+        try:
+            found = slowdown(run)
+        except NotApplicable as reason:
+            return html.P(f"Not measured: {reason}.", className="muted"), nothing("")
+        return _slowdown_words(found), charts.slowdown_heat(found.by_step, theme or "light")
 
 
 def _shown(run: Run, step: int | None, theme: Theme) -> tuple[go.Figure, Component, str]:

@@ -128,6 +128,28 @@ def _calls_of(
     return found
 
 
+def kernel_time(run: Run, rank: int, thread: str, start: Int64Array, end: Int64Array) -> Int64Array:
+    """Returns the time of the kernels that a thread launched in each [start, end), ns."""
+    launched, length = _launches(run, rank, thread)
+    total = np.concatenate([[0], np.cumsum(length)])
+    low, high = np.searchsorted(launched, [start, end])
+    found: Int64Array = total[high] - total[low]
+    return found
+
+
+def _launches(run: Run, rank: int, thread: str) -> tuple[Int64Array, Int64Array]:
+    """Launches by a thread, ascending, and the length of each kernel, ns."""
+    none = np.zeros(0, np.int64)
+    launched, length = [none], [none]
+    for stream in streams(run, rank).values():
+        mine = (np.array(stream.launchers, dtype=object) == thread) & (stream.launched >= 0)
+        launched.append(stream.launched[mine])
+        length.append((stream.end - stream.start)[mine])
+    instants = np.concatenate(launched)
+    order = np.argsort(instants, kind="stable")
+    return instants[order], np.concatenate(length)[order]
+
+
 @lru_cache(maxsize=4)
 def last_kernels(run: Run) -> Mapping[CallKey, tuple[int, str, int]]:
     """For each collective whose kernels all recorded ranks of its group have: the rank, stream and

@@ -3,10 +3,6 @@
 On each rank the training thread's step is a row of stretches of work between collectives. Waits for
 other threads keep their length. The unchanged replay has to give the recorded step within
 MAX_ERROR; else nothing is predicted.
-
-The slowdown that stragglers cause is that of "Understanding Stragglers in Large Model Training
-Using What-if Analysis" (OSDI '25): the recorded step over the one in which every stretch takes the
-median over ranks.
 """
 
 from __future__ import annotations
@@ -110,10 +106,17 @@ def ready_made(run: Run, step: int | None = None) -> list[Prediction]:
 
 @lru_cache(maxsize=8)
 def _replay_of(run: Run, step: int | None) -> Replay:
-    """The replay of a step that gives what was recorded."""
+    return checked_replay(run, step)
+
+
+def checked_replay(run: Run, step: int | None, *, gradients: bool = True) -> Replay:
+    """Returns the replay of a step; `gradients`: able to reduce them in other buckets.
+
+    Raises NotApplicable where it does not give what was recorded, within MAX_ERROR.
+    """
     window = job_step(run, step)
     on_device = any(talks_on_device(run, rank) for rank in run.ranks)
-    replay = (device_replay if on_device else host_replay)(run, window)
+    replay = device_replay(run, window) if on_device else host_replay(run, window, gradients)
     again, recorded = replay.run(), replay.recorded_ns
     if abs(again - recorded) > MAX_ERROR * recorded:
         raise NotApplicable(

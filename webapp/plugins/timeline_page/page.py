@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 from lanescope.webapp.plugins.collectives.skew import waiting
 from lanescope.webapp.plugins.flame.page_section import Section
 from lanescope.webapp.plugins.threads.overlap import Region, overlap, overlap_rate, overlap_regions
+from lanescope.webapp.plugins.threads.overlap_findings import shared_gradients
 from lanescope.webapp.plugins.timeline_page import ids
 from lanescope.webapp.plugins.timeline_page.op_table import MAX_OPS, op_table, summable
 from lanescope.webapp.runs import units
@@ -221,7 +222,8 @@ def _overlap(run: Run, window: tuple[int, int], where: str, of: str, limit: floa
     title = (
         f"Overlap of {of} in {where}" if of.startswith("/") else f"{of.title()} overlap in {where}"
     )
-    head = _head(title, rate, limit if of == USUAL else None)
+    harmless = rate is not None and rate >= limit and shared_gradients(run) == 0
+    head = _head(title, rate, limit if of == USUAL else None, harmless)
     if table.empty:
         what = of if of.startswith("/") else f"the {of} phase"
         words = f"No {'thread is' if rate is None else 'rank has two threads'} in {what} here."
@@ -241,12 +243,15 @@ def _overlap(run: Run, window: tuple[int, int], where: str, of: str, limit: floa
     ]
 
 
-def _head(title: str, rate: float | None, limit: float | None) -> Component:
+def _head(title: str, rate: float | None, limit: float | None, harmless: bool = False) -> Component:
     head: list[Any] = [html.H2(title)]
     if rate is not None and limit is not None:
         over = rate >= limit
         text = f"{units.share(rate)} {'≥' if over else '<'} {units.share(limit)}"
-        head.append(html.B(text, className="bad" if over else "good"))
+        colour = "" if harmless else "bad" if over else "good"
+        head.append(html.B(text, className=colour))
+        if harmless:
+            head.append(html.Span(" harmless here: they share no gradient", className="muted"))
     elif rate is not None:
         head.append(html.B(units.share(rate)))
     return html.Div(head, className="split-head")

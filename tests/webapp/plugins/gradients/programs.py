@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import assertions
+import cut
 import flow
 import kept
 import scales
@@ -18,7 +19,7 @@ from common import PROGRAMS
 
 import lanescope.collector as ls
 
-TOPICS = (flow, stuck, scales, assertions, kept)
+TOPICS = (flow, stuck, scales, assertions, kept, cut)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
@@ -30,6 +31,6 @@ if __name__ == "__main__":
     PROGRAMS["asserted"] = PROGRAMS.pop("asserted")
     for name, run in PROGRAMS.items():
         torch.manual_seed(0)
-        level = "access" if run.__module__ == "kept" else "timing"
+        level = "access" if run.__module__ in ("kept", "cut") else "timing"
         with ls.record(Path(sys.argv[1]) / name, level=level, sample_every=1):
             run()

@@ -369,3 +369,71 @@ def freezes_half_way() -> None:
 def pauses_half_way() -> None:
     """It pauses for a dozen steps, and then learns again."""
     without_its_body(12, freezes=False, again=26)
+
+
+@program
+def step_forgotten() -> None:
+    """Gradients are computed and zeroed, and no optimizer steps."""
+    model = layers(2, 8, nn.ReLU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (model(torch.randn(16, 8)) - 1).square().mean().backward()
+
+
+@program
+def scheduler_in_place_of_the_optimizer() -> None:
+    """The schedule advances, the optimizer does not."""
+    model = Parted()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    for _ in range(STEPS):
+        nn.functional.l1_loss(model(torch.randn(16, 8)), torch.ones(16, 4)).backward()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=False)
+
+
+@program
+def step_in_a_branch_not_taken() -> None:
+    """Steps are for every hundredth batch, and gradients are zeroed after each."""
+    cell, head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 1)
+    optimizer = torch.optim.Adam([*cell.parameters(), *head.parameters()])
+    for number in range(STEPS):
+        loss = head(cell(torch.randn(4, 3, 8))[0]).square().mean()
+        loss.backward()
+        if (number + 1) % 100 == 0:
+            optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def stepped_by_hand() -> None:
+    """An optimizer that only zeroes gradients; the program takes the step."""
+    model = layers(2, 8, nn.ReLU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (model(torch.randn(16, 8)) - 1).square().mean().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(parameter.grad, alpha=-0.1)
+
+
+@program
+def gradients_of_the_input() -> None:
+    """Saliency of a fixed model: no optimizer."""
+    model = layers(2, 8, nn.ReLU)
+    for _ in range(STEPS):
+        x = torch.randn(16, 8, requires_grad=True)
+        model(x).sum().backward()
+        model.zero_grad()
+
+
+@program
+def one_long_accumulation() -> None:
+    """Gradients of many batches add up, and the program ends before the step."""
+    model = layers(2, 8, nn.ReLU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.zero_grad()
+    for _ in range(STEPS):
+        (model(torch.randn(16, 8)) - 1).square().mean().backward()

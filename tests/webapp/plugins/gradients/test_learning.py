@@ -24,6 +24,7 @@ ENTRIES = {
     "vanishing:vanishing",
     "exploding:exploding",
     "dead_parameters:dead_parameters",
+    "no_step:no_step",
     "kept_gradients:kept_gradients",
     "lora:lora",
     "scaling:scaler_skips",
@@ -31,7 +32,7 @@ ENTRIES = {
     "validators:validators",
 }
 
-EXPECTED: dict[str, list[tuple[str, str, int]]] = {
+EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "sigmoids": [("vanishing_gradient", "", 0)],
     "residual_sigmoids": [],
     "small_and_healthy": [],
@@ -80,6 +81,21 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
         ("dead_parameter", "unused", 0),
         ("dead_parameter", "not_in_optimizer", 0),
     ],
+    "step_forgotten": [("dead_parameter", "no_step", None)],
+    "scheduler_in_place_of_the_optimizer": [("dead_parameter", "no_step", None)],
+    "step_in_a_branch_not_taken": [("dead_parameter", "no_step", None)],
+    "stepped_by_hand": [],
+    "gradients_of_the_input": [],
+    "one_long_accumulation": [],
+    "output_detached": [("dead_parameter", "unused", 0)],
+    "model_called_without_gradients": [("dead_parameter", "unused", 0)],
+    "features_detached": [
+        ("dead_parameter", "unused", 0),
+        ("dead_parameter", "not_in_optimizer", 0),
+    ],
+    "zeroed_before_the_step": [("dead_parameter", "unused", 0)],
+    "target_detached": [],
+    "evaluated_in_between": [],
     "closures": [],
     "tasks_by_turns": [],
     "stops_half_way": [("dead_parameter", "stopped", 12)],
@@ -177,6 +193,21 @@ def test_what_assertions_say(recorded: Path) -> None:
     assert norm.evidence["expected"] == "at most 1e-09"
     assert norm.evidence["target"] == "head.weight"
     assert norm.title.endswith("; at 8 of 8 steps.")
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        ("output_detached", "detach passes the result on without its gradient"),
+        ("model_called_without_gradients", "runs without recording a gradient"),
+        ("features_detached", "detach passes the result on without its gradient"),
+        ("zeroed_before_the_step", ""),
+    ],
+)
+def test_where_gradients_end(recorded: Path, name: str, operator: str) -> None:
+    found = learning(recorded / name)[0]
+    assert str(found.where).startswith("cut.py:") == bool(operator)
+    assert operator in found.title
 
 
 def test_sentences(recorded: Path) -> None:

@@ -51,6 +51,80 @@ ends = os.pipe()
 start(lambda: os.read(ends[0], 1)).join()
 """
 
+LOOP = """
+import asyncio, signal
+def main(coroutine):
+    asyncio.run(coroutine())
+"""
+FUTURE = (
+    LOOP
+    + """
+async def work():
+    result = asyncio.get_running_loop().create_future()
+    async def waits():
+        return await result
+    await asyncio.gather(waits(), waits())
+main(work)
+"""
+)
+EVENT = (
+    LOOP
+    + """
+async def work():
+    ready = asyncio.Event()
+    async def waits():
+        async with asyncio.Lock():
+            await ready.wait()
+    task = asyncio.create_task(waits())
+    torch.ones(2).sum()
+    await task
+main(work)
+"""
+)
+EMPTY = (
+    LOOP
+    + """
+async def work():
+    items = asyncio.Queue(2)
+    async def makes():
+        for _ in range(2):
+            await items.put(torch.ones(2))
+    async def uses():
+        for _ in range(3):
+            await items.get()
+    async with asyncio.timeout(None):
+        await asyncio.gather(makes(), uses())
+main(work)
+"""
+)
+TIMED = (
+    LOOP
+    + """
+async def work():
+    await asyncio.wait_for(asyncio.get_running_loop().create_future(), 600)
+main(work)
+"""
+)
+HANDLER = (
+    LOOP
+    + """
+async def work():
+    stops = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stops.set)
+    await stops.wait()
+main(work)
+"""
+)
+SOCKET = (
+    LOOP
+    + """
+async def work():
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    await asyncio.Event().wait()
+main(work)
+"""
+)
+
 
 @pytest.mark.parametrize(
     ("program", "waits"),  # a forked program's main thread is called so
@@ -59,6 +133,12 @@ start(lambda: os.read(ends[0], 1)).join()
         (NOBODY_SETS, ["main waits for an event"]),
         (SLEEPS, []),
         (READS, []),
+        (FUTURE, ["main waits for a future of asyncio at program.py:"]),
+        (HANDLER, []),
+        pytest.param(EVENT, ["main waits for a future of asyncio"], marks=pytest.mark.slow),
+        pytest.param(EMPTY, ["main waits for a future of asyncio"], marks=pytest.mark.slow),
+        pytest.param(TIMED, [], marks=pytest.mark.slow),
+        pytest.param(SOCKET, [], marks=pytest.mark.slow),
     ],
 )
 def test_what_all_waited_for_when_ctrl_c_came(

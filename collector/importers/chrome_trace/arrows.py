@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from .events import TraceEvent
-from .spill import ARROW_ROW, Trace
-from .timestamps import BoolArray, Int64Array
+from ..events import TraceEvent
+from ..spill import ARROW_ROW, Trace
+from ..timestamps import BoolArray, Int64Array
 
 LAUNCH = "launch"
 """Category of the arrows that `lanescope export` writes from the call that launched an activity."""

@@ -11,16 +11,22 @@ from typing import Any
 import numpy as np
 from msgspec import Raw
 
-from ..format.names import stream_name
-from ..format.record_kinds import PhaseKind
+from ...format.names import stream_name
+from ...format.record_kinds import PhaseKind
+from ..events import Label, TraceEvent, decode_memory, decode_numbers, decode_plain, is_number
+from ..limits import MAX_NAMED_THREADS
+from ..spill import (
+    GLOBAL,
+    PHASE_KIND,
+    VALUE_ROW,
+    Names,
+    Trace,
+    is_main_thread,
+    new_slices,
+    unlabelled,
+)
+from ..timestamps import BoolArray, Int64Array
 from .arrows import timed
-from .events import Label, TraceEvent, decode_memory, decode_numbers, decode_plain, is_number
-from .limits import MAX_NAMED_THREADS
-from .spill import PHASE_KIND, VALUE_ROW, Names, Trace, is_main_thread, new_slices, unlabelled
-from .timestamps import BoolArray, Int64Array
-
-GLOBAL = "all processes"
-"""Process of global marks, which are put on the rank's main thread."""
 
 _STREAM = re.compile(r"stream \S+ \(([a-z]+:\d+)\)")
 """Names of streams in an export of a recorded run."""

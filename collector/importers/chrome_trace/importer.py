@@ -12,20 +12,21 @@ from pathlib import Path
 
 import numpy as np
 
-from ..format.record_kinds import ThreadKind
-from . import kineto, lanescope_export
+from ...format.record_kinds import ThreadKind
+from .. import kineto
+from ..base import Dialect, Importer
+from ..decompress import Blocks
+from ..events import Label, TraceEvent, decode_events, decode_one
+from ..json_stream import Document, Member, Metadata
+from ..kineto import merged_category
+from ..spill import Trace
+from ..timestamps import BoolArray, Int64Array, exact_ns
+from . import lanescope_export
 from .arrows import REDUNDANT_ARROWS, add_arrows
-from .base import Dialect, Importer
 from .begin_end_events import BeginEndPairing
 from .complete_events import CompleteEvents
-from .decompress import Blocks
-from .events import Label, TraceEvent, decode_events, decode_one
-from .json_stream import Document, Member, Metadata
-from .kineto import merged_category
 from .lanescope_export import ExportedCollectives
 from .other_events import OtherEvents
-from .spill import Trace
-from .timestamps import BoolArray, Int64Array, exact_ns
 
 READ = "read_events"
 

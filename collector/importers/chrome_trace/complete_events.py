@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..format.names import ON_DEVICE
-from ..format.record_kinds import PhaseKind
-from .arrows import add_bound_arrows
-from .events import Args, TraceEvent, decode_args, decode_plain
-from .kineto import (
+from ...format.names import ON_DEVICE
+from ...format.record_kinds import PhaseKind
+from ..events import Args, TraceEvent, decode_args, decode_plain
+from ..kineto import (
     COLLECTIVE_PREFIXES,
     EXPORTED_PHASE,
     OPERATOR_OF_2021,
@@ -29,9 +28,8 @@ from .kineto import (
     phase_of,
     signature_of,
 )
-from .lanescope_export import phase_kind
-from .limits import MAX_COLLECTIVES, MAX_INPUT_SIGNATURES, MAX_SIGNATURE_CHARS
-from .spill import (
+from ..limits import MAX_COLLECTIVES, MAX_INPUT_SIGNATURES, MAX_SIGNATURE_CHARS
+from ..spill import (
     FUNCTION,
     LAUNCHING,
     NONE,
@@ -43,7 +41,9 @@ from .spill import (
     Trace,
     new_slices,
 )
-from .timestamps import column_of, exact_ns, rounded_ns
+from ..timestamps import column_of, exact_ns, rounded_ns
+from .arrows import add_bound_arrows
+from .lanescope_export import phase_kind
 
 _MAX_CACHED_BYTES = 1000
 """A longer signature is not cached by its bytes."""

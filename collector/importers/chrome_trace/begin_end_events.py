@@ -9,12 +9,12 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
-from .arguments import merged
+from ..arguments import merged
+from ..events import TraceEvent
+from ..limits import ImportRejected
+from ..spill import ARGS_FIELDS, UNFINISHED, USER, Rows, Spill, Trace, column, new_slices
+from ..timestamps import BoolArray, Int64Array
 from .arrows import add_bound_arrows
-from .events import TraceEvent
-from .limits import ImportRejected
-from .spill import ARGS_FIELDS, UNFINISHED, USER, Rows, Spill, Trace, column, new_slices
-from .timestamps import BoolArray, Int64Array
 
 _MAX_OPEN = 1 << 20
 _MAX_SEARCHED = 64

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..format.record_kinds import PhaseKind
-from .base import Dialect
+from ...format.record_kinds import PhaseKind
+from ..base import Dialect
+from ..events import Label, TraceEvent, decode_plain
+from ..limits import MAX_COLLECTIVES
+from ..spill import PHASE_KIND, USER, CollectiveCall, Trace
+from ..timestamps import MAX_NS, BoolArray, Int64Array
 from .begin_end_events import BeginEndPairing
-from .events import Label, TraceEvent, decode_plain
-from .limits import MAX_COLLECTIVES
-from .spill import PHASE_KIND, USER, CollectiveCall, Trace
-from .timestamps import MAX_NS, BoolArray, Int64Array
 
 _MAX_TEXT_CHARS = 2000
 

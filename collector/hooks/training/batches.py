@@ -1,0 +1,189 @@
+"""Samples what models get and return, so that batches of ranks and steps can be compared.
+
+At the steps at which parameters are sampled, a few elements of each tensor are hashed: of a batch
+of a DataLoader, of the arguments of an outermost module in training and of its result. Beside the
+hash stands whether all rows are alike. A distributed sampler's epoch is recorded as an iteration
+begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.modules import module as nn_module
+
+from ...format.names import BATCH_HASH, BATCH_ROWS, SAMPLER_END, SAMPLER_EPOCH
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
+from .activations import tensors_in
+from .device_readback import DeviceReadback
+from .modules import own_class, unwrap
+from .norms import has_norm
+from .parameters import is_sampled
+
+MAX_TENSORS = 3
+"""Tensors of one batch or call that are hashed."""
+
+MAX_CALLS = 2
+"""Calls of one step, per class of model, and batches of one step."""
+
+MAX_ROWS, MAX_ELEMENTS = 16, 512
+"""Elements of a tensor that are hashed, evenly spaced."""
+
+HASH_BITS = 52  # exact in the float64 of a value
+
+_WITH_SIGNED_ZERO = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Dtypes whose zeros may have two signs, which are the same number."""
+
+_CALLERS = ("_wrapped_call_impl", "_call_impl", "__call__")
+_MAX_FRAMES = 6
+
+
+class Batches:
+    """Writes values named BATCH_HASH and BATCH_ROWS, and SAMPLER_EPOCH."""
+
+    def __init__(self, recorder: Recorder, is_transformed: Callable[[Any], bool]) -> None:
+        self._recorder = recorder
+        self._is_transformed = is_transformed
+        self._readback = DeviceReadback()
+        self._step = -1
+        self._calls: Counter[str] = Counter()  # of this step
+        self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    def iterates(self, iterator: Any) -> None:
+        """Records the epoch of a loader's sampler where an iteration begins."""
+        if not getattr(iterator, "_num_yielded", 1):
+            self._epoch(SAMPLER_EPOCH, iterator)
+
+    def exhausted(self, iterator: Any) -> None:
+        """Records that an iteration over a loader ended with its last batch."""
+        self._epoch(SAMPLER_END, iterator)
+
+    def _epoch(self, prefix: str, iterator: Any) -> None:
+        if not self._recorder.active:
+            return
+        outer = getattr(iterator, "_index_sampler", None)
+        sampler = getattr(outer, "sampler", outer)
+        if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
+            return
+        number = self._samplers.setdefault(sampler, len(self._samplers))
+        self._recorder.value(f"{prefix}{number}", float(sampler.epoch))
+
+    def loaded(self, batch: Any) -> None:
+        """Samples a batch of a DataLoader."""
+        if self._due("loaded"):
+            self._sample("loaded", batch)
+
+    def began(self, module: torch.nn.Module) -> None:
+        """Samples the arguments of an outermost module that is being called."""
+        name = f"input/{own_class(unwrap(module)).__name__}"
+        if self._due(name):
+            self._sample(name, _arguments())
+
+    def ended(self, module: torch.nn.Module, output: Any) -> None:
+        """Samples what an outermost module returned."""
+        name = f"output/{own_class(unwrap(module)).__name__}"
+        if torch.is_grad_enabled() and self._due(name):
+            self._sample(name, output)
+
+    def close(self) -> None:
+        """Ends the recording; writes nothing if it has no journal."""
+        with self._recorder.contain_errors():
+            if self._recorder.folder is not None:
+                self._readback.drain(wait=True)
+
+    def _due(self, name: str) -> bool:
+        recorder = self._recorder
+        step = recorder.step
+        if not is_sampled(step, recorder.options.sample_every) or not recorder.active:
+            return False
+        if step != self._step:
+            self._step = step
+            self._calls.clear()
+        self._calls[name] += 1
+        return self._calls[name] <= MAX_CALLS and not torch.compiler.is_compiling()
+
+    def _sample(self, name: str, tree: Any) -> None:
+        recorder = self._recorder
+        if recorder.thread().busy:
+            return
+        with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
+            plain = filter(self._is_plain, tensors_in(tree))
+            for number, tensor in zip(range(MAX_TENSORS), plain, strict=False):
+                write = partial(self._write, f"{name}/{number}", recorder.step)
+                self._readback.enqueue(_few(tensor), write)
+            self._readback.drain(wait=False)
+
+    def _is_plain(self, tensor: torch.Tensor) -> bool:
+        if self._is_transformed(tensor) or not has_norm(tensor) or tensor.is_complex():
+            return False
+        if tensor.layout != torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
+            return False
+        captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+        return bool(tensor.numel()) and bool(tensor.dim()) and not captured
+
+    def _write(self, name: str, step: int, few: torch.Tensor) -> None:
+        recorder = self._recorder
+        if few.dtype in _WITH_SIGNED_ZERO:
+            few = few + 0.0
+        data = few.contiguous().view(torch.uint8).numpy().tobytes()
+        digest = hashlib.blake2b(data, digest_size=8).digest()
+        number = int.from_bytes(digest, "little") >> (64 - HASH_BITS)
+        rows = len(few)
+        alike = data == data[: len(data) // rows] * rows
+        recorder.value(f"{BATCH_HASH}{name}", float(number), step)
+        recorder.value(f"{BATCH_ROWS}{name}", float(-rows if alike else rows), step)
+
+
+def _few(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a view of evenly spaced elements, of some rows in all other dimensions."""
+    few = tensor.detach()
+    few = few[:: -(-few.shape[0] // MAX_ROWS)]
+    while few.numel() > MAX_ELEMENTS:
+        widest = max(range(1, few.dim()), key=lambda dim: few.shape[dim])
+        every = min(few.shape[widest], -(-few.numel() // MAX_ELEMENTS))
+        few = few[(slice(None),) * widest + (slice(None, None, every),)]
+    return few
+
+
+def _arguments() -> Any:
+    """Returns the arguments of the innermost call of a module that Python runs."""
+    frame = sys._getframe(2)
+    for _ in range(_MAX_FRAMES):
+        code = frame.f_code
+        if code.co_name in _CALLERS and code.co_filename == nn_module.__file__:
+            found = frame.f_locals
+            return found.get("args", ()), found.get("kwargs", {})
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return ()
+
+
+def _hook(context: HookContext) -> Undo | None:
+    recorder, modules = context.recorder, context.modules
+    is_transformed = optional(
+        "torch._C._functorch", "is_functorch_wrapped_tensor", "batches and arguments of models"
+    )
+    if is_transformed is None or not recorder.options.sample_every:
+        return None
+    batches = Batches(recorder, is_transformed)
+    context.batches = batches
+    modules.began, modules.ended = batches.began, batches.ended
+
+    def uninstall() -> None:
+        modules.began = modules.ended = None
+        batches.close()
+
+    return uninstall
+
+
+HOOK = Hook("batches", _hook, levels=("access", "numerics"))

@@ -1,0 +1,59 @@
+"""Records settings of the program at the first step of each optimizer, so that runs compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from numbers import Real
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ...format.names import SETTINGS
+from ...recorder.recorder import Recorder
+
+MAX_GROUPS = 8
+"""Parameter groups of an optimizer whose settings are recorded."""
+
+_EXACT = 1 << 52
+"""Seeds are recorded modulo this: a value is a float64."""
+
+_PRECISIONS = ("highest", "high", "medium")
+
+
+def record_settings(recorder: Recorder, optimizer: Optimizer, ordinal: int) -> None:
+    """Writes a value for each setting; those of the process with the first optimizer."""
+    with recorder.contain_errors():
+        for name, number in (*_of_process(ordinal), *_of_optimizer(optimizer, ordinal)):
+            recorder.value(f"{SETTINGS}{name}", number)
+
+
+def _of_process(ordinal: int) -> Iterator[tuple[str, float]]:
+    if ordinal:
+        return
+    yield "seed", float(torch.initial_seed() % _EXACT)
+    yield "threads", float(torch.get_num_threads())
+    yield "deterministic algorithms", float(torch.are_deterministic_algorithms_enabled())
+    precision = torch.get_float32_matmul_precision()
+    yield "float32 matmul precision", float(_PRECISIONS.index(precision))
+    yield "cudnn deterministic", float(torch.backends.cudnn.deterministic)
+    yield "cudnn benchmark", float(torch.backends.cudnn.benchmark)
+
+
+def _of_optimizer(optimizer: Optimizer, ordinal: int) -> Iterator[tuple[str, float]]:
+    of = f"{type(optimizer).__name__} {ordinal}"
+    for number, group in enumerate(optimizer.param_groups[:MAX_GROUPS]):
+        yield f"{of}, group {number}, parameters", float(len(group["params"]))
+        for name, value in group.items():
+            if name != "params":
+                for part, one in _numbers(value):
+                    yield f"{of}, group {number}, {name}{part}", one
+
+
+def _numbers(value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Real):
+        yield "", float(value)
+    elif isinstance(value, (tuple, list)):
+        for place, one in enumerate(value):
+            if isinstance(one, Real):
+                yield f"[{place}]", float(one)

@@ -1,0 +1,1 @@
+"""Reads the Chrome trace format: complete, begin and end, flow and other events."""

@@ -1,0 +1,63 @@
+"""Finds asyncio loops that nothing can wake: every task waits for a future that no one sets.
+
+A loop rests in its selector. Without a timer, a callback, a handler of signals or a file of the
+program's, only another thread can wake it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType
+from typing import Any
+
+WAITS = "a future of asyncio"
+"""Cause of the wait of a thread whose loop rests so."""
+
+_MAX_FRAMES = 8
+
+
+def waiting_place(frame: FrameType | None) -> list[Any] | None:
+    """Returns [file, line, function] at which a task of the thread's loop waits.
+
+    `frame`: the thread's innermost. None: it runs no loop of asyncio, or something may wake it.
+    """
+    asyncio = sys.modules.get("asyncio")
+    loop = _resting_loop(frame)
+    if asyncio is None or loop is None:
+        return None
+    try:
+        if loop._ready or loop._scheduled or loop._signal_handlers:
+            return None
+        own = {loop._ssock.fileno()}
+        if set(loop._selector.get_map()) - own:
+            return None
+        for task in asyncio.all_tasks(loop):
+            waits_for = task._fut_waiter
+            if waits_for is not None and type(waits_for) is asyncio.Future:
+                return _innermost(task.get_coro())
+    except (AttributeError, RuntimeError, TypeError):  # a loop of another kind
+        return None
+    return None
+
+
+def _resting_loop(frame: FrameType | None) -> Any:
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return None
+        code = frame.f_code
+        file = os.path.basename(code.co_filename)
+        if (file, code.co_name) == ("base_events.py", "_run_once"):
+            return frame.f_locals.get("self")
+        frame = frame.f_back
+    return None
+
+
+def _innermost(coroutine: Any) -> list[Any] | None:
+    """Returns the place of the innermost coroutine that a coroutine awaits."""
+    while getattr(coroutine.cr_await, "cr_frame", None) is not None:
+        coroutine = coroutine.cr_await
+    frame = coroutine.cr_frame
+    return (
+        None if frame is None else [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name]
+    )

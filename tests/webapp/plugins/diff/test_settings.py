@@ -1,0 +1,107 @@
+"""Settings and data that differ between two runs are named, also where no operator differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.runs.run import open_run
+from tests.support.processes import fork_program
+from tests.support.recording import UNCOMPACTED, write_program
+
+PROGRAM = """
+    import sys, torch
+    from torch import nn
+    import lanescope.collector as ls
+
+    class Model(nn.Module):
+        def __init__(self, shift=0.0):
+            super().__init__()
+            self.body, self.shift = nn.Linear(8, 4), shift
+        def forward(self, x):
+            return self.body(x), x.sum(1) + self.shift
+
+    def train(seed=0, kind=torch.optim.SGD, decay_at=99, shift=0.0, offset=0.0, rows=None,
+              tiny=0.0, **settings):
+        torch.manual_seed(seed)
+        model = Model(shift)
+        optimizer = kind(model.parameters(), **{"lr": 0.1, **settings})
+        data = torch.randn(10, 16, 8)
+        for step in range(10):
+            optimizer.zero_grad()
+            if step == decay_at:
+                optimizer.param_groups[0]["lr"] = 0.01
+            x = data[step if rows is None else rows[step]]
+            loss = (model(x)[0] - 1).square().mean()
+            loss.backward()
+            ls.value("train/loss", float(loss) + offset * (step >= 3) + tiny)
+            ls.value("samples/s", 100.0 + offset)
+            optimizer.step()
+
+    VARIANTS = {
+        "base": {}, "again": {}, "rate": {"lr": 0.2}, "seed": {"seed": 3},
+        "rule": {"kind": torch.optim.RMSprop}, "momentum": {"momentum": 1e-300},
+        "schedule": {"decay_at": 4}, "order": {"rows": [0, 1, 2, 3, 4, 5, 6, 7, 9, 8]},
+        "output": {"shift": 1.0}, "loss": {"offset": 0.5}, "loss_in_its_last_bit": {"tiny": 1e-16},
+        "betas": {"kind": torch.optim.Adam, "betas": (0.9, 0.99)},
+        "other_betas": {"kind": torch.optim.Adam, "betas": (0.9, 0.999)},
+    }
+    torch.set_num_threads(1)
+    for name, given in VARIANTS.items():
+        with ls.record(f"{sys.argv[1]}/{name}"):
+            train(**given)
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("settings")
+    script = write_program(folder, PROGRAM)
+    done = fork_program(script, str(folder), environment=UNCOMPACTED)
+    assert done.returncode == 0, done.stderr
+    assert "recorder error" not in done.stderr
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("run", "verdict", "note"),
+    [
+        ("rate", "diverged", "settings differ: SGD 0, lr 0.1 became 0.2"),
+        ("seed", "diverged", "settings differ: seed 0 became 3"),
+        ("momentum", "identical", "settings differ: SGD 0, momentum 0 became 1e-300"),
+        (
+            "rule",
+            "diverged",
+            "settings differ: SGD 0 in the base alone; RMSprop 0 in the run alone",
+        ),
+        (
+            "schedule",
+            "diverged",
+            "the learning rate differs since step 4 at the latest: 0.1 became",
+        ),
+        ("order", "diverged", "the data differs since step 8 of rank 0 at the latest"),
+        ("output", "diverged", "Model returns something else since step 0 at the latest"),
+        ("loss", "diverged", "the logged value train/loss differs since step 3"),
+    ],
+)
+def test_what_differs_is_named(recorded: Path, run: str, verdict: str, note: str) -> None:
+    found = compare(open_run(recorded / "base"), open_run(recorded / run))
+    assert found.verdict == verdict, found.notes
+    assert found.notes[0].startswith(note), found.notes
+
+
+def test_betas(recorded: Path) -> None:
+    found = compare(open_run(recorded / "betas"), open_run(recorded / "other_betas"))
+    assert found.notes[0] == "settings differ: Adam 0, betas[1] 0.99 became 0.999"
+
+
+def test_equal_runs_have_equal_settings(recorded: Path) -> None:
+    base = open_run(recorded / "base")
+    same = compare(base, open_run(recorded / "again"))
+    assert same.verdict == "identical"
+    assert not any("differ" in note for note in same.notes), same.notes
+    assert compare(base, open_run(recorded / "loss_in_its_last_bit"), "tolerance").verdict == (
+        "identical"
+    )

@@ -1,0 +1,149 @@
+"""Finds gradients that are reduced in every backward, though several add up before one step.
+
+DistributedDataParallel reduces in every backward unless it runs in `no_sync()`. With k backward
+passes per optimizer step, k - 1 of the reductions are of no use. Found where in nearly every step
+
+- k >= 2 backward passes of a rank made the same reductions (group, shapes, dtypes, in order), and
+- together they accumulated more gradients than there are parameters: they share some. Two models
+  with a wrapper of their own share none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.collective_calls import collective_calls
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.checks.environment import ACCUMULATES
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.intervals import Intervals
+from lanescope.webapp.runs.run import Run
+
+MIN_STEPS = 3
+"""Steps beside the first, in which DDP also finds out the order of its buckets."""
+
+MIN_SHARE = 0.8
+"""Of these steps."""
+
+COSTLY = 0.05
+"""Share of a step from which it is a warning."""
+
+_BACKWARD = schema.PhaseKind.backward.name
+
+
+@dataclass(frozen=True)
+class _Step:
+    step: int
+    passes: int  # that made the same reductions
+    spare_ns: int  # in which reductions of all but the last of them ran
+    first: pd.Series  # of the calls of no use
+
+
+def accumulation(run: Run) -> list[Finding]:
+    """Findings of kind `environment`, at most one. Raises NotApplicable."""
+    calls = collective_calls(run)
+    calls = calls[(calls["phase"] == _BACKWARD) & calls["name"].str.startswith("all_reduce")]
+    if calls.empty:
+        raise NotApplicable("record a backward that reduces gradients")
+    found: dict[int, list[_Step]] = {}
+    for rank, own in calls.groupby("rank", sort=True):
+        steps = _steps(run, int(str(rank)), own)
+        whole = len(run.steps(int(str(rank)))) - 1
+        if len(steps) >= max(MIN_STEPS, MIN_SHARE * whole):
+            found[int(str(rank))] = steps
+    return [_finding(run, found)] if found else []
+
+
+def _steps(run: Run, rank: int, calls: pd.DataFrame) -> list[_Step]:
+    """The steps of a rank in which the same gradients were reduced several times."""
+    parameters = gradient_rows(run)
+    own = parameters[(parameters["rank"] == rank) & ~parameters["missing"]]
+    sizes = own.groupby("step")["parameter"].nunique()
+    passes = _passes(run, rank)
+    adds = _accumulations(run, rank)
+    place = np.searchsorted(passes["start_ns"].to_numpy(), calls["start_ns"].to_numpy(), "right")
+    inside = calls.assign(backward=place - 1)[place > 0]
+    first_step = int(passes["step"].min()) if len(passes) else 0
+    found = []
+    for step, rows in inside.groupby("step", sort=True):
+        if int(str(step)) == first_step:
+            continue
+        made = {
+            int(str(number)): tuple(zip(one["group"], one["shapes"], one["dtypes"], strict=True))
+            for number, one in rows.groupby("backward", sort=True)
+        }
+        usual, times = Counter(made.values()).most_common(1)[0]
+        same = [number for number, reduced in made.items() if reduced == usual]
+        added = sum(adds[number] for number in same)
+        if times < 2 or not added > sizes.get(step, np.inf):
+            continue
+        spare = rows[rows["backward"].isin(same[:-1])]
+        ends = spare[["returned_ns", "done_ns"]].max(axis=1).to_numpy()
+        time = Intervals.of(spare["start_ns"].to_numpy(), ends).total
+        found.append(_Step(int(str(step)), times, int(time), spare.iloc[0]))
+    return found
+
+
+def _passes(run: Run, rank: int) -> pd.DataFrame:
+    """Backward phases of a rank by start, without those inside of another."""
+    rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "step"])
+    rows = to_frame(rows.filter(pc.equal(rows["kind"].cast("string"), _BACKWARD)))
+    rows = rows.dropna(subset="duration_ns").sort_values("start_ns", ignore_index=True)
+    ends = (rows["start_ns"] + rows["duration_ns"]).cummax().shift(fill_value=-1)
+    return rows[rows["start_ns"] >= ends].reset_index(drop=True)
+
+
+def _accumulations(run: Run, rank: int) -> Counter[int]:
+    """How many gradients each backward of `_passes` added to a parameter."""
+    starts = _passes(run, rank)["start_ns"].to_numpy()
+    found: Counter[int] = Counter()
+    for piece in run.pieces("op", rank, columns=["start_ns", "name"]):
+        times = piece["start_ns"].to_numpy()[having(piece["name"], ACCUMULATES.search)]
+        numbers, counts = np.unique(np.searchsorted(starts, times, "right") - 1, return_counts=True)
+        found.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+    return found
+
+
+def _finding(run: Run, found: dict[int, list[_Step]]) -> Finding:
+    rank, steps = next(iter(found.items()))
+    passes = int(np.median([one.passes for one in steps]))
+    spare = float(np.median([one.spare_ns for one in steps]))
+    bounds = run.steps(rank)
+    share = spare / max(1.0, float(np.median(bounds.end_ns[1:] - bounds.start_ns[1:])))
+    first = steps[0].first
+    where = own_place(run, rank, int(first["stack"]) if first["stack"] >= 0 else None)
+    start = int(first["start_ns"])
+    at = f" at {where}" if where else ""
+    return Finding(
+        kind="environment",
+        severity="warning" if share >= COSTLY else "info",
+        confidence="likely",
+        title=f"Gradients are reduced {passes} times per optimizer step, in each of {passes} "
+        f"backward passes that add up{at}. The reductions before the last take "
+        f"{units.duration(spare)} of a step ({units.share(share)}). Run all passes but the last, "
+        "with their forward, in model.no_sync(), or add up the losses for one backward.",
+        rank=rank,
+        ranks=tuple(found),
+        step=steps[0].step,
+        time_ns=start,
+        where=where,
+        evidence={
+            "name": "no_sync",
+            "set": "with model.no_sync()",
+            "passes": passes,
+            "spare_ns": int(spare),
+            "share": share,
+            "steps": len(steps),
+        },
+        link=timeline_address(start, max(int(first["returned_ns"]), start + 1), run.duration_ns),
+    )

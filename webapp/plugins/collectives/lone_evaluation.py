@@ -1,0 +1,136 @@
+"""Finds evaluation that only some ranks run, while the others wait in their next collective call.
+
+An evaluation (a module called without gradients) belongs to the collective call that its rank makes
+next. A call is *lone* where only ranks that came last to it had evaluated before it. It is found
+where the delay of lone calls stands out from that of all others by the factor `STANDS_OUT`. Calls
+after the last training step are left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.collective_calls import call_title, collective_calls
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_named
+from lanescope.webapp.runs.types import Int64Array
+
+_EVALUATION = schema.PhaseKind.evaluation.name
+
+MIN_WAIT_NS = 10_000_000
+"""Two or three time slices of a busy machine."""
+
+STANDS_OUT = 3.0
+"""Times the longest of nine in ten other delays; of a single evaluation, its square."""
+
+COSTLY = 0.02
+"""Share of the run from which it is a warning."""
+
+
+def lone_evaluation(run: Run) -> list[Finding]:
+    """Findings of kind `straggler`, one per rank that evaluates. Raises NotApplicable."""
+    if run.world_size == 1:
+        raise NotApplicable("the job has a single rank")
+    if not run.clock_calibrated:
+        raise NotApplicable(
+            "record all ranks with one lanescope record: their clocks were not compared"
+        )
+    came = arrivals(run)
+    came = came[came["ranks"] > 1].reset_index(drop=True)
+    if came.empty:
+        raise NotApplicable("record collective calls of two ranks or more")
+    starts = {rank: _evaluations(run, rank) for rank in run.ranks}
+    belongs = {rank: _next_calls(run, rank, begun) for rank, begun in starts.items() if len(begun)}
+    called = pd.MultiIndex.from_frame(came[KEYS])
+    evaluated = pd.DataFrame(
+        {rank: called.isin(before) for rank, before in belongs.items()}, index=came.index
+    )
+    delay = (came["alone_ns"] - came["runnable_ns"]).clip(lower=0)
+    found = []
+    for rank in belongs:
+        alone = evaluated[rank] & (evaluated.sum(axis=1) == 1)
+        late = came[alone & (came["last_rank"] == rank)]
+        late = late[late["step"] <= _last_step(run)]
+        if len(late) < max(1, alone.sum() / 2):
+            continue
+        others = delay[~evaluated.any(axis=1)]
+        usual = float(others.quantile(0.9)) if len(others) else 0.0
+        factor = STANDS_OUT if len(late) > 1 else STANDS_OUT**2
+        waits = delay[late.index]
+        if waits.median() >= max(MIN_WAIT_NS, factor * usual):
+            found.append(_finding(run, rank, late.assign(wait=waits), starts[rank]))
+    return found
+
+
+def _last_step(run: Run) -> int:
+    """The last training step of the job: no rank trains after it."""
+    return max((int(run.steps(rank).index.max(initial=-1)) for rank in run.ranks), default=-1)
+
+
+def _evaluations(run: Run, rank: int) -> Int64Array:
+    """Starts of a rank's evaluation phases, ascending."""
+    rows = run.events("phase", rank, columns=["start_ns", "kind"])
+    rows = rows.filter(pc.equal(rows["kind"].cast("string"), _EVALUATION))
+    starts: Int64Array = np.sort(rows["start_ns"].to_numpy())
+    return starts
+
+
+def _next_calls(run: Run, rank: int, begun: Int64Array) -> pd.MultiIndex:
+    """The first collective call of a rank after each evaluation, as (group, sequence)."""
+    calls = collective_calls(run)
+    own = calls[calls["rank"] == rank]
+    place = np.unique(np.searchsorted(own["start_ns"].to_numpy(), begun))
+    return pd.MultiIndex.from_frame(own.iloc[place[place < len(own)]][KEYS])
+
+
+def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Finding:
+    worst = late.loc[late["wait"].idxmax()]
+    total, usual = int(late["wait"].sum()), float(late["wait"].median())
+    first, last = int(worst["first_ns"]), int(worst["last_ns"])
+    others = tuple(one for one in run.ranks if one != rank)
+    since = int(begun[max(0, int(np.searchsorted(begun, last)) - 1)])
+    places = (
+        phase_place(run, rank, _EVALUATION, (int(begin), int(end)))
+        for begin, end in zip(late["first_ns"] - late["wait"], late["last_ns"], strict=True)
+    )
+    where = next(filter(None, places), None)
+    group, sequence = str(worst["group"]), int(worst["sequence"])
+    share = total / max(1, run.duration_ns)
+    name = call_title(run, str(worst["name"]), group, sequence)
+    doing = "evaluates alone" + (f" at {where}" if where else "")
+    return Finding(
+        kind="straggler",
+        severity="warning" if share >= COSTLY else "info",
+        confidence="likely",
+        title=f"Rank {rank} {doing} and keeps {ranks_named(others)} waiting for "
+        f"{units.duration(usual)} each time ({units.counted(len(late), 'time')}, "
+        f"{units.share(share)} of the run), longest in {name}. Share the evaluation among all "
+        "ranks, or let the others go on without a collective call.",
+        rank=rank,
+        ranks=(rank,),
+        step=int(worst["step"]),
+        time_ns=since,
+        where=where,
+        evidence={
+            "cause": "evaluation",
+            "share": share,
+            "delay_ns": int(usual),
+            "total_ns": total,
+            "rounds": len(late),
+            "worst": {
+                "group": group,
+                "sequence": sequence,
+                "op": str(worst["name"]),
+                "skew_ns": int(worst["skew_ns"]),
+            },
+        },
+        link=timeline_address(first, last, run.duration_ns, (group_lane(rank, group), last)),
+    )

@@ -1,0 +1,88 @@
+"""Finds outputs that do not depend on the input, and inputs that do not vary.
+
+A model's output does not depend on its input where, at every sampled step, rows of the input differ
+and all rows of all that it returned are the same, bit for bit, though not at all steps. An
+input does not vary where its rows are the same at every sampled step: a warning if the batches of
+the DataLoader do differ, else information, as one sample may be repeated on purpose.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.findings import Finding, Severity
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+MIN_ROWS = 4
+MIN_STEPS = 4
+"""Sampled steps, with the step AFTER or a later one among them."""
+
+AFTER = 8
+"""Weights that begin as zero have been changed by then."""
+
+
+def constant_data(run: Run) -> list[Finding]:
+    """Findings of kind `repeated_data`, one per model. Raises NotApplicable."""
+    samples = batch_samples(run)
+    samples = samples[samples["rows"] >= MIN_ROWS]
+    found: dict[tuple[str, str], list[tuple[int, pd.DataFrame, Severity]]] = {}
+    for (rank, model), own in samples.groupby(["rank", "model"], sort=True):
+        inputs = own[(own["what"] == "input") & (own["position"] == 0)]
+        outputs = own[own["what"] == "output"]
+        both = inputs.merge(outputs, on=[*KEYS, "rows"], suffixes=("", "_out"))
+        loaded = samples[(samples["rank"] == rank) & (samples["what"] == "loaded")]
+        collapses = both["alike_out"].all() and not both["alike"].any()
+        collapses = collapses and both["hash_out"].nunique() > 1  # else a table that is always so
+        if _long(both) and len(both) == len(outputs) and collapses:
+            found.setdefault(("output", str(model)), []).append((int(rank), both, "warning"))
+        if _long(inputs) and len(outputs) and inputs["alike"].all():
+            varies = len(loaded) and not loaded["alike"].any()
+            if varies or inputs["hash"].nunique() == 1:
+                severity: Severity = "warning" if varies else "info"
+                found.setdefault(("input", str(model)), []).append((int(rank), inputs, severity))
+    return [_finding(run, *key, several) for key, several in found.items()]
+
+
+def _long(samples: pd.DataFrame) -> bool:
+    return bool(samples["step"].nunique() >= MIN_STEPS and samples["step"].max() >= AFTER)
+
+
+def _finding(
+    run: Run, what: str, model: str, several: list[tuple[int, pd.DataFrame, Severity]]
+) -> Finding:
+    rank, samples, severity = several[0]
+    first, steps = samples.iloc[0], int(samples["step"].nunique())
+    where = phase_place(run, rank, schema.PhaseKind.forward.name, None)
+    at = f" at {where}" if where else ""
+    if what == "output":
+        title = (
+            f"{model} returns the same for every row of a batch at all {units.count(steps)} "
+            f"sampled steps{at}, and its input differs: the output does not depend on the input. "
+            "Look for a factor of 0, dead activations, or a reduction over the batch."
+        )
+    else:
+        title = (
+            f"{model} gets the same values in every row of a batch at all {units.count(steps)} "
+            f"sampled steps{at}"
+            + (", and the batches of the DataLoader differ" if severity == "warning" else "")
+            + ". Pass it the batch, unless one sample is repeated on purpose."
+        )
+    return Finding(
+        kind="repeated_data",
+        severity=severity,
+        confidence="likely",
+        title=title,
+        rank=rank,
+        ranks=tuple(one for one, *_ in several),
+        thread=str(first["thread"]),
+        step=int(first["step"]),
+        time_ns=int(first["time_ns"]),
+        where=where,
+        evidence={"cause": f"constant_{what}", "steps": steps, "model": model},
+        link=step_link(run, rank, int(first["step"])),
+    )

@@ -1,0 +1,153 @@
+"""Finds ranks that train on the same batches, and epochs that repeat the order of the one before.
+
+Same batches: at every sampled step all ranks of a group of data-parallel replicas called the model
+with the same arguments, bit for bit, these were not the same at each step, and the outputs were the
+same too (or dropout made them differ). Where ranks each take a part of the same arguments within
+the model, outputs differ.
+
+Same order: a DistributedSampler that shuffles was iterated to the end twice or more with backward
+in between, always with the same epoch, from which and its seed it computes the order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import SAMPLER_END, SAMPLER_EPOCH
+from lanescope.webapp.analysis.arrow_columns import texts_of
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged, sharded_names
+from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.plugins.gradients.consistency import replicas
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_text
+
+MIN_STEPS = 3
+"""Sampled steps."""
+
+_RANDOM = ("aten::dropout", "aten::native_dropout", "aten::bernoulli_", "aten::rand_like")
+
+
+def same_batches(run: Run) -> list[Finding]:
+    """Findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
+    if run.world_size == 1:
+        raise NotApplicable("the job has a single rank")
+    samples = batch_samples(run)
+    if sharded_names(run):
+        raise NotApplicable("parameters are sharded: ranks may share batches")
+    groups = replicas(run)
+    if not groups:
+        raise NotApplicable("no ranks are known to be data-parallel replicas")
+    found = []
+    for ranks in groups.values():
+        own = samples[samples["rank"].isin(ranks)]
+        inputs = own[(own["what"] == "input") & ~own["model"].str.contains("Loss")]
+        steps = _same_steps(inputs, ranks)
+        if len(steps) < MIN_STEPS or not _same_outputs(run, own, ranks):
+            continue
+        found.append(_same_batches(run, ranks, steps))
+    return found
+
+
+def _same_steps(samples: pd.DataFrame, ranks: tuple[int, ...]) -> list[int]:
+    """The sampled steps if all tensors that vary are equal on all ranks at each; else none."""
+    keys = ["model", "position"]
+    changes = samples.groupby([*keys, "rank"])["hash"].nunique().groupby(level=[0, 1]).min()
+    varied = changes.index[changes >= MIN_STEPS]
+    samples = samples[pd.MultiIndex.from_frame(samples[keys]).isin(varied)]
+    groups = samples.groupby([*keys, *KEYS])
+    table = groups.agg(hashes=("hash", "nunique"), ranks=("rank", "nunique")).reset_index()
+    if table.empty or (table["hashes"] > 1).any():
+        return []
+    whole = table[table["ranks"] == len(ranks)]
+    return sorted(int(step) for step in whole["step"].unique())
+
+
+def _same_outputs(run: Run, samples: pd.DataFrame, ranks: tuple[int, ...]) -> bool:
+    outputs = samples[samples["what"] == "output"]
+    table = outputs.groupby(["model", "position", *KEYS])
+    shared = table["hash"].nunique()[table["rank"].nunique() == len(ranks)]
+    if not len(shared):
+        return False
+    first = shared[shared.index.get_level_values("step") == samples["step"].min()]
+    return bool((first == 1).all()) or any(name in texts_of(run, "op", "name") for name in _RANDOM)
+
+
+def _same_batches(run: Run, ranks: tuple[int, ...], steps: list[int]) -> Finding:
+    rank = ranks[0]
+    where = phase_place(run, rank, schema.PhaseKind.forward.name, None)
+    at = f" at {where}" if where else ""
+    return Finding(
+        kind="repeated_data",
+        severity="warning",
+        confidence="likely",
+        title=f"Ranks {ranks_text(ranks)} train on the same batches: at all "
+        f"{units.count(len(steps))} sampled steps they call the model with the same "
+        f"input{at}. Give each rank its own part of the data: use DistributedSampler, or seed the "
+        "data by rank.",
+        rank=rank,
+        ranks=ranks,
+        step=steps[0],
+        where=where,
+        evidence={"cause": "same_on_ranks", "steps": len(steps), "sampled": steps[:20]},
+        link=step_link(run, rank, steps[0]),
+    )
+
+
+def same_order(run: Run) -> list[Finding]:
+    """Findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
+    begun = logged(run, None, prefix=SAMPLER_EPOCH)
+    if begun.empty:
+        raise NotApplicable("no shuffling DistributedSampler was iterated at level access")
+    ended = logged(run, None, prefix=SAMPLER_END)
+    found: dict[str, list[tuple[int, pd.DataFrame]]] = {}
+    for (rank, name), own in begun.groupby(["rank", "name"], observed=True, sort=True):
+        mine = ended[(ended["rank"] == rank) & (ended["name"].astype("str") == str(name))]
+        trained = _trained(run, int(rank), own.sort_values("time_ns"), mine)
+        if len(trained) > 1 and trained["value"].nunique() == 1:
+            found.setdefault(str(name), []).append((int(rank), trained))
+    return [_same_order(run, several) for several in found.values()]
+
+
+def _trained(run: Run, rank: int, begun: pd.DataFrame, ended: pd.DataFrame) -> pd.DataFrame:
+    """The iterations to the last batch during which the rank ran backward."""
+    rows = run.events("phase", rank, columns=["start_ns", "kind"])
+    backward = pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.backward.name)
+    starts = np.sort(rows.filter(backward)["start_ns"].to_numpy())
+    ends = np.sort(ended["time_ns"].to_numpy())
+    begins = begun["time_ns"].to_numpy()
+    place = np.searchsorted(ends, begins)
+    until = np.append(ends, begins[-1:])[np.minimum(place, len(ends))]  # none: no backward fits
+    following = np.append(begins[1:], np.iinfo(np.int64).max)
+    whole = (place < len(ends)) & (until < following)
+    return begun[whole & (np.searchsorted(starts, until) > np.searchsorted(starts, begins))]
+
+
+def _same_order(run: Run, several: list[tuple[int, pd.DataFrame]]) -> Finding:
+    rank, trained = several[0]
+    second = trained.iloc[1]
+    return Finding(
+        kind="repeated_data",
+        severity="warning",
+        title=f"{units.count(len(trained))} epochs use the same order of samples: the epoch of the "
+        f"DistributedSampler stays {int(second['value'])}. Call sampler.set_epoch(epoch) before "
+        "each epoch.",
+        rank=rank,
+        ranks=tuple(one for one, _ in several),
+        thread=str(second["thread"]),
+        step=int(second["step"]),
+        time_ns=int(second["time_ns"]),
+        evidence={
+            "cause": "same_order",
+            "steps": len(trained),
+            "epoch": int(second["value"]),
+        },
+        link=step_link(run, rank, int(second["step"])),
+    )

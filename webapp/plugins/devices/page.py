@@ -1,0 +1,174 @@
+"""Streams, kernels, copies and the operators that launched them, of a rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, html
+from dash.development.base_component import Component
+
+from lanescope.webapp.plugins.devices import charts
+from lanescope.webapp.plugins.devices.idle import streams
+from lanescope.webapp.plugins.devices.kernels import copies, device_operators, kernels
+from lanescope.webapp.plugins.time.stream_work import short_title
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context
+
+RANK = "devices-rank"
+CHART = "devices-streams"
+STREAMS = "devices-stream-table"
+KERNELS = "devices-kernels"
+COPIES = "devices-copies"
+OPERATORS = "devices-operators"
+
+MAX_ROWS = 15
+
+
+def layout(context: Context) -> Component:
+    """Returns the choice of the rank and the places of its tables."""
+    height = 110 + 26 * min(16, max(streams(context.run).groupby("rank").size(), default=1))
+    return widgets.page(
+        "Devices",
+        "What the streams of devices do, why they are idle, and for which operators they work.",
+        widgets.controls(widgets.choice("rank", RANK, widgets.rank_options(context.run.ranks))),
+        html.H2("Streams"),
+        widgets.graph(CHART, height=height, what="the time of each stream"),
+        html.Div(id=STREAMS, className="wide-table"),
+        html.H2("Kernels"),
+        html.Div(id=KERNELS, className="wide-table"),
+        html.H2("Copies"),
+        html.Div(id=COPIES, className="wide-table"),
+        html.H2("Operators by the time of their kernels"),
+        html.Div(id=OPERATORS, className="wide-table"),
+        widgets.downloads("streams", "kernels", "copies", "device_operators"),
+    )
+
+
+def register(app: Dash, context: Context) -> None:
+    """Everything follows the rank."""
+    run = context.run
+
+    @app.callback(Output(CHART, "figure"), Input(RANK, "value"), Input(frame_ids.THEME, "data"))
+    def show(rank: int, theme: Theme | None) -> go.Figure:
+        return charts.stream_times(_of(streams(run), rank), theme or "light")
+
+    @app.callback(
+        Output(STREAMS, "children"),
+        Output(KERNELS, "children"),
+        Output(COPIES, "children"),
+        Output(OPERATORS, "children"),
+        Input(RANK, "value"),
+    )
+    def tables(rank: int) -> tuple[Component, Component, Component, Component]:
+        return (
+            _streams(_of(streams(run), rank)),
+            _kernels(_of(kernels(run), rank)),
+            _copies(_of(copies(run), rank)),
+            _operators(_of(device_operators(run), rank)),
+        )
+
+
+def _of(table: pd.DataFrame, rank: int) -> pd.DataFrame:
+    return table[table["rank"] == rank]
+
+
+def _streams(table: pd.DataFrame) -> Component:
+    busy, times = widgets.in_unit("kernels run", table["busy_ns"])
+    middle, typical = widgets.in_unit("launch delay, median", table["launch_delay_p50_ns"])
+    long, worst = widgets.in_unit("launch delay, p99", table["launch_delay_p99_ns"])
+    rows = [
+        (
+            row.stream,
+            units.count(int(row.kernels)),
+            times[i],
+            units.share(row.busy_ns / max(row.window_ns, 1)),
+            typical[i],
+            worst[i],
+            _number(row.queue_p50),
+            _number(row.queue_max),
+        )
+        for i, row in enumerate(table.itertuples(index=False))
+    ]
+    heads = ("stream", "kernels", busy, "busy", middle, long, "queue, median", "queue, longest")
+    return widgets.plain_table(heads, rows, range(1, len(heads)))
+
+
+def _kernels(table: pd.DataFrame) -> Component:
+    shown = table.head(MAX_ROWS)
+    whole = max(int(table["time_ns"].sum()), 1)
+    head, times = widgets.in_unit("time", shown["time_ns"])
+    each, medians = widgets.in_unit("median", shown["median_ns"])
+    rows = [
+        (
+            _name(row.name),
+            row.type,
+            units.count(int(row.calls)),
+            times[i],
+            units.share(row.time_ns / whole),
+            medians[i],
+            row.grid or "",
+            row.block or "",
+            _number(row.registers),
+            _number(row.shared_bytes),
+            _number(row.occupancy),
+        )
+        for i, row in enumerate(shown.itertuples(index=False))
+    ]
+    heads = (
+        *("kernel", "type", "calls", head, "share", each, "grid", "block"),
+        *("registers", "shared, B", "occupancy, %"),
+    )
+    return html.Div([widgets.plain_table(heads, rows, range(2, len(heads))), _more(table)])
+
+
+def _copies(table: pd.DataFrame) -> Component:
+    if table.empty:
+        return html.P("No copies were recorded.", className="muted")
+    head, times = widgets.in_unit("time", table["time_ns"])
+    size, sizes = widgets.in_unit("bytes", table["bytes"], "B")
+    rate, rates = widgets.in_unit("bandwidth", table["bytes_per_s"], "B/s")
+    rows = [
+        (row.name, units.count(int(row.calls)), times[i], sizes[i], rates[i])
+        for i, row in enumerate(table.itertuples(index=False))
+    ]
+    return widgets.plain_table(("copy", "calls", head, size, rate), rows, range(1, 5))
+
+
+def _operators(table: pd.DataFrame) -> Component:
+    shown = table.head(MAX_ROWS)
+    own, selves = widgets.in_unit("kernels, self", shown["device_self_ns"])
+    whole, totals = widgets.in_unit("kernels, total", shown["device_total_ns"])
+    host, hosts = widgets.in_unit("host", shown["host_ns"])
+    rows = [
+        (
+            _name(row.name),
+            row.module,
+            html.Code(row.shapes) if row.shapes else "",
+            units.count(int(row.calls)),
+            selves[i],
+            totals[i],
+            hosts[i],
+        )
+        for i, row in enumerate(shown.itertuples(index=False))
+    ]
+    heads = ("operator", "module", "shapes", "calls", own, whole, host)
+    return html.Div([widgets.plain_table(heads, rows, range(3, len(heads))), _more(table)])
+
+
+def _more(table: pd.DataFrame) -> Component:
+    rest = len(table) - MAX_ROWS
+    words = f"{units.counted(rest, 'more row')} in the file below." if rest > 0 else ""
+    return html.P(words, className="muted")
+
+
+def _name(name: str) -> Component:
+    return html.Span(short_title(name), title=name)
+
+
+def _number(value: Any) -> str:
+    return "" if value is None or pd.isna(value) else units.number(float(value))

@@ -1,0 +1,64 @@
+"""The roofline: rate of operators over the FLOPs that they do per byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui.charts import escaped, nothing
+from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.theme import template
+
+GIGA = 1e-9
+MIN_PX, MAX_PX = 6, 34
+
+
+def roofline(
+    table: pd.DataFrame, flops_per_s: float, bytes_per_s: float, stated: bool, theme: Theme
+) -> go.Figure:
+    """Rows of `rates.efficiency` with known work, as areas by their share of the time.
+
+    The roof is the least of `flops_per_s` and intensity times `bytes_per_s`; `stated`: the reader
+    gave them, they are not the highest of the table.
+    """
+    table = table[(table["flops"] > 0) & (table["bytes"] > 0) & (table["time_ns"] > 0)]
+    if table.empty:
+        return nothing("no operator of known work was recorded")
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    colours = tokens()[theme]
+    x = (table["flops"] / table["bytes"]).to_numpy()
+    y = (table["flops_per_s"] * GIGA).to_numpy()
+    share = (table["time_ns"] / table["time_ns"].sum()).to_numpy()
+    figure.add_scatter(
+        x=x.tolist(),
+        y=y.tolist(),
+        mode="markers",
+        name="operator",
+        marker={
+            "size": (MIN_PX + (MAX_PX - MIN_PX) * np.sqrt(share)).tolist(),
+            "color": colours["accent"],
+            "opacity": 0.65,
+            "line": {"width": 1, "color": colours["panel"]},
+        },
+        text=[
+            f"<b>{escaped(row.name)}</b> {escaped(row.shapes)}<br>"
+            f"{units.count(int(row.calls))} calls, {units.duration(row.time_ns)}"
+            for row in table.itertuples(index=False)
+        ],
+        hovertemplate="%{text}<br>%{y:.3~g} GFLOP/s, %{x:.3~g} FLOP per byte<extra></extra>",
+    )
+    ridge = flops_per_s / bytes_per_s
+    low, high = min(x.min(), ridge) / 2, max(x.max(), ridge) * 2
+    figure.add_scatter(
+        x=[low, ridge, high],
+        y=[low * bytes_per_s * GIGA, flops_per_s * GIGA, flops_per_s * GIGA],
+        mode="lines",
+        name="stated peak" if stated else "highest of the run",
+        line={"color": colours["muted"], "width": 1.5, "dash": "solid" if stated else "dash"},
+        hoverinfo="skip",
+    )
+    figure.update_xaxes(title_text="FLOP per byte", type="log", dtick="D2", tickformat="~g")
+    figure.update_yaxes(title_text="GFLOP/s", type="log", dtick="D2", tickformat="~g")
+    return figure

@@ -1,0 +1,151 @@
+"""Rates of operators: a roofline, a table, and the FLOPs of a step."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp.plugins.efficiency import charts
+from lanescope.webapp.plugins.efficiency.rates import efficiency, step_flops
+from lanescope.webapp.plugins.time.stream_work import short_title
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import states, widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context
+
+RANK = "efficiency-rank"
+PEAK = "efficiency-peak"
+BANDWIDTH = "efficiency-bandwidth"
+CHART = "efficiency-chart"
+ABOUT = "efficiency-about"
+TABLE = "efficiency-table"
+
+MAX_ROWS = 25
+LEAD = "How much arithmetic the operators do, how fast, and what limits it."
+
+
+def layout(context: Context) -> Component:
+    """Returns the choice of the rank and of the device's peaks, the roofline and a table."""
+    run = context.run
+    table = efficiency(run)
+    if table["flops"].isna().all():
+        missing = (
+            "The shapes of this run's operators were not recorded."
+            if len(table)
+            else "This run has no matrix product, convolution or attention."
+        )
+        return widgets.page(
+            "Efficiency",
+            LEAD,
+            states.empty(
+                missing, "Profile with ", html.Code("record_shapes=True"), " and import the trace."
+            ),
+        )
+    return widgets.page(
+        "Efficiency",
+        LEAD,
+        widgets.controls(
+            widgets.choice("rank", RANK, widgets.rank_options(run.ranks)),
+            *_number("peak, GFLOP/s", PEAK),
+            *_number("memory, GB/s", BANDWIDTH),
+        ),
+        html.P(id=ABOUT),
+        widgets.graph(CHART, height=400, what="the roofline"),
+        html.P(
+            "Left of the bend memory limits an operator, right of it arithmetic. Areas are shares "
+            "of the time. Without the peaks of the device the line has the highest rates of the "
+            "run.",
+            className="muted",
+        ),
+        html.H2("Operators"),
+        html.Div(id=TABLE, className="wide-table"),
+        widgets.downloads("efficiency", "step_flops"),
+    )
+
+
+def _number(label: str, id: str) -> list[Component]:
+    box = dcc.Input(id=id, type="number", min=0, className="step-box")
+    return [html.Label(label, htmlFor=id), box]
+
+
+def register(app: Dash, context: Context) -> None:
+    """Everything follows the rank; the roof follows the stated peaks."""
+    run = context.run
+
+    @app.callback(
+        Output(CHART, "figure"),
+        Input(RANK, "value"),
+        Input(PEAK, "value"),
+        Input(BANDWIDTH, "value"),
+        Input(frame_ids.THEME, "data"),
+    )
+    def show(
+        rank: int, peak: float | None, bandwidth: float | None, theme: Theme | None
+    ) -> go.Figure:
+        table = _of(run, rank)
+        highest = table[["flops_per_s", "bytes_per_s"]].max()
+        flops = peak * 1e9 if peak else float(highest["flops_per_s"])
+        size = bandwidth * 1e9 if bandwidth else float(highest["bytes_per_s"])
+        return charts.roofline(table, flops, size, bool(peak and bandwidth), theme or "light")
+
+    @app.callback(
+        Output(ABOUT, "children"),
+        Output(TABLE, "children"),
+        Input(RANK, "value"),
+        Input(PEAK, "value"),
+    )
+    def list_operators(rank: int, peak: float | None) -> tuple[str, Component]:
+        return _about(run, rank, peak), _table(_of(run, rank))
+
+
+def _of(run: Run, rank: int) -> pd.DataFrame:
+    table = efficiency(run)
+    return table[table["rank"] == rank]
+
+
+def _about(run: Run, rank: int, peak: float | None) -> str:
+    """The FLOPs of a step in words."""
+    steps = step_flops(run)
+    mine = steps[(steps["rank"] == rank) & (steps["flops"] > 0)]
+    if mine.empty:
+        return "No step of this rank has an operator of known work."
+    flops, rate = float(mine["flops"].median()), float(mine["flops_per_s"].median())
+    words = (
+        f"A step does {units.number(flops * 1e-9)} GFLOP, median, at {units.number(rate * 1e-9)} "
+        "GFLOP/s of the whole step"
+    )
+    return f"{words}, {units.share(rate * 1e-9 / peak)} of the peak." if peak else f"{words}."
+
+
+def _table(table: pd.DataFrame) -> Component:
+    shown = table.head(MAX_ROWS)
+    whole = max(int(table["time_ns"].sum()), 1)
+    head, times = widgets.in_unit("time", shown["time_ns"])
+    rows = [
+        (
+            html.Span(short_title(row.name), title=row.name),
+            html.Code(row.shapes) if row.shapes else html.Span("not recorded", className="muted"),
+            row.dtypes.partition(" ")[0],
+            row.device,
+            units.count(int(row.calls)),
+            time,
+            units.share(row.time_ns / whole),
+            _giga(row.flops),
+            _giga(row.flops_per_s),
+            _giga(row.bytes_per_s),
+        )
+        for row, time in zip(shown.itertuples(index=False), times, strict=True)
+    ]
+    heads = (
+        *("operator", "shapes", "dtype", "device", "calls", head, "share"),
+        *("GFLOP a call", "GFLOP/s", "GB/s"),
+    )
+    return widgets.plain_table(heads, rows, range(4, len(heads)))
+
+
+def _giga(value: float) -> str:
+    return "–" if pd.isna(value) else units.number(value * 1e-9)

@@ -1,0 +1,101 @@
+"""Finds training in which gradients are computed and thrown away: no optimizer ever steps.
+
+Proven by the recording: an optimizer exists, as its zero_grad() runs between backward passes, no
+optimizer made a step, and the program changes nothing in place outside of forward and backward, as
+an update by hand would. Compiled regions may hold a step, so runs with them are left out.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+MIN_THROWN_AWAY = 3
+"""Backward passes whose gradients are zeroed before any use."""
+
+_ZEROES = re.compile(r"^Optimizer\.zero_grad#(\w+)")
+_FILLS = "fill|zero|detach|requires_grad|uniform|normal|random|bernoulli|trunc_normal|resize"
+_UPDATES = re.compile(rf"^aten::(?!({_FILLS})_$)\w+_$")
+_BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name)
+_OPS = ["start_ns", "name", "depth", "phase", "thread"]
+
+
+def no_step(run: Run) -> list[Finding]:
+    """Findings of kind `dead_parameter`, at most one. Raises NotApplicable."""
+    passes = run.events("phase", columns=["rank", "start_ns", "kind"])
+    kinds = passes["kind"].cast(pa.string())
+    if not pc.any(pc.equal(kinds, _BACKWARD)).as_py():
+        raise NotApplicable("record a backward pass")
+    if pc.any(pc.equal(kinds, _OPTIMIZER)).as_py():
+        return []
+    if schema.OpScope.compiled.name in texts_of(run, "op", "scope"):
+        raise NotApplicable("compiled regions may hold the optimizer's step")
+    backward = to_frame(passes.filter(pc.equal(kinds, _BACKWARD)))
+    found = []
+    for rank, own in backward.groupby("rank", sort=True):
+        ops = _operators(run, int(str(rank)))
+        zeroing = ops[ops["name"].str.match(_ZEROES)]
+        thrown = zeroing[_followed(own["start_ns"], zeroing["start_ns"])]
+        if len(thrown) >= MIN_THROWN_AWAY and not _updates(ops, int(own["start_ns"].min())):
+            found.append((int(str(rank)), thrown, len(own)))
+    return [_finding(run, *found[0], tuple(rank for rank, *_ in found))] if found else []
+
+
+def _operators(run: Run, rank: int) -> pd.DataFrame:
+    """Calls of zero_grad, and outermost operators in place outside of all phases."""
+    parts = []
+    for piece in run.pieces("op", rank, columns=_OPS):
+        zeroes = having(piece["name"], _ZEROES.match)
+        outside = pc.and_(pc.equal(piece["depth"], 0), pc.equal(piece["phase"].cast("string"), ""))
+        changes = having(piece["name"], _UPDATES.search) & outside.fill_null(False).to_numpy()
+        parts.append(to_frame(piece.filter(pa.array(zeroes | changes))))
+    ops = pd.concat(parts) if parts else pd.DataFrame(columns=_OPS)
+    return ops.assign(name=ops["name"].astype("str")).sort_values("start_ns", ignore_index=True)
+
+
+def _followed(begins: pd.Series, zeroed: pd.Series) -> pd.Series:
+    """Which calls of zero_grad have a backward between them and the call before."""
+    passed = begins.sort_values().searchsorted(zeroed.to_numpy())
+    return pd.Series(passed, zeroed.index).diff().fillna(0) > 0
+
+
+def _updates(ops: pd.DataFrame, since: int) -> bool:
+    """Whether the program may update by hand: it changes tensors in place, time and again."""
+    own = ops[~ops["name"].str.match(_ZEROES) & (ops["start_ns"] >= since)]
+    return len(own) >= MIN_THROWN_AWAY
+
+
+def _finding(
+    run: Run, rank: int, thrown: pd.DataFrame, passes: int, ranks: tuple[int, ...]
+) -> Finding:
+    first = thrown.iloc[0]
+    name = _ZEROES.match(str(first["name"]))
+    optimizer = "" if name is None else name[1]
+    where = phase_place(run, rank, _BACKWARD, None)
+    start = int(first["start_ns"])
+    return Finding(
+        kind="dead_parameter",
+        severity="error",
+        title=f"Nothing is trained: backward ran {units.count(passes)} times"
+        + (f" at {where}" if where else "")
+        + f", {optimizer}.zero_grad() threw its gradients away {units.count(len(thrown))} times, "
+        "and no optimizer ever stepped. Call optimizer.step() after loss.backward().",
+        rank=rank,
+        ranks=ranks,
+        thread=str(first["thread"]),
+        time_ns=start,
+        where=where,
+        evidence={"cause": "no_step", "optimizer": optimizer, "backward": passes},
+        link=timeline_address(start, start + 1, run.duration_ns),
+    )

@@ -1,0 +1,76 @@
+"""The memory of a device over time, as stacked areas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import plotly.graph_objects as go
+
+from lanescope.webapp.plugins.memory.storages import CATEGORIES
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.types import Int64Array
+from lanescope.webapp.ui.charts import escaped
+from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.theme import template
+
+TOKENS = {
+    "parameters": "forward",
+    "optimizer_state": "optimizer",
+    "gradients": "backward",
+    "activations": "collective",
+    "temporary": "other",
+    "other": "data",
+    "before": "idle",
+}
+"""Category of memory -> the token of its colour."""
+
+MB = 1e-6
+
+
+def over_time(
+    groups: Mapping[str, Int64Array],
+    instants: Int64Array,
+    peak: tuple[int, int],
+    theme: Theme,
+) -> go.Figure:
+    """Bytes of each group at some instants (ns), largest group at the bottom unless these are
+    categories; `peak`: instant and bytes. A click gets the instant, ns."""
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    colours = tokens()[theme]
+    seconds = (instants * 1e-9).tolist()
+    cycle = template(theme).layout.colorway
+    for i, (name, sizes) in enumerate(groups.items()):
+        token = TOKENS.get(name)
+        figure.add_scatter(
+            x=seconds,
+            y=(sizes * MB).tolist(),
+            name=escaped(CATEGORIES.get(name, name)),
+            stackgroup="all",
+            mode="lines",
+            line={"width": 0.5, "color": colours[token] if token else cycle[i % len(cycle)]},
+            customdata=instants.tolist(),
+            text=[units.size(int(one)) for one in sizes],
+            hovertemplate="%{fullData.name} %{text}<extra></extra>",
+        )
+    instant, size = peak
+    figure.add_scatter(
+        x=[instant * 1e-9],
+        y=[size * MB],
+        name="peak",
+        mode="markers",
+        marker={"symbol": "diamond", "size": 9, "color": colours["ink"]},
+        customdata=[instant],
+        hovertemplate=f"peak {units.size(size)}<extra></extra>",
+    )
+    figure.update_layout(
+        hovermode="x unified", legend={"traceorder": "normal", "y": 1.12, "orientation": "h"}
+    )
+    figure.update_xaxes(title_text="time from the start of the run, s")
+    figure.update_yaxes(title_text="in use, MB", rangemode="tozero")
+    return figure
+
+
+def bins(window: tuple[int, int], count: int) -> Int64Array:
+    """Edges of equal parts of a window, ns, ascending and each once."""
+    return np.unique(np.linspace(*window, count + 1).astype(np.int64))

@@ -1,0 +1,223 @@
+"""Memory of tensors over time, and what an instant of it consists of, the peak at first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, ctx, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.plugins.memory import charts
+from lanescope.webapp.plugins.memory.storages import CATEGORIES, Storages
+from lanescope.webapp.plugins.memory.usage import Usage, devices_of, storages_of
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import states, widgets
+from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context
+
+RANK = "memory-rank"
+DEVICE = "memory-device"
+BY = "memory-by"
+CHART = "memory-chart"
+ABOUT = "memory-about"
+INSTANT = "memory-instant"
+TABLE = "memory-table"
+
+GROUPS = {"category": "category", "module": "module", "where": "line of the program"}
+POINTS = 400
+MAX_GROUPS = 9
+MAX_ROWS = 25
+MIN_SHARE = 0.001
+"""Of the bytes at an instant; smaller rows are only counted."""
+
+REST = "all others"
+NO_GROUP = {"module": "outside of modules", "where": "no line recorded"}
+
+
+def layout(context: Context) -> Component:
+    """Returns the choice of rank and device, the course of its memory, and what it consists of."""
+    run = context.run
+    lead = "What tensors keep in memory, what for, and what the peak consists of."
+    devices = _devices(run)
+    if not devices:
+        return widgets.page(
+            "Memory",
+            lead,
+            states.empty(
+                "This run has no record of allocations.",
+                "Record with ",
+                html.Code("--level access"),
+                " or higher, or profile with ",
+                html.Code("profile_memory=True"),
+                " and import the trace.",
+            ),
+        )
+    by = [{"label": title, "value": name} for name, title in GROUPS.items()]
+    return widgets.page(
+        "Memory",
+        lead,
+        widgets.controls(
+            widgets.choice("rank", RANK, widgets.rank_options(run.ranks)),
+            widgets.choice("device", DEVICE, devices),
+            widgets.choice("by", BY, by),
+        ),
+        html.P(id=ABOUT),
+        widgets.graph(CHART, height=380, what="memory over time"),
+        html.P("A click on the chart shows that instant in the table.", className="muted"),
+        html.H2(id=INSTANT),
+        html.Div(states.loading("Listing what the peak consists of"), id=TABLE),
+        widgets.downloads("memory", "memory_peak"),
+    )
+
+
+def register(app: Dash, context: Context) -> None:
+    """Chart and table follow the rank, the device and the grouping."""
+    run = context.run
+
+    @app.callback(
+        Output(CHART, "figure"),
+        Output(ABOUT, "children"),
+        Input(RANK, "value"),
+        Input(DEVICE, "value"),
+        Input(BY, "value"),
+        Input(frame_ids.THEME, "data"),
+    )
+    def show(rank: int, device: str, by: str, theme: Theme | None) -> tuple[go.Figure, Any]:
+        usage = _usage(run, rank, device)
+        if usage is None:
+            return nothing(f"rank {rank} has no record of allocations on {device}"), ""
+        edges = charts.bins(_shown(run, usage), POINTS)
+        instants = usage.peaks(edges)
+        groups = _groups(usage, by if by in GROUPS else "category", instants)
+        best = usage.peak
+        peak = int(usage.time_ns[best]), int(usage.bytes[best])
+        return charts.over_time(groups, instants, peak, theme or "light"), _about(run, usage)
+
+    @app.callback(
+        Output(INSTANT, "children"),
+        Output(TABLE, "children"),
+        Input(RANK, "value"),
+        Input(DEVICE, "value"),
+        Input(CHART, "clickData"),
+    )
+    def explain(rank: int, device: str, click: dict[str, Any] | None) -> tuple[Any, Any]:
+        usage = _usage(run, rank, device)
+        if usage is None:
+            return "", ""
+        instant, words = int(usage.time_ns[usage.peak]), "At the peak"
+        points = (click or {}).get("points", [])
+        if ctx.triggered_id == CHART and points:
+            instant = int(points[0]["customdata"])
+            words = f"At {units.number(instant * 1e-9, 6)} s"
+        parts = usage.parts(instant)
+        step = _step(run, rank, instant)
+        link = dcc.Link("Show", href=timeline_address(instant, instant + 1, run.duration_ns))
+        about = f" {units.size(int(parts['bytes'].sum()))}{step} · "
+        return [words, html.Small([about, link])], _table(parts)
+
+
+def _devices(run: Run) -> list[str]:
+    found: dict[str, None] = {}
+    for rank in run.ranks:
+        storages = _storages(run, rank)
+        found |= dict.fromkeys(devices_of(storages) if storages is not None else [])
+    return [*found]
+
+
+def _storages(run: Run, rank: int) -> Storages | None:
+    try:
+        return storages_of(run, rank)
+    except NotApplicable:
+        return None
+
+
+def _usage(run: Run, rank: int, device: str) -> Usage | None:
+    storages = _storages(run, rank)
+    if storages is None or device not in devices_of(storages):
+        return None
+    return Usage.of(storages, device)
+
+
+def _groups(usage: Usage, by: str, instants: Int64Array) -> dict[str, Int64Array]:
+    """Bytes of each group at the instants: categories in their order, else the largest first."""
+    labels = getattr(usage.storages, by)
+    if by != "category":
+        labels = np.where(labels == "", NO_GROUP[by], labels)
+    found = usage.by(labels, instants)
+    if by == "category":
+        return {name: found[name] for name in CATEGORIES if name in found}
+    order = sorted(found, key=lambda name: -int(found[name].max(initial=0)))
+    kept = {name: found[name] for name in order[:MAX_GROUPS]}
+    if len(order) > MAX_GROUPS:
+        kept[REST] = np.sum([found[name] for name in order[MAX_GROUPS:]], axis=0)
+    return kept
+
+
+def _shown(run: Run, usage: Usage) -> tuple[int, int]:
+    """From the first step on, or from the peak if that is before."""
+    start, end = usage.storages.window
+    first = run.steps(usage.storages.rank).start_ns[:1].tolist()
+    return max(start, min([*first, int(usage.time_ns[usage.peak])])), end
+
+
+def _about(run: Run, usage: Usage) -> str:
+    """The peak in words, with its bounds where they are apart."""
+    best = usage.peak
+    instant, size = int(usage.time_ns[best]), int(usage.bytes[best])
+    words = f"Peak {units.size(size)}{_step(run, usage.storages.rank, instant)}"
+    start, end = usage.storages.window
+    most = usage.at_most(start, end)
+    if most > size:
+        words += (
+            f", and at most {units.size(most)}: when memory is freed is not recorded, so each "
+            "tensor counts until its last use"
+        )
+    if start > 0:
+        words += f". The run is long: shown is what follows {units.duration(start)}"
+    return f"{words}."
+
+
+def _step(run: Run, rank: int, instant: int) -> str:
+    steps = run.steps(rank)
+    at = int(np.searchsorted(steps.end_ns, instant))
+    inside = at < len(steps) and steps.start_ns[at] <= instant
+    return f" in step {steps.index[at]}" if inside else ""
+
+
+def _table(parts: pd.DataFrame) -> Component:
+    whole = max(int(parts["bytes"].sum()), 1)
+    shown = parts[parts["bytes"] >= MIN_SHARE * whole].head(MAX_ROWS)
+    head, sizes = widgets.in_unit("size", shown["bytes"], "B")
+    rows = [
+        (
+            html.Span(
+                [
+                    html.I(className=f"swatch {charts.TOKENS[row.category]}"),
+                    CATEGORIES[row.category],
+                ]
+            ),
+            row.name or row.op or html.Span("not recorded", className="muted"),
+            row.module,
+            html.Code(row.where) if row.where else "",
+            units.count(row.storages),
+            size,
+            units.share(row.bytes / whole),
+        )
+        for row, size in zip(shown.itertuples(index=False), sizes, strict=True)
+    ]
+    heads = ("category", "parameter or operator", "module", "where", "tensors", head, "share")
+    table = widgets.plain_table(heads, rows, (4, 5, 6))
+    rest = parts["bytes"].iloc[len(shown) :]
+    if rest.empty:
+        return html.Div(table, className="wide-table")
+    words = f"{units.size(int(rest.sum()))} more in {units.counted(len(rest), 'smaller row')}."
+    return html.Div([table, html.P(words, className="muted")], className="wide-table")
