@@ -8,6 +8,8 @@ JOBS     ?= 3
 HEADLESS ?=
 # A guided case to record: the name of a program in examples/cases.
 CASE     ?=
+# Versions of torch whose engines a wheel carries.
+TORCH    ?=
 # Tests of one room: its folder, and files with its name.
 ROOM     ?=
 TESTS     = $(if $(ROOM),$(or $(shell find tests -type d -name '$(ROOM)' -o -name 'test_*$(ROOM)*.py'),$(error no tests are called $(ROOM))))
@@ -28,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all soak harmless matrix lint format types bench docs lock clean
+.PHONY: help setup demo wheel test test-all soak harmless matrix lint format types bench docs lock clean
 .DELETE_ON_ERROR:
 
 help:  ## say what there is
@@ -85,6 +87,15 @@ soak: $(READY)  ## kill recorded processes at 500 random instants per engine, an
 
 harmless: $(READY)  ## run others' tests plain and recorded, compare (HARMLESS='threading queue' ENGINE=native)
 	python -m tests.harmless --jobs $(JOBS) $(addprefix --engine ,$(ENGINE)) $(HARMLESS)
+
+wheel: $(READY)  ## build dist/*.whl; TORCH="2.10 2.13" puts an engine for each of them into it
+	rm -rf build/engines build/lib build/bdist*
+	@for version in $(TORCH); do \
+	  at=build/torch/$$version; \
+	  [ -d $$at/torch ] || python -m pip install -qq --no-deps --target $$at "torch==$$version.*" || exit 1; \
+	  python -m lanescope.collector.engines.prebuild build/engines $$at/torch || exit 1; \
+	done
+	LANESCOPE_ENGINES=$(if $(TORCH),build/engines) python -m build --wheel --no-isolation
 
 matrix:  ## record with each version of Python and torch that can be had (ARGS='--torch 2.15.0')
 	$(PYTHON) tests/matrix/run.py $(ARGS)

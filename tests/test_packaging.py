@@ -4,6 +4,7 @@ clean environment in a folder far from the sources."""
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import sys
@@ -241,6 +242,32 @@ def test_an_idle_interpreter_stays_light(installed: Environment) -> None:
     """Being installed must cost other programs nothing: no recorder, no torch at start-up."""
     code = "import sys; print([m for m in sys.modules if m.split('.')[0] in ('torch', 'pyarrow')])"
     assert installed.python(code).strip() == "[]"
+
+
+@pytest.mark.slow
+def test_a_wheel_brings_an_engine_and_needs_no_compiler(
+    project: Path, tmp_path: Path, native: Path
+) -> None:
+    engines, target = tmp_path / "engines", tmp_path / "dist"
+    torch = Path(sysconfig.get_path("purelib")) / "torch"
+    run(sys.executable, "-m", "lanescope.collector.engines.prebuild", engines, torch)
+    command = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", target)
+    run("env", f"LANESCOPE_ENGINES={engines}", *command, project)
+    shutil.rmtree(project / "build")
+    (wheel,) = target.glob("*.whl")
+    assert wheel.name.split("-")[2:4] == ["py3", "none"]
+    assert not wheel.name.endswith("any.whl")
+    environment = new_environment(tmp_path / "venv")
+    environment.install(wheel)
+    clean = {**without("PYTHON", "LANESCOPE"), "PATH": "/nowhere", "CXX": "/nowhere"}
+    clean["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    python, folder = environment.scripts / "python", tmp_path / "run"
+    words = ("-m", "lanescope", "record", "-o", folder, "--", python, "-c", PROGRAM)
+    said = output_of(python, *words, environment=clean, folder=tmp_path)
+    assert said.split() == ["6.0"]
+    shown = output_of(python, "-m", "lanescope", "info", folder, "--json", environment=clean)
+    assert json.loads(shown)["engine"] == "native"
+    assert not list((tmp_path / "cache").rglob("observer.so"))
 
 
 TORCH_NEEDS = ("torch", "functorch", "torchgen", "typing_extensions", "sympy", "mpmath", "networkx")

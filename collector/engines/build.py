@@ -1,7 +1,8 @@
 """Builds the native engine on first use, once per version of torch, and caches it.
 
-The library is in the user's cache under a key of all its inputs. If many processes start at once,
-one builds and the others wait.
+A wheel may bring engines for some versions of torch (`make wheel`); these are not built. Others are
+in the user's cache under a key of all their inputs. If many processes start at once, one builds and
+the others wait.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ from ..journal.process_journals import KEPT_ORDINAL, MAIN_ORDINAL
 
 SOURCES = Path(__file__).parent / "observer"
 LIBRARY = "observer.so"
+PREBUILT = Path(__file__).parent / "prebuilt"
+"""Engines that came with the wheel, see prebuild.py."""
+
+LIBC_FILE = "libc"
+"""Beside such an engine: the version of the C library that it was built with."""
+
 COMPILER_VARIABLE = "CXX"
 COMPILERS = ("c++", "g++", "clang++")
 UNITS = {
@@ -94,15 +101,23 @@ class Torch:
     distributed: bool
 
 
-def ensure(*, again: bool = False, announce: Callable[[str], None] | None = None) -> Path:
+def ensure(
+    *,
+    again: bool = False,
+    announce: Callable[[str], None] | None = None,
+    advance: Callable[[int, int], None] | None = None,
+) -> Path:
     """Returns the path of the engine's library and builds it if necessary. Raises BuildError.
 
-    `again`: build even after a recent failure; `announce` is called before a build. Does not import
-    torch.
+    `again`: build even after a recent failure; `announce` is called before a build, `advance` in it
+    with the files compiled and those in all. Does not import torch.
     """
     if sys.platform != "linux":
         raise BuildError(f"the native engine runs on Linux, this is {sys.platform}")
     torch, compiler = find_torch(), find_compiler()
+    brought = _prebuilt(torch)
+    if brought is not None:
+        return brought
     key = _key(torch, compiler)
     folder = cache_folder()
     library = folder / key / LIBRARY
@@ -116,7 +131,7 @@ def ensure(*, again: bool = False, announce: Callable[[str], None] | None = None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked(folder / f"{key}.lock"):
             if not library.exists():
-                _build_once(torch, compiler, folder, key, again)
+                _build_once(torch, compiler, folder, key, again, advance)
     except OSError as error:
         raise BuildError(f"{folder} cannot be written ({error.strerror})") from error
     return library
@@ -133,7 +148,11 @@ def find_torch() -> Torch:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise NoTorchError("torch is not installed")
-    folder = Path(spec.origin).parent
+    return torch_in(Path(spec.origin).parent)
+
+
+def torch_in(folder: Path) -> Torch:
+    """Returns the torch in its package's folder. Raises BuildError."""
     try:
         version: dict[str, Any] = runpy.run_path(str(folder / "version.py"))
         library = folder / "lib" / "libc10.so"
@@ -247,22 +266,42 @@ def _members(prefix: str, kind: Any) -> dict[str, int]:
 
 def _key(torch: Torch, compiler: Path | None) -> str:
     """Returns the cache key of a build, which covers all inputs of the library."""
+    return _named(torch, torch.version, platform.libc_ver(), _identity_of(compiler))
+
+
+def prebuilt_name(torch: Torch) -> str:
+    """Returns the folder of the wheel's engine for a torch.
+
+    Builds of one version for CPUs and for GPUs have the same classes, so they share an engine.
+    """
+    number, _, source = torch.version.partition(" ")
+    return _named(torch, f"{number.partition('+')[0]} {source}")
+
+
+def _named(torch: Torch, version: str, *more: object) -> str:
     digest = hashlib.sha256(layout_header().encode())
     for path in sorted(path for path in SOURCES.rglob("*") if path.suffix in (".cpp", ".h")):
         digest.update(str(path.relative_to(SOURCES)).encode() + path.read_bytes())
-    identity = (
-        torch.version,
-        torch.new_abi,
-        torch.distributed,
-        FLAGS,
-        KERNELS,
-        LIBRARIES,
-        platform.machine(),
-        platform.libc_ver(),
-        _identity_of(compiler),
-    )
-    digest.update(repr(identity).encode())
-    return f"torch-{torch.version.split()[0]}-{digest.hexdigest()[:16]}"
+    built = (torch.new_abi, torch.distributed, FLAGS, KERNELS, LIBRARIES, platform.machine())
+    digest.update(repr((version, *built, *more)).encode())
+    return f"torch-{version.split()[0]}-{digest.hexdigest()[:16]}"
+
+
+def _prebuilt(torch: Torch) -> Path | None:
+    """Returns the wheel's engine for a torch, unless this machine's C library is too old for it."""
+    if not PREBUILT.is_dir():
+        return None
+    library = PREBUILT / prebuilt_name(torch) / LIBRARY
+    try:
+        needed = library.with_name(LIBC_FILE).read_text()
+    except OSError:
+        return None
+    fits = _numbers(platform.libc_ver()[1]) >= _numbers(needed)
+    return library if fits and library.exists() else None
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def _identity_of(compiler: Path | None) -> tuple[str, int, int] | None:
@@ -281,7 +320,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _build_once(torch: Torch, compiler: Path, folder: Path, key: str, again: bool) -> None:
+def _build_once(
+    torch: Torch,
+    compiler: Path,
+    folder: Path,
+    key: str,
+    again: bool,
+    advance: Callable[[int, int], None] | None,
+) -> None:
     """Builds with the lock held, unless a build failed recently."""
     note = folder / f"{key}.failed"
     if not again:
@@ -291,7 +337,7 @@ def _build_once(torch: Torch, compiler: Path, folder: Path, key: str, again: boo
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{key}-") as temporary:
         made = Path(temporary)
         try:
-            _compile(torch, compiler, made)
+            compile_library(torch, compiler, made, advance)
         except BuildError as error:
             note.write_text(str(error))
             raise
@@ -300,11 +346,20 @@ def _build_once(torch: Torch, compiler: Path, folder: Path, key: str, again: boo
     note.unlink(missing_ok=True)
 
 
-def _compile(torch: Torch, compiler: Path, into: Path) -> None:
+def compile_library(
+    torch: Torch,
+    compiler: Path,
+    into: Path,
+    advance: Callable[[int, int], None] | None = None,
+) -> None:
+    """Compiles LIBRARY in the folder `into`; for `advance` see `ensure`. Raises BuildError."""
     commands = compile_commands(torch, compiler, into)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for done in pool.map(lambda command: _run(command, into), commands):
-            _check(done, compiler)
+        running = [pool.submit(_run, command, into) for command in commands]
+        for number, future in enumerate(as_completed(running), 1):
+            _check(future.result(), compiler)
+            if advance is not None:
+                advance(number, len(commands))
     objects = [command[-1] for command in commands]
     # torch is in the process when the library is loaded, so it needs no path to it.
     link = (

@@ -191,6 +191,9 @@ SAMPLER_EPOCH = f"{BATCHES}epoch/"
 """Prefix; the number of a distributed sampler that shuffles follows: its epoch as an iteration
 begins."""
 
+SAMPLER_END = f"{BATCHES}end/"
+"""The same as an iteration ends, after its last batch."""
+
 SETTINGS = "lanescope/setting/"
 """Prefix; a setting of the program follows, as it was at the first step of an optimizer: "seed",
 "threads", or "SGD 0, group 1, lr" with the optimizer's class and number."""

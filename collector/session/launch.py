@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -88,7 +89,8 @@ def with_engine(options: Options, *, quiet: bool = False) -> Options:
     if not options.native:
         return options
     try:
-        build.ensure(again=True, announce=None if quiet else say)
+        with contextlib.nullcontext() if quiet else working("Building the engine") as advance:
+            build.ensure(again=True, announce=None if quiet else say, advance=advance)
     except build.NoTorchError:
         return options  # the command may run with another Python than this one
     except build.BuildError as error:

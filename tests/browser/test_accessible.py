@@ -15,8 +15,11 @@ pytestmark = pytest.mark.browser
 
 AXE = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js")
 
-_RUN = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations.flatMap(one => one.nodes.map(
-  node => `${one.id}: ${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`))"""
+_RUN = """async () => {
+  const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+  const named = (one, node) => `${one.id}: ${node.html.slice(0, 150)} ${node.any[0]?.message}`;
+  return violations.flatMap((one) => one.nodes.map((node) => named(one, node)));
+}"""
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])

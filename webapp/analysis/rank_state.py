@@ -98,7 +98,7 @@ def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
 def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> RankState:
     process = own_processes(run).get(rank)
     pid = process["pid"] if process else -1
-    main = next((t.thread for t in run.threads if t.rank == rank and t.pid == pid), None)
+    main = next((t.thread for t in run.threads_of(rank) if t.pid == pid), None)
     since = _worked_until_ns(run, rank, main)
     dump = _dump(run, rank, since)
     ending = endings(run)[rank]
@@ -238,7 +238,7 @@ def _recorded(run: Run, rank: int, begin_ns: int, end_ns: int) -> bool:
 
 def _last_ns(run: Run, rank: int) -> int:
     """Instant of the last event of a rank's threads."""
-    return max((t.end_ns for t in run.threads if t.rank == rank), default=0)
+    return max((t.end_ns for t in run.threads_of(rank)), default=0)
 
 
 def _end_ns(run: Run, rank: int) -> int:
@@ -254,7 +254,7 @@ def _worked_until_ns(run: Run, rank: int, main: str | None) -> int:
     Of a rank without events its start.
     """
     if not any(run.counts_of(rank)[table] for table in _EVENTS):
-        return min((t.start_ns for t in run.threads if t.rank == rank), default=0)
+        return min((t.start_ns for t in run.threads_of(rank)), default=0)
     rows = run.events("collective", rank, columns=["thread"])
     driving = {main, *pc.unique(rows["thread"].cast(pa.string())).to_pylist()}
-    return max((t.end_ns for t in run.threads if t.rank == rank and t.thread in driving), default=0)
+    return max((t.end_ns for t in run.threads_of(rank) if t.thread in driving), default=0)

@@ -33,8 +33,8 @@ def thread_pairs(base: Run, run: Run) -> list[Pair]:
     """
     pairs: list[Pair] = []
     for rank in sorted({*base.ranks, *run.ranks}):
-        left = [t for t in base.threads if t.rank == rank]
-        right = [t for t in run.threads if t.rank == rank]
+        left = list(base.threads_of(rank))
+        right = list(run.threads_of(rank))
         for key in (lambda t: (t.role, t.kind, t.name), lambda t: (t.role, t.kind)):
             pairs += _paired(left, right, key)
         pairs += [(t, None) for t in left] + [(None, t) for t in right]

@@ -164,7 +164,7 @@ class Contents:
         return kept
 
     def _own(self, rank: int) -> set[str]:
-        return {t.thread for t in self.run.threads if t.rank == rank and t.role == "rank"}
+        return {t.thread for t in self.run.threads_of(rank) if t.role == "rank"}
 
     def _inside(self, part: Part, rows: pa.Table) -> BoolArray:
         """Which rows begin in the time of the wanted steps of their rank."""

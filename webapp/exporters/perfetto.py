@@ -88,7 +88,7 @@ def write_trace(run: Run, sink: TextIO, ranks: Sequence[int] | None = None) -> N
 def _events(run: Run, ranks: Sequence[int]) -> Iterator[str]:
     places = _Places(run)
     for rank in ranks:
-        threads = [thread for thread in run.threads if thread.rank == rank]
+        threads = run.threads_of(rank)
         for pid in dict.fromkeys(thread.pid for thread in threads):
             first = next(thread for thread in threads if thread.pid == pid)
             name = f"rank {rank}" + ("" if first.role == "rank" else f" (child {pid})")
@@ -311,7 +311,7 @@ def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
 def _counters(run: Run, rank: int, places: _Places) -> Iterator[str]:
     columns = ["time_ns", "name", "value", "thread", "args"]
     rows = run.events("value", rank, columns=columns).to_pylist()
-    pids = {t.thread: t.pid for t in run.threads if t.rank == rank}
+    pids = {t.thread: t.pid for t in run.threads_of(rank)}
     found = [
         (r["time_ns"], r["name"], r["value"], r["args"], pids.get(r["thread"]))
         for r in rows

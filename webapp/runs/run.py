@@ -190,6 +190,10 @@ class Run:
         """About how many rows have an instant in a window, without reading any."""
         return self.rows.within(table, self.ranks, window)
 
+    def threads_of(self, rank: int) -> tuple[Thread, ...]:
+        """Threads of a rank, in the order of `threads`; none of one that the run does not have."""
+        return self._by_rank.get(rank, ())
+
     def steps(self, rank: int) -> Steps:
         """Step boundaries of a rank.
 
@@ -208,7 +212,7 @@ class Run:
 
     def _steps(self, rank: int) -> Steps:
         phases = self.events("phase", rank=rank, columns=[*PHASE_COLUMNS, "thread"])
-        children = [t.thread for t in self.threads if t.rank == rank and t.role != "rank"]
+        children = [t.thread for t in self.threads_of(rank) if t.role != "rank"]
         if children:
             theirs = pc.is_in(phases["thread"].cast(pa.string()), pa.array(children))
             phases = phases.filter(pc.invert(theirs))
@@ -233,6 +237,13 @@ class Run:
             known = [one.thread for one in self.threads if one.rank in ranks]
             raise RunError(f"no thread {thread!r}, expected one of {', '.join(known)}")
         return ranks
+
+    @cached_property
+    def _by_rank(self) -> Mapping[int, tuple[Thread, ...]]:
+        found: dict[int, list[Thread]] = {}
+        for thread in self.threads:
+            found.setdefault(thread.rank, []).append(thread)
+        return {rank: tuple(threads) for rank, threads in found.items()}
 
     @cached_property
     def _known_steps(self) -> dict[int, Steps]:

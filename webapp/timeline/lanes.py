@@ -99,7 +99,7 @@ def in_order(run: Run, lanes: Sequence[Lane]) -> list[tuple[Lane, int | None]]:
     found: list[tuple[Lane, int | None]] = []
     for rank in dict.fromkeys(lane.rank for lane in lanes):
         mine = [lane for lane in lanes if lane.rank == rank]
-        first = next((thread.pid for thread in run.threads if thread.rank == rank), None)
+        first = next((thread.pid for thread in run.threads_of(rank)), None)
         processes = dict.fromkeys(
             [first, *(lane.pid for lane in mine if lane.kind != BASELINE and lane.pid is not None)]
         )
@@ -183,7 +183,7 @@ def _values(run: Run, rank: int) -> Iterator[tuple[Lane, LaneSamples]]:
     thread, threads = coded(rows["thread"])
     pids = [int(text.partition("-")[0]) for text in threads]
     pid = np.array(pids or [0])[thread]
-    main = next((t.pid for t in run.threads if t.rank == rank), None)  # the rank's own comes first
+    main = next((t.pid for t in run.threads_of(rank)), None)  # the rank's own comes first
     for one in dict.fromkeys(pids):
         own = one == main
         for code, name in enumerate(names):

@@ -63,7 +63,7 @@ def _keys(run: Run, finding: Finding) -> Iterator[str]:
     pairs = evidence.get("pairs")  # of some kinds their number
     if isinstance(pairs, list) and pairs:
         threads += [pairs[0].get("a"), pairs[0].get("b")]
-    known = {one.thread for one in run.threads if one.rank == finding.rank}
+    known = {one.thread for one in run.threads_of(finding.rank)}
     for thread in (finding.thread, *threads):
         if thread in known:
             yield thread_lane(finding.rank, str(thread))

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.modules import module as nn_module
 
-from ...format.names import BATCH_HASH, BATCH_ROWS, SAMPLER_EPOCH
+from ...format.names import BATCH_HASH, BATCH_ROWS, SAMPLER_END, SAMPLER_EPOCH
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -60,14 +60,22 @@ class Batches:
 
     def iterates(self, iterator: Any) -> None:
         """Records the epoch of a loader's sampler where an iteration begins."""
-        if getattr(iterator, "_num_yielded", 1) or not self._recorder.active:
+        if not getattr(iterator, "_num_yielded", 1):
+            self._epoch(SAMPLER_EPOCH, iterator)
+
+    def exhausted(self, iterator: Any) -> None:
+        """Records that an iteration over a loader ended with its last batch."""
+        self._epoch(SAMPLER_END, iterator)
+
+    def _epoch(self, prefix: str, iterator: Any) -> None:
+        if not self._recorder.active:
             return
         outer = getattr(iterator, "_index_sampler", None)
         sampler = getattr(outer, "sampler", outer)
         if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
             return
         number = self._samplers.setdefault(sampler, len(self._samplers))
-        self._recorder.value(f"{SAMPLER_EPOCH}{number}", float(sampler.epoch))
+        self._recorder.value(f"{prefix}{number}", float(sampler.epoch))
 
     def loaded(self, batch: Any) -> None:
         """Samples a batch of a DataLoader."""

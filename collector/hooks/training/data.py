@@ -50,20 +50,22 @@ def install(recorder: Recorder, batches: Batches | None) -> Callable[[], None]:
 def _phase(
     recorder: Recorder, label: str, wanted: Callable[[Recorder], bool], batches: Batches | None
 ) -> tuple[Callable[..., Any], ...]:
-    def begin(iterator: Any) -> int | None:
+    def begin(iterator: Any) -> tuple[int, Any] | None:
         if batches is not None:
             batches.iterates(iterator)
-        return recorder.begin_phase(label, PhaseKind.data) if wanted(recorder) else None
+        return (recorder.begin_phase(label, PhaseKind.data), iterator) if wanted(recorder) else None
 
-    def end(depth: int, _: Any) -> None:
-        recorder.end_phase(depth)
-
-    def loaded(depth: int, batch: Any) -> None:
-        recorder.end_phase(depth)
+    def done(begun: tuple[int, Any], batch: Any) -> None:
+        recorder.end_phase(begun[0])
         if batches is not None:
             batches.loaded(batch)
 
-    return begin, loaded, end
+    def raised(begun: tuple[int, Any], error: BaseException) -> None:
+        recorder.end_phase(begun[0])
+        if batches is not None and isinstance(error, StopIteration):
+            batches.exhausted(begun[1])
+
+    return begin, done, raised
 
 
 HOOK = Hook("data loading", lambda context: install(context.recorder, context.batches))

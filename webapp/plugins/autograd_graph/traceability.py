@@ -101,7 +101,7 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
     phases = phases.assign(
         end_ns=frame_ends_ns(phases, run.duration_ns), ended=phases["duration_ns"].notna()
     )
-    engine = {t.thread for t in run.threads if t.rank == rank and t.kind == "native"}
+    engine = {t.thread for t in run.threads_of(rank) if t.kind == "native"}
     walked: list[tuple[str, int, Any, Counter[str], pd.DataFrame]] = []
     for (thread, step), rows in counts.groupby(["thread", "step"]):
         own = phases[phases["thread"] == thread]

@@ -41,7 +41,7 @@ def buffers(run: Run) -> list[Finding]:
             kind="environment",
             severity="info",
             confidence="likely",
-            title=f"Each rank keeps its own running statistics of {first}"
+            title=f"Each rank keeps its own running statistics of module {first}"
             f"{and_more(len(names[rank]), 'module')}: no buffer is broadcast or averaged, and "
             "evaluation and checkpoints use those of one rank. Leave broadcast_buffers=True, use "
             "SyncBatchNorm, or average the buffers before evaluation.",

@@ -98,7 +98,7 @@ def _loading(run: Run) -> list[Finding]:
         process = next((p for p in run.manifest["processes"] if p["rank"] == rank), None)
         if len(steps) < MIN_STEPS or not whole or process is None:
             continue
-        main = next(t.thread for t in run.threads if t.rank == rank)
+        main = next(t.thread for t in run.threads_of(rank))
         rows = run.events("phase", rank, main, ["start_ns", "duration_ns", "kind"])
         rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.data.name))
         waiting = Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))

@@ -50,7 +50,7 @@ def busy(run: Run, rank: int) -> tuple[Intervals, Intervals]:
     end = np.where(frame["done_ns"] >= 0, frame["done_ns"], frame["returned_ns"])
     talk = Intervals.of(frame["start_ns"], np.where(end >= 0, end, run.duration_ns))
     computes = Intervals.of([], [])
-    for thread in (one.thread for one in run.threads if one.rank == rank):
+    for thread in (one.thread for one in run.threads_of(rank)):
         work, talks = operators(run, rank, thread)
         blocked = in_calls(frame[frame["thread"] == thread], run.duration_ns).union(talks)
         # One after another: together they have far fewer gaps than each has for itself.

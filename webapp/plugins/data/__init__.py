@@ -26,7 +26,7 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="level access; two epochs with a DistributedSampler that shuffles",
-            misses="samplers that are not torch's DistributedSampler",
+            misses="samplers that are not torch's DistributedSampler; epochs that end early",
         ),
         Question(
             "Inputs and outputs that do not vary",

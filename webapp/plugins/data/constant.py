@@ -1,7 +1,7 @@
 """Finds outputs that do not depend on the input, and inputs that do not vary.
 
-A model's output does not depend on its input where, at every sampled step, all rows of the input
-that were looked at differ in some place and all rows of the output are the same, bit for bit. An
+A model's output does not depend on its input where, at every sampled step, rows of the input differ
+and all rows of all that it returned are the same, bit for bit, though not at all steps. An
 input does not vary where its rows are the same at every sampled step: a warning if the batches of
 the DataLoader do differ, else information, as one sample may be repeated on purpose.
 """
@@ -33,10 +33,11 @@ def constant_data(run: Run) -> list[Finding]:
     found: dict[tuple[str, str], list[tuple[int, pd.DataFrame, Severity]]] = {}
     for (rank, model), own in samples.groupby(["rank", "model"], sort=True):
         inputs = own[(own["what"] == "input") & (own["position"] == 0)]
-        outputs = own[(own["what"] == "output") & (own["position"] == 0)]
+        outputs = own[own["what"] == "output"]
         both = inputs.merge(outputs, on=[*KEYS, "rows"], suffixes=("", "_out"))
         loaded = samples[(samples["rank"] == rank) & (samples["what"] == "loaded")]
         collapses = both["alike_out"].all() and not both["alike"].any()
+        collapses = collapses and both["hash_out"].nunique() > 1  # else a table that is always so
         if _long(both) and len(both) == len(outputs) and collapses:
             found.setdefault(("output", str(model)), []).append((int(rank), both, "warning"))
         if _long(inputs) and len(outputs) and inputs["alike"].all():
@@ -62,7 +63,7 @@ def _finding(
         title = (
             f"{model} returns the same for every row of a batch at all {units.count(steps)} "
             f"sampled steps{at}, and its input differs: the output does not depend on the input. "
-            "Look for a factor of 0, dead activations, or a reduction over the batch."
+            "Look for a factor of 0, dead or saturated activations, or a reduction over the batch."
         )
     else:
         title = (

@@ -5,18 +5,19 @@ with the same arguments, bit for bit, these were not the same at each step, and 
 same too (or dropout made them differ). Where ranks each take a part of the same arguments within
 the model, outputs differ.
 
-Same order: a DistributedSampler that shuffles was iterated in training twice or more, always with
-the same epoch, from which and its seed it computes the order.
+Same order: a DistributedSampler that shuffles was iterated to the end twice or more with backward
+in between, always with the same epoch, from which and its seed it computes the order.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import SAMPLER_EPOCH
+from lanescope.collector.format.names import SAMPLER_END, SAMPLER_EPOCH
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
@@ -105,21 +106,28 @@ def same_order(run: Run) -> list[Finding]:
     begun = logged(run, None, prefix=SAMPLER_EPOCH)
     if begun.empty:
         raise NotApplicable("no shuffling DistributedSampler was iterated at level access")
+    ended = logged(run, None, prefix=SAMPLER_END)
     found: dict[str, list[tuple[int, pd.DataFrame]]] = {}
     for (rank, name), own in begun.groupby(["rank", "name"], observed=True, sort=True):
-        trained = _trained(run, int(rank), own.sort_values("time_ns"))
+        mine = ended[(ended["rank"] == rank) & (ended["name"].astype("str") == str(name))]
+        trained = _trained(run, int(rank), own.sort_values("time_ns"), mine)
         if len(trained) > 1 and trained["value"].nunique() == 1:
             found.setdefault(str(name), []).append((int(rank), trained))
     return [_same_order(run, several) for several in found.values()]
 
 
-def _trained(run: Run, rank: int, begun: pd.DataFrame) -> pd.DataFrame:
-    """The iterations during which the rank ran backward."""
+def _trained(run: Run, rank: int, begun: pd.DataFrame, ended: pd.DataFrame) -> pd.DataFrame:
+    """The iterations to the last batch during which the rank ran backward."""
     rows = run.events("phase", rank, columns=["start_ns", "kind"])
     backward = pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.backward.name)
-    starts = rows.filter(backward)["start_ns"].to_pandas().sort_values()
-    low = starts.searchsorted(begun["time_ns"].to_numpy())
-    return begun[[*(low[1:] > low[:-1]), bool(len(begun)) and low[-1] < len(starts)]]
+    starts = np.sort(rows.filter(backward)["start_ns"].to_numpy())
+    ends = np.sort(ended["time_ns"].to_numpy())
+    begins = begun["time_ns"].to_numpy()
+    place = np.searchsorted(ends, begins)
+    until = np.append(ends, begins[-1:])[np.minimum(place, len(ends))]  # none: no backward fits
+    following = np.append(begins[1:], np.iinfo(np.int64).max)
+    whole = (place < len(ends)) & (until < following)
+    return begun[whole & (np.searchsorted(starts, until) > np.searchsorted(starts, begins))]
 
 
 def _same_order(run: Run, several: list[tuple[int, pd.DataFrame]]) -> Finding:

@@ -293,7 +293,7 @@ def _row_address(kind: str, row: dict[str, Any], context: Context) -> str | None
         return step_link(run, rank, step)
     if row["state"] == "only_in_base" and row["run"] != row["run"]:
         return None
-    named = [t.thread for t in run.threads if t.rank == rank and t.name == row["thread"]]
+    named = [t.thread for t in run.threads_of(rank) if t.name == row["thread"]]
     return calls_address(str(row["name"]), rank, named[0] if len(named) == 1 else "", step)
 
 

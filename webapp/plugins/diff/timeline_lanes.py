@@ -169,7 +169,7 @@ class Beside:
         words: Words,
     ) -> Iterator[tuple[_Made | None, _Made | None]]:
         """A thread of the baseline and the lane of the run that it belongs above."""
-        threads = {t.thread: t for t in self._run.threads if t.rank == rank}
+        threads = {t.thread: t for t in self._run.threads_of(rank)}
         for lane, content in found:
             theirs = threads.get(lane.thread or "")
             mine = partner.get((rank, lane.thread or ""))

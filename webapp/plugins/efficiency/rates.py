@@ -88,7 +88,7 @@ def step_flops(run: Run) -> pd.DataFrame:
 @lru_cache(maxsize=64)
 def _measured(run: Run, rank: int) -> list[tuple[pd.DataFrame, Float64Array]]:
     """Of each thread with such operators, what `_of_thread` returns."""
-    threads = [one.thread for one in run.threads if one.rank == rank]
+    threads = [one.thread for one in run.threads_of(rank)]
     found = (_of_thread(run, rank, thread) for thread in threads)
     return [one for one in found if one is not None]
 

@@ -187,7 +187,7 @@ _ADVICE = "Let the change make a new tensor, or move it behind backward."
 
 
 def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:
-    names = {t.thread: t.name for t in run.threads if t.rank == raised.rank}
+    names = {t.thread: t.name for t in run.threads_of(raised.rank)}
     at = f" at {raised.where}" if raised.where else ""
     evidence: dict[str, Any] = {
         "tensor": raised.tensor,

@@ -29,7 +29,7 @@ def held_at(run: Run, rank: int, thread: str, instant: int) -> frozenset[int]:
 
     By numbers from 0, which mean the same lock for all threads of a process.
     """
-    process = tuple(t.thread for t in run.threads if t.rank == rank and t.pid == _pid(run, thread))
+    process = tuple(t.thread for t in run.threads_of(rank) if t.pid == _pid(run, thread))
     instants, locks, changes, takers = _taken(run, rank, process)
     count = int(instants.searchsorted(instant, side="right"))
     takes = np.flatnonzero(changes[:count] > 0)

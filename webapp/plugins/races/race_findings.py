@@ -78,7 +78,7 @@ _COLUMNS = ("op", "thread", "where", "time_ns", "access")
 
 def _finding(run: Run, race: Race) -> Finding:
     first, second = race.first, race.second
-    names = {t.thread: t.name for t in run.threads if t.rank == race.rank}
+    names = {t.thread: t.name for t in run.threads_of(race.rank)}
     verbs = [f"{names[t.thread]} {_verb(t)} at {t.place}" for t in (first, second)]
     how = "at the same time" if race.overlapped else "in no fixed order"
     more = len(race.tensors) - 1

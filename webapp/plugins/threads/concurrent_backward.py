@@ -65,7 +65,7 @@ _ADVICE = (
 def _finding(
     run: Run, rank: int, threads: tuple[str, ...], races: Sequence[Race], both: Intervals
 ) -> Finding:
-    names = {t.thread: t.name for t in run.threads if t.rank == rank}
+    names = {t.thread: t.name for t in run.threads_of(rank)}
     longest = int((both.end - both.start).argmax())
     start, end = int(both.start[longest]), int(both.end[longest])
     tensors = list(dict.fromkeys(tensor for race in races for tensor in race.tensors))

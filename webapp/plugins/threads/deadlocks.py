@@ -70,7 +70,7 @@ def _waits(run: Run, rank: int) -> dict[str, _Wait]:
     recorded = {_lock(row) for row in known if row["duration_ns"] is not None}
     partial = run.manifest["options"].get("steps") is not None  # of steps left out nothing is known
     whole = not (partial or run.coverage.get("overwritten") or run.dropped)
-    main = {str(t.pid): t.thread for t in run.threads if t.rank == rank and t.kind == "main"}
+    main = {str(t.pid): t.thread for t in run.threads_of(rank) if t.kind == "main"}
     ended = {
         row["thread"]
         for row in table.filter(pc.equal(kinds, schema.SyncKind.thread_end.name)).to_pylist()
@@ -245,4 +245,4 @@ def _stack(run: Run, rank: int, stack: int | None) -> list[str]:
 
 
 def _names(run: Run, rank: int) -> dict[str, str]:
-    return {t.thread: t.name for t in run.threads if t.rank == rank}
+    return {t.thread: t.name for t in run.threads_of(rank)}

@@ -86,7 +86,7 @@ def name_pattern(text: str) -> re.Pattern[str] | None:
 @lru_cache(maxsize=1024)
 def _named(run: Run, rank: int, expression: re.Pattern[str]) -> Mapping[str, Intervals]:
     found: dict[str, Intervals] = {}
-    for thread in (one.thread for one in run.threads if one.rank == rank):
+    for thread in (one.thread for one in run.threads_of(rank)):
         parts = []
         for table in ("phase", "op"):
             for piece in run.pieces(table, rank, thread, ["start_ns", "duration_ns", "name"]):

@@ -47,7 +47,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
         return []
     regions = overlap_regions(run)
     longest = regions[0]
-    names = {t.thread: t.name for t in run.threads if t.rank == longest.rank}
+    names = {t.thread: t.name for t in run.threads_of(longest.rank)}
     ranks = tuple(sorted({region.rank for region in regions}))
     pairs = overlap(run)
     pairs = pairs[pairs["overlap_ns"] > 0].head(PAIRS)

@@ -75,13 +75,13 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     children = _children(run, rank, pid)
     if rows[0]["reason"] not in NO_PROGRESS and not _closed(rows, children):
         return []
-    since = max((t.end_ns for t in run.threads if t.rank == rank and t.pid == pid), default=0)
+    since = max((t.end_ns for t in run.threads_of(rank) if t.pid == pid), default=0)
     if interrupted:
         severity, since = "error", rows[0]["time_ns"] - rows[0]["duration_ns"]
     elif since > rows[0]["time_ns"]:  # it went on
         return []
-    names = {t.thread: t.name for t in run.threads if t.rank == rank}
-    kinds = {t.thread: t.kind for t in run.threads if t.rank == rank}
+    names = {t.thread: t.name for t in run.threads_of(rank)}
+    kinds = {t.thread: t.kind for t in run.threads_of(rank)}
     rows.sort(
         key=lambda row: (kinds.get(row["thread"]) != schema.ThreadKind.main.name, row["thread"])
     )
@@ -140,7 +140,7 @@ def _closed(rows: list[dict[str, Any]], children: list[dict[str, Any]]) -> bool:
 
 def _children(run: Run, rank: int, pid: int) -> list[dict[str, Any]]:
     """What the main threads of processes that it started (data-loader workers) waited for."""
-    mains = {t.thread for t in run.threads if t.rank == rank and t.kind == "main" and t.pid != pid}
+    mains = {t.thread for t in run.threads_of(rank) if t.kind == "main" and t.pid != pid}
     last = {
         row["thread"]: row
         for row in run.events("stall", rank).to_pylist()

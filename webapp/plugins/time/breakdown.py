@@ -233,9 +233,9 @@ def collective_waits(run: Run, rank: int) -> pd.DataFrame:
 def training_thread(run: Run, rank: int) -> Thread:
     """The thread whose optimizer ends the steps of a rank; without optimizer phases the one with
     the most steps in its phases, else the first."""
-    threads = {one.thread: one for one in run.threads if one.rank == rank and one.role == "rank"}
+    threads = {one.thread: one for one in run.threads_of(rank) if one.role == "rank"}
     if not threads:
-        threads = {one.thread: one for one in run.threads if one.rank == rank}
+        threads = {one.thread: one for one in run.threads_of(rank)}
     first = next(iter(threads.values()))
     phases = run.events("phase", rank, columns=["thread", "kind", "step"]).to_pandas()
     phases = phases[phases["thread"].isin(threads)]

@@ -146,7 +146,7 @@ def many_buckets_of_one_shape() -> None:
 
 
 def train_parts(out_of: Callable[[torch.Tensor], torch.Tensor], own: list[Any], clip: Any) -> None:
-    """Trains parameters of which each rank has its own, on the same batches."""
+    """Trains the parameters of each rank on the same batches."""
     same = torch.Generator().manual_seed(3)
     optimizer = torch.optim.SGD(own, lr=0.01)
     for _ in range(STEPS):
@@ -495,6 +495,20 @@ def in_order_on_purpose() -> None:
 
 
 @program
+def evaluated_in_the_same_order() -> None:
+    data, model = dataset(), DDP(mlp())
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, 8, sampler=sampler)
+    kept = DataLoader(data, 16, sampler=DistributedSampler(data))
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        fit(model, loader)
+        with torch.no_grad():
+            for x, _ in kept:
+                model.module(x)
+
+
+@program
 def looked_at_and_then_one_epoch() -> None:
     data = dataset()
     loader = DataLoader(data, 8, sampler=DistributedSampler(data))
@@ -560,6 +574,26 @@ def last_layer_begins_as_zero() -> None:
     model = Scaled(of_hidden=torch.tanh)
     nn.init.zeros_(model.last.weight)
     fit_scaled(model, lambda: torch.randn(16, 8))
+
+
+@program
+def table_of_positions() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(8, 1).requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.table(torch.arange(8)).T.expand(len(x), 8)
+
+    positions = Positions()
+    body = Scaled()
+    optimizer = torch.optim.SGD(body.parameters(), lr=0.01)
+    for _ in range(10):
+        x = torch.randn(16, 8)
+        body(x + positions(x)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 @program

@@ -54,6 +54,7 @@ EXPECTED: dict[str, list[tuple[str, str]]] = {
     "epoch_set": [],
     "in_order_on_purpose": [],
     "looked_at_and_then_one_epoch": [],
+    "evaluated_in_the_same_order": [],
     "input_times_zero": [CONSTANT_OUTPUT],
     "mean_over_the_batch": [CONSTANT_OUTPUT],
     "dead_units": [CONSTANT_OUTPUT],
@@ -61,6 +62,7 @@ EXPECTED: dict[str, list[tuple[str, str]]] = {
     "output_varies": [],
     "last_layer_begins_as_zero": [],
     "one_output_for_a_batch_of_one": [],
+    "table_of_positions": [],
 }
 """Program -> (kind, name or cause)."""
 
