@@ -133,6 +133,7 @@ export function drawOverlay(timeline) {
       width,
       height,
       ground: palette.token("ground", 0.8),
+      names: () => timeline.painter.labels.map((label) => timeline.painter.labeller.rectangle(label)),
       colours: { ties: palette.token("ink"), threads: palette.token("accent"), races: palette.token("bad") },
     },
   );

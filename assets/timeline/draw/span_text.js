@@ -53,10 +53,16 @@ export class Labeller {
     return name.cut[letters];
   }
 
+  /** Returns where a name is, with its margin. */
+  rectangle({ x, y, h, text }) {
+    return { x, y, w: this.measure(text) + 2 * PAD, h };
+  }
+
   /** Draws the span's colour behind a name: the colour of the text was chosen for it. */
-  drawGround(c, { x, y, h, text }, colour) {
+  drawGround(c, label, colour) {
+    const { x, y, w, h } = this.rectangle(label);
     c.fillStyle = colour;
-    c.fillRect(x, y, this.measure(text) + 2 * PAD, h);
+    c.fillRect(x, y, w, h);
   }
 }
 

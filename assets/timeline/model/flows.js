@@ -16,59 +16,84 @@ const BEND = [18, 90];
  */
 
 /**
+ * Draws arrows, none of them through a name.
  * @param {CanvasRenderingContext2D} c
  * @param {Flow[]} flows
  * @param {(end: End) => {x: number, y: number}|null} place where an end is on the canvas
- * @param {{width: number, height: number, colours: Record<string, string>, ground: string}} look
+ * @param {object} look
+ * @param {number} look.width
+ * @param {number} look.height
+ * @param {Record<string, string>} look.colours by tone
+ * @param {string} look.ground
+ * @param {() => {x: number, y: number, w: number, h: number}[]} look.names where names are
  * @returns {number} how many were drawn
  */
-export function drawFlows(c, flows, place, { width, height, colours, ground }) {
-  let drawn = 0;
-  for (const { kind, from, to, tone } of flows) {
-    const [a, b] = [place(from), place(to)];
-    if (!a || !b) continue;
-    if (Math.max(a.x, b.x) < -BEND[1] || Math.min(a.x, b.x) > width + BEND[1]) continue;
-    if (Math.max(a.y, b.y) < 0 || Math.min(a.y, b.y) > height) continue;
-    drawn += 1;
-    for (const [colour, weight] of [
-      [ground, 4],
-      [colours[tone], 1.5],
-    ]) {
-      c.strokeStyle = colour;
-      c.fillStyle = colour;
-      c.lineWidth = weight;
-      if (kind === "collective") thread(c, a, b);
-      else arrow(c, a, b);
-    }
+export function drawFlows(c, flows, place, { width, height, colours, ground, names }) {
+  const shown = flows
+    .map(({ kind, from, to, tone }) => ({ kind, a: place(from), b: place(to), colour: colours[tone] }))
+    .filter(
+      ({ a, b }) =>
+        a &&
+        b &&
+        Math.max(a.x, b.x) >= -BEND[1] &&
+        Math.min(a.x, b.x) <= width + BEND[1] &&
+        Math.max(a.y, b.y) >= 0 &&
+        Math.min(a.y, b.y) <= height,
+    );
+  if (!shown.length) return 0;
+  c.save();
+  c.beginPath();
+  c.rect(0, 0, width, height);
+  for (const { x, y, w, h } of names()) c.rect(x, y, w, h);
+  c.clip("evenodd");
+  for (const { kind, a, b, colour } of shown) {
+    c.beginPath();
+    c.moveTo(a.x, a.y);
+    if (kind === "collective") thread(c, a, b);
+    else arrow(c, a, b);
+    stroke(c, ground, 4);
+    stroke(c, colour, 1.5);
   }
-  return drawn;
+  c.restore();
+  for (const { kind, a, b, colour } of shown) {
+    c.beginPath();
+    if (kind === "collective") dots(c, a, b);
+    else head(c, b);
+    c.fillStyle = colour;
+    stroke(c, ground, 2);
+    c.fill();
+  }
+  return shown.length;
+}
+
+function stroke(c, colour, weight) {
+  c.strokeStyle = colour;
+  c.lineWidth = weight;
+  c.stroke();
 }
 
 /** An arrow leaves to the right and arrives from the left, as time runs. */
 function arrow(c, a, b) {
   const swing = Math.min(Math.max(Math.abs(b.x - a.x) / 2, BEND[0]), BEND[1]);
-  c.beginPath();
-  c.moveTo(a.x, a.y);
   c.bezierCurveTo(a.x + swing, a.y, b.x - swing, b.y, b.x - HEAD[1], b.y);
-  c.stroke();
-  c.beginPath();
-  c.moveTo(b.x, b.y);
-  c.lineTo(b.x - HEAD[1], b.y - HEAD[0]);
-  c.lineTo(b.x - HEAD[1], b.y + HEAD[0]);
+}
+
+function head(c, { x, y }) {
+  c.moveTo(x, y);
+  c.lineTo(x - HEAD[1], y - HEAD[0]);
+  c.lineTo(x - HEAD[1], y + HEAD[0]);
   c.closePath();
-  c.fill();
 }
 
 /** Calls of one collective have no direction: dots on a line. */
 function thread(c, a, b) {
   const middle = (a.y + b.y) / 2;
-  c.beginPath();
-  c.moveTo(a.x, a.y);
   c.bezierCurveTo(a.x, middle, b.x, middle, b.x, b.y);
-  c.stroke();
+}
+
+function dots(c, a, b) {
   for (const { x, y } of [a, b]) {
-    c.beginPath();
+    c.moveTo(x + 3, y);
     c.arc(x, y, 3, 0, 2 * Math.PI);
-    c.fill();
   }
 }

@@ -63,7 +63,7 @@ def _finding(
         title = (
             f"{model} returns the same for every row of a batch at all {units.count(steps)} "
             f"sampled steps{at}, and its input differs: the output does not depend on the input. "
-            "Look for a factor of 0, dead activations, or a reduction over the batch."
+            "Look for a factor of 0, dead or saturated activations, or a reduction over the batch."
         )
     else:
         title = (

@@ -251,6 +251,7 @@ def unused_parameter() -> None:
 def straggler() -> None:
     """Rank 1 is slow in every step."""
     model = DistributedDataParallel(nn.Linear(8, 8))
+    torch.manual_seed(RANK)  # batches of its own
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(10):
         if RANK == 1:
