@@ -140,7 +140,7 @@ def test_tables_as_csv_and_parquet(run: Run, odd: Run, tmp_path: Path) -> None:
         (["--to", "csv", "--table", "nothing"], "no table 'nothing', expected one of op,"),
         (["--to", "html", "--table", "op"], "--table is for csv and parquet"),
         (["--to", "csv", "--window", "1-2"], "--window is for html"),
-        (["--to", "html", "--window", "2-1"], "expected T0-T1 in ns"),
+        (["--to", "html", "--window", "2-1"], "is not a window; write its start and end"),
         (["--to", "html", "--window", "1-999999999999"], "expected one within"),
         (["--to", "csv", "--ranks", "9"], "rank 9: no such rank; this run has 0-1 of 2"),
     ],
