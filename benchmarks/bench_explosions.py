@@ -29,9 +29,9 @@ from benchmarks import (
 from benchmarks.trainings import Program, Training
 from lanescope.collector import api
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.plugins.gradients.exploding import exploding
-from lanescope.webapp.plugins.gradients.gradient_paths import growth, ways
-from lanescope.webapp.plugins.gradients.too_large import GROWN_BACK, LARGE, LARGE_STEPS
+from lanescope.webapp.plugins.learning.exploding import exploding
+from lanescope.webapp.plugins.learning.gradient_paths import growth, ways
+from lanescope.webapp.plugins.learning.too_large import GROWN_BACK, LARGE, LARGE_STEPS
 from lanescope.webapp.runs.run import Run, open_run
 
 LEARN = {

@@ -23,6 +23,8 @@ def test_a_step_its_path_and_what_would_help(opened: Opener, serve: Server, tmp_
     page.idle()
     assert "50.0 ms" in page.text("#time-about")
     assert "rank 2 as fast as the others" in page.text("#time-predictions")
+    page.page.locator("#time-slowdown table").wait_for()
+    assert "due to the slowest, rank 2." in page.text("#time-slowdown")
     page.page.locator("#time-spec").fill("speed=2")
     page.page.locator("#time-predict").click()
     page.page.locator("#time-predictions .note", has_text="is not a what-if").wait_for()
@@ -35,6 +37,15 @@ def test_a_step_its_path_and_what_would_help(opened: Opener, serve: Server, tmp_
     page.idle()
     low, high = page.window
     assert 300_000_000 <= low < high <= 450_000_000  # about step 7
+
+
+def test_what_got_longer_than_in_the_baseline(
+    opened: Opener, serve: Server, tmp_path: Path
+) -> None:
+    run = open_run(straggling(tmp_path / "run").write())
+    page = opened("/time", at=serve(run, run))
+    assert "0 % longer than in the baseline" in page.text(".page")
+    page.page.locator("#time-changes .scatterlayer .trace").first.wait_for()
 
 
 def test_a_run_without_steps_says_what_ends_one(

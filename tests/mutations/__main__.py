@@ -46,7 +46,7 @@ MUTATIONS = (
     ),
     Mutation(
         "gradients",
-        "webapp/plugins/gradients/vanishing.py",
+        "webapp/plugins/learning/vanishing.py",
         "return bool(len(begin)) and bool(values[-1] > RISING * begin[0])",
         "return bool(len(begin)) and bool(values[-1] > begin[0])",
     ),

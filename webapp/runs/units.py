@@ -10,7 +10,14 @@ THIN = "\N{THIN SPACE}"
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _WRITTEN_OUT = 6  # powers of ten that need no exponent
 _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-_UNITS = {"ns": _TIMES, "B": _SIZES, "B/s": tuple((factor, f"{unit}/s") for factor, unit in _SIZES)}
+_WORK = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"), (1.0, "FLOP"))
+_UNITS = {
+    "ns": _TIMES,
+    "B": _SIZES,
+    "B/s": tuple((factor, f"{unit}/s") for factor, unit in _SIZES),
+    "FLOP": _WORK,
+    "FLOP/s": tuple((factor, f"{unit}/s") for factor, unit in _WORK),
+}
 
 
 def duration(ns: float) -> str:
@@ -25,7 +32,8 @@ def size(count: float) -> str:
 
 def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[str]]:
     """`("ms", ["12.3", "0.0456", "–"])` for nanoseconds (`base` "ns"): a column in one unit, which
-    fits its largest value; a dash for None and NaN. Other bases are "B" and "B/s"."""
+    fits its largest value; a dash for None and NaN. Other bases are "B", "B/s",
+    "FLOP" and "FLOP/s"."""
     known = [None if value is None or isnan(value) else value for value in values]
     largest = max((abs(value) for value in known if value is not None), default=0.0)
     factor, unit = unit_for(largest, base)

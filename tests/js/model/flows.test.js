@@ -25,7 +25,7 @@ test("the ends of an arrow are drawn on a name too", () => {
   ok(drawn(flows, [NAME], { x: 98, y: 22, w: 4, h: 4 }).most > 0);
 });
 
-test("what is outside of the canvas is not drawn", () => {
+test("an arrow outside of the canvas is not drawn", () => {
   equal(
     drawn([{ kind: "start", from: { lane: 0, t: 900 }, to: { lane: 1, t: 990 }, tone: "ties" }], [], NAME).count,
     0,

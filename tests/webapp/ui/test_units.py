@@ -13,6 +13,7 @@ def test_a_column_is_in_the_unit_of_its_largest_value() -> None:
     assert times == ("ms", ["57.6", "0.00304", "–", "–", "0"])
     assert units.in_one_unit([2_500_000, -400], "B/s") == ("MB/s", ["2.50", "-0.000400"])
     assert units.in_one_unit([], "B") == ("B", [])
+    assert units.in_one_unit([4.56e9, None], "FLOP/s") == ("GFLOP/s", ["4.56", "–"])
 
 
 def test_columns_to_compare_share_a_unit() -> None:

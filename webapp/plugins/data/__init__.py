@@ -4,7 +4,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 
 PLUGIN = Plugin(
     name="data",
-    depends=("gradients",),
+    depends=("learning",),
     kinds=(Kind("repeated_data", "checks.md#batches", "batches:RepeatedData"),),
     questions=(
         Question(

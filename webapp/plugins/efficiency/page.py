@@ -115,8 +115,7 @@ def _about(run: Run, rank: int, peak: float | None) -> str:
         return "No step of this rank has an operator of known work."
     flops, rate = float(mine["flops"].median()), float(mine["flops_per_s"].median())
     words = (
-        f"A step does {units.number(flops * 1e-9)} GFLOP, median, at {units.number(rate * 1e-9)} "
-        "GFLOP/s of the whole step"
+        f"A step does {_one(flops, 'FLOP')}, median, at {_one(rate, 'FLOP/s')} of the whole step"
     )
     return f"{words}, {units.share(rate * 1e-9 / peak)} of the peak." if peak else f"{words}."
 
@@ -125,6 +124,11 @@ def _table(table: pd.DataFrame) -> Component:
     shown = table.head(MAX_ROWS)
     whole = max(int(table["time_ns"].sum()), 1)
     head, times = widgets.in_unit("time", shown["time_ns"])
+    made = (
+        widgets.in_unit("work a call", shown["flops"], "FLOP"),
+        widgets.in_unit("rate", shown["flops_per_s"], "FLOP/s"),
+        widgets.in_unit("bandwidth", shown["bytes_per_s"], "B/s"),
+    )
     rows = [
         (
             html.Span(short_title(row.name), title=row.name),
@@ -132,20 +136,17 @@ def _table(table: pd.DataFrame) -> Component:
             row.dtypes.partition(" ")[0],
             row.device,
             units.count(int(row.calls)),
-            time,
+            times[i],
             units.share(row.time_ns / whole),
-            _giga(row.flops),
-            _giga(row.flops_per_s),
-            _giga(row.bytes_per_s),
+            *(texts[i] for _, texts in made),
         )
-        for row, time in zip(shown.itertuples(index=False), times, strict=True)
+        for i, row in enumerate(shown.itertuples(index=False))
     ]
-    heads = (
-        *("operator", "shapes", "dtype", "device", "calls", head, "share"),
-        *("GFLOP a call", "GFLOP/s", "GB/s"),
-    )
+    titles = (title for title, _ in made)
+    heads = ("operator", "shapes", "dtype", "device", "calls", head, "share", *titles)
     return widgets.plain_table(heads, rows, range(4, len(heads)))
 
 
-def _giga(value: float) -> str:
-    return "–" if pd.isna(value) else units.number(value * 1e-9)
+def _one(value: float, base: str) -> str:
+    unit, (text,) = units.in_one_unit([value], base)
+    return f"{text} {unit}"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.plugins.gradients.dead_parameters import dead_parameters
 from lanescope.webapp.plugins.gradients.parameter_table import parameter_table
+from lanescope.webapp.plugins.learning.dead_parameters import dead_parameters
 from lanescope.webapp.runs.run import open_run
 from tests.support.recording import Recorded, record_program
 

@@ -11,8 +11,8 @@ import pytest
 from lanescope.webapp.analysis.collective_calls import members
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.collectives.mismatches import mismatches
-from lanescope.webapp.plugins.gradients.consistency import divergence
 from lanescope.webapp.plugins.hangs.hangs import hangs
+from lanescope.webapp.plugins.learning.consistency import divergence
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.plugins.gradients.gradient_paths import growth, relative_to_passed, ways
+from lanescope.webapp.plugins.learning.gradient_paths import growth, relative_to_passed, ways
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder
 

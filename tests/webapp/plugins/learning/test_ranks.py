@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.plugins.gradients.exploding import exploding
-from lanescope.webapp.plugins.gradients.lora import lora
+from lanescope.webapp.plugins.learning.exploding import exploding
+from lanescope.webapp.plugins.learning.lora import lora
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder

@@ -26,8 +26,8 @@ import pandas as pd
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
-from lanescope.webapp.plugins.gradients.gradient_paths import layer_norms, relative_to_passed, ways
-from lanescope.webapp.plugins.gradients.lora import is_lora
+from lanescope.webapp.plugins.learning.gradient_paths import layer_norms, relative_to_passed, ways
+from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.runs.run import Run
 
 VANISHED = 1e-5  # of the gradient that it is held against, per element

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.plugins.gradients.consistency import divergence
+from lanescope.webapp.plugins.learning.consistency import divergence
 from lanescope.webapp.runs.run import open_run
 from tests.support.synthetic import START_NS, Builder
 

@@ -32,7 +32,7 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_bounds, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.process_exits import of_last_attempt, reduction_unfinished
-from lanescope.webapp.plugins.gradients.dead_parameters import dead_parameters
+from lanescope.webapp.plugins.learning.dead_parameters import dead_parameters
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_text
 

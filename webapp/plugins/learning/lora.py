@@ -29,7 +29,7 @@ from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, samples
-from lanescope.webapp.plugins.gradients.update_effects import decays, is_undone
+from lanescope.webapp.plugins.learning.update_effects import decays, is_undone
 from lanescope.webapp.runs.run import Run
 
 NO_GRADIENT_STEPS = 3  # optimizer steps

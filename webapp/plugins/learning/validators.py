@@ -11,7 +11,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.marks import ValidatorVerdict
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.plugins.gradients.assertions import assertions
+from lanescope.webapp.plugins.learning.assertions import assertions
 from lanescope.webapp.runs.run import Run
 
 _COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]

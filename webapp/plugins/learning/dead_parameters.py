@@ -39,8 +39,8 @@ from lanescope.webapp.analysis.parameter_history import (
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
-from lanescope.webapp.plugins.gradients.lora import is_lora
-from lanescope.webapp.plugins.gradients.update_effects import decays, unmoved
+from lanescope.webapp.plugins.learning.lora import is_lora
+from lanescope.webapp.plugins.learning.update_effects import decays, unmoved
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray

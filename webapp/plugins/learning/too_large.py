@@ -21,7 +21,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.plugins.gradients.gradient_paths import growth, ways
+from lanescope.webapp.plugins.learning.gradient_paths import growth, ways
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

@@ -17,7 +17,7 @@ from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, logged, streaks
-from lanescope.webapp.plugins.gradients.too_large import too_large
+from lanescope.webapp.plugins.learning.too_large import too_large
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number

@@ -1,0 +1,1 @@
+"""Programs whose parameters do or do not learn, and the findings about them."""
