@@ -55,7 +55,7 @@ CHOICES = {
     ("record", "engine"): "auto native portable",
     ("check", "fail_on"): "error warning never",
     ("diff", "mode"): "bitwise tolerance simple",
-    ("export", "kind"): "perfetto html csv parquet markdown speedscope collapsed",
+    ("export", "kind"): "perfetto chrome html csv parquet markdown speedscope collapsed",
 }
 IN_CODE = "record start stop mark phase value step validator"
 QUESTIONS = "open_run overlap races collectives gradients diff findings"

@@ -51,6 +51,7 @@ class Exporter:
 
 EXPORTERS = (
     Exporter("perfetto", "perfetto:export"),
+    Exporter("chrome", "perfetto:export"),  # the same file, by the name of its format
     Exporter("html", "html_page:export", ("window",)),
     Exporter("csv", "table_files:csv", ("table",)),
     Exporter("parquet", "table_files:parquet", ("table",)),

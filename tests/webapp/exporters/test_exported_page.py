@@ -85,6 +85,7 @@ def test_the_page_stands_alone(run: Run, tmp_path: Path, page: Page) -> None:
     command = ["export", str(run.path), "--to", "html", "-o", str(target)]
     assert CliRunner().invoke(main, command).exit_code == 0
     assert target.stat().st_size < MAX_PAGE
+    page.set_viewport_size({"width": 1280, "height": 1400})  # room for all lanes of both ranks
     page.goto(target.as_uri())
     page.wait_for_function("globalThis.lanescope")
     page.locator(".tl-group[aria-expanded=false]").click()  # it opens with all ranks in sight
