@@ -88,7 +88,6 @@ def test_the_page_stands_alone(run: Run, tmp_path: Path, page: Page) -> None:
     page.set_viewport_size({"width": 1280, "height": 1400})  # room for all lanes of both ranks
     page.goto(target.as_uri())
     page.wait_for_function("globalThis.lanescope")
-    page.locator(".tl-group[aria-expanded=false]").click()  # it opens with all ranks in sight
     first = state(page)
     assert first["viewport"]["t1"] == run.duration_ns
     assert len(first["lanes"]) == len(Timeline.open(run).index.lanes)
