@@ -28,7 +28,7 @@ def test_the_flame_graph_of_the_range_and_of_the_baseline(
     graph.get_by_text("step (train.py:14)").wait_for()
     page.idle()
     rows = page.page.locator("#flame-table .ag-center-cols-container .ag-row")
-    cells = ["step (train.py:14)", "1.6", "0.8", "×2"]
+    cells = ["step (train.py:14)", "1.60", "0.800", "×2"]
     assert rows.nth(0).locator(".ag-cell").all_inner_texts() == cells
     assert graph.locator(".pathbar").count() == 0
     page.page.locator("#flame-table .ag-header-cell").first.focus()
