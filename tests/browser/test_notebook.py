@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import BrowserContext, Page
 
-from tests.support.chromium import launched
 from tests.support.needed import environment_with
 from tests.support.processes import first_line, output_of, started, without
 
@@ -111,10 +110,11 @@ def run_cell(page: Page, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_timeline_opens_in_a_cell_of_jupyterlab(lab: str, tmp_path: Path) -> None:
+def test_timeline_opens_in_a_cell_of_jupyterlab(
+    lab: str, context: BrowserContext, tmp_path: Path
+) -> None:
     notebook(tmp_path / "lab.ipynb", (*CELLS[:2], "import lanescope.webapp as lw\nlw.view(run)"))
-    with launched() as browser:
-        page = browser.new_page()
+    with context.new_page() as page:
         page.set_default_timeout(120_000)
         problems: list[str] = []
         page.on("console", lambda message: problems.append(message.text))
