@@ -198,6 +198,14 @@ SETTINGS = "lanescope/setting/"
 """Prefix; a setting of the program follows, as it was at the first step of an optimizer: "seed",
 "threads", or "SGD 0, group 1, lr" with the optimizer's class and number."""
 
+SETTING_FLAGS = ("deterministic algorithms", "cudnn deterministic", "cudnn benchmark")
+"""Settings that are 0 or 1."""
+
+MATMUL_PRECISION = "float32 matmul precision"
+"""A setting, the place of torch's word in MATMUL_PRECISIONS."""
+
+MATMUL_PRECISIONS = ("highest", "high", "medium")
+
 # reasons in a process's coverage -----------------------------------------------------------
 
 UNSEEN_BY = {

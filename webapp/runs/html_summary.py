@@ -44,8 +44,11 @@ def html_of(run: Run) -> str:
     rows = []
     for rank in run.ranks:
         counts = run.counts_of(rank)
-        threads = sum(thread.rank == rank for thread in run.threads)
-        numbers = (threads, len(run.steps(rank)), *(counts[name] for name in TABLES))
+        numbers = (
+            len(run.threads_of(rank)),
+            len(run.steps(rank)),
+            *(counts[name] for name in TABLES),
+        )
         rows.append((rank, *map(units.count, numbers)))
     warnings = run.warnings[:MAX_WARNINGS]
     more = len(run.warnings) - len(warnings)

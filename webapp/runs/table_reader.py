@@ -123,11 +123,10 @@ class Rows:
         """About how many rows touch the window, by the extents of row groups alone."""
         total = 0.0
         for rank in ranks:
-            axes = {one.thread: axis_of(self.axes, rank, one.pid) for one in self.threads}
-            for part in self.parts.get((table, rank), ()):
-                if part.thread in axes:
-                    axis = axes[part.thread]
-                    low, high = axis.around(window, self.origin_ns)
+            for one, parts in self._threads_of(table, rank, None):
+                axis = axis_of(self.axes, rank, one.pid)
+                low, high = axis.around(window, self.origin_ns)
+                for part in parts:
                     groups = part.groups(low, high, axis.possible)
                     total += sum(group.about(low, high) for group in groups)
         return int(total)

@@ -90,7 +90,7 @@ _KEPT = 31 << 20
 """A block of so many bytes that is given back has glibc keep memory: a tenth less time."""
 
 Progress = Callable[[int, int], None]
-"""Told (events done, events in all) after each lane."""
+"""Called with (events done, events in all) after each lane."""
 
 
 @dataclass(frozen=True, eq=False)

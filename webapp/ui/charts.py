@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from lanescope.webapp.runs.units import duration
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import EITHER, POWERS, step_axis, template
 
@@ -130,6 +131,40 @@ def escaped(text: str) -> str:
     """Text within a hover template: neither markup nor a placeholder."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("%{", "%&#123;")
+
+
+def share_bars(
+    names: Sequence[str],
+    table: pd.DataFrame,
+    whole: str,
+    parts: Sequence[tuple[str, str, str, str]],
+    title: str,
+    theme: Theme,
+) -> go.Figure:
+    """Returns a bar per row of `table` that adds up to the time in its column `whole`, ns.
+
+    `parts`: column, words, token and pattern of each part, for never colour alone.
+    """
+    colours = tokens()[theme]
+    figure = go.Figure(layout={"template": template(theme), "barmode": "stack", **BUTTONS_ASIDE})
+    for column, words, token, pattern in parts:
+        figure.add_bar(
+            y=list(names),
+            x=(table[column] / table[whole].clip(lower=1) * 100).tolist(),
+            customdata=[duration(value) for value in table[column]],
+            name=words,
+            orientation="h",
+            marker={
+                "color": colours[token],
+                "pattern": {"shape": pattern, "size": 6, "solidity": 0.25},
+                "line": {"width": 0},
+            },
+            hovertemplate=f"<b>%{{y}}</b> {words}<br>%{{x:.3g}} %, %{{customdata}}<extra></extra>",
+        )
+    figure.update_layout(bargap=0.35, legend={"traceorder": "normal"})
+    figure.update_xaxes(title_text=title, range=[0, 100])
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return figure
 
 
 def colour_bar(title: str, **more: Any) -> dict[str, Any]:

@@ -75,10 +75,7 @@ export class Arranger {
 
   /** Shows all lanes in the run's order. */
   reset() {
-    this.rearrange(asListed());
-    this.timeline.expanded.clear();
-    this.fit();
-    this.timeline.relayout();
+    this.restore({ collapsed: null, scrollY: 0, expanded: [], lanes: asListed() });
   }
 
   togglePin(id) {

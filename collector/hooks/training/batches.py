@@ -79,20 +79,22 @@ class Batches:
 
     def loaded(self, batch: Any) -> None:
         """Samples a batch of a DataLoader."""
-        if self._due("loaded"):
+        if self._sampled() and self._due("loaded"):
             self._sample("loaded", batch)
 
     def began(self, module: torch.nn.Module) -> None:
         """Samples the arguments of an outermost module that is being called."""
-        name = f"input/{own_class(unwrap(module)).__name__}"
-        if self._due(name):
-            self._sample(name, _arguments())
+        if self._sampled():
+            name = f"input/{own_class(unwrap(module)).__name__}"
+            if self._due(name):
+                self._sample(name, _arguments())
 
     def ended(self, module: torch.nn.Module, output: Any) -> None:
         """Samples what an outermost module returned."""
-        name = f"output/{own_class(unwrap(module)).__name__}"
-        if torch.is_grad_enabled() and self._due(name):
-            self._sample(name, output)
+        if self._sampled() and torch.is_grad_enabled():
+            name = f"output/{own_class(unwrap(module)).__name__}"
+            if self._due(name):
+                self._sample(name, output)
 
     def close(self) -> None:
         """Ends the recording; writes nothing if it has no journal."""
@@ -100,11 +102,12 @@ class Batches:
             if self._recorder.folder is not None:
                 self._readback.drain(wait=True)
 
-    def _due(self, name: str) -> bool:
+    def _sampled(self) -> bool:
         recorder = self._recorder
-        step = recorder.step
-        if not is_sampled(step, recorder.options.sample_every) or not recorder.active:
-            return False
+        return is_sampled(recorder.step, recorder.options.sample_every) and recorder.active
+
+    def _due(self, name: str) -> bool:
+        step = self._recorder.step
         if step != self._step:
             self._step = step
             self._calls.clear()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from ...format.names import SETTINGS
+from ...format.names import MATMUL_PRECISION, MATMUL_PRECISIONS, SETTING_FLAGS, SETTINGS
 from ...recorder.recorder import Recorder
 
 MAX_GROUPS = 8
@@ -17,8 +17,6 @@ MAX_GROUPS = 8
 
 _EXACT = 1 << 52
 """Seeds are recorded modulo this: a value is a float64."""
-
-_PRECISIONS = ("highest", "high", "medium")
 
 
 def record_settings(recorder: Recorder, optimizer: Optimizer, ordinal: int) -> None:
@@ -33,11 +31,11 @@ def _of_process(ordinal: int) -> Iterator[tuple[str, float]]:
         return
     yield "seed", float(torch.initial_seed() % _EXACT)
     yield "threads", float(torch.get_num_threads())
-    yield "deterministic algorithms", float(torch.are_deterministic_algorithms_enabled())
-    precision = torch.get_float32_matmul_precision()
-    yield "float32 matmul precision", float(_PRECISIONS.index(precision))
-    yield "cudnn deterministic", float(torch.backends.cudnn.deterministic)
-    yield "cudnn benchmark", float(torch.backends.cudnn.benchmark)
+    deterministic, cudnn_deterministic, cudnn_benchmark = SETTING_FLAGS
+    yield deterministic, float(torch.are_deterministic_algorithms_enabled())
+    yield MATMUL_PRECISION, float(MATMUL_PRECISIONS.index(torch.get_float32_matmul_precision()))
+    yield cudnn_deterministic, float(torch.backends.cudnn.deterministic)
+    yield cudnn_benchmark, float(torch.backends.cudnn.benchmark)
 
 
 def _of_optimizer(optimizer: Optimizer, ordinal: int) -> Iterator[tuple[str, float]]:

@@ -28,6 +28,7 @@ from lanescope.webapp.plugins.checks.environment import ACCUMULATES
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 
 MIN_STEPS = 3
 """Steps beside the first, in which DDP also finds out the order of its buckets."""
@@ -70,8 +71,9 @@ def _steps(run: Run, rank: int, calls: pd.DataFrame) -> list[_Step]:
     own = parameters[(parameters["rank"] == rank) & ~parameters["missing"]]
     sizes = own.groupby("step")["parameter"].nunique()
     passes = _passes(run, rank)
-    adds = _accumulations(run, rank)
-    place = np.searchsorted(passes["start_ns"].to_numpy(), calls["start_ns"].to_numpy(), "right")
+    starts = passes["start_ns"].to_numpy()
+    adds = _accumulations(run, rank, starts)
+    place = np.searchsorted(starts, calls["start_ns"].to_numpy(), "right")
     inside = calls.assign(backward=place - 1)[place > 0]
     first_step = int(passes["step"].min()) if len(passes) else 0
     found = []
@@ -103,9 +105,8 @@ def _passes(run: Run, rank: int) -> pd.DataFrame:
     return rows[rows["start_ns"] >= ends].reset_index(drop=True)
 
 
-def _accumulations(run: Run, rank: int) -> Counter[int]:
-    """How many gradients each backward of `_passes` added to a parameter."""
-    starts = _passes(run, rank)["start_ns"].to_numpy()
+def _accumulations(run: Run, rank: int, starts: Int64Array) -> Counter[int]:
+    """How many gradients each backward, by its start, added to a parameter."""
     found: Counter[int] = Counter()
     for piece in run.pieces("op", rank, columns=["start_ns", "name"]):
         times = piece["start_ns"].to_numpy()[having(piece["name"], ACCUMULATES.search)]

@@ -9,13 +9,13 @@ import plotly.graph_objects as go
 from lanescope.webapp.plugins.collectives.skew import LateMap
 from lanescope.webapp.runs.units import duration
 from lanescope.webapp.ui.charts import (
-    BUTTONS_ASIDE,
     DASHES,
     MARKERS,
     MAX_LINES,
     colour_bar,
     escaped,
     nothing,
+    share_bars,
 )
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import template
@@ -33,28 +33,9 @@ def breakdown(table: pd.DataFrame, theme: Theme) -> go.Figure:
 
     `table` is that of `analysis.devices.temporal_breakdown`.
     """
-    colour = tokens()[theme]
-    figure = go.Figure(layout={"template": template(theme), "barmode": "stack"})
     names = [f"rank {rank}" for rank in table["rank"]]
-    for column, words, token, pattern in PARTS:
-        shares = table[column] / table["kernel_time_ns"].clip(lower=1) * 100
-        figure.add_bar(
-            y=names,
-            x=[float(share) for share in shares],
-            customdata=[duration(value) for value in table[column]],
-            name=words,
-            orientation="h",
-            marker={
-                "color": colour[token],
-                "pattern": {"shape": pattern, "size": 6, "solidity": 0.25},
-                "line": {"width": 0},
-            },
-            hovertemplate=f"<b>%{{y}} {words}</b><br>%{{x:.3g}} %, %{{customdata}}<extra></extra>",
-        )
-    figure.update_layout(bargap=0.35, legend={"traceorder": "normal"}, **BUTTONS_ASIDE)
-    figure.update_xaxes(title_text="share of the time of the device, %", range=[0, 100])
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
-    return figure
+    title = "share of the time of the device, %"
+    return share_bars(names, table, "kernel_time_ns", PARTS, title, theme)
 
 
 def late_heat(table: LateMap, theme: Theme) -> go.Figure:

@@ -14,19 +14,16 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.collective_calls import call_title, collective_calls
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.plugins.collectives.skew import KEYS, MIN_WAIT_NS, comparable_arrivals
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 from lanescope.webapp.runs.types import Int64Array
 
 _EVALUATION = schema.PhaseKind.evaluation.name
-
-MIN_WAIT_NS = 10_000_000
-"""Two or three time slices of a busy machine."""
 
 STANDS_OUT = 3.0
 """Times the longest of nine in ten other delays; of a single evaluation, its square."""
@@ -37,16 +34,7 @@ COSTLY = 0.02
 
 def lone_evaluation(run: Run) -> list[Finding]:
     """Findings of kind `straggler`, one per rank that evaluates. Raises NotApplicable."""
-    if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
-    if not run.clock_calibrated:
-        raise NotApplicable(
-            "record all ranks with one lanescope record: their clocks were not compared"
-        )
-    came = arrivals(run)
-    came = came[came["ranks"] > 1].reset_index(drop=True)
-    if came.empty:
-        raise NotApplicable("record collective calls of two ranks or more")
+    came = comparable_arrivals(run).reset_index(drop=True)
     starts = {rank: _evaluations(run, rank) for rank in run.ranks}
     belongs = {rank: _next_calls(run, rank, begun) for rank, begun in starts.items() if len(begun)}
     called = pd.MultiIndex.from_frame(came[KEYS])

@@ -30,6 +30,7 @@ from lanescope.webapp.analysis.collective_calls import (
     collective_calls,
     members,
 )
+from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.intervals import Intervals
@@ -37,6 +38,27 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Float64Array, Int64Array
 
 KEYS = ["group", "sequence"]
+
+MIN_WAIT_NS = 10_000_000
+"""Two or three time slices of a busy machine: less may be chance, and next time another rank."""
+
+
+def comparable_arrivals(run: Run) -> pd.DataFrame:
+    """Returns the rows of `arrivals` to which two ranks or more came.
+
+    Raises NotApplicable where there are none, and where the clocks of the ranks were not compared.
+    """
+    if run.world_size == 1:
+        raise NotApplicable("the job has a single rank")
+    if not run.clock_calibrated:
+        raise NotApplicable(
+            "record all ranks with one lanescope record: their clocks were not compared"
+        )
+    came = arrivals(run)
+    came = came[came["ranks"] > 1]
+    if came.empty:
+        raise NotApplicable("record collective calls of two ranks or more")
+    return came
 
 
 @lru_cache(maxsize=4)

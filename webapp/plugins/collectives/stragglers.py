@@ -21,10 +21,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.plugins.collectives.long_waits import long_waits
-from lanescope.webapp.plugins.collectives.skew import arrivals
+from lanescope.webapp.plugins.collectives.skew import MIN_WAIT_NS, comparable_arrivals
 from lanescope.webapp.plugins.collectives.slow_places import Place, slow_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -38,22 +38,10 @@ MAX_ROUNDS = 20
 
 SHARE = 0.2
 
-MIN_WAIT_NS = 10_000_000
-"""Two or three time slices of a busy machine: less may be chance, and next time another rank."""
-
 
 def stragglers(run: Run) -> list[Finding]:
     """Findings of kind `straggler`. NotApplicable: nothing to compare."""
-    if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
-    if not run.clock_calibrated:
-        raise NotApplicable(
-            "record all ranks with one lanescope record: their clocks were not compared"
-        )
-    came = arrivals(run)
-    came = came[came["ranks"] > 1]
-    if came.empty:
-        raise NotApplicable("record collective calls of two ranks or more")
+    came = comparable_arrivals(run)
     rounds = by_round(came)
     found = []
     for rank, shares in rounds.items():

@@ -6,9 +6,17 @@ program keeps to itself.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pandas as pd
 
-from lanescope.collector.format.names import BATCH_HASH, SETTINGS
+from lanescope.collector.format.names import (
+    BATCH_HASH,
+    MATMUL_PRECISION,
+    MATMUL_PRECISIONS,
+    SETTING_FLAGS,
+    SETTINGS,
+)
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
@@ -16,9 +24,6 @@ from lanescope.webapp.runs.run import Run
 
 LISTED = 6
 """Settings, or words of a command, named in one sentence."""
-
-_FLAGS = ("deterministic algorithms", "cudnn deterministic", "cudnn benchmark")
-_PRECISION = "float32 matmul precision"
 
 
 def settings_notes(base: Run, run: Run) -> list[str]:
@@ -50,10 +55,10 @@ def _short(name: str) -> str:
 
 
 def _number(name: str, value: float) -> str:
-    if name in _FLAGS:
+    if name in SETTING_FLAGS:
         return "on" if value else "off"
-    if name == _PRECISION:
-        return ("highest", "high", "medium")[int(value)] if value in (0, 1, 2) else f"{value:g}"
+    if name == MATMUL_PRECISION and value in range(len(MATMUL_PRECISIONS)):
+        return MATMUL_PRECISIONS[int(value)]
     return f"{value:.15g}"
 
 
@@ -99,19 +104,25 @@ def _rates(base: Run, run: Run) -> list[str]:
     return found
 
 
+def _beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
+    """Values of two runs that have the same rank, step and name, and the same place among these."""
+    keys = ["rank", "step", "name"]
+    sides = []
+    for one in (base, run):
+        rows = one.sort_values("time_ns", kind="stable").astype({"name": "object"})
+        rows["call"] = rows.groupby(keys).cumcount()
+        sides.append(rows[[*keys, "call", "value"]])
+    return sides[0].merge(sides[1], on=[*keys, "call"], suffixes=("_base", "_run"))
+
+
+@lru_cache(maxsize=2)
 def batches_differ(base: Run, run: Run) -> pd.DataFrame:
     """Samples of batches, arguments and outputs that both runs hold and that differ, by step.
 
-    rank, step, name (loaded/0, input/<class>/0, output/<class>/0), call.
+    rank, step, name (loaded/0, input/<class>/0, output/<class>/0), call. Callers must not change
+    it.
     """
-    keys = ["rank", "step", "name", "call"]
-    sides = []
-    for one in (base, run):
-        rows = logged(one, None, prefix=BATCH_HASH).sort_values("time_ns", kind="stable")
-        rows = rows.astype({"name": "object"})
-        rows["call"] = rows.groupby(["rank", "step", "name"]).cumcount()
-        sides.append(rows[[*keys, "value"]])
-    both = sides[0].merge(sides[1], on=keys, suffixes=("_base", "_run"))
+    both = _beside(*(logged(one, None, prefix=BATCH_HASH) for one in (base, run)))
     apart = both[both["value_base"] != both["value_run"]]
     return apart.sort_values(["step", "rank"], kind="stable", ignore_index=True)
 
@@ -139,22 +150,19 @@ def outputs_differ(base: Run, run: Run) -> str | None:
     return f"{model} returns something else since step {int(first['step'])} at the latest"
 
 
+def _losses(run: Run) -> pd.DataFrame:
+    rows = to_frame(run.events("value", columns=["rank", "step", "name", "value", "time_ns"]))
+    names = rows["name"].astype("object").astype("str")
+    own = names.str.contains("loss", case=False) & ~names.str.startswith("lanescope/")
+    return rows.assign(name=names.astype("object"))[own & (names != "loss_scale")]
+
+
 def losses_differ(base: Run, run: Run, relative: float) -> str | None:
     """The first value of the program's own series with "loss" in its name that differs.
 
     By more than `relative` of the larger. None: no such series, or all are equal.
     """
-    keys = ["rank", "step", "name", "call"]
-    sides = []
-    for one in (base, run):
-        rows = to_frame(one.events("value", columns=["rank", "step", "name", "value", "time_ns"]))
-        names = rows["name"].astype("object").astype("str")
-        rows = rows.assign(name=names.astype("object"))
-        rows = rows[names.str.contains("loss", case=False) & ~names.str.startswith("lanescope/")]
-        rows = rows[rows["name"] != "loss_scale"].sort_values("time_ns", kind="stable")
-        rows["call"] = rows.groupby(keys[:-1]).cumcount()
-        sides.append(rows[[*keys, "value"]])
-    both = sides[0].merge(sides[1], on=keys, suffixes=("_base", "_run"))
+    both = _beside(_losses(base), _losses(run))
     low, high = both["value_base"], both["value_run"]
     far = (low - high).abs() > relative * low.abs().combine(high.abs(), max)
     apart = both[far | (low.isna() != high.isna())].sort_values("step", kind="stable")

@@ -81,7 +81,7 @@ def _convolution(call: Call) -> Work:
         raise ValueError("the output is not known")
     spatial, transposed = out
     points = prod(x[2:]) if transposed else prod(spatial)
-    channels = weight[1] * _groups(call, x, weight) if transposed else weight[0]
+    channels = weight[1] * _groups(call) if transposed else weight[0]
     return Work(2 * x[0] * points * prod(weight), x[0] * channels * prod(spatial))
 
 
@@ -109,7 +109,7 @@ def _output_shape(call: Call, x: Shape, weight: Shape) -> tuple[Shape, bool] | N
     return (points,), False
 
 
-def _groups(call: Call, x: Shape, weight: Shape) -> int:
+def _groups(call: Call) -> int:
     return int(call.arguments[8]) if len(call.arguments) > 8 else 1
 
 

@@ -156,19 +156,19 @@ def _work(
 ) -> tuple[float, float]:
     """FLOPs and bytes of a call; NaN where they are not known."""
     sizes = [_item_bytes(one) for one in dtypes.split()]
+    item = sizes[0] if sizes else 0
+    written = tuple(int(one) // item for one in outputs.split()) if item else ()
     try:
-        call = Call(shapes_of(shapes), (), arguments)
+        call = Call(shapes_of(shapes), written, arguments)
     except ValueError:
         return float("nan"), float("nan")
-    if outputs and sizes and sizes[0]:
-        call = Call(call.shapes, tuple(int(one) // sizes[0] for one in outputs.split()), arguments)
     work: Work | None = work_of(name, call)
     if work is None:
         return float("nan"), float("nan")
     if not sizes or not all(sizes):
         return float(work.flops), float("nan")
     read = sum(prod(one) * size for one, size in zip(call.shapes, sizes, strict=False))
-    return float(work.flops), float(read + work.outputs * sizes[0])
+    return float(work.flops), float(read + work.outputs * item)
 
 
 def _item_bytes(dtype: str) -> int:

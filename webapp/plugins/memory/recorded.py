@@ -10,6 +10,7 @@ certain is an upper bound.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -24,8 +25,9 @@ from lanescope.webapp.plugins.memory.storages import (
 )
 from lanescope.webapp.plugins.races.access_table import Columns, generations, outermost
 from lanescope.webapp.plugins.time.breakdown import training_thread
-from lanescope.webapp.runs.intervals import enclosing
+from lanescope.webapp.runs.intervals import Intervals, enclosing
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.steps import Steps
 from lanescope.webapp.runs.types import BoolArray, Int64Array, Window
 
 _HELD = ("parameters", "gradients", "optimizer_state")
@@ -59,7 +61,7 @@ def recorded_storages(run: Run, rank: int, window: Window) -> Storages | None:
     names = _names(run, rank, found, end - born_ns)
     spans = phase_spans(run, rank)
     born = np.where(made, phase_at(spans, born_ns), "")
-    kinds = _categories(run, rank, rows, which, names != "", born)
+    kinds = _categories(run.steps(rank), spans, rows, which, names != "", born)
     sites = _sites(run, rank, threads, rows, first, window)
     device = sites.pop("device")
     late = device == ""
@@ -110,7 +112,12 @@ def _sites(
 
 
 def _categories(
-    run: Run, rank: int, rows: Columns, which: Int64Array, named: BoolArray, born: np.ndarray
+    steps: Steps,
+    spans: Mapping[str, Intervals],
+    rows: Columns,
+    which: Int64Array,
+    named: BoolArray,
+    born: np.ndarray,
 ) -> np.ndarray:
     """Returns the category of each storage. `which`: the storage of each access in `rows`."""
     count = len(named)
@@ -120,8 +127,8 @@ def _categories(
         found[which[accesses]] = True
         return found
 
-    phase = phase_at(phase_spans(run, rank), rows["start_ns"])
-    step = np.searchsorted(run.steps(rank).end_ns, rows["start_ns"], side="right")
+    phase = phase_at(spans, rows["start_ns"])
+    step = np.searchsorted(steps.end_ns, rows["start_ns"], side="right")
     lowest, highest = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
     mine = phase == "optimizer"
     np.minimum.at(lowest, which[mine], step[mine])
@@ -134,7 +141,7 @@ def _categories(
 def _accesses(run: Run, rank: int, window: Window) -> tuple[Columns | None, list[str]]:
     """Returns accesses of the rank's own process, and its threads, by number in column thread."""
     pid = training_thread(run, rank).pid
-    threads = [one.thread for one in run.threads if (one.rank, one.pid) == (rank, pid)]
+    threads = [one.thread for one in run.threads_of(rank) if one.pid == pid]
     parts = []
     for number, thread in enumerate(threads):
         table = run.events("access", rank, thread, _COLUMNS, window)

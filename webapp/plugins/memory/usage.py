@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -124,12 +125,13 @@ def storages_of(run: Run, rank: int) -> Storages:
 
 def _window(run: Run, rank: int) -> Window:
     """Returns the whole run, or the last of its steps that have at most MAX_ACCESSES accesses."""
-    start = 0
-    for one in run.steps(rank).start_ns.tolist():
-        if run.rows.within("access", [rank], (start, run.duration_ns)) <= MAX_ACCESSES:
-            break
-        start = one
-    return start, run.duration_ns
+    starts = [0, *run.steps(rank).start_ns.tolist()]
+
+    def few(start: int) -> bool:
+        return run.rows.within("access", [rank], (start, run.duration_ns)) <= MAX_ACCESSES
+
+    at = bisect.bisect_left(starts, True, hi=len(starts) - 1, key=few)
+    return starts[at], run.duration_ns
 
 
 def devices_of(storages: Storages) -> list[str]:

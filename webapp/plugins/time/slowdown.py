@@ -108,7 +108,7 @@ def slowdown(run: Run) -> Slowdown:
 
 def _chosen(run: Run, steps: list[int]) -> list[int]:
     """Returns the steps to replay: all, or as many as MAX_REPLAYS and MAX_OPS allow."""
-    per_step = run.rows.within("op", run.ranks, (0, run.duration_ns)) // max(len(steps), 1)
+    per_step = run.counts["op"] // max(len(steps), 1)
     most = min(MAX_REPLAYS // (2 * len(run.ranks)), MAX_OPS // max(per_step, 1))
     return steps[:: -(-len(steps) // max(most, 1))] if steps else []
 
@@ -242,17 +242,19 @@ class _Worker:
 
 def _workers(replays: Mapping[int, Replay]) -> dict[int, list[_Worker]]:
     """Returns the actors of each step with the ideal lengths of their operations."""
-    actors = [one for replay in replays.values() for one in replay.actors]
-    alike = _alike(actors)
+    placed = [(step, one) for step, replay in replays.items() for one in replay.actors]
+    actors = [one for _, one in placed]
+    alike = _alike(actors)  # else all of an actor's work is one part, and its transfers one place
     work: dict[_Place, list[float]] = defaultdict(list)
     transfers: dict[_Place, list[float]] = defaultdict(list)
-    tables = {id(one): _by_type(one) for one in actors}
-    for one in actors:
-        parts = _parts(one, alike)
-        for name, lengths in tables[id(one)].items():
-            for part, total in enumerate(np.bincount(parts, lengths).tolist()):
+    tables = [_by_type(one) for one in actors]
+    parts = [one.parts() if alike else np.zeros_like(one.parts()) for one in actors]
+    waits = [_waits(one, alike) for one in actors]
+    for one, table, own, ends in zip(actors, tables, parts, waits, strict=True):
+        for name, lengths in table.items():
+            for part, total in enumerate(np.bincount(own, lengths).tolist()):
                 work[one.lane, part, name].append(total)
-        for place, i in _waits(one, alike):
+        for place, i in ends:
             transfers[place].append(one.events[i].transfer_ns)
     # An operation that an actor does not have took it no time.
     count: dict[str, int] = defaultdict(int)
@@ -260,20 +262,12 @@ def _workers(replays: Mapping[int, Replay]) -> dict[int, list[_Worker]]:
         count[one.lane] += 1
     mean = {place: sum(found) / count[place[0]] for place, found in work.items()}
     median = {place: float(np.median(found)) for place, found in transfers.items()}
-    return {
-        step: [
-            _worker(
-                one,
-                replay.window.start_ns,
-                tables[id(one)],
-                _parts(one, alike),
-                mean,
-                {i: median[place] for place, i in _waits(one, alike)},
-            )
-            for one in replay.actors
-        ]
-        for step, replay in replays.items()
-    }
+    workers: dict[int, list[_Worker]] = {step: [] for step in replays}
+    for (step, one), table, own, ends in zip(placed, tables, parts, waits, strict=True):
+        ideal = {i: median[place] for place, i in ends}
+        start_ns = replays[step].window.start_ns
+        workers[step].append(_worker(one, start_ns, table, own, mean, ideal))
+    return workers
 
 
 def _worker(
@@ -318,12 +312,6 @@ def _alike(actors: Iterable[Actor]) -> bool:
     for one in actors:
         counts[one.lane].add(int(one.parts()[-1]))
     return all(len(found) == 1 for found in counts.values())
-
-
-def _parts(one: Actor, alike: bool) -> np.ndarray:
-    """Returns the number of collectives before each stretch; 0 where ranks have different ones."""
-    parts = one.parts()
-    return parts if alike else np.zeros_like(parts)
 
 
 def _waits(one: Actor, alike: bool) -> list[tuple[_Place, int]]:

@@ -222,7 +222,8 @@ def _overlap(run: Run, window: tuple[int, int], where: str, of: str, limit: floa
     title = (
         f"Overlap of {of} in {where}" if of.startswith("/") else f"{of.title()} overlap in {where}"
     )
-    harmless = rate is not None and rate >= limit and shared_gradients(run) == 0
+    over = of == USUAL and rate is not None and rate >= limit
+    harmless = over and shared_gradients(run) == 0
     head = _head(title, rate, limit if of == USUAL else None, harmless)
     if table.empty:
         what = of if of.startswith("/") else f"the {of} phase"
