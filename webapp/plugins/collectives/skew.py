@@ -54,11 +54,11 @@ def comparable_arrivals(run: Run) -> pd.DataFrame:
         raise NotApplicable(
             "record all ranks with one lanescope record: their clocks were not compared"
         )
-    came = arrivals(run)
-    came = came[came["ranks"] > 1]
-    if came.empty:
+    every = arrivals(run)
+    shared = every[every["ranks"] > 1]
+    if shared.empty:
         raise NotApplicable("record collective calls of two ranks or more")
-    return came
+    return shared
 
 
 @lru_cache(maxsize=4)
