@@ -133,7 +133,8 @@ def facts(timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]) -> d
         return {"beside": None}
     sides = [_recorded(timeline, own, row), _recorded(timeline, other, partner)]
     base, run = sides if in_base else sides[::-1]
-    beside = {**asdict(place), "name": span["name"], "base": base, "run": run}
+    named = {"name": span["name"], "label": other.label}
+    beside = {**asdict(place), **named, "base": base, "run": run}
     here, there = end(span, span["drawn"][0]), end(beside, place.start_ns)
     return {"beside": beside, "flows": [flow("baseline", "ties", here, there, outgoing=True)]}
 
