@@ -26,7 +26,11 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
     assert state["selection"]["lane"] == 1
     assert "Difference 1 of 4 · different · rank 1" in page.text(".tl-toast")
     panel = page.text("#slice-panel")
-    for words in ("different", "b of baseline MainThread", "out0, float32 [4]: not bitwise identical"):
+    for words in (
+        "different",
+        "b of baseline MainThread",
+        "out0, float32 [4]: not bitwise identical",
+    ):
         assert words in panel
     rows = page.page.locator("#slice-panel .beside tr").all_inner_texts()
     assert [row.split("\t") for row in rows if row.startswith(("mean", "L2"))] == [

@@ -38,7 +38,7 @@ export class Differences {
       : { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
     const address = `/api/difference/${this.etag}?t=${t}&lane=${lane}&row=${row}&dir=${direction}`;
     try {
-      const found = await timeline.idle.track("difference", getJson(address));
+      const found = await timeline.selection.awaits(timeline.idle.track("difference", getJson(address)));
       if (found.ref === null) {
         timeline.toast(direction === "next" ? "No difference after this one." : "No difference before this one.");
         return;

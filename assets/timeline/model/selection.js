@@ -34,6 +34,18 @@ export class Selection {
     /** @type {import("./flows.js").Flow[]} */
     this.flows = [];
     this.asked = 0;
+    /** Requests under way that end in a selection: their numbers are those of this state of the run. */
+    this.open = 0;
+  }
+
+  /** Awaits work that ends in a selection. @template T @param {Promise<T>} work @returns {Promise<T>} */
+  async awaits(work) {
+    this.open += 1;
+    try {
+      return await work;
+    } finally {
+      this.open -= 1;
+    }
   }
 
   /** Where the selected span is drawn; null without one. @returns {{t0: number, t1: number}|null} */
@@ -57,19 +69,24 @@ export class Selection {
     const mine = this.asked;
     if (span.start !== undefined) this.set(span, reveal);
     try {
-      const full = await timeline.idle.track("slice", getJson(`/api/slice/${this.etag}/${span.lane}/${span.ref}`));
+      const full = await this.awaits(this.facts(span));
       if (mine !== this.asked) return;
       const [start, end] = full.drawn;
       const first = span.start === undefined;
       const step = full.step >= 0 ? full.step : timeline.stepping.at(start);
-      const known = { row: full.row ?? span.row, name: full.name, start, end, step, beside: full.beside ?? null };
-      this.set({ ...span, ...known }, reveal && first);
+      const { name, unfinished, row = span.row, beside = null } = full;
+      this.set({ ...span, row, name, start, end, step, unfinished, beside }, reveal && first);
       this.flows = full.flows ?? [];
       timeline.invalidate("overlay");
       this.show(full, lane);
     } catch (error) {
       if (mine === this.asked) this.details.fail(error.message);
     }
+  }
+
+  /** @param {{lane: number, ref: number}} span @returns {Promise<Record<string, any>>} everything known of it */
+  facts({ lane, ref }) {
+    return this.timeline.idle.track("slice", getJson(`/api/slice/${this.etag}/${lane}/${ref}`));
   }
 
   set(span, reveal) {
@@ -152,7 +169,8 @@ export class Selection {
     const from = current && !within ? { t: current.start, lane: current.lane, row: current.row } : start;
     try {
       const address = `/api/find/${this.etag}`;
-      const found = await timeline.idle.track("find", getJson(address, { ...wanted, ...from, dir: direction }));
+      const answer = getJson(address, { ...wanted, ...from, dir: direction });
+      const found = await this.awaits(timeline.idle.track("find", answer));
       if (found.ref === null)
         timeline.toast(direction === "next" ? "No match after this one." : "No match before this one.");
       else {
@@ -170,7 +188,7 @@ export class Selection {
     const { timeline } = this;
     const address = `/api/nearest/${this.etag}/${lane}?row=${row}&t=${Math.round(t)}&dir=${direction}`;
     try {
-      const found = await timeline.idle.track("nearest", getJson(address));
+      const found = await this.awaits(timeline.idle.track("nearest", getJson(address)));
       if (found && found.ref !== undefined && found.ref !== null)
         await this.select({ lane, row, ref: found.ref }, true);
       else if (announceEnd)

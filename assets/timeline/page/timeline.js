@@ -272,7 +272,7 @@ export class Timeline {
   /** Selects a hit. @returns {Promise<boolean>} false if it has no span */
   async selectHit(hit, reveal) {
     try {
-      const { kind, lane, row, ref, start, end } = await this.picker.ask(hit);
+      const { kind, lane, row, ref, start, end } = await this.selection.awaits(this.picker.ask(hit));
       if (ref < 0) return false;
       this.selection.select(kind === "span" ? { lane, row, ref, start, end } : { lane, row, ref }, reveal);
       return true;
