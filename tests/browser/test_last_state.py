@@ -29,6 +29,11 @@ from tests.support.processes import TIME_LIMIT_S
 pytestmark = pytest.mark.browser
 
 OPS = 500
+FRAMES = """new Promise((done) => {
+    let left = 30;
+    const frame = () => (left-- ? requestAnimationFrame(frame) : done());
+    frame();
+})"""
 
 
 @contextmanager
@@ -136,6 +141,7 @@ def test_a_slice_that_is_asked_for_while_the_state_is_replaced(
                 seen.set()
             with page.expect_response(lambda answer: "/tile/" in answer.url):
                 pass
+            page.evaluate(FRAMES)  # nothing else would keep it from showing the new state
             assert lanes.state["etag"] == before  # it waits for the slice
             held[0].continue_()
             page.unroute("**/api/slice/**")
