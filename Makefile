@@ -115,6 +115,9 @@ types: $(READY)  ## check types alone
 	@for part in collector/lanescope/* collector webapp assets; do ln -sfn $(CURDIR)/$$part $(LINKS)/lanescope/$${part##*/}; done
 	MYPYPATH=$(LINKS) mypy
 
+texts: $(READY)  ## print all texts that the product can say (ROOM=races for some of them)
+	@python -m tests.texts $(ROOM)
+
 format: $(READY) $(NODE)  ## bring the code into the project's format
 	ruff check --fix .
 	ruff format .

@@ -3,9 +3,9 @@
     python -m tests.texts            # all rooms
     python -m tests.texts races      # rooms with "races" in their path
 
-A text is a string of the sources of collector, webapp and assets with two words or more: parts that
-stand one after the other are joined, and a value that is put in is written {}. Docstrings count where
-a user reads them, as the help of a command.
+A text is a string of two words or more in the sources of collector, webapp and assets. Adjacent
+parts are joined, and a value that is put in is written {}. Docstrings count where a user reads
+them, as the help of a command.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ROOMS = ("collector", "webapp", "assets")
 _VENDOR = "vendor"
 
 _WORDS = re.compile(r"[A-Za-z][a-z']+[,:;.)]*\s+(?:\S+\s+)*[A-Za-z(<{]")
-"""Two words of prose: not a name, a format or an address."""
+"""Two words of prose, in contrast to a name, a format or an address."""
 
 _CODE = re.compile(
     r"^\s*(?:SELECT|CREATE|WITH|INSERT|PRAGMA|COPY)\b"  # SQL
     r"|params\.|=>|^[\w.-]+(?: [\w.-]+)*: |;$|^[a-z-]+(?: [a-z0-9-]+){1,3}$(?<![.])"
     r"|\\[bdsw(]|^import |^from |\bdef \w+\("
 )
-"""Strings of several words that are no prose: SQL, scripts, styles, class names, expressions."""
+"""Strings of several words without prose: SQL, scripts, styles, class names, expressions."""
 
 _JS_STRING = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"((?:[^"\\\n]|\\.)*)"|'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`""",
@@ -62,12 +62,15 @@ def texts() -> list[Text]:
                 continue
             name = path.relative_to(ROOT).as_posix()
             if path.suffix == ".py":
-                tree = ast.parse(path.read_text(encoding="utf-8"))
-                found += [Text(name, *one) for one in _in_python(tree)]
+                found += sorted_texts(name, _in_python(ast.parse(path.read_text("utf-8"))))
             elif path.suffix == ".js":
-                source = path.read_text(encoding="utf-8")
-                found += [Text(name, *one) for one in _in_javascript(source)]
+                found += sorted_texts(name, _in_javascript(path.read_text("utf-8")))
     return found
+
+
+def sorted_texts(path: str, found: Iterator[tuple[int, str]]) -> list[Text]:
+    """Returns the texts of a file by line."""
+    return [Text(path, line, text) for line, text in sorted(found)]
 
 
 def _in_python(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -46,7 +46,7 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
     for lane in (1, 3):
         found, wanted = page.pixel(x, page.lane_y(lane, 1)), page.token("different")
         assert all(abs(a - b) <= 40 for a, b in zip(found, wanted, strict=True)), (lane, found)
-    page.click(x, page.lane_y(3, 1))  # a click finds what is drawn there
+    page.click(x, page.lane_y(3, 1))  # a click finds the slice drawn there
     assert page.state["selection"]["name"] == "b"
     assert page.state["selection"]["lane"] == 3
     page.page.locator("#slice-panel button.link", has_text="b of MainThread").click()

@@ -78,7 +78,7 @@ def layout(context: Context) -> Component:
             ", aligned by rank, step and name",
             "."
             if context.noise is None
-            else f"; what the baseline is apart from {context.noise.title} is allowed.",
+            else f"; differences between the baseline and {context.noise.title} are allowed.",
         ],
         widgets.controls(
             widgets.choice(

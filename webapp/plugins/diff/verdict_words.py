@@ -81,10 +81,8 @@ def origin(first: dict[str, Any]) -> str | None:
     rank = found["rank"]
     known = [len(first[side].get("inputs", ())) for side in ("base", "run")]
     if other_inputs(first):
-        of = (
-            " from inputs that are not equal, written by what only one run has or by views of what "
-        )
-        of += "differs"
+        of = " from unequal inputs, written by operators that only one run has or by views of "
+        of += "different tensors"
     elif reads_other_parts(first):
         of = " from another part of an input that is the same in both"
     elif known[0] == known[1]:

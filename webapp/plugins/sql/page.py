@@ -171,7 +171,7 @@ def answered(answer: pa.Table, query: str, context: Context) -> list[Component]:
         rows,
         label="Answer",
         height=height,
-        empty="No row answers it.",
+        empty="The query returned no rows.",
         leads="link" if leads else "",
     )
     return [html.P(links, className="muted"), grid]
@@ -243,6 +243,6 @@ def _tables() -> Component:
         [
             html.Summary("Names of tables and columns"),
             widgets.plain_table(("table", "columns"), rows),
-            html.P(["What analyses say, as tables: ", html.Code(analyses)], className="muted"),
+            html.P(["Results of analyses, as tables: ", html.Code(analyses)], className="muted"),
         ]
     )

@@ -55,8 +55,8 @@ def layout(context: Context) -> Component:
                 ),
                 widgets.graph(ids.OVERLAP_MATRIX, height=240, what="the rate of each pair"),
                 html.P(
-                    "Percent of each pair. A click on a rate leads to the longest region of its "
-                    "two threads on the timeline.",
+                    "Percent of each pair. Click a rate to see the longest region of its two "
+                    "threads on the timeline.",
                     className="muted",
                 ),
             ],
@@ -64,7 +64,7 @@ def layout(context: Context) -> Component:
         ),
         html.H2("Over time"),
         widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
-        html.P("A click on a stretch leads there on the timeline.", className="muted"),
+        html.P("Click a stretch to see it on the timeline.", className="muted"),
         widgets.downloads("overlap"),
         *_windows(context.run),
     )
@@ -293,8 +293,8 @@ def _windows(run: Run) -> list[Component]:
         head,
         html.P(
             "The time between the end of a thread's forward phase and the start of its backward: "
-            "the loss, and all that another thread may still do to the graph. A click on a point "
-            "leads there on the timeline.",
+            "the loss, and all that another thread may still do to the graph. Click a point "
+            "to see it on the timeline.",
             className="muted",
         ),
         widgets.graph(ids.WINDOWS_CHART, height=240, what="the time from forward to backward"),

@@ -53,7 +53,7 @@ def test_a_wait_that_never_ended_lasts_to_the_end(run: Run) -> None:
     assert rows(run, 70, 80) == [("1000-1", "queue_get", 10 * MS, 1.0, True)]
 
 
-def test_a_window_counts_what_is_in_it(run: Run) -> None:
+def test_a_window_cuts_waits(run: Run) -> None:
     assert rows(run, 15, 40) == [("1000-1", "lock_acquire", 10 * MS, 0.4, False)]
     assert rows(run, 40, 60) == []
 
