@@ -30,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo wheel test test-all soak harmless matrix lint format types bench docs lock clean
+.PHONY: help setup demo wheel test test-all soak harmless matrix lint format types texts bench docs lock clean
 .DELETE_ON_ERROR:
 
 help:  ## say what there is

@@ -33,7 +33,7 @@ from lanescope.webapp.ui.context import Context
 
 LEAD = (
     "Every collective of every rank, by process group and sequence number: which rank came last "
-    "and by how much, how long the transfer itself took, and how much of it computation hides. "
+    "and by how much, how long the transfer itself took, and how much of it overlaps with compute. "
     "Click a cell or a row to see the call on the timeline, across all ranks."
 )
 

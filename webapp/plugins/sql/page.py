@@ -76,9 +76,9 @@ LIMIT 50""",
 }
 
 LEAD = (
-    "A question in DuckDB's SQL over the run's tables. Times are whole nanoseconds from the run's "
-    "start, the same on all ranks. A query can read these tables and nothing else: no file, no "
-    "network, no extension; it ends after some seconds."
+    "Query the run's tables in DuckDB's SQL. Times are whole nanoseconds from the start of the "
+    "run, on one axis for all ranks. A query reads these tables only: no file, no network, no "
+    "extension; it ends after some seconds."
 )
 
 

@@ -41,9 +41,9 @@ def layout(context: Context) -> Component:
     ranks = list(context.run.ranks)
     return widgets.page(
         "Threads",
-        "Threads of one rank that are in the same phase at the same time. In the backward phase "
-        "that may mean that gradients are written from two sides at once. The rate of a pair is "
-        "the time both are in it, over the time of the one that is in it less.",
+        "Threads of one rank in the same phase at the same time. Two backward passes at once may "
+        "write the same gradients. The rate of a pair is the time that both are in the phase, as a "
+        "share of the shorter one's time in it.",
         widgets.controls(widgets.choice("phase", ids.OVERLAP_PHASE, list(PHASES), "backward")),
         html.Div(states.loading("Measuring the overlap of threads"), id=ids.OVERLAP_BODY),
         html.Div(
@@ -208,11 +208,11 @@ def _links(run: Run, phase: str) -> dict[tuple[int, str, str], str]:
 
 def _verdict(run: Run, rate: float, phase: str, limit: float) -> Component:
     text = (
-        f"{units.share(rate)} of the time in which a rank is in the {phase} phase, two or more of "
-        "its threads are."
+        f"for {units.share(rate)} of the time that a rank spends in the {phase} phase, two or more "
+        "of its threads are in it."
     )
     if phase != "backward":
-        return widgets.note(text)
+        return widgets.note(f"F{text[1:]}")
     if rate < limit:
         return widgets.note(
             [html.B("within the limit"), f" of {units.share(limit)} · {text}"], "good"

@@ -99,9 +99,12 @@ def layout(context: Context) -> Component:
 def _op_columns() -> list[dict[str, Any]]:
     return [
         widgets.column("op", "op", minWidth=130, flex=3, cellClassRules=_swatches()),
-        widgets.column("count", "count", number=True, text=True),
-        *(widgets.column(name, name, base="ns", together=of) for name, of in TIMES.items()),
-        widgets.column("share", "share", number=True, text=True, minWidth=68),
+        widgets.column("count", "count", number=True, text=True, minWidth=60),
+        *(
+            widgets.column(name, name, base="ns", together=of, minWidth=70)
+            for name, of in TIMES.items()
+        ),
+        widgets.column("share", "share", number=True, text=True, minWidth=60),
     ]
 
 
@@ -298,8 +301,13 @@ def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     known = widgets.thread_names(run)
     rows = [
         (
-            f"rank {row.rank} · {known[row.rank, row.thread]}",
-            WAITS_FOR[row.kind] + (", never ended" if row.open else ""),
+            [
+                f"rank {row.rank} · {known[row.rank, row.thread]}",
+                html.Div(
+                    f"for {WAITS_FOR[row.kind]}" + (", never ended" if row.open else ""),
+                    className="muted",
+                ),
+            ],
             widgets.duration(row.waiting_ns),
             units.share(row.share),
         )
@@ -308,7 +316,7 @@ def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     more = len(table) - len(rows)
     return [
         html.H2("Threads waiting for threads", className="below"),
-        widgets.plain_table(("thread", "mostly for", "waiting", "share"), rows, (2, 3)),
+        widgets.plain_table(("thread", "waiting", "share"), rows, (1, 2)),
         *([html.P(f"and {units.count(more)} shorter ones", className="muted")] if more else []),
     ]
 

@@ -141,7 +141,7 @@ def test_an_input_that_only_one_run_s_operator_wrote_is_named(tmp_path: Path) ->
     assert "unequal inputs" in str(origin(first))
     assert inputs(first)[1] == (
         "[2, 4] float32 of -1 to 2, written by aten::gelu at train.py:12; in the base "
-        "[2, 4] float32 of -1 to 2, written by aten::relu at train.py:12, mean 1.0 became 2.0"
+        "[2, 4] float32 of -1 to 2, written by aten::relu at train.py:12, mean 1 became 2"
     )
 
 
