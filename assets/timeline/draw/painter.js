@@ -44,10 +44,9 @@ function stripsOf(parts) {
 }
 
 /**
- * @typedef {object} Frame state to draw
+ * @typedef {object} Frame state to draw; `scrollY` in px
  * @property {{t0: number, t1: number}} view
  * @property {import("../model/layout.js").Layout} layout
- * @property {number} scrollY
  * @property {import("../base/palette.js").Palette} palette
  * @property {(lane: number) => import("../tiles/tile_plan.js").Source[]} sources tiles for a lane, left to right
  * @property {(lane: number) => import("../tiles/tile.js").Tile|undefined} whole the tile of the whole run
@@ -253,7 +252,6 @@ export class Painter {
   /** Draws all spans of one row. @param {import("../model/layout.js").Row} row */
   spans(row, y) {
     const { frame, raster, scale } = this;
-    const { palette } = frame;
     const t0 = frame.view.t0 - (frame.shifts.get(row.lane.id) ?? 0); // on the axis of the lane
     let carried = false; // a span that crosses into the next tile is in both: draw it once
     for (const { tile, from, to } of frame.sources(row.lane.id)) {
@@ -264,7 +262,7 @@ export class Painter {
         carried = false;
         continue;
       }
-      const colors = this.paintColors.of(palette, tile.paints, levelOf(row.lane, row.row), frame.matches);
+      const colors = this.paintColors.of(frame.palette, tile.paints, levelOf(row.lane, row.row), frame.matches);
       const origin = (tile.start - t0) * scale;
       if (block.dense)
         raster.addBuckets(block.dense, colors, origin, tile.bucket * scale, left, right, (x) =>
@@ -272,7 +270,7 @@ export class Painter {
         );
       carried = block.spans ? this.wide(block.spans, colors, tile, row, origin, left, right, y, carried) : false;
     }
-    raster.end(y, row.h, palette.pixel);
+    raster.end(y, row.h, frame.palette.pixel);
   }
 
   /** @returns {boolean} true if the last one drawn continues past `right` */

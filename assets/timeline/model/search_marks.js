@@ -42,6 +42,9 @@ export class SearchMarks {
   /** @param {{names: number[], modules: number[]}|null} wanted null: no search */
   look(wanted) {
     const empty = !wanted || (!wanted.names.length && !wanted.modules.length);
+    const key = empty ? "" : JSON.stringify([this.etag, wanted]);
+    if (key && key === this.looked) return; // modules were loaded, and none has the words
+    this.looked = key;
     this.wanted = empty ? null : wanted;
     this.whole = null;
     this.window = null;
