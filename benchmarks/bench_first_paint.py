@@ -37,12 +37,10 @@ AIM_S = {4: 1.0, 64: 2.0}
 WINDOW: ViewportSize = {"width": 1280, "height": 800}
 
 _PAINTED = """timeline => new Promise((done) => {
-  const lanes = () => {
-    const seen = window.lanescope?.debugState?.().lanes?.filter((lane) => lane.visible);
-    return Boolean(seen?.length) && seen.every((lane) => lane.loaded);
-  };
   const look = () => {
-    const there = timeline ? lanes() : Boolean(document.querySelector(".page h1")?.textContent);
+    const there = timeline
+      ? window.lanescope?.debugState?.().sharp
+      : document.querySelector(".page h1")?.textContent;
     requestAnimationFrame(there ? () => done(performance.now()) : look);
   };
   look();

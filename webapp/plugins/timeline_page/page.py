@@ -104,7 +104,7 @@ def _op_columns() -> list[dict[str, Any]]:
             widgets.column(name, name, base="ns", together=of, minWidth=70)
             for name, of in TIMES.items()
         ),
-        widgets.column("share", "share", number=True, text=True, minWidth=60),
+        widgets.column("share", "share", number=True, text=True, minWidth=68),
     ]
 
 
