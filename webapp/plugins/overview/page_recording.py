@@ -10,7 +10,7 @@ from lanescope.webapp.analysis.source_lines import source_coverage
 from lanescope.webapp.plugins.overview import ids
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import states, widgets
+from lanescope.webapp.ui import widgets
 
 EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 NAMES = {
@@ -28,7 +28,7 @@ def section(run: Run) -> Component:
     return html.Details(
         [
             html.Summary(_line(run), id=ids.RECORDING_LINE),
-            html.Div(states.loading("Listing the recording"), id=ids.RECORDING),
+            html.Div(id=ids.RECORDING),
         ],
         className="recording",
     )
