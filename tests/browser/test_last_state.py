@@ -48,6 +48,7 @@ def followed(first: Run, opened: Any) -> Iterator[str]:
                 thread.join()
 
 
+@pytest.mark.slow
 def test_a_recording_that_ends_while_a_state_is_opened(tmp_path: Path, opened: Opener) -> None:
     run = tmp_path / "run"
     recorder = begin(run)

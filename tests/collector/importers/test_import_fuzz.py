@@ -179,6 +179,7 @@ def fuzz(folder: Path, seed: int, count: int) -> None:
     assert 0 < done < count  # else the mutations change nothing, or nothing is left of any file
 
 
+@pytest.mark.slow
 def test_mutations_are_rejected_or_imported_in_part(tmp_path: Path) -> None:
     assert all(attempt(data, tmp_path) for data in seeds())
     fuzz(tmp_path, 1, 300)
