@@ -112,7 +112,7 @@ def test_overview_shows_figures_time_findings_and_the_recording(tab: SharedTab, 
     assert run.title in text
     cards = page.page.locator(".cards .card")
     assert cards.count() == 6
-    for word in ("Step time, median", "Backward overlap of threads", "Gradient norm"):
+    for word in ("Step time, median", "Backward overlap", "Gradient norm"):
         assert word in text
     assert page.page.locator(".cards .spark").count() == 6
     assert "Critical path of a median step" in text

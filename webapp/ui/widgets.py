@@ -25,8 +25,9 @@ SEARCHED = 12
 
 LEADS = {
     "": None,
-    "link": "A click on a row, or Enter, leads to its place on the timeline.",
-    "op": "A click shows only the op's calls and goes to the next one, with Shift to the previous.",
+    "link": "Click a row, or press Enter, to see it on the timeline.",
+    "op": "Click a row to see only that op's calls, again for the next one, with Shift for the one "
+    "before.",
 }
 """What a click on a row of a table does."""
 

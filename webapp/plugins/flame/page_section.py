@@ -224,7 +224,9 @@ class _Shown:
         found = flame(run, self._parts, folded, context.baseline if self._beside else None)
         self._table = found.frames()
         if not self._table[self._column].iloc[0]:
-            whose = "In the baseline, nothing" if self._column == "base_total_ns" else "Nothing"
+            whose = (
+                "In the baseline, no operator" if self._column == "base_total_ns" else "No operator"
+            )
             raise NotApplicable(f"{whose} ran here.")
         if why := missing(run, folded, self._table["frame"]):
             raise NotApplicable(why)
