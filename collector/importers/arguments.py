@@ -13,16 +13,17 @@ import pyarrow as pa
 from msgspec import Raw
 from numpy.typing import NDArray
 
+from ..compaction import arrow_columns
+from ..compaction.arrow_columns import numbers
 from .limits import MAX_ARGUMENT_BYTES
-from .timestamps import Int64Array
 
 Rows = NDArray[np.void]
 
 _NOTHING = frozenset({b"", b"{}", b"null", b"[]"})
-_BETWEEN = b"\0"
-"""JSON cannot hold this byte."""
+_SHORTEST = 5
+"""Bytes of the shortest text that is not one of these."""
 
-_PART_BYTES = 64 << 20
+_PART_BYTES = 16 << 20
 
 
 class Arguments:
@@ -34,24 +35,28 @@ class Arguments:
         self._size = 0
         self._mapped: mmap.mmap | None = None
 
-    def add(self, rows: Rows, raw: Sequence[bytes | Raw]) -> None:
+    def add(self, rows: Rows, raw: Sequence[bytes | Raw], joined: bytes | None = None) -> None:
         """Keeps one text of JSON per row, and fills in `args_at` and `args_bytes`.
 
-        Longer ones than MAX_ARGUMENT_BYTES are counted.
+        `joined` is the same with commas in between, where the caller has it. Texts longer than
+        MAX_ARGUMENT_BYTES are counted.
         """
-        texts = _without_line_breaks(raw)
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        for position in np.flatnonzero(lengths <= 4).tolist():
-            if texts[position] in _NOTHING:
-                texts[position] = b""
+        joined = b",".join(raw) if joined is None else joined
+        if b"\n" in joined:
+            raw = [_without_line_breaks(bytes(one)) for one in raw]
+            joined = b",".join(raw)
+        lengths = np.fromiter(map(len, raw), np.int64, len(raw))
+        ends = np.cumsum(lengths + 1)
+        rows["args_at"] = self._size + ends - lengths - 1
+        for position in np.flatnonzero(lengths < _SHORTEST).tolist():
+            if bytes(raw[position]) in _NOTHING:
                 lengths[position] = 0
-        for position in np.flatnonzero(lengths > MAX_ARGUMENT_BYTES).tolist():
-            self._counts["unread_arguments_longer_than_64_KB"] += 1
-            texts[position] = b""
-            lengths[position] = 0
-        rows["args_at"] = self._size + np.cumsum(lengths) - lengths
+        long = lengths > MAX_ARGUMENT_BYTES
+        if long.any():
+            self._counts["unread_arguments_longer_than_64_KB"] += int(long.sum())
+            lengths[long] = 0
         rows["args_bytes"] = lengths
-        self._size += self._file.write(b"".join(texts))
+        self._size += self._file.write(joined) + self._file.write(b",")
 
     def read(self, at: int, size: int) -> bytes:
         """Returns the arguments at a position of the file."""
@@ -64,21 +69,27 @@ class Arguments:
         No arguments are added any more.
         """
         lengths = rows["args_bytes"].astype(np.int64)
-        if not lengths.any():
+        some = np.flatnonzero(lengths)
+        if not len(some):
             return pa.nulls(len(rows), pa.string())
         if self._mapped is None:
             self._file.flush()
             self._mapped = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
-        mapped = self._mapped
-        begins = rows["args_at"].tolist()
-        places = zip(begins, (rows["args_at"] + lengths).tolist(), strict=True)
-        texts = [mapped[begin:end] for begin, end in places]
+        begins, first, place = np.unique(rows["args_at"][some], return_index=True, return_inverse=True)
+        # Texts of the file and what is between them, in turn.
+        bounds = np.column_stack([begins, begins + lengths[some][first]]).ravel()
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._mapped)]
+        kind = pa.large_binary()
+        texts = pa.LargeBinaryArray.from_buffers(kind, len(bounds) - 1, buffers)
+        chosen = np.zeros(len(rows), np.int64)
+        chosen[some] = 2 * place
+        found = texts.take(numbers(chosen, pa.int64(), lengths == 0))
         if hasattr(mmap, "MADV_DONTNEED"):
-            mapped.madvise(mmap.MADV_DONTNEED)
-        return _strings(texts, lengths)
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+        return _strings(found)
 
     def parts(self, rows: Rows) -> Iterator[slice]:
-        """Yields slices of rows, in order, with about 64 MB of arguments each."""
+        """Yields slices of rows, in order, with about 16 MB of arguments each."""
         ends = np.cumsum(rows["args_bytes"].astype(np.int64))
         first = 0
         while first < len(rows):
@@ -95,22 +106,14 @@ def merged(first: bytes, second: bytes) -> bytes:
     return first[:-1] + b"," + second[1:]
 
 
-def _without_line_breaks(raw: Sequence[bytes | Raw]) -> list[bytes]:
+def _without_line_breaks(text: bytes) -> bytes:
     """Returns JSON without line breaks and indentation: no text within JSON has a line break."""
-    whole = _BETWEEN.join(raw)
-    if b"\n" in whole:
-        whole = b"".join(map(bytes.strip, whole.split(b"\n")))
-    return whole.split(_BETWEEN) if raw else []
+    return b"".join(map(bytes.strip, text.split(b"\n")))
 
 
-def _strings(texts: list[bytes], lengths: Int64Array) -> pa.Array:
-    offsets = np.zeros(len(texts) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    valid = np.packbits(lengths > 0, bitorder="little")
-    buffers = [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
-    found = pa.BinaryArray.from_buffers(pa.binary(), len(texts), buffers)
+def _strings(texts: pa.LargeBinaryArray) -> pa.StringArray:
     try:
-        return found.cast(pa.string())
+        return texts.cast(pa.string())
     except pa.ArrowInvalid:
-        repaired = [one.decode("utf-8", "replace").encode() for one in texts]
-        return _strings(repaired, np.array([len(one) for one in repaired], np.int64))
+        repaired = [one and one.decode("utf-8", "replace") for one in texts.to_pylist()]
+        return arrow_columns.texts(repaired)

@@ -26,6 +26,7 @@ from .spill import (
     CollectiveCall,
     Rows,
     Trace,
+    chosen,
     column,
     gather,
     release_pages,
@@ -202,7 +203,7 @@ def _extents(slices: Rows, which: NDArray[np.uint32], usual: int) -> Iterator[In
     Leaves out those impossibly far from the usual start; the reader of the run reports them.
     """
     for first in range(0, len(which), _BATCH_ROWS):
-        some = slices[which[first : first + _BATCH_ROWS]]
+        some = chosen(slices, which[first : first + _BATCH_ROWS])
         release_pages(slices)
         some = some[np.abs(some["start"] - usual) <= MAX_TIME_NS // 2]
         if not len(some):

@@ -27,6 +27,7 @@ from .spill import (
     CollectiveCall,
     Rows,
     Trace,
+    chosen,
     column,
     gather,
     release_pages,
@@ -248,7 +249,7 @@ def _nested(
     """Yields the slices `rows[which]` of a lane in parts: (chunk, positions in it, rows)."""
     for chunk in time_chunks_of(rows, which, trace.path):
         for first in range(0, len(chunk.where), PART_ROWS):
-            some = rows[chunk.where[first : first + PART_ROWS]]
+            some = chosen(rows, chunk.where[first : first + PART_ROWS])
             release_pages(rows)
             for part in trace.arguments.parts(some):
                 yield chunk, slice(first + part.start, first + part.stop), some[part]
@@ -258,7 +259,7 @@ def _in_time(trace: Trace, rows: Rows, which: NDArray[np.uint32]) -> Iterator[Ro
     """Yields the instants `rows[which]` of a lane in order, in parts."""
     for places in batches_by_start(rows, which):
         for first in range(0, len(places), PART_ROWS):
-            some = rows[places[first : first + PART_ROWS]]
+            some = chosen(rows, places[first : first + PART_ROWS])
             release_pages(rows)
             for part in trace.arguments.parts(some):
                 yield some[part]

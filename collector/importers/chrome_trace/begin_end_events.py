@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..arguments import merged
 from ..events import TraceEvent
 from ..limits import ImportRejected
-from ..spill import ARGS_FIELDS, UNFINISHED, USER, Rows, Spill, Trace, column, new_slices
+from ..spill import ARGS_FIELDS, UNFINISHED, USER, Rows, Spill, Trace, chosen, column, new_slices
 from ..timestamps import BoolArray, Int64Array
 from .arrows import add_bound_arrows
 
@@ -146,7 +146,7 @@ def _key(event: TraceEvent) -> int:
 
 
 def _values(rows: Rows, order: NDArray[np.intp], first: int) -> Iterator[tuple[int, ...]]:
-    some = rows[order[first : first + _BATCH_ROWS]]
+    some = chosen(rows, order[first : first + _BATCH_ROWS])
     names = _EDGE_ROW.names or ()
     return zip(*(some[name].tolist() for name in names), strict=True)
 

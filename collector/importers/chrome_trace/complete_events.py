@@ -81,13 +81,14 @@ class CompleteEvents:
         rows["name"] = _numbers(trace.texts, [event.name for event in group])
         kind = kind_of(category)
         rows["kind"] = kind
-        args = None
+        raw, args = [event.args for event in group], None
+        joined = b",".join(raw)
         if category in WITH_ARGS or kind == LAUNCHING:
-            args = decode_args([event.args for event in group])
+            args = decode_args(raw, joined)
             self._describe(rows, args, kind)
         rows["lane"] = self._lanes(category, group, args)
-        trace.arguments.add(rows, [event.args for event in group])
-        if any(event.bind_id is not None for event in group):
+        trace.arguments.add(rows, raw, joined)
+        if [event.bind_id for event in group].count(None) < len(group):
             add_bound_arrows(trace, group, start, rows["lane"].tolist())
         if kind == LAUNCHING:
             prefix = category.partition("_")[0]
