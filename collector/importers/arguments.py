@@ -23,7 +23,11 @@ _NOTHING = frozenset({b"", b"{}", b"null", b"[]"})
 _SHORTEST = 5
 """Bytes of the shortest text that is not one of these."""
 
-_PART_BYTES = 16 << 20
+_PART_BYTES = 32 << 20
+"""Of a file."""
+
+_BATCH_BYTES = 2 << 20
+"""Of texts that are read at once."""
 
 
 class Arguments:
@@ -63,11 +67,25 @@ class Arguments:
         self._file.flush()
         return os.pread(self._file.fileno(), size, at)
 
-    def column(self, rows: Rows) -> pa.Array:
+    def column(self, rows: Rows) -> pa.ChunkedArray:
         """Returns the arguments of rows; null: none. Text that is not UTF-8 is repaired.
 
         No arguments are added any more.
         """
+        parts = [self._texts(rows[part]) for part in self.parts(rows, _BATCH_BYTES)]
+        return pa.chunked_array(parts, pa.string())
+
+    def parts(self, rows: Rows, size: int = _PART_BYTES) -> Iterator[slice]:
+        """Yields slices of rows, in order, with about `size` bytes of arguments each."""
+        ends = np.cumsum(rows["args_bytes"].astype(np.int64))
+        first = 0
+        while first < len(rows):
+            before = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, before + size, "right"))
+            yield slice(first, max(last, first + 1))
+            first = max(last, first + 1)
+
+    def _texts(self, rows: Rows) -> pa.StringArray:
         lengths = rows["args_bytes"].astype(np.int64)
         some = np.flatnonzero(lengths)
         if not len(some):
@@ -75,8 +93,10 @@ class Arguments:
         if self._mapped is None:
             self._file.flush()
             self._mapped = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
-        begins, first, place = np.unique(rows["args_at"][some], return_index=True, return_inverse=True)
-        # Texts of the file and what is between them, in turn.
+        begins, first, place = np.unique(
+            rows["args_at"][some], return_index=True, return_inverse=True
+        )
+        # In turn a text, and what is between it and the next.
         bounds = np.column_stack([begins, begins + lengths[some][first]]).ravel()
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._mapped)]
         kind = pa.large_binary()
@@ -87,16 +107,6 @@ class Arguments:
         if hasattr(mmap, "MADV_DONTNEED"):
             self._mapped.madvise(mmap.MADV_DONTNEED)
         return _strings(found)
-
-    def parts(self, rows: Rows) -> Iterator[slice]:
-        """Yields slices of rows, in order, with about 16 MB of arguments each."""
-        ends = np.cumsum(rows["args_bytes"].astype(np.int64))
-        first = 0
-        while first < len(rows):
-            before = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, before + _PART_BYTES, "right"))
-            yield slice(first, max(last, first + 1))
-            first = max(last, first + 1)
 
 
 def merged(first: bytes, second: bytes) -> bytes:

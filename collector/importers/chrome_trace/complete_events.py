@@ -37,6 +37,7 @@ from ..spill import (
     UNFINISHED,
     USER,
     CollectiveSlice,
+    Lanes,
     Rows,
     Trace,
     new_slices,
@@ -47,6 +48,8 @@ from .lanescope_export import phase_kind
 
 _MAX_CACHED_BYTES = 1000
 """A longer signature is not cached by its bytes."""
+
+_MAX_CACHED_STREAMS = 1 << 16
 
 _MAX_COLLECTIVE_ARGS_BYTES = 64 << 20
 """Of the arguments of all slices of collectives; a call has a few hundred bytes."""
@@ -59,6 +62,7 @@ class CompleteEvents:
         self._trace = trace
         self._names = _Names(trace)
         self._signatures = _Signatures(trace)
+        self._streams = _Streams(trace.lanes)
         self._args_bytes = 0
 
     def take(self, category: str, group: list[TraceEvent]) -> None:
@@ -104,22 +108,18 @@ class CompleteEvents:
     def _lanes(
         self, category: str, group: list[TraceEvent], args: list[Args] | None
     ) -> NDArray[np.uint32]:
-        stream = on_stream(category)
-        first, second = [event.pid for event in group], [event.tid for event in group]
-        if args is not None and category in ON_DEVICE:
-            known = [(one.device, one.stream) for one in args]
-            # A text names the worker of a merged trace: its devices are others.
-            first = [
-                p if d is None or isinstance(p, str) else d
-                for p, (d, _) in zip(first, known, strict=True)
-            ]
-            second = [t if s is None else s for t, (_, s) in zip(second, known, strict=True)]
-        keys = zip(first, second, repeat(stream, len(group)), strict=True)
-        return _numbers(self._trace.lanes, keys, len(group))
+        pids, tids = [event.pid for event in group], [event.tid for event in group]
+        if args is None or category not in ON_DEVICE:
+            keys = zip(pids, tids, repeat(on_stream(category), len(group)), strict=True)
+            return _numbers(self._trace.lanes, keys, len(group))
+        places = [one.device for one in args], [one.stream for one in args]
+        return _numbers(self._streams, zip(pids, tids, *places, strict=True), len(group))
 
     def _describe(self, rows: Rows, args: list[Args], kind: int) -> None:
         """Fills in the columns that come from arguments."""
-        rows["step"] = _steps([one.step for one in args])
+        steps = [one.step for one in args]
+        if steps.count(NONE) < len(steps):
+            rows["step"] = _steps(steps)
         if kind not in (FUNCTION, USER):
             rows["correlation"] = _integers([one.correlation for one in args])
             return
@@ -160,6 +160,24 @@ class CompleteEvents:
                 continue
             end = start + max(0, duration)
             kept.append(CollectiveSlice(trace.text(name), lane, start, end, signature, args))
+
+
+class _Streams(dict[tuple[Any, ...], int]):
+    """Numbers of lanes, by process, thread, device and stream of an event."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        super().__init__()
+        self._lanes = lanes
+
+    def __missing__(self, key: tuple[Any, ...]) -> int:
+        pid, tid, device, stream = key
+        # A text names the worker of a merged trace: its devices are others.
+        first = pid if device is None or isinstance(pid, str) else device
+        second = tid if stream is None else stream
+        number = self._lanes[first, second, True]
+        if len(self) < _MAX_CACHED_STREAMS and not isinstance(tid, str):
+            self[key] = number
+        return number
 
 
 class _Names:
