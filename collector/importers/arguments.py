@@ -39,28 +39,25 @@ class Arguments:
         self._size = 0
         self._mapped: mmap.mmap | None = None
 
-    def add(self, rows: Rows, raw: Sequence[bytes | Raw], joined: bytes | None = None) -> None:
-        """Keeps one text of JSON per row, and fills in `args_at` and `args_bytes`.
+    def add(self, rows: Rows, joined: bytes) -> None:
+        """Keeps one text of JSON per row, `joined`, and fills in `args_at` and `args_bytes`.
 
-        `joined` is the same with commas in between, where the caller has it. Texts longer than
-        MAX_ARGUMENT_BYTES are counted.
+        Texts longer than MAX_ARGUMENT_BYTES are counted.
         """
-        joined = b",".join(raw) if joined is None else joined
-        if b"\n" in joined:
-            raw = [_without_line_breaks(bytes(one)) for one in raw]
-            joined = b",".join(raw)
-        lengths = np.fromiter(map(len, raw), np.int64, len(raw))
-        ends = np.cumsum(lengths + 1)
-        rows["args_at"] = self._size + ends - lengths - 1
+        if not len(rows):
+            return
+        ends = np.append(np.flatnonzero(np.frombuffer(joined, np.uint8) == 0), len(joined))
+        begins = np.append(0, ends[:-1] + 1)
+        lengths = ends - begins
         for position in np.flatnonzero(lengths < _SHORTEST).tolist():
-            if bytes(raw[position]) in _NOTHING:
+            if joined[begins[position] : ends[position]] in _NOTHING:
                 lengths[position] = 0
         long = lengths > MAX_ARGUMENT_BYTES
         if long.any():
             self._counts["unread_arguments_longer_than_64_KB"] += int(long.sum())
             lengths[long] = 0
-        rows["args_bytes"] = lengths
-        self._size += self._file.write(joined) + self._file.write(b",")
+        rows["args_at"], rows["args_bytes"] = self._size + begins, lengths
+        self._size += self._file.write(joined)
 
     def read(self, at: int, size: int) -> bytes:
         """Returns the arguments at a position of the file."""
@@ -109,16 +106,27 @@ class Arguments:
         return _strings(found)
 
 
+def joined(raw: Sequence[bytes | Raw]) -> bytes:
+    """Returns texts of JSON with zero bytes in between, without line breaks.
+
+    No text within JSON has a line break or a zero byte. The indentation of torch.profiler goes
+    too.
+    """
+    whole = b"\0".join(raw)
+    if whole.count(0) >= len(raw):  # a damaged file
+        whole = b"\0".join([bytes(one).replace(b"\0", b"") for one in raw])
+    if b"\n" in whole:
+        for indentation in (6, 4):
+            whole = whole.replace(b"\n" + b" " * indentation, b"")
+        whole = whole.translate(None, b"\r\n")
+    return whole
+
+
 def merged(first: bytes, second: bytes) -> bytes:
     """Returns the members of two JSON objects as one; of values that are no objects, the first."""
     if not (first.startswith(b"{") and second.startswith(b"{")):
         return first or second
     return first[:-1] + b"," + second[1:]
-
-
-def _without_line_breaks(text: bytes) -> bytes:
-    """Returns JSON without line breaks and indentation: no text within JSON has a line break."""
-    return b"".join(map(bytes.strip, text.split(b"\n")))
 
 
 def _strings(texts: pa.LargeBinaryArray) -> pa.StringArray:

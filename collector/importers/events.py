@@ -149,7 +149,7 @@ def max_values(data: bytes) -> int:
 def decode_args(raw: list[Raw], joined: bytes) -> list[Args]:
     """Returns Kineto's arguments of each event; defaults where they do not decode.
 
-    `joined` is `raw` with commas in between.
+    `joined` is `raw` with zero bytes in between.
     """
     return _each(raw, _ARGS, _one_args, joined)
 
@@ -196,7 +196,8 @@ def _each(
 ) -> list[_T]:
     """Decodes values together, which is faster, or one by one where that fails."""
     try:
-        return together.decode(b"[%b]" % (b",".join(raw) if joined is None else joined))
+        texts = b",".join(raw) if joined is None else joined.replace(b"\0", b",")
+        return together.decode(b"[%b]" % texts)
     except (ValueError, RecursionError):
         return [alone(one) for one in raw]
 

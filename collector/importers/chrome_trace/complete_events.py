@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...format.names import ON_DEVICE
 from ...format.record_kinds import PhaseKind
+from ..arguments import joined
 from ..events import Args, TraceEvent, decode_args, decode_plain
 from ..kineto import (
     COLLECTIVE_PREFIXES,
@@ -86,12 +87,12 @@ class CompleteEvents:
         kind = kind_of(category)
         rows["kind"] = kind
         raw, args = [event.args for event in group], None
-        joined = b",".join(raw)
+        texts = joined(raw)
         if category in WITH_ARGS or kind == LAUNCHING:
-            args = decode_args(raw, joined)
+            args = decode_args(raw, texts)
             self._describe(rows, args, kind)
         rows["lane"] = self._lanes(category, group, args)
-        trace.arguments.add(rows, raw, joined)
+        trace.arguments.add(rows, texts)
         if [event.bind_id for event in group].count(None) < len(group):
             add_bound_arrows(trace, group, start, rows["lane"].tolist())
         if kind == LAUNCHING:
