@@ -90,11 +90,13 @@ class Arguments:
         if self._mapped is None:
             self._file.flush()
             self._mapped = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
-        begins, first, place = np.unique(
-            rows["args_at"][some], return_index=True, return_inverse=True
-        )
+        begins, ends = rows["args_at"][some], (rows["args_at"] + lengths)[some]
+        place = np.arange(len(some))
+        if (begins[1:] < ends[:-1]).any():
+            begins, first, place = np.unique(begins, return_index=True, return_inverse=True)
+            ends = ends[first]
         # In turn a text, and what is between it and the next.
-        bounds = np.column_stack([begins, begins + lengths[some][first]]).ravel()
+        bounds = np.column_stack([begins, ends]).ravel()
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._mapped)]
         kind = pa.large_binary()
         texts = pa.LargeBinaryArray.from_buffers(kind, len(bounds) - 1, buffers)
@@ -109,17 +111,12 @@ class Arguments:
 def joined(raw: Sequence[bytes | Raw]) -> bytes:
     """Returns texts of JSON with zero bytes in between, without line breaks.
 
-    No text within JSON has a line break or a zero byte. The indentation of torch.profiler goes
-    too.
+    No text within JSON has a line break or a zero byte.
     """
     whole = b"\0".join(raw)
     if whole.count(0) >= len(raw):  # a damaged file
         whole = b"\0".join([bytes(one).replace(b"\0", b"") for one in raw])
-    if b"\n" in whole:
-        for indentation in (6, 4):
-            whole = whole.replace(b"\n" + b" " * indentation, b"")
-        whole = whole.translate(None, b"\r\n")
-    return whole
+    return whole.translate(None, b"\r\n") if b"\n" in whole else whole
 
 
 def merged(first: bytes, second: bytes) -> bytes:

@@ -224,7 +224,10 @@ class _Signatures:
 
     def of(self, args: list[Args]) -> NDArray[np.uint32]:
         """Returns the number of each event's signature; 0: none."""
-        dims = column_of([one.dims for one in args]).dictionary_encode()
+        written = [one.dims for one in args]
+        if not any(map(len, written)):
+            return np.zeros(len(args), np.uint32)
+        dims = column_of(written).dictionary_encode()
         types = column_of([one.types for one in args]).dictionary_encode()
         count = max(1, len(types.dictionary))
         both = _codes(dims).astype(np.int64) * count + _codes(types)
