@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,10 +35,21 @@ class Arguments:
     """Appends arguments to a file, and reads those of many rows at once."""
 
     def __init__(self, path: Path, counts: Counter[str]) -> None:
+        self._path = path
         self._file = path.open("w+b")
         self._counts = counts
         self._size = 0
         self._mapped: mmap.mmap | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what another process needs to read and add arguments."""
+        self._file.flush()
+        return {**self.__dict__, "_file": None, "_mapped": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes over the file of another process."""
+        self.__dict__.update(state)
+        self._file = self._path.open("a+b")
 
     def add(self, rows: Rows, joined: bytes) -> None:
         """Keeps one text of JSON per row, `joined`, and fills in `args_at` and `args_bytes`.

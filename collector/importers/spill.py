@@ -93,6 +93,16 @@ class Spill:
             )
         self._file.write(rows.tobytes())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what another process needs to read and add rows."""
+        self._file.flush()
+        return {**self.__dict__, "_file": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes over the file of another process."""
+        self.__dict__.update(state)
+        self._file = self.path.open("ab")
+
     def rows(self) -> Rows:
         """Returns all rows added so far."""
         self._file.flush()
