@@ -107,7 +107,7 @@ class Arguments:
         if (begins[1:] < ends[:-1]).any():
             begins, first, place = np.unique(begins, return_index=True, return_inverse=True)
             ends = ends[first]
-        # In turn a text, and what is between it and the next.
+        # Texts of the file and the bytes between them, in turn.
         bounds = np.column_stack([begins, ends]).ravel()
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._mapped)]
         kind = pa.large_binary()

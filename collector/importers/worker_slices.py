@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..format.names import ANY_TOOL
 from ..format.record_kinds import PhaseKind
+from . import kineto
 from .limits import MAX_COLLECTIVES, MAX_STEPS, ImportRejected
 from .spill import (
     FUNCTION,
@@ -93,6 +95,8 @@ def take_steps(trace: Trace, lanes: Mapping[int, list[int]], step: str | None) -
     slices = trace.slices.rows()
     operators = bool((column(slices, "kind") == FUNCTION).any())
     values = None if step is None else _Values(trace, step)
+    if not operators and trace.format == kineto.DIALECT.name:
+        trace.format = ANY_TOOL  # its slices say nothing about Python
     extents = _Extents(trace, lanes)
     rank_of = {lane: rank for rank, mine in lanes.items() for lane in mine}
     taken = _new_slices(trace, "slices of workers")

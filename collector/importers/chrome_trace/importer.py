@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...format.names import ANY_TOOL
 from ...format.record_kinds import ThreadKind
 from .. import kineto
 from ..base import Dialect, Importer
@@ -59,7 +60,7 @@ DIALECTS = (
 class ChromeTrace(Importer):
     """Reads the Chrome trace format, which torch.profiler, VizTracer and Perfetto write."""
 
-    name = "chrome"
+    name = ANY_TOOL
 
     def sniff(self, first_block: bytes) -> bool:
         """Returns True: `read` says what is wrong with a file that no importer knows."""
