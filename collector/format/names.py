@@ -228,3 +228,7 @@ lacks the name."""
 
 UNTESTED = "untested: "
 """Prefix: `untested: torch 9.1.0`, a version newer than the newest that is tested."""
+
+ANY_TOOL = "chrome"
+"""Engine of imported traces whose slices may be any work: no known tool wrote them, or their ranks
+were named on import."""

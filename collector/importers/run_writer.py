@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..compaction import manifest as manifests
 from ..format.record_kinds import FORMAT_VERSION
 from .calls import calls_of, groups_of, numbered
@@ -28,13 +26,14 @@ from .clock_offsets import (
     same_order,
     with_systematic_error,
 )
-from .formats import read_file
 from .limits import ImportRejected
+from .parallel import read_files
 from .rank_writer import Rank, Writer
-from .spill import CollectiveCall, Trace, column, release_pages
+from .spill import CollectiveCall, Rows, Trace, release_pages
 from .threads import map_threads
 from .timestamps import MAX_NS
-from .workers import NO_FIELDS, Fields, chosen_workers, merged_workers, take_steps
+from .worker_slices import by_rank, take_steps
+from .workers import NO_FIELDS, Fields, chosen_workers, merged_workers
 
 _RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
 _MAX_RANKS = 1_000_000
@@ -86,11 +85,7 @@ def _import(
     files: Sequence[Path], making: Path, given: Sequence[int] | None, fields: Fields
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="rows-", dir=making) as folder:
-        traces = []
-        for position, path in enumerate(files):
-            own = Path(folder) / str(position)
-            own.mkdir()
-            traces.append(read_file(path, own))
+        traces = read_files(files, Path(folder))
         notes: list[str] = []
         groups: dict[str, Any] = {}
         ranks: list[Rank] = []
@@ -103,7 +98,10 @@ def _import(
                     every = list(range(len(trace.lanes.lanes)))
                     take_steps(trace, {number: every}, fields.step)
             pairs = zip(numbers, traces, strict=True)
-            ranks = [_rank(n, trace, range(len(trace.lanes.lanes))) for n, trace in pairs]
+            ranks = [
+                _rank(n, trace, range(len(trace.lanes.lanes)), trace.slices.rows())
+                for n, trace in pairs
+            ]
         numbers = [rank.rank for rank in ranks]
         placed = _aligned(ranks, notes)
         writer = Writer(making)
@@ -162,16 +160,14 @@ def _split(trace: Trace, fields: Fields, notes: list[str]) -> tuple[list[Rank], 
         }
     if fields.rank is not None or (lanes and fields.step is not None):
         take_steps(trace, lanes, fields.step)
-    found = [_rank(number, trace, mine) for number, mine in sorted(lanes.items())]
+    slices = by_rank(trace, lanes) if lanes else {}
+    found = [_rank(n, trace, mine, slices[n]) for n, mine in sorted(lanes.items())]
     for rank in found[1:]:
         rank.has_counts = False
     return found, groups
 
 
-def _rank(number: int, trace: Trace, lanes: Sequence[int]) -> Rank:
-    slices = trace.slices.rows()
-    if len(lanes) < len(trace.lanes.lanes):
-        slices = slices[np.isin(column(slices, "lane"), lanes)]
+def _rank(number: int, trace: Trace, lanes: Sequence[int], slices: Rows) -> Rank:
     places = map_threads(trace, slices, lanes)
     release_pages(slices)
     rank = Rank.of(number, trace, places, slices)

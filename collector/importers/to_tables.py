@@ -27,6 +27,7 @@ from .spill import (
     CollectiveCall,
     Rows,
     Trace,
+    chosen,
     column,
     gather,
     release_pages,
@@ -94,15 +95,18 @@ class Launches:
     def columns(self, rows: Rows) -> dict[str, Any]:
         """Returns the columns launch_ns and launch_thread of operators of one lane."""
         on_device = rows["kind"] == KERNEL
+        if not on_device.any():
+            return {"launch_ns": pa.nulls(len(rows), INT64), "launch_thread": _empty(len(rows))}
         start, known, lane = self.of(np.where(on_device, rows["correlation"], NONE))
         if not known.any() and len(rows):
             start, known, lane = self.by_arrow(int(rows["lane"][0]), rows["start"])
             known &= on_device
-        lanes, codes = np.unique(np.where(known, lane, -1), return_inverse=True)
-        names = ["" if one < 0 else self._thread_of(one) for one in lanes.tolist()]
+        numbered = np.where(known, lane + 1, 0).astype(np.uint32)
+        codes, lanes = codes_of(numbered, int(numbered.max()) + 1)
+        names = ["" if one == 0 else self._thread_of(one - 1) for one in lanes]
         return {
             "launch_ns": numbers(start, INT64, ~known),
-            "launch_thread": dictionary(codes.astype(np.int32), names),
+            "launch_thread": dictionary(codes, names),
         }
 
 
@@ -248,7 +252,7 @@ def _nested(
     """Yields the slices `rows[which]` of a lane in parts: (chunk, positions in it, rows)."""
     for chunk in time_chunks_of(rows, which, trace.path):
         for first in range(0, len(chunk.where), PART_ROWS):
-            some = rows[chunk.where[first : first + PART_ROWS]]
+            some = chosen(rows, chunk.where[first : first + PART_ROWS])
             release_pages(rows)
             for part in trace.arguments.parts(some):
                 yield chunk, slice(first + part.start, first + part.stop), some[part]
@@ -258,7 +262,7 @@ def _in_time(trace: Trace, rows: Rows, which: NDArray[np.uint32]) -> Iterator[Ro
     """Yields the instants `rows[which]` of a lane in order, in parts."""
     for places in batches_by_start(rows, which):
         for first in range(0, len(places), PART_ROWS):
-            some = rows[places[first : first + PART_ROWS]]
+            some = chosen(rows, places[first : first + PART_ROWS])
             release_pages(rows)
             for part in trace.arguments.parts(some):
                 yield some[part]

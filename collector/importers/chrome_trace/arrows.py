@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..arguments import joined
 from ..events import TraceEvent
 from ..spill import ARROW_ROW, Trace
 from ..timestamps import BoolArray, Int64Array
@@ -42,7 +43,7 @@ def add_arrows(trace: Trace, group: list[TraceEvent], start: Int64Array, bad: Bo
     trace.launches.add(rows[launch])
     others = np.flatnonzero(~launch)
     rows, step = rows[others], step[others]
-    trace.arguments.add(rows, [_about(group[i]) for i in others.tolist()])
+    trace.arguments.add(rows, joined([_about(group[i]) for i in others.tolist()]))
     # A step of an arrow becomes an end and a begin.
     both = np.repeat(rows, 1 + step)
     firsts = np.flatnonzero(step) + np.arange(int(step.sum()))
@@ -65,7 +66,7 @@ def add_bound_arrows(
     rows = np.zeros(len(found), ARROW_ROW)
     for position, name in enumerate(("start", "lane", "begins", "object")):
         rows[name] = [one[position] for one in found]
-    trace.arguments.add(rows, [one[4] for one in found])
+    trace.arguments.add(rows, joined([one[4] for one in found]))
     trace.arrows.add(rows)
 
 

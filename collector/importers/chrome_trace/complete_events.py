@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...format.names import ON_DEVICE
 from ...format.record_kinds import PhaseKind
+from ..arguments import joined
 from ..events import Args, TraceEvent, decode_args, decode_plain
 from ..kineto import (
     COLLECTIVE_PREFIXES,
@@ -37,6 +38,7 @@ from ..spill import (
     UNFINISHED,
     USER,
     CollectiveSlice,
+    Lanes,
     Rows,
     Trace,
     new_slices,
@@ -47,6 +49,8 @@ from .lanescope_export import phase_kind
 
 _MAX_CACHED_BYTES = 1000
 """A longer signature is not cached by its bytes."""
+
+_MAX_CACHED_STREAMS = 1 << 16
 
 _MAX_COLLECTIVE_ARGS_BYTES = 64 << 20
 """Of the arguments of all slices of collectives; a call has a few hundred bytes."""
@@ -59,6 +63,7 @@ class CompleteEvents:
         self._trace = trace
         self._names = _Names(trace)
         self._signatures = _Signatures(trace)
+        self._streams = _Streams(trace.lanes)
         self._args_bytes = 0
 
     def take(self, category: str, group: list[TraceEvent]) -> None:
@@ -81,13 +86,14 @@ class CompleteEvents:
         rows["name"] = _numbers(trace.texts, [event.name for event in group])
         kind = kind_of(category)
         rows["kind"] = kind
-        args = None
+        raw, args = [event.args for event in group], None
+        texts = joined(raw)
         if category in WITH_ARGS or kind == LAUNCHING:
-            args = decode_args([event.args for event in group])
+            args = decode_args(raw, texts)
             self._describe(rows, args, kind)
         rows["lane"] = self._lanes(category, group, args)
-        trace.arguments.add(rows, [event.args for event in group])
-        if any(event.bind_id is not None for event in group):
+        trace.arguments.add(rows, texts)
+        if [event.bind_id for event in group].count(None) < len(group):
             add_bound_arrows(trace, group, start, rows["lane"].tolist())
         if kind == LAUNCHING:
             prefix = category.partition("_")[0]
@@ -103,22 +109,18 @@ class CompleteEvents:
     def _lanes(
         self, category: str, group: list[TraceEvent], args: list[Args] | None
     ) -> NDArray[np.uint32]:
-        stream = on_stream(category)
-        first, second = [event.pid for event in group], [event.tid for event in group]
-        if args is not None and category in ON_DEVICE:
-            known = [(one.device, one.stream) for one in args]
-            # A text names the worker of a merged trace: its devices are others.
-            first = [
-                p if d is None or isinstance(p, str) else d
-                for p, (d, _) in zip(first, known, strict=True)
-            ]
-            second = [t if s is None else s for t, (_, s) in zip(second, known, strict=True)]
-        keys = zip(first, second, repeat(stream, len(group)), strict=True)
-        return _numbers(self._trace.lanes, keys, len(group))
+        pids, tids = [event.pid for event in group], [event.tid for event in group]
+        if args is None or category not in ON_DEVICE:
+            keys = zip(pids, tids, repeat(on_stream(category), len(group)), strict=True)
+            return _numbers(self._trace.lanes, keys, len(group))
+        places = [one.device for one in args], [one.stream for one in args]
+        return _numbers(self._streams, zip(pids, tids, *places, strict=True), len(group))
 
     def _describe(self, rows: Rows, args: list[Args], kind: int) -> None:
         """Fills in the columns that come from arguments."""
-        rows["step"] = _steps([one.step for one in args])
+        steps = [one.step for one in args]
+        if steps.count(NONE) < len(steps):
+            rows["step"] = _steps(steps)
         if kind not in (FUNCTION, USER):
             rows["correlation"] = _integers([one.correlation for one in args])
             return
@@ -159,6 +161,24 @@ class CompleteEvents:
                 continue
             end = start + max(0, duration)
             kept.append(CollectiveSlice(trace.text(name), lane, start, end, signature, args))
+
+
+class _Streams(dict[tuple[Any, ...], int]):
+    """Numbers of lanes, by process, thread, device and stream of an event."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        super().__init__()
+        self._lanes = lanes
+
+    def __missing__(self, key: tuple[Any, ...]) -> int:
+        pid, tid, device, stream = key
+        # A text names the worker of a merged trace: its devices are others.
+        first = pid if device is None or isinstance(pid, str) else device
+        second = tid if stream is None else stream
+        number = self._lanes[first, second, True]
+        if len(self) < _MAX_CACHED_STREAMS and not isinstance(tid, str):
+            self[key] = number
+        return number
 
 
 class _Names:
@@ -204,7 +224,10 @@ class _Signatures:
 
     def of(self, args: list[Args]) -> NDArray[np.uint32]:
         """Returns the number of each event's signature; 0: none."""
-        dims = column_of([one.dims for one in args]).dictionary_encode()
+        written = [one.dims for one in args]
+        if not any(map(len, written)):
+            return np.zeros(len(args), np.uint32)
+        dims = column_of(written).dictionary_encode()
         types = column_of([one.types for one in args]).dictionary_encode()
         count = max(1, len(types.dictionary))
         both = _codes(dims).astype(np.int64) * count + _codes(types)

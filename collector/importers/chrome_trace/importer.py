@@ -6,12 +6,13 @@ with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from ...format.names import ANY_TOOL
 from ...format.record_kinds import ThreadKind
 from .. import kineto
 from ..base import Dialect, Importer
@@ -59,7 +60,7 @@ DIALECTS = (
 class ChromeTrace(Importer):
     """Reads the Chrome trace format, which torch.profiler, VizTracer and Perfetto write."""
 
-    name = "chrome"
+    name = ANY_TOOL
 
     def sniff(self, first_block: bytes) -> bool:
         """Returns True: `read` says what is wrong with a file that no importer knows."""
@@ -156,29 +157,22 @@ class _Reader:
         self._pairing.asynchronous(group, start, bad)
 
 
-def _grouped(events: list[TraceEvent]) -> Iterator[tuple[tuple[str, str], list[TraceEvent]]]:
-    """Yields events that are handled together, with their phase and category."""
+def _grouped(events: list[TraceEvent]) -> Iterable[tuple[tuple[str, str], list[TraceEvent]]]:
+    """Returns events that are handled together, with their phase and category."""
     groups = _Groups()
-    keys = zip([event.ph for event in events], [event.cat for event in events], strict=True)
-    codes = np.fromiter(map(groups.__getitem__, keys), np.int32, len(events))
-    found = groups.found
-    if len(found) < 2:
-        yield from zip(found, [events], strict=False)
-        return
-    ordered = [events[i] for i in np.argsort(codes, kind="stable").tolist()]
-    ends = np.cumsum(np.bincount(codes, minlength=len(found))).tolist()
-    for group, begin, end in zip(found, [0, *ends], ends, strict=False):
-        yield group, ordered[begin:end]
+    for event in events:
+        groups[event.ph, event.cat](event)
+    return groups.found.items()
 
 
-class _Groups(dict[tuple[str, Label], int]):
-    """Numbers groups of events; the key is phase and category as the trace writes them."""
+class _Groups(dict[tuple[str, Label], Callable[[TraceEvent], None]]):
+    """Adds an event to its group, by phase and category as the trace writes them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[tuple[str, str], int] = {}
+        self.found: dict[tuple[str, str], list[TraceEvent]] = {}
 
-    def __missing__(self, key: tuple[str, Label]) -> int:
+    def __missing__(self, key: tuple[str, Label]) -> Callable[[TraceEvent], None]:
         phase, category = key
         if phase == "X":
             group = phase, merged_category(category)
@@ -186,5 +180,5 @@ class _Groups(dict[tuple[str, Label], int]):
             group = _REDUNDANT, ""
         else:
             group = _TOGETHER.get(phase, phase), ""
-        self[key] = number = self.found.setdefault(group, len(self.found))
-        return number
+        self[key] = add = self.found.setdefault(group, []).append
+        return add

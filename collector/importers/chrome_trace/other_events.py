@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from ...format.names import stream_name
 from ...format.record_kinds import PhaseKind
+from ..arguments import joined
 from ..events import Label, TraceEvent, decode_memory, decode_numbers, decode_plain, is_number
 from ..limits import MAX_NAMED_THREADS
 from ..spill import (
@@ -70,7 +71,7 @@ class OtherEvents:
             for event in group
         ]
         rows["kind"] = PHASE_KIND + PhaseKind.mark
-        trace.arguments.add(rows, [event.args for event in group])
+        trace.arguments.add(rows, joined([event.args for event in group]))
         trace.slices.add(rows)
         trace.counts["imported_marks"] += len(group)
 
@@ -174,7 +175,9 @@ class OtherEvents:
         rows = np.zeros(len(values), VALUE_ROW)
         firsts = np.cumsum([0, *lengths])[:-1][np.array(lengths, np.int64) > 0]
         described = rows[firsts]
-        self._trace.arguments.add(described, [a for a, n in zip(args, lengths, strict=True) if n])
+        self._trace.arguments.add(
+            described, joined([a for a, n in zip(args, lengths, strict=True) if n])
+        )
         rows[firsts] = described
         rows["start"] = np.repeat(start, lengths)
         rows["name"], rows["value"] = series, values
