@@ -1,0 +1,57 @@
+"""A form of a fault: a program that has it and a twin that does not."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Program = Callable[[], None]
+
+MARK = "# named"
+"""Ends the line of a program that its finding must name; without one any place will do."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One form of a fault. Programs are functions of a module of this folder, recorded each in a
+    process of its own, and named after what they do."""
+
+    name: str  # of the fault; it has at least three forms
+    room: str  # which recall is counted together
+    kinds: tuple[str, ...]  # of findings: one of them must be an error or a warning
+    program: Program
+    twin: Program  # leads to no error and no warning
+    says: str = ""  # part of the sentence
+    ranks: int = 0  # as torchrun starts them; 0: a process without a launcher
+    options: tuple[str, ...] = ()  # of lanescope record
+    baseline: Program | None = None  # with which program and twin are compared
+    slow: bool = False  # takes more than a few seconds
+
+    @property
+    def form(self) -> str:
+        """Name of the form: that of its program."""
+        return self.program.__name__
+
+    @property
+    def place(self) -> str:
+        """File and line that the finding must name; empty: any."""
+        lines, first = inspect.getsourcelines(self.program)
+        marked = [n for n, line in enumerate(lines, first) if line.rstrip().endswith(MARK)]
+        file = Path(inspect.getsourcefile(self.program) or "").name
+        return f"{file}:{marked[0]}" if marked else ""
+
+
+def ctrl_c_at_rest() -> None:
+    """Has Ctrl-C end this process once its watchdog has seen a rest, as a user would who sees
+    nothing happen. Does nothing where it is not recorded."""
+    recorded = os.environ.get("LANESCOPE_RECORD")
+    if recorded is None:
+        return
+    seen = Path(recorded) / "journal" / f"{os.getpid()}-*" / "quiet.json"
+    loop = f"until ls {seen}; do sleep 0.1; done; kill -INT $PPID"
+    null = subprocess.DEVNULL
+    subprocess.Popen(["sh", "-c", loop], stdout=null, stderr=null)
