@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-Program = Callable[[], None]
+Program = Callable[[], None] | Callable[[bool], None]
+"""A function of a module of this folder. One with a parameter is two programs: True plants the
+fault, False is the twin."""
 
 MARK = "# named"
 """Ends the line of a program that its finding must name; without one any place will do."""
@@ -17,14 +19,13 @@ MARK = "# named"
 
 @dataclass(frozen=True)
 class Fault:
-    """One form of a fault. Programs are functions of a module of this folder, recorded each in a
-    process of its own, and named after what they do."""
+    """One form of a fault. Its programs are recorded with defaults, each in its own process."""
 
     name: str  # of the fault; it has at least three forms
     room: str  # which recall is counted together
     kinds: tuple[str, ...]  # of findings: one of them must be an error or a warning
     program: Program
-    twin: Program  # leads to no error and no warning
+    twin: Program | None = None  # leads to no error and no warning; None: `program` called so
     says: str = ""  # part of the sentence
     ranks: int = 0  # as torchrun starts them; 0: a process without a launcher
     options: tuple[str, ...] = ()  # of lanescope record

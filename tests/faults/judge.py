@@ -37,14 +37,14 @@ def judged(fault: Fault, folder: Path) -> Verdict:
         baseline = recorded(fault, fault.baseline, folder / "baseline")
     return Verdict(
         fault,
-        _grave(recorded(fault, fault.program, folder / "program"), baseline),
-        _grave(recorded(fault, fault.twin, folder / "twin"), baseline),
+        _grave(recorded(fault, fault.program, folder / "program", planted=True), baseline),
+        _grave(recorded(fault, fault.twin or fault.program, folder / "twin"), baseline),
     )
 
 
-def recorded(fault: Fault, program: Program, run: Path) -> Run:
-    """The run of a program of a form."""
-    named = program.__module__, program.__name__
+def recorded(fault: Fault, program: Program, run: Path, *, planted: bool = False) -> Run:
+    """The run of a program of a form; `planted` where it has the fault."""
+    named = program.__module__, program.__name__, "planted" if planted else "twin"
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = record_script(
         run,
