@@ -187,6 +187,12 @@ BATCH_HASH, BATCH_ROWS = f"{BATCHES}hash/", f"{BATCHES}rows/"
 hash of some of its elements, below 2^52; how many of its rows were compared, negative if they are
 alike."""
 
+BATCH_STORAGE = f"{BATCHES}storage/"
+"""Prefix; loaded/0 follows: the first byte of the storage of a tensor of a DataLoader's batch."""
+
+LOADER_BEGUN, LOADER_END = f"{BATCHES}loader/begun", f"{BATCHES}loader/end"
+"""An iteration over a DataLoader begins; it ended with its last batch. The values are 1."""
+
 SAMPLER_EPOCH = f"{BATCHES}epoch/"
 """Prefix; the number of a distributed sampler that shuffles follows: its epoch as an iteration
 begins."""

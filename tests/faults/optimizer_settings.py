@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tests.faults.base import Fault
 
-STEPS = 14
+STEPS = 40
 
 
 def fit(model: nn.Module, optimizer: Any, schedule: Any = None, dtype: Any = None) -> None:
@@ -81,17 +81,21 @@ def rate_of_a_group_is_zero(planted: bool) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(12, 12) for _ in range(4)], nn.Linear(12, 3))
     groups = [
-        {"params": layer.parameters(), "lr": 1e-3 * max(0.0, i if planted else 4 - i) / 4}
+        {"params": layer.parameters(), "lr": 1e-3 * (i if planted else 5 - i) / 5}
         for i, layer in enumerate(model)
     ]
-    fit(model, torch.optim.AdamW(groups if planted else groups[:4]))
+    fit(model, torch.optim.AdamW(groups))
 
 
 def exponential_rate_per_batch(planted: bool) -> None:
     """ExponentialLR with a gamma for epochs is stepped for each batch."""
     model = classifier()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    fit(model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.05 if planted else 0.9))
+    fit(
+        model,
+        optimizer,
+        torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.05 if planted else 0.9),
+    )
 
 
 def warmup_by_integer_division(planted: bool) -> None:
@@ -141,7 +145,7 @@ def bfloat16_norms_beside_large_weights(planted: bool) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.out(self.norm(x.to(self.norm.weight.dtype)).to(dtype))
 
-    model = nn.Sequential(Block(), Block(), Block(), nn.Linear(12, 3, dtype=dtype))
+    model = nn.Sequential(Block(), Block(), Block(), nn.Linear(12, 3, bias=False, dtype=dtype))
     fit(model, torch.optim.Adam(model.parameters(), lr=3e-4), dtype=dtype)
 
 

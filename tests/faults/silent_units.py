@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tests.faults.base import Fault
 
-STEPS = 24
+STEPS = 40
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -43,12 +43,13 @@ def classes(rows: int = 64, width: int = 10) -> TensorDataset:
     return TensorDataset(x, x[:, :3].argmax(1))
 
 
-def relus_die_of_one_large_step(planted: bool) -> None:
-    """A rate of 30 throws the biases so far down that no unit fires again."""
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1))
-    data = DataLoader(regression(), batch_size=16)
-    train(model, data, F.mse_loss, rate=30.0 if planted else 1e-2)
+def relu_behind_the_output(planted: bool) -> None:
+    """An output that cannot be below zero, for targets that all are: it dies within some steps."""
+    torch.manual_seed(0)
+    end: nn.Module = nn.ReLU() if planted else nn.Identity()
+    model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1), end)
+    x = torch.randn(64, 10)
+    train(model, DataLoader(TensorDataset(x, x[:, :1] - 5), batch_size=16), F.mse_loss, rate=0.05)
 
 
 class Convolutions(nn.Module):
@@ -95,10 +96,12 @@ def sigmoid_of_raw_pixels(planted: bool) -> None:
 def tanh_of_wide_weights(planted: bool) -> None:
     """Weights drawn with a deviation of 5 hold every tanh at its ends."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    model = nn.Sequential(
+        nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
+    )
     if planted:
         for layer in (model[0], model[2]):
-            nn.init.normal_(layer.weight, std=30.0)
+            nn.init.normal_(layer.weight, std=5.0)
     train(model, DataLoader(regression(), batch_size=16), F.mse_loss)
 
 
@@ -164,7 +167,9 @@ class Scaled(nn.Module):
 def input_times_zero(planted: bool) -> None:
     """A factor of 0 on the input, as 1 // 255 makes it."""
     torch.manual_seed(0)
-    train(Scaled(1 // 255 if planted else 1 / 255), DataLoader(regression(scale=255), 16), F.mse_loss)
+    train(
+        Scaled(1 // 255 if planted else 1 / 255), DataLoader(regression(scale=255), 16), F.mse_loss
+    )
 
 
 class Masked(nn.Module):
@@ -172,7 +177,11 @@ class Masked(nn.Module):
 
     def __init__(self, inverted: bool) -> None:
         super().__init__()
-        self.tokens, self.out, self.inverted = nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 3), inverted
+        self.tokens, self.out, self.inverted = (
+            nn.Embedding(20, 8, padding_idx=0),
+            nn.Linear(8, 3),
+            inverted,
+        )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         allowed = (tokens == 0) if self.inverted else (tokens != 0)
@@ -274,11 +283,17 @@ FAULTS = (
     *_faults(
         DEAD,
         LEARNING,
-        relus_die_of_one_large_step,
+        relu_behind_the_output,
         convolution_dead_from_the_start,
         most_units_are_dead,
     ),
-    *_faults(SATURATED, LEARNING, sigmoid_of_raw_pixels, tanh_of_wide_weights, gates_are_shut),
+    *_faults(
+        SATURATED,
+        (*LEARNING, "repeated_data"),
+        sigmoid_of_raw_pixels,
+        tanh_of_wide_weights,
+        gates_are_shut,
+    ),
     *_faults(
         FLAT,
         LEARNING,
