@@ -135,6 +135,11 @@ JOIN, RENDEZVOUS = "init_process_group", "rendezvous"
 """The call by which a process joins the others, and its group, as none exists yet. Recorded only
 where the call did not succeed."""
 
+# causes of waits ---------------------------------------------------------------------------
+
+FORKED_LOCK = "a lock that was held when it was forked"
+"""What a process waits for that its parent's watchdog found to be stuck."""
+
 # device activities -------------------------------------------------------------------------
 
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})

@@ -110,6 +110,7 @@ def recursion_through_a_pool(planted: bool) -> None:
     """A tree is reduced by tasks that wait for their children, on as many threads as the tree is
     wide."""
     pool = ThreadPoolExecutor(2 if planted else 8)
+    work()
 
     def reduce(depth: int) -> torch.Tensor:
         if depth == 0:
@@ -128,6 +129,7 @@ def map_within_a_map(planted: bool) -> None:
     pool = ThreadPoolExecutor(3)
     inner = pool if planted else ThreadPoolExecutor(3)
     gate = threading.Barrier(3)
+    work()
 
     def dataset(index: int) -> float:
         gate.wait()
@@ -218,6 +220,8 @@ def asyncio_queue_without_sentinel(planted: bool) -> None:
 
 def result_awaited_without_await(planted: bool) -> None:
     """A coroutine blocks its loop on the result of another coroutine of the same loop."""
+
+    work()
 
     async def fetch() -> float:
         await asyncio.sleep(0)
