@@ -2,8 +2,8 @@
 
 At the steps at which parameters are sampled, a few elements of each tensor are hashed: of a batch
 of a DataLoader, of the arguments of an outermost module in training and of its result. Beside the
-hash stands whether all rows are alike. A distributed sampler's epoch is recorded as an iteration
-begins.
+hash stands whether all rows are alike; beside that of a DataLoader's tensor its storage. The begin
+and the end of an iteration over a DataLoader are recorded, with a distributed sampler's epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.modules import module as nn_module
 
-from ...format.names import BATCH_HASH, BATCH_ROWS, SAMPLER_END, SAMPLER_EPOCH
+from ...format.names import (
+    BATCH_HASH,
+    BATCH_ROWS,
+    BATCH_STORAGE,
+    LOADER_BEGUN,
+    LOADER_END,
+    SAMPLER_END,
+    SAMPLER_EPOCH,
+)
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -48,7 +56,7 @@ _MAX_FRAMES = 6
 
 
 class Batches:
-    """Writes values named BATCH_HASH and BATCH_ROWS, and SAMPLER_EPOCH."""
+    """Writes values named BATCH_* and LOADER_*, and SAMPLER_*."""
 
     def __init__(self, recorder: Recorder, is_transformed: Callable[[Any], bool]) -> None:
         self._recorder = recorder
@@ -59,17 +67,18 @@ class Batches:
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def iterates(self, iterator: Any) -> None:
-        """Records the epoch of a loader's sampler where an iteration begins."""
+        """Records that an iteration over a loader begins, and the epoch of its sampler."""
         if not getattr(iterator, "_num_yielded", 1):
-            self._epoch(SAMPLER_EPOCH, iterator)
+            self._edge(LOADER_BEGUN, SAMPLER_EPOCH, iterator)
 
     def exhausted(self, iterator: Any) -> None:
         """Records that an iteration over a loader ended with its last batch."""
-        self._epoch(SAMPLER_END, iterator)
+        self._edge(LOADER_END, SAMPLER_END, iterator)
 
-    def _epoch(self, prefix: str, iterator: Any) -> None:
+    def _edge(self, edge: str, prefix: str, iterator: Any) -> None:
         if not self._recorder.active:
             return
+        self._recorder.value(edge, 1.0)
         outer = getattr(iterator, "_index_sampler", None)
         sampler = getattr(outer, "sampler", outer)
         if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
@@ -123,6 +132,9 @@ class Batches:
             for number, tensor in zip(range(MAX_TENSORS), plain, strict=False):
                 write = partial(self._write, f"{name}/{number}", recorder.step)
                 self._readback.enqueue(_few(tensor), write)
+                if name == "loaded":
+                    place = float(tensor.untyped_storage().data_ptr())
+                    recorder.value(f"{BATCH_STORAGE}{name}/{number}", place)
             self._readback.drain(wait=False)
 
     def _is_plain(self, tensor: torch.Tensor) -> bool:
