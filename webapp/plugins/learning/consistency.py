@@ -3,8 +3,9 @@
 After synchronisation every replica has the same gradients, and so the same parameters, bit for bit.
 Compared are the recorded hashes of both, on the ranks of a process group that are replicas:
 
-- the group was seen to keep them so: its ranks broadcast at least half of the parameters' bytes
-  before the first step (as DDP does), or reduce at least half of the gradients' bytes in a step;
+- the group was seen to keep them so: its ranks call a DistributedDataParallel, broadcast at least
+  half of the parameters' bytes before the first step (as DDP does), or reduce at least half of the
+  gradients' bytes in a step;
 - at least half of the elements are equal on all its ranks when they are first hashed, in the
   parameters or, where gradients are reduced, in these. That leaves out sharded, pipelined and
   deliberately different models, which have neither in common.
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
@@ -32,7 +34,15 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_bounds, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.process_exits import of_last_attempt, reduction_unfinished
+from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.dead_parameters import dead_parameters
+from lanescope.webapp.plugins.learning.parting_causes import (
+    Cause,
+    ignored,
+    other_settings,
+    replaced,
+    wrapped,
+)
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_text
 
@@ -71,8 +81,10 @@ def divergence(run: Run) -> list[Finding]:
 
 
 def _reported_as_unused(run: Run, parting: Parting) -> bool:
-    return _was_cut_off(run, parting) and any(
-        one.evidence["cause"] == "unused" for one in dead_parameters(run)
+    return (
+        _was_cut_off(run, parting)
+        and replaced(run, parting.group, parting.ranks) is None
+        and any(one.evidence["cause"] == "unused" for one in dead_parameters(run))
     )
 
 
@@ -156,19 +168,45 @@ def partings(run: Run) -> tuple[Parting, ...]:
     return tuple(found)
 
 
+def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
+    """A parameter that was equal on the ranks and is so no more, and the step; None: there is none.
+
+    Of those that did not begin as a constant, which may be equal by chance.
+    """
+    rows = _hashes(run)
+    rows = rows[rows["rank"].isin(ranks)]
+    common = _common(rows, ranks, "param_hash").reset_index()
+    equal = _equal_at_first(common.set_index(["step", "parameter"])) - _constant(run)
+    apart = common[common["parameter"].isin(equal) & ~common["equal"]]
+    if apart.empty:
+        return None
+    first = apart.sort_values("step", kind="stable").iloc[0]
+    return str(first["parameter"]), int(first["step"])
+
+
+def _constant(run: Run) -> set[str]:
+    """Parameters whose first norm is that of all zeros, or of all ones."""
+    rows = to_frame(run.events("parameter", columns=["parameter", "norm", "numel", "step"]))
+    first = rows.sort_values("step", kind="stable").drop_duplicates("parameter")
+    alike = (first["norm"] == 0) | np.isclose(first["norm"] ** 2, first["numel"], rtol=1e-5)
+    return set(first.loc[alike, "parameter"])
+
+
 def _come_together(
     run: Run, group: str, ranks: tuple[int, ...], meant: set[str], parted: int
 ) -> bool:
     """Whether parameters are equal again later, or may be: were averaged and not hashed after it.
 
-    Averaging is a reduction of at least half of their bytes outside of backward.
+    So it is where gradients alone part. Averaging is a reduction of at least half of their bytes outside of backward.
     """
     rows = _hashes(run)
     common = _common(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
-    common = common[common["parameter"].isin(meant) & (common["step"] > parted)]
+    common = common[common["parameter"].isin(meant) & (common["step"] >= parted)]
     equal = common.groupby("step")["equal"].all()
-    if equal.any():
+    later = equal[equal.index > parted]
+    if len(later) and (equal.all() or later[later.index > equal.idxmin()].any()):
         return True
+    equal = later
     calls = _reductions(run, group, ranks[0])
     calls = calls[calls["phase"] != schema.PhaseKind.backward.name]
     moved = calls.groupby("step")["bytes"].sum()
@@ -226,6 +264,8 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
     early = calls[(calls["name"] == "broadcast") & (calls["start_ns"] < mine["time_ns"].min())]
     reduced = _reductions(run, group, ranks[0]).groupby("step")["bytes"].sum()
     moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
+    if all(wrapped(run).get(rank) == len(members(run)[group]) for rank in ranks):
+        return True
     return moved >= SHARE * _bytes_of_step(mine)
 
 
@@ -253,33 +293,63 @@ def _finding(run: Run, parting: Parting) -> Finding:
     time = int(first["time_ns"].min())
     window = step_bounds(run, int(mine["rank"]), parting.step) or (time, time + 1)
     more = f" and of {len(names) - 1} more parameters" if len(names) > 1 else ""
-    if parting.last_equal is None and parting.what == "parameter":
-        reason = "It was never equal: broadcast it from one rank at the start."
-    elif _was_cut_off(run, parting):
-        reason = (
-            "Not all were reduced, as the loss does not depend on one of the parameters, and that "
-            "is what ended this run: set find_unused_parameters=True in DistributedDataParallel."
-        )
-    elif parting.what == "gradient" and not parting.synchronised:
-        reason = "Nothing was reduced in that step: call the DDP wrapper, not the module in it."
-    elif len(names) < parting.compared:
-        reason = "The others are equal: check that it is synchronised as they are."
-    else:
-        reason = "No parameter is equal any more: compare what the ranks do in that step."
+    cause = _cause(run, parting, names)
+    where = cause.where or _where(run, int(mine["rank"]), parting)
     what = "gradient" if parting.what == "gradient" else "value"
     return Finding(
         kind="rank_divergence",
         severity="error",
         title=f"Ranks {ranks_text(parting.ranks)} diverge at step {parting.step}: the {what} of "
-        f"{names[0]}{more} differs. {reason}",
+        f"{names[0]}{more} differs. {cause.words}",
         rank=int(mine["rank"]),
         ranks=parting.ranks,
         thread=str(mine["thread"]),
         step=parting.step,
         time_ns=time,
-        evidence=_evidence(run, parting, names, first),
+        where=where,
+        evidence={**_evidence(run, parting, names, first), "left_out": list(cause.parameters)},
         link=timeline_address(*window, run.duration_ns),
     )
+
+
+def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
+    known = replaced(run, parting.group, parting.ranks) or ignored(
+        run, parting.group, parting.ranks, names
+    )
+    if known is None and parting.what == "parameter":
+        known = other_settings(run, parting.ranks, parting.step)
+    if known is not None:
+        return known
+    if parting.last_equal is None and parting.what == "parameter":
+        words = "It was never equal: broadcast it from one rank at the start."
+    elif _was_cut_off(run, parting):
+        words = (
+            "Not all were reduced, as the loss does not depend on one of the parameters, and that "
+            "is what ended this run: set find_unused_parameters=True in DistributedDataParallel."
+        )
+    elif parting.what == "gradient" and not parting.synchronised:
+        words = (
+            "Nothing was reduced in that step: call the DDP wrapper, not the module in it, and "
+            "let the last backward of a step run outside of no_sync()."
+        )
+    elif len(names) < parting.compared:
+        words = "The others are equal: check that it is synchronised as they are."
+    else:
+        words = "No parameter is equal any more: compare what the ranks do in that step."
+    return Cause(words)
+
+
+def _where(run: Run, rank: int, parting: Parting) -> str | None:
+    """The line that runs backward in the step, or that steps the optimizer."""
+    gradient = parting.what == "gradient"
+    kinds = (schema.PhaseKind.backward, schema.PhaseKind.optimizer)
+    window = step_bounds(run, rank, parting.step)
+    places = (
+        phase_place(run, rank, kind.name, within)
+        for kind in (kinds if gradient else reversed(kinds))
+        for within in (window, None)
+    )
+    return next(filter(None, places), None)
 
 
 def _evidence(run: Run, parting: Parting, names: list[str], first: pd.DataFrame) -> dict[str, Any]:
