@@ -38,13 +38,9 @@ from lanescope.webapp.runs.run_warnings import ranks_named, ranks_text
 MIN_STEPS = 3
 """Sampled steps."""
 
-_DROPOUT = (
-    "aten::alpha_dropout",
-    "aten::bernoulli_",
-    "aten::dropout",
-    "aten::feature_dropout",
-    "aten::native_dropout",
-)
+_DROPOUT = ("aten::bernoulli_", "aten::native_dropout")
+"""What draws: aten::dropout itself does not where its probability is 0."""
+
 _NOISE = (*_DROPOUT, "aten::normal_")
 _PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
 

@@ -71,7 +71,7 @@ def divergence(run: Run) -> list[Finding]:
     """Findings of kind `rank_divergence`. Raises NotApplicable where nothing can be compared."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
-    if _hashes(run).empty:
+    if hashes(run).empty:
         raise NotApplicable("record with --level access: nothing was hashed")
     if not replicas(run):
         raise NotApplicable(
@@ -102,7 +102,7 @@ def replicas(run: Run) -> dict[str, tuple[int, ...]]:
         present = tuple(sorted(rank for rank in ranks if rank in run.ranks))
         if len(present) < 2 or present in found.values() or not _synchronises(run, group, present):
             continue
-        rows = _hashes(run)
+        rows = hashes(run)
         common = _common(rows[rows["rank"].isin(present)], present, "param_hash")
         if common.empty:
             continue
@@ -115,7 +115,7 @@ def replicas(run: Run) -> dict[str, tuple[int, ...]]:
 
 def _meant_equal(run: Run, group: str, ranks: tuple[int, ...]) -> set[str]:
     """Parameters that are equal when first hashed, or whose gradients are, once reduced."""
-    rows = _hashes(run)
+    rows = hashes(run)
     rows = rows[rows["rank"].isin(ranks)]
     found = _equal_at_first(_common(rows, ranks, "param_hash"))
     graded = _common(rows[rows["norm"] > 0], ranks, "grad_hash")  # zeros are alike on all shards
@@ -136,7 +136,7 @@ def partings(run: Run) -> tuple[Parting, ...]:
     """Per group of replicas the first step at which they part; groups that stay equal have none."""
     found = []
     for group, ranks in replicas(run).items():
-        rows = _hashes(run)
+        rows = hashes(run)
         rows = rows[rows["rank"].isin(ranks)]
         meant = _meant_equal(run, group, ranks)
         parts = []
@@ -173,7 +173,7 @@ def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
 
     Of those that did not begin as a constant, which may be equal by chance.
     """
-    rows = _hashes(run)
+    rows = hashes(run)
     rows = rows[rows["rank"].isin(ranks)]
     common = _common(rows, ranks, "param_hash").reset_index()
     equal = _equal_at_first(common.set_index(["step", "parameter"])) - _constant(run)
@@ -182,6 +182,25 @@ def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
         return None
     first = apart.sort_values("step", kind="stable").iloc[0]
     return str(first["parameter"]), int(first["step"])
+
+
+def parted(run: Run, ranks: tuple[int, ...]) -> tuple[list[str], int]:
+    """Parameters that began equal, had other gradients from then on, and are equal no more.
+
+    With the step at which they are first seen to differ; none, unless they are at least half of
+    the elements of all, and differ at the last hashed step. Constants may be equal by chance.
+    """
+    rows = hashes(run)
+    rows = rows[rows["rank"].isin(ranks)]
+    values, slopes = (_common(rows, ranks, name) for name in ("param_hash", "grad_hash"))
+    began = _equal_at_first(values) - _constant(run) - _equal_at_first(slopes)
+    sizes = values.groupby("parameter", sort=False)["numel"].first()
+    apart = values[~values["equal"]].reset_index()
+    last = apart.loc[apart["step"] == rows["step"].max(), "parameter"]
+    names = [name for name in sizes.index if name in began and name in set(last)]
+    if sizes[names].sum() < SHARE * sizes.sum() or not names:
+        return [], 0
+    return names, int(apart.loc[apart["parameter"].isin(names), "step"].min())
 
 
 def _constant(run: Run) -> set[str]:
@@ -199,7 +218,7 @@ def _come_together(
 
     So it is where gradients alone part. Averaging is a reduction of at least half of their bytes outside of backward.
     """
-    rows = _hashes(run)
+    rows = hashes(run)
     common = _common(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
     common = common[common["parameter"].isin(meant) & (common["step"] >= parted)]
     equal = common.groupby("step")["equal"].all()
@@ -220,7 +239,7 @@ def _come_together(
 
 
 @lru_cache(maxsize=4)
-def _hashes(run: Run) -> pd.DataFrame:
+def hashes(run: Run) -> pd.DataFrame:
     """Gradient rows of steps at which hashes were taken, in the order of recording."""
     columns = [
         "rank",
@@ -255,7 +274,7 @@ def _common(rows: pd.DataFrame, ranks: tuple[int, ...], column: str) -> pd.DataF
 
 
 def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
-    rows = _hashes(run)
+    rows = hashes(run)
     mine = rows[rows["rank"] == ranks[0]]
     if mine.empty:
         return False
@@ -267,6 +286,12 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
     if all(wrapped(run).get(rank) == len(members(run)[group]) for rank in ranks):
         return True
     return moved >= SHARE * _bytes_of_step(mine)
+
+
+def bytes_of_step(run: Run, rank: int) -> float:
+    """Bytes of all parameters of a rank that were hashed at its first step."""
+    rows = hashes(run)
+    return _bytes_of_step(rows[rows["rank"] == rank])
 
 
 def _bytes_of_step(rows: pd.DataFrame) -> float:
