@@ -3,10 +3,10 @@
 DistributedDataParallel broadcasts buffers from rank 0 before every forward. With
 `broadcast_buffers=False`, and without that wrapper, the statistics of the ranks part, and a
 checkpoint holds those of a single rank.
-Found where ranks train replicas or shards of one model, buffers of floating point change in training
-and differ between the ranks at every sampled step but the first (or BatchNorm ran in training mode,
-where buffers were not hashed), and no step has collective calls outside of backward that others have
-not, as averaging before an evaluation would be.
+Found where ranks train replicas or shards of one model, buffers of floating point change in
+training and differ between the ranks at every sampled step but the first (or BatchNorm ran in
+training mode, where buffers were not hashed), and no step has collective calls outside of backward
+that others have not, as averaging before an evaluation would be.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _reduces(run: Run, calls: pd.DataFrame) -> bool:
     reduces = calls["name"].str.startswith(("all_reduce", "reduce_scatter"))
     floats = calls[(calls["bytes"] > 0) & ~calls["dtypes"].str.startswith("int")]
     counts = floats[floats["phase"] != _BACKWARD].groupby("step").size().iloc[1:]
-    return bool(reduces.any()) and counts.max() == counts.min() if len(counts) else True
+    return bool(reduces.any()) and (counts.empty or counts.max() == counts.min())
 
 
 def _normalised(run: Run, rank: int) -> list[str]:

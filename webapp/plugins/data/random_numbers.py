@@ -57,7 +57,7 @@ def same_numbers(run: Run) -> list[Finding]:
         drawn = _drawn(run, ranks[0], _NOISE)
         if own["value"].nunique() < MIN_STEPS or not drawn or not _batches_differ(run, ranks):
             continue
-        found.append(_same(run, ranks, int(len(shared)), drawn))
+        found.append(_same(run, ranks, len(shared), drawn))
     return found
 
 
@@ -138,9 +138,7 @@ def _same_inputs(run: Run, ranks: tuple[int, ...]) -> bool:
     return len(np.unique(steps)) >= MIN_STEPS and bool((first.groupby("step").min() == 1).all())
 
 
-def _same(
-    run: Run, ranks: tuple[int, ...], steps: int, drawn: tuple[str, str | None]
-) -> Finding:
+def _same(run: Run, ranks: tuple[int, ...], steps: int, drawn: tuple[str, str | None]) -> Finding:
     name, where = drawn
     at = f" at {where}" if where else ""
     return Finding(

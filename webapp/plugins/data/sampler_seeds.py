@@ -1,8 +1,8 @@
 """Finds samplers that shuffle with another seed, or in another epoch, on each rank.
 
 A DistributedSampler gives each rank its part of one common order, which its seed and epoch decide.
-Where they differ by rank, the ranks take parts of different orders: some samples are used by several
-ranks, and some by none.
+Where they differ by rank, the ranks take parts of different orders: some samples are used by
+several ranks, and some by none.
 """
 
 from __future__ import annotations
