@@ -49,13 +49,15 @@ def _alone(own: dict[str, float], other: dict[str, float], side: str) -> list[st
     for name in missing:
         parts = name.split(", ")
         wholes = (", ".join(parts[:count]) for count in range(1, len(parts)))
-        known = (
-            one for one in wholes if not any(of == one or of.startswith(f"{one},") for of in other)
-        )
-        whole = next(known, None)
+        whole = next((one for one in wholes if not _has(other, one)), None)
         text = whole or f"{_short(name)} {_number(name, own[name])}"
         found[f"{text} in the {side} alone"] = None
     return list(found)
+
+
+def _has(settings: dict[str, float], whole: str) -> bool:
+    """Whether an optimizer, or one of its groups, is there."""
+    return any(name == whole or name.startswith(f"{whole},") for name in settings)
 
 
 def _environment(base: Run, run: Run) -> list[str]:

@@ -32,7 +32,8 @@ PLUGIN = Plugin(
             order=41,
             area="Learning",
             recorded=True,
-            needs="level access; a DistributedSampler on two ranks, or a value reduced in each step",
+            needs="level access; a DistributedSampler on two ranks, or a value reduced in every "
+            "step",
             misses="ranks that share neither samples nor a loss",
         ),
         Question(

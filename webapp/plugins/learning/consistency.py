@@ -216,7 +216,8 @@ def _come_together(
 ) -> bool:
     """Whether parameters are equal again later, or may be: were averaged and not hashed after it.
 
-    So it is where gradients alone part. Averaging is a reduction of at least half of their bytes outside of backward.
+    So it is where gradients alone part. Averaging is a reduction or a broadcast of at least half of
+    their bytes outside of backward.
     """
     rows = hashes(run)
     common = _common(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
@@ -226,7 +227,7 @@ def _come_together(
     if len(later) and (equal.all() or later[later.index > equal.idxmin()].any()):
         return True
     equal = later
-    calls = _reductions(run, group, ranks[0])
+    calls = _calls_of(run, group, ranks[0], (*_REDUCES, "broadcast"))
     calls = calls[calls["phase"] != schema.PhaseKind.backward.name]
     moved = calls.groupby("step")["bytes"].sum()
     enough = moved >= SHARE * _bytes_of_step(rows[rows["rank"] == ranks[0]])
@@ -301,9 +302,13 @@ def _bytes_of_step(rows: pd.DataFrame) -> float:
 
 
 def _reductions(run: Run, group: str, rank: int) -> pd.DataFrame:
+    return _calls_of(run, group, rank, _REDUCES)
+
+
+def _calls_of(run: Run, group: str, rank: int, names: tuple[str, ...]) -> pd.DataFrame:
     calls = collective_calls(run)
     same = (calls["group"] == group) & (calls["rank"] == rank)
-    return calls[same & calls["name"].isin(_REDUCES)]
+    return calls[same & calls["name"].isin(names)]
 
 
 def _reduced(run: Run, group: str, rank: int, step: int) -> bool:

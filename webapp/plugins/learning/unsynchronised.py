@@ -2,13 +2,13 @@
 
 Found where
 
-- parameters that did not begin as constants were equal on all ranks of a group when first hashed, at
-  least half of the elements of all, and are not at the last hashed step,
+- parameters that did not begin as constants were equal on all ranks of a group when first hashed,
+  at least half of the elements of all, and are not at the last hashed step,
 - their gradients differed from the first step on,
 - the ranks mean to train together: they share a DistributedSampler's order, or reduce a small value
   (the loss) in every step, and
-- in no step do they exchange half of the parameters' bytes, nor anything within forward or backward,
-  as parts of one model do.
+- in no step do they exchange half of the parameters' bytes, nor anything within forward or
+  backward, as parts of one model do.
 """
 
 from __future__ import annotations
