@@ -20,6 +20,7 @@ come together again: those that average their parameters now and then (local SGD
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -226,9 +227,10 @@ def _come_together(
     later = equal[equal.index > parted]
     if len(later) and (equal.all() or later[later.index > equal.idxmin()].any()):
         return True
-    equal = later
     calls = _calls_of(run, group, ranks[0], (*_REDUCES, "broadcast"))
-    calls = calls[calls["phase"] != schema.PhaseKind.backward.name]
+    first = rows.loc[rows["rank"] == ranks[0], "time_ns"].min()
+    at_start = (calls["name"] == "broadcast") & (calls["start_ns"] < first)
+    calls = calls[(calls["phase"] != schema.PhaseKind.backward.name) & ~at_start]
     moved = calls.groupby("step")["bytes"].sum()
     enough = moved >= SHARE * _bytes_of_step(rows[rows["rank"] == ranks[0]])
     averaged = set(moved.index[enough])
@@ -236,7 +238,20 @@ def _come_together(
     now_and_then = (
         bool(averaged) and max(averaged) >= parted and not set(rows["step"]) - {parted} <= averaged
     )
-    return now_and_then and not any(step - 1 in averaged for step in equal.index)
+    return now_and_then and not any(_not_after_all(run, rows, ranks[0], calls, later.index))
+
+
+def _not_after_all(
+    run: Run, rows: pd.DataFrame, rank: int, calls: pd.DataFrame, steps: pd.Index[Any]
+) -> Iterator[bool]:
+    """Of each step whether averaging went before its hashes, with no optimizer step in between."""
+    mine = rows[rows["rank"] == rank]
+    for step in steps:
+        before = step_bounds(run, rank, int(step) - 1)
+        since = before[1] if before is not None else 0
+        until = mine.loc[mine["step"] == step, "time_ns"].min()
+        between = calls["start_ns"].between(since, until)
+        yield bool(calls.loc[between, "bytes"].sum() >= SHARE * _bytes_of_step(mine))
 
 
 @lru_cache(maxsize=4)
