@@ -28,6 +28,7 @@ from .clock_offsets import (
     same_order,
     with_systematic_error,
 )
+from .exported_run import write_exported
 from .formats import read_file
 from .limits import ImportRejected
 from .rank_writer import Rank, Writer
@@ -91,6 +92,10 @@ def _import(
             own = Path(folder) / str(position)
             own.mkdir()
             traces.append(read_file(path, own))
+        if any(trace.exported for trace in traces):
+            asked = given is not None or fields != NO_FIELDS
+            manifests.write(making, write_exported(traces, making, asked))
+            return
         notes: list[str] = []
         groups: dict[str, Any] = {}
         ranks: list[Rank] = []

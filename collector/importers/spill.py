@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from ..format.record_kinds import ThreadKind
 from .arguments import Arguments
 from .events import Label
 from .limits import MAX_ALL_NAME_CHARS, MAX_NAMES, MAX_TABLE_ROWS, ImportRejected
+
+if TYPE_CHECKING:
+    from .exported_run import ExportedRun
 
 Rows = NDArray[np.void]
 
@@ -312,6 +315,7 @@ class Trace:
     named_calls: list[CollectiveCall] = field(default_factory=list)  # found by names of slices
     order_only: bool = False  # the file holds no times: instants are places in its order
     lost_calls: bool = False  # the file may lack all calls of a group
+    exported: ExportedRun | None = None  # tables that LaneScope wrote into the file
 
     @classmethod
     def create(cls, path: Path, folder: Path, format: str) -> Trace:

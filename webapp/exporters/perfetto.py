@@ -21,17 +21,18 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.forward_ops import BACKWARD, makers
 from lanescope.webapp.exporters.base import Wanted
+from lanescope.webapp.exporters.run_tables import table_events
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.typed_json import members_of
 from lanescope.webapp.timeline.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norms
@@ -56,7 +57,6 @@ _CATEGORY = {
     schema.OpScope.user.name: "user_annotation",
     schema.OpScope.kernel.name: "kernel",
 }
-_LEFT_OUT = ("access", "tensor", "sync", "stall", "stack", "storage", "module")
 _OWN = {"step", "phase", "module", "kind"}
 _ARROW = {schema.SyncKind.future_set.name: "s", schema.SyncKind.future_get.name: "f"}
 """Kinds that are one end of an arrow -> its phase in the trace."""
@@ -68,19 +68,15 @@ _FIRST_LANE = 1_000_000_000
 
 def write_trace(run: Run, sink: TextIO, ranks: Sequence[int] | None = None) -> None:
     """Writes the ops, phases, marks, collectives and values of a run. Raises OSError."""
-    counts = {name: run.counts[name] for name in _LEFT_OUT if run.counts[name]}
-    if "sync" in counts:
-        ends = map(_arrow_ends, run.pieces("sync", columns=["kind", "object"]))
-        counts["sync"] -= sum(ends)
     about = {
         "recorded by": "LaneScope",
         "run": run.manifest["id"],
         "origin_ns": str(run.origin_ns),
-        "rows of tables that a trace has no place for": counts,
     }
     sink.write('{"displayTimeUnit":"ns","otherData":' + json.dumps(about) + ',"traceEvents":[\n')
     sink.write(json.dumps({"ph": "M", "name": "trace_config", "pid": 0, "args": {}}))
-    for event in _events(run, run.ranks if ranks is None else ranks):
+    chosen = run.ranks if ranks is None else ranks
+    for event in chain(table_events(run, chosen), _events(run, chosen)):
         sink.write(",\n" + event)
     sink.write("\n]}\n")
 
@@ -243,11 +239,6 @@ def _arrows(run: Run, thread: Thread, pid: int, tid: int) -> Iterator[str]:
         }
         bound = ',"bp":"e"' if event["ph"] == "f" else ""
         yield f'{json.dumps(event)[:-1]},"ts":{_us(row["start_ns"])}{bound}}}'
-
-
-def _arrow_ends(rows: pa.Table) -> int:
-    kinds = pc.is_in(rows["kind"].cast(pa.string()), pa.array(list(_ARROW)))
-    return int(pc.sum(pc.and_(kinds, pc.is_valid(rows["object"]))).as_py() or 0)
 
 
 def _backward_arrows(run: Run, rank: int, places: _Places) -> Iterator[str]:

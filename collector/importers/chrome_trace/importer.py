@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ...format.exported_events import MANIFEST_EVENT, TABLE_EVENT
 from ...format.record_kinds import ThreadKind
 from .. import kineto
 from ..base import Dialect, Importer
 from ..decompress import Blocks
 from ..events import Label, TraceEvent, decode_events, decode_one
+from ..exported_run import ExportedRun
 from ..json_stream import Document, Member, Metadata
 from ..kineto import merged_category
 from ..spill import Trace
@@ -117,10 +119,12 @@ class _Reader:
         counts = self.trace.counts
         counts[READ] += len(events)
         for (phase, category), group in _grouped(events):
+            if phase != "M" and self.trace.exported is not None:
+                continue  # the tables say more
             if phase == "X":
                 self._complete.take(category, group)
             elif phase == "M":
-                self._singles.metadata(group)
+                self._metadata(group)
             elif phase == _REDUNDANT:
                 counts["imported_repeated_arrows"] += len(group)
             elif (handler := self._handlers.get(phase)) is None:
@@ -144,6 +148,17 @@ class _Reader:
         trace.counts["unread_ends_of_names_longer_than_64_KB"] += trace.texts.cut
         trace.counts = type(trace.counts)({k: v for k, v in trace.counts.items() if v})
         return trace
+
+    def _metadata(self, group: list[TraceEvent]) -> None:
+        """Takes metadata; that of `lanescope export` is the tables of a run."""
+        others = [event for event in group if event.name not in (MANIFEST_EVENT, TABLE_EVENT)]
+        self._singles.metadata(others)
+        if len(others) < len(group):
+            trace = self.trace
+            trace.exported = trace.exported or ExportedRun(trace.path, trace.slices.path.parent)
+            for event in group:
+                if event.name in (MANIFEST_EVENT, TABLE_EVENT):
+                    trace.exported.take(event)
 
     def _asynchronous(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Takes slices with an id; those of category collective may be from `lanescope export`."""
