@@ -87,6 +87,11 @@ class ExportedRun:
         fits = not table.per_thread or _THREAD.fullmatch(found.thread or "")
         if not 0 <= found.rank < _MAX_RANKS or not fits:
             raise ValueError(f"thread {found.thread!r} of rank {found.rank} cannot be")
+        if self._manifest is None:
+            raise ValueError("its manifest does not come first")
+        written = {c.name for c in table.columns if c.since <= self._manifest["format"]}
+        if missing := sorted(written - {ARGS.name} - set(found.columns)):
+            raise ValueError(f"table {table.name} has no column {missing[0]!r}")
         rows = _table(table, found.columns)
         self._count += rows.num_rows
         if self._count > MAX_TABLE_ROWS:
@@ -105,9 +110,10 @@ class ExportedRun:
     def _placed(self, process: Process) -> Process:
         """Returns a process whose clock is the axis of the tables."""
         tables = self._of_ranks.get((process["rank"], "thread"), [])
-        rows = [row for table in tables for row in table.to_pylist() if row["pid"] == process["pid"]]
-        process["start_ns"] = min((row["start_ns"] for row in rows), default=0)
-        process["end_ns"] = max((row["end_ns"] for row in rows), default=0)
+        rows = [row for table in tables for row in table.to_pylist()]
+        own = [row for row in rows if row["pid"] == process["pid"]]
+        process["start_ns"] = min((row["start_ns"] for row in own), default=0)
+        process["end_ns"] = max((row["end_ns"] for row in own), default=0)
         process["clock"]["offset_ns"], process["clock"]["drift_ppb"] = 0, 0.0
         return process
 
@@ -157,9 +163,7 @@ def _table(table: Table, columns: dict[str, Any]) -> pa.Table:
     """Returns rows of a table. Raises ValueError, TypeError, LookupError, OverflowError."""
     fields = [field for field in table.arrow() if field.name in columns]
     arrays = [_array(columns[field.name], field.type) for field in fields]
-    rows = pa.Table.from_arrays(
-        arrays, schema=pa.schema(fields, metadata=table.arrow().metadata)
-    )
+    rows = pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=table.arrow().metadata))
     args = ARGS.name
     if args in rows.column_names and rows[args].null_count == rows.num_rows:
         rows = rows.drop_columns([args])  # as in a recording

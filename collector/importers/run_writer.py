@@ -152,20 +152,18 @@ def _import(
 
 def _split(trace: Trace, fields: Fields, notes: list[str]) -> tuple[list[Rank], dict[str, Any]]:
     """Returns the ranks and groups of a trace that holds several; none of another one."""
-    groups: dict[str, Any] = {}
-    lanes = trace.lanes_by_rank()
-    workers = chosen_workers(trace, fields) if fields.rank is not None else None
-    if workers is None and not lanes:
-        workers = merged_workers(trace)
-    if workers is not None:
-        lanes = workers.lanes
-        said = ", ".join(f"{rank} is {_clean(words)}" for rank, words in workers.words.items())
-        notes.append(f"the file holds {len(lanes)} workers, which became ranks: {said[:1000]}")
-        groups = {
-            _clean(name): {"ranks": ranks, "description": description}
-            for name, (ranks, description) in workers.groups.items()
-        }
-    if fields.rank is not None or (lanes and fields.step is not None):
+    chosen = fields.rank is not None
+    workers = chosen_workers(trace, fields) if chosen else merged_workers(trace)
+    if workers is None:
+        return [], {}
+    lanes = workers.lanes
+    said = ", ".join(f"{rank} is {_clean(words)}" for rank, words in workers.words.items())
+    notes.append(f"the file holds {len(lanes)} workers, which became ranks: {said[:1000]}")
+    groups = {
+        _clean(name): {"ranks": ranks, "description": description}
+        for name, (ranks, description) in workers.groups.items()
+    }
+    if chosen or fields.step is not None:
         take_steps(trace, lanes, fields.step)
     found = [_rank(number, trace, mine) for number, mine in sorted(lanes.items())]
     for rank in found[1:]:

@@ -61,8 +61,6 @@ ARROW_ROW = np.dtype(
     [("start", "<i8"), ("lane", "<u4"), ("begins", "?"), ("object", "<i8"), *ARGS_FIELDS]
 )
 
-_RANK = re.compile(r"rank (\d{1,6})( \(child \d+\))?")
-
 _MAX_NAME_CHARS = 1 << 16
 """A kernel of CUTLASS has a name of 10,000."""
 
@@ -285,7 +283,6 @@ class CollectiveCall(NamedTuple):
     bytes: int
     peer: int | None = None
     sequence: int = 0
-    reduce_op: str = ""
     frames: str = ""
 
 
@@ -300,7 +297,6 @@ class Trace:
     slices: Spill
     values: Spill
     arrows: Spill
-    launches: Spill  # arrows from the call that launched an activity to the activity
     arguments: Arguments
     signatures: list[tuple[str, str]] = field(default_factory=lambda: [("", "")])
     collective_slices: list[CollectiveSlice] = field(default_factory=list)
@@ -329,20 +325,9 @@ class Trace:
             slices=Spill(folder / "slices", SLICE_ROW, path),
             values=Spill(folder / "values", VALUE_ROW, path),
             arrows=Spill(folder / "arrows", ARROW_ROW, path),
-            launches=Spill(folder / "launches", ARROW_ROW, path),
             arguments=Arguments(folder / "arguments", counts),
             counts=counts,
         )
-
-    def lanes_by_rank(self) -> dict[int, list[int]]:
-        """Returns the lanes of each rank; empty unless all processes are named after ranks."""
-        found: dict[int, list[int]] = {}
-        for number, lane in enumerate(self.lanes.lanes):
-            named = _RANK.fullmatch(self.process_names.get(lane.pid, ""))
-            if named is None:
-                return {}
-            found.setdefault(int(named[1]), []).append(number)
-        return found
 
     def text(self, number: int) -> str:
         """Returns the name with a number."""

@@ -23,11 +23,9 @@ from ..json_stream import Document, Member, Metadata
 from ..kineto import merged_category
 from ..spill import Trace
 from ..timestamps import BoolArray, Int64Array, exact_ns
-from . import lanescope_export
 from .arrows import REDUNDANT_ARROWS, add_arrows
 from .begin_end_events import BeginEndPairing
 from .complete_events import CompleteEvents
-from .lanescope_export import ExportedCollectives
 from .other_events import OtherEvents
 
 READ = "read_events"
@@ -46,13 +44,11 @@ _MEMBERS = frozenset(
         "host_name",
         "hostname",
         "viztracer_metadata",
-        "otherData",
     }
 )
 """Members of the document that are kept."""
 
 DIALECTS = (
-    lanescope_export.DIALECT,
     Dialect("viztracer", lambda metadata: "viztracer_metadata" in metadata, ThreadKind.python),
     kineto.DIALECT,
 )
@@ -95,11 +91,10 @@ class _Reader:
         self._complete = CompleteEvents(self.trace)
         self._pairing = BeginEndPairing(self.trace)
         self._singles = OtherEvents(self.trace)
-        self._exported = ExportedCollectives(self.trace, self._pairing)
         singles = self._singles
         self._handlers: dict[str, Callable[[list[TraceEvent], Int64Array, BoolArray], None]] = {
             "B": self._pairing.threads,
-            "b": self._asynchronous,
+            "b": self._pairing.asynchronous,
             "i": singles.marks,
             "s": partial(add_arrows, self.trace),
             "C": singles.counters,
@@ -137,7 +132,6 @@ class _Reader:
     def finished(self) -> Trace:
         """Returns the trace, after all events were taken."""
         self._pairing.finish()
-        self._exported.finish()
         trace = self.trace
         trace.metadata = self.metadata
         for dialect in DIALECTS:
@@ -159,16 +153,6 @@ class _Reader:
             for event in group:
                 if event.name in (MANIFEST_EVENT, TABLE_EVENT):
                     trace.exported.take(event)
-
-    def _asynchronous(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
-        """Takes slices with an id; those of category collective may be from `lanescope export`."""
-        mine = np.array([event.cat == "collective" for event in group])
-        if mine.any():
-            chosen = np.flatnonzero(mine)
-            self._exported.collectives([group[i] for i in chosen], start[chosen], bad[chosen])
-            others = np.flatnonzero(~mine)
-            group, start, bad = [group[i] for i in others], start[others], bad[others]
-        self._pairing.asynchronous(group, start, bad)
 
 
 def _grouped(events: list[TraceEvent]) -> Iterator[tuple[tuple[str, str], list[TraceEvent]]]:
