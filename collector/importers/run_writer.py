@@ -26,6 +26,7 @@ from .clock_offsets import (
     same_order,
     with_systematic_error,
 )
+from .exported_run import write_exported
 from .limits import ImportRejected
 from .parallel import read_files
 from .rank_writer import Rank, Writer
@@ -86,6 +87,10 @@ def _import(
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="rows-", dir=making) as folder:
         traces = read_files(files, Path(folder))
+        if any(trace.exported for trace in traces):
+            asked = given is not None or fields != NO_FIELDS
+            manifests.write(making, write_exported(traces, making, asked))
+            return
         notes: list[str] = []
         groups: dict[str, Any] = {}
         ranks: list[Rank] = []
@@ -145,20 +150,18 @@ def _import(
 
 def _split(trace: Trace, fields: Fields, notes: list[str]) -> tuple[list[Rank], dict[str, Any]]:
     """Returns the ranks and groups of a trace that holds several; none of another one."""
-    groups: dict[str, Any] = {}
-    lanes = trace.lanes_by_rank()
-    workers = chosen_workers(trace, fields) if fields.rank is not None else None
-    if workers is None and not lanes:
-        workers = merged_workers(trace)
-    if workers is not None:
-        lanes = workers.lanes
-        said = ", ".join(f"{rank} is {_clean(words)}" for rank, words in workers.words.items())
-        notes.append(f"the file holds {len(lanes)} workers, which became ranks: {said[:1000]}")
-        groups = {
-            _clean(name): {"ranks": ranks, "description": description}
-            for name, (ranks, description) in workers.groups.items()
-        }
-    if fields.rank is not None or (lanes and fields.step is not None):
+    chosen = fields.rank is not None
+    workers = chosen_workers(trace, fields) if chosen else merged_workers(trace)
+    if workers is None:
+        return [], {}
+    lanes = workers.lanes
+    said = ", ".join(f"{rank} is {_clean(words)}" for rank, words in workers.words.items())
+    notes.append(f"the file holds {len(lanes)} workers, which became ranks: {said[:1000]}")
+    groups = {
+        _clean(name): {"ranks": ranks, "description": description}
+        for name, (ranks, description) in workers.groups.items()
+    }
+    if chosen or fields.step is not None:
         take_steps(trace, lanes, fields.step)
     slices = by_rank(trace, lanes) if lanes else {}
     found = [_rank(n, trace, mine, slices[n]) for n, mine in sorted(lanes.items())]
