@@ -210,6 +210,10 @@ class Run:
             self._known_steps[rank] = self._steps(rank)
         return self._known_steps[rank]
 
+    def know_steps(self, rank: int, steps: Steps) -> None:
+        """Takes the steps of a rank that a worker worked out from the same files."""
+        self._known_steps[rank] = steps
+
     def _steps(self, rank: int) -> Steps:
         phases = self.events("phase", rank=rank, columns=[*PHASE_COLUMNS, "thread"])
         children = [t.thread for t in self.threads_of(rank) if t.role != "rank"]

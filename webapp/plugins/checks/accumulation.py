@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
@@ -70,9 +71,8 @@ def _steps(run: Run, rank: int, calls: pd.DataFrame) -> list[_Step]:
     parameters = gradient_rows(run)
     own = parameters[(parameters["rank"] == rank) & ~parameters["missing"]]
     sizes = own.groupby("step")["parameter"].nunique()
-    passes = _passes(run, rank)
+    passes, adds = _accumulated(run, rank)
     starts = passes["start_ns"].to_numpy()
-    adds = _accumulations(run, rank, starts)
     place = np.searchsorted(starts, calls["start_ns"].to_numpy(), "right")
     inside = calls.assign(backward=place - 1)[place > 0]
     first_step = int(passes["step"].min()) if len(passes) else 0
@@ -94,6 +94,13 @@ def _steps(run: Run, rank: int, calls: pd.DataFrame) -> list[_Step]:
         time = Intervals.of(spare["start_ns"].to_numpy(), ends).total
         found.append(_Step(int(str(step)), times, int(time), spare.iloc[0]))
     return found
+
+
+@per_rank
+def _accumulated(run: Run, rank: int) -> tuple[pd.DataFrame, Counter[int]]:
+    """Backward phases of a rank, and how many gradients each of them added to a parameter."""
+    passes = _passes(run, rank)
+    return passes, _accumulations(run, rank, passes["start_ns"].to_numpy())
 
 
 def _passes(run: Run, rank: int) -> pd.DataFrame:
