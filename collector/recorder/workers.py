@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -52,19 +53,24 @@ def connected(address: str | None, *, local: bool = False) -> Iterator[Any]:
         with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
             yield pool
         return
-    from distributed import Client, KilledWorker
+    from distributed import Client, KilledWorker  # first: the extra may be missing
+    from distributed.comm.addressing import parse_host_port
     from distributed.comm.core import CommClosedError
     from tornado.util import TimeoutError as TornadoTimeoutError
 
     lost = (CommClosedError, KilledWorker, OSError, TimeoutError, TornadoTimeoutError)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it says, is said below
+    unreachable = ClusterError(
+        f"no Dask scheduler answers at {address}; give the address that `dask scheduler` prints, "
+        "as in tcp://10.0.0.1:8786"
+    )
     try:
+        # A client that fails to connect waits for long, and says more when it is thrown away.
+        host, port = parse_host_port(address.partition("://")[2])
+        socket.create_connection((host, port), CONNECT_S).close()
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, TimeoutError, ValueError, TypeError):
-        raise ClusterError(
-            f"no Dask scheduler answers at {address}; give the address that `dask scheduler` "
-            "prints, as in tcp://10.0.0.1:8786"
-        ) from None
+    except (OSError, TimeoutError, ValueError):
+        raise unreachable from None
     with client:
         _check_workers(client, address)
         try:

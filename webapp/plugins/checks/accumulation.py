@@ -53,26 +53,36 @@ class _Step:
 
 def accumulation(run: Run) -> list[Finding]:
     """Findings of kind `environment`, at most one. Raises NotApplicable."""
-    calls = collective_calls(run)
-    calls = calls[(calls["phase"] == _BACKWARD) & calls["name"].str.startswith("all_reduce")]
+    calls = _reductions(run)
     if calls.empty:
         raise NotApplicable("record a backward that reduces gradients")
     found: dict[int, list[_Step]] = {}
-    for rank, own in calls.groupby("rank", sort=True):
-        steps = _steps(run, int(str(rank)), own)
-        whole = len(run.steps(int(str(rank)))) - 1
-        if len(steps) >= max(MIN_STEPS, MIN_SHARE * whole):
-            found[int(str(rank))] = steps
+    for rank in sorted(int(one) for one in calls["rank"].unique()):
+        steps = _steps(run, rank)
+        if len(steps) >= max(MIN_STEPS, MIN_SHARE * (len(run.steps(rank)) - 1)):
+            found[rank] = steps
     return [_finding(run, found)] if found else []
 
 
-def _steps(run: Run, rank: int, calls: pd.DataFrame) -> list[_Step]:
+def _reductions(run: Run) -> pd.DataFrame:
+    """The calls that reduce gradients within a backward."""
+    calls = collective_calls(run)
+    return calls[(calls["phase"] == _BACKWARD) & calls["name"].str.startswith("all_reduce")]
+
+
+@per_rank
+def _steps(run: Run, rank: int) -> list[_Step]:
     """The steps of a rank in which the same gradients were reduced several times."""
+    calls = _reductions(run)
+    calls = calls[calls["rank"] == rank]
+    if calls.empty:
+        return []
     parameters = gradient_rows(run)
     own = parameters[(parameters["rank"] == rank) & ~parameters["missing"]]
     sizes = own.groupby("step")["parameter"].nunique()
-    passes, adds = _accumulated(run, rank)
+    passes = _passes(run, rank)
     starts = passes["start_ns"].to_numpy()
+    adds = _accumulations(run, rank, starts)
     place = np.searchsorted(starts, calls["start_ns"].to_numpy(), "right")
     inside = calls.assign(backward=place - 1)[place > 0]
     first_step = int(passes["step"].min()) if len(passes) else 0
@@ -94,13 +104,6 @@ def _steps(run: Run, rank: int, calls: pd.DataFrame) -> list[_Step]:
         time = Intervals.of(spare["start_ns"].to_numpy(), ends).total
         found.append(_Step(int(str(step)), times, int(time), spare.iloc[0]))
     return found
-
-
-@per_rank
-def _accumulated(run: Run, rank: int) -> tuple[pd.DataFrame, Counter[int]]:
-    """Backward phases of a rank, and how many gradients each of them added to a parameter."""
-    passes = _passes(run, rank)
-    return passes, _accumulations(run, rank, passes["start_ns"].to_numpy())
 
 
 def _passes(run: Run, rank: int) -> pd.DataFrame:
