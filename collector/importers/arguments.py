@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +30,20 @@ class Arguments:
     """Appends arguments to a file, and reads those of many rows at once."""
 
     def __init__(self, path: Path, counts: Counter[str]) -> None:
-        self._file = path.open("w+b")
+        self._path, self._file = path, path.open("w+b")
         self._counts = counts
         self._size = 0
         self._mapped: mmap.mmap | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a process that reads the same file needs to go on."""
+        self._file.flush()
+        return {**vars(self), "_file": None, "_mapped": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._file = self._path.open("r+b")
+        self._file.seek(0, os.SEEK_END)
 
     def add(self, rows: Rows, raw: Sequence[bytes | Raw]) -> None:
         """Keeps one text of JSON per row, and fills in `args_at` and `args_bytes`.

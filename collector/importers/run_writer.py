@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,13 @@ def import_files(
     run: Path,
     ranks: Sequence[int] | None = None,
     fields: Fields = NO_FIELDS,
+    workers: Executor | None = None,
 ) -> None:
     """Makes the run directory `run` of files, each of one rank, or of one file of several workers.
 
     `ranks` gives the rank of each file; else the file's contents or name do. `fields` says where
-    the events of several workers hold rank and step. On failure, removes what was written and
+    the events of several workers hold rank and step. `workers` are processes that see the same
+    folders and read the files. On failure, removes what was written and
     raises ImportRejected, or OSError where the run cannot be written.
     """
     if fields.rank is not None and (len(files) != 1 or ranks is not None):
@@ -69,7 +72,7 @@ def import_files(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        _import(files, making, ranks, fields)
+        _import(files, making, ranks, fields, workers)
         os.chmod(making, 0o777 & ~_umask())
         if run.exists():
             run.rmdir()
@@ -82,15 +85,49 @@ def import_files(
             gc.enable()
 
 
+def _read_all(files: Sequence[Path], folder: Path, workers: Executor | None) -> list[Trace]:
+    """Reads each file, with its rows below `folder`; side by side where there are workers."""
+    folders = [folder / str(position) for position in range(len(files))]
+    for own in folders:
+        own.mkdir()
+    if workers is None:
+        return [read_file(path, own) for path, own in zip(files, folders, strict=True)]
+    places = [path.absolute() for path in files]
+    futures = [
+        workers.submit(_read, str(place), str(own.absolute()))
+        for place, own in zip(places, folders, strict=True)
+    ]
+    traces = []
+    for path, place, future in zip(files, places, futures, strict=True):
+        try:
+            trace = future.result()
+        except ImportRejected as error:
+            raise ImportRejected(str(error).replace(str(place), str(path))) from None
+        trace.path = path
+        traces.append(trace)
+    return traces
+
+
+def _read(path: str, folder: str) -> Trace:
+    """Reads a file in a process of its own, without collecting garbage: see `import_files`."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return read_file(Path(path), Path(folder))
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def _import(
-    files: Sequence[Path], making: Path, given: Sequence[int] | None, fields: Fields
+    files: Sequence[Path],
+    making: Path,
+    given: Sequence[int] | None,
+    fields: Fields,
+    workers: Executor | None,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="rows-", dir=making) as folder:
-        traces = []
-        for position, path in enumerate(files):
-            own = Path(folder) / str(position)
-            own.mkdir()
-            traces.append(read_file(path, own))
+        traces = _read_all(files, Path(folder), workers)
         notes: list[str] = []
         groups: dict[str, Any] = {}
         ranks: list[Rank] = []

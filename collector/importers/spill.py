@@ -83,6 +83,15 @@ class Spill:
         self._file = path.open("wb")
         self.count = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a process that reads the same file needs to go on."""
+        self._file.flush()
+        return {name: value for name, value in vars(self).items() if name != "_file"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._file = self.path.open("ab")
+
     def add(self, rows: Rows) -> None:
         """Appends rows of this file's type. Raises OSError, ImportRejected."""
         self.count += len(rows)
