@@ -109,15 +109,15 @@ def _merged(rank: Path, table: str, rows: pa.Table) -> pa.Table:
 _KEPT = (Kind.COLLECTIVE, Kind.COLLECTIVE_END, Kind.MODULE, Kind.STORAGE)
 
 
-def seal_threads(decoder: Decoder, pending: PendingParts) -> None:
-    """Compacts one chunk of every thread of a live process that has one.
+def seal_threads(decoder: Decoder, pending: PendingParts) -> bool:
+    """Compacts one chunk of every thread of a live process that has one; returns True if any had.
 
     The thread's used segments are replaced by one with the records that stay: those behind the
     cut, and those that later records complete (a collective without its end). A reader prefers
     that segment to all before it, so a death between the two steps neither loses nor doubles
     records.
     """
-    rank = decoder.log.rank
+    rank, found = decoder.log.rank, False
     for thread in decoder.log.threads:
         chunk = next(chunks_of(thread, ended=False), None)
         if chunk is None:
@@ -127,6 +127,8 @@ def seal_threads(decoder: Decoder, pending: PendingParts) -> None:
             pending.add_part(rank, identity, table, chunk.part, rows)
         pending.commit(decoder)
         _replace(thread, chunk, _thread_record(decoder, thread, chunk.records))
+        found = True
+    return found
 
 
 def _thread_record(decoder: Decoder, thread: ThreadLog, records: Records) -> Records:

@@ -68,7 +68,7 @@ def test_a_live_process_is_compacted_step_by_step(recorder: Recorder) -> None:
     parts = 0
     for first in range(0, OPS, 1_000):
         write_ops(recorder, first, 1_000)
-        assert compact.advance(run) is False
+        assert not compact.advance(run).done
         parts = len(list(run.glob("rank=*/thread=*/op-*.parquet")))
     assert parts >= 3
     # What is in the parts is no longer in the journal: disk stays bounded while recording.
