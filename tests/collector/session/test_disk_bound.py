@@ -126,6 +126,7 @@ def test_a_program_without_a_bound_in_sight_records_all(tmp_path: Path) -> None:
     recorded = record_program(tmp_path, "import torch; torch.ones(1).sin()", "--max-disk", "1TB")
     assert recorded.op_names() == ["aten::ones", "aten::sin"]
     assert "thinned_steps" not in open_run(recorded.run).coverage
+    (tmp_path / "refused").mkdir()
     refused = record_program(tmp_path / "refused", "", "--max-disk", "1KB", real=True)
     assert refused.status == 2
     assert "max-disk is 1,000 bytes; it must be at least 1,000,000" in refused.stderr

@@ -114,7 +114,7 @@ def test_traces_are_imported_by_workers(
     assert called("import", *traces, "-o", "alone").exit_code == 0
     assert called("import", *traces, "-o", "shared", "--cluster", cluster).exit_code == 0
     whole = [path.relative_to("alone") for path in Path("alone").rglob("*.parquet")]
-    assert len(whole) > 6
+    assert len(whole) >= 6
     for path in whole:
         assert ("alone" / path).read_bytes() == ("shared" / path).read_bytes()
     Path("broken.json").write_text("[1, 2")
