@@ -24,11 +24,11 @@ PROGRAM = """
 import os, sys, threading, time
 import torch
 torch.set_num_threads(1)
-until = time.monotonic() + float(sys.argv[1])
 
-def train(first):
+def train(first, seconds):
     model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(24)])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         model(torch.randn(4, 16)).sum().backward()
         if first:
@@ -37,7 +37,9 @@ def train(first):
         else:
             model.zero_grad()
 
-threads = [threading.Thread(target=train, args=(n == 0,)) for n in range(os.cpu_count() or 1)]
+train(True, 1e-9)  # what torch imports at the first step
+seconds, cores = float(sys.argv[1]), range(os.cpu_count() or 1)
+threads = [threading.Thread(target=train, args=(n == 0, seconds)) for n in cores]
 [one.start() for one in threads]
 [one.join() for one in threads]
 """

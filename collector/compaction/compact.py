@@ -22,7 +22,7 @@ from . import manifest as manifests
 from .clock_refine import narrow
 from .decode import Decoder
 from .journal_folders import UNREADABLE, has_ended, journal_folders, pid_of
-from .parts import PendingParts, seal_threads
+from .parts import PendingParts, seal_ended, seal_threads
 from .process_placement import first_ordinal
 from .reader import JournalError, read_process
 
@@ -94,9 +94,12 @@ def _advance_process(run: Path, folder: Path, *, ended: bool) -> Progress:
     decoder = Decoder(log, stacks, first_ordinal(log, threads))
     if not ended:
         # With --keep-last, later records overwrite earlier ones until the end.
-        sealed = not log.process.get("keep_last_bytes") and seal_threads(decoder, pending)
-        return Progress(done=False, behind=sealed)
-    if not decoder.is_empty():
+        if log.process.get("keep_last_bytes"):
+            return Progress(done=False, behind=False)
+        behind = seal_threads(decoder, pending)
+        seal_ended(decoder, pending)
+        return Progress(done=False, behind=behind)
+    if not decoder.is_empty() or pending.lists(log):
         for thread, table, part, rows in decoder.thread_tables():
             pending.add_part(log.rank, thread, table, part, rows)
         pending.commit(decoder)
