@@ -242,6 +242,9 @@ MATMUL_PRECISIONS = ("highest", "high", "medium")
 
 # reasons in a process's coverage -----------------------------------------------------------
 
+THINNED = "thinned_steps"
+"""Steps of which something is not recorded, because the recording came near its disk bound."""
+
 UNSEEN_BY = {
     "portable": {
         "unseen_composite_operators": "operators made of others (only those they are made of)",

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,13 @@ def import_files(
     run: Path,
     ranks: Sequence[int] | None = None,
     fields: Fields = NO_FIELDS,
+    workers: Executor | None = None,
 ) -> None:
     """Makes the run directory `run` of files, each of one rank, or of one file of several workers.
 
     `ranks` gives the rank of each file; else the file's contents or name do. `fields` says where
-    the events of several workers hold rank and step. On failure, removes what was written and
+    the events of several workers hold rank and step. `workers` are processes that see the same
+    folders and read the files. On failure, removes what was written and
     raises ImportRejected, or OSError where the run cannot be written.
     """
     if fields.rank is not None and (len(files) != 1 or ranks is not None):
@@ -69,7 +72,7 @@ def import_files(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        _import(files, making, ranks, fields)
+        _import(files, making, ranks, fields, workers)
         os.chmod(making, 0o777 & ~_umask())
         if run.exists():
             run.rmdir()
@@ -83,10 +86,14 @@ def import_files(
 
 
 def _import(
-    files: Sequence[Path], making: Path, given: Sequence[int] | None, fields: Fields
+    files: Sequence[Path],
+    making: Path,
+    given: Sequence[int] | None,
+    fields: Fields,
+    workers: Executor | None,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="rows-", dir=making) as folder:
-        traces = read_files(files, Path(folder))
+        traces = read_files(files, Path(folder), workers)
         if any(trace.exported for trace in traces):
             asked = given is not None or fields != NO_FIELDS
             manifests.write(making, write_exported(traces, making, asked))

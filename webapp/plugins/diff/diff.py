@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.cluster import Executor, spread
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.tensor_fingerprints import ARRIVES
 from lanescope.webapp.bundles.comparable import comparable
@@ -28,7 +30,7 @@ from lanescope.webapp.plugins.diff.first_layer import FirstLayer, first_gradient
 from lanescope.webapp.plugins.diff.logged_values import outputs_differ, values_differ
 from lanescope.webapp.plugins.diff.noise import Floor, tensor_floor
 from lanescope.webapp.plugins.diff.precision import least_tolerance
-from lanescope.webapp.plugins.diff.renaming import renamed
+from lanescope.webapp.plugins.diff.renaming import Renamed, renamed
 from lanescope.webapp.plugins.diff.roles import by_role
 from lanescope.webapp.plugins.diff.settings import settings_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
@@ -38,7 +40,11 @@ from lanescope.webapp.plugins.diff.unpaired import (
     settings_words,
     unpaired_calls,
 )
-from lanescope.webapp.plugins.diff.value_differences import ValueDifferences, value_differences
+from lanescope.webapp.plugins.diff.value_differences import (
+    ValueDifferences,
+    of_rank,
+    value_differences,
+)
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number
@@ -122,8 +128,14 @@ def diff(base: Run, run: Run, mode: Mode = "bitwise") -> pd.DataFrame:
     return compare(base, run, mode).table
 
 
-def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = None) -> Comparison:
-    """Compares two runs.
+def compare(
+    base: Run,
+    run: Run,
+    mode: Mode = "bitwise",
+    noise: Run | None = None,
+    workers: Executor | None = None,
+) -> Comparison:
+    """Compares two runs; the values of each rank on `workers`, where there are any.
 
     Norms are equal in mode bitwise if their bits are (a NaN equals itself, 0.0 is not -0.0), in
     mode tolerance if |base - run| <= RELATIVE[dtype] * max(|base|, |run|), with the coarser dtype,
@@ -139,15 +151,22 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     recording of `base`: differences between the two are allowed as well, see `noise`.
     """
     _check_mode(mode, noise)
-    base, run = comparable(base, run)
-    floors = None if noise is None else (tensor_floor(base, noise), _norm_floor(base, noise))
-    base, roles = by_role(base, run)
-    names = renamed(base, run)
-    base = names.run
+    opened = base, run
+    floors = None
+    if noise is not None:
+        plain, _ = comparable(*opened)
+        floors = tensor_floor(plain, noise), _norm_floor(plain, noise)
+    base, run, roles, names = _prepared(*opened)
     norms = _norms(base, run, mode, floors[1] if floors else None)
     values = None
     if _both_have_values(base, run):
-        values = value_differences(base, run, mode, floors[0] if floors else None)
+        ask = partial(_values_of_rank, mode=mode, floor=floors[0] if floors else None)
+        ranks = sorted({*base.ranks, *run.ranks})
+        if workers is None:
+            parts = (ask(*opened, rank) for rank in ranks)
+        else:
+            parts = iter(spread(workers, ask, opened, ranks).values())
+        values = value_differences(base, run, parts)
     calls = _calls(base, run, values.names if values else {})
     matched = int((~norms["state"].isin(["only_in_base", "only_in_run"])).sum())
     only = [int((norms["state"] == f"only_in_{side}").sum()) for side in ("base", "run")]
@@ -198,6 +217,22 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         timing=timing_differences(base, run),
         growth=values.grown() if values else pd.DataFrame(),
     )
+
+
+@lru_cache(maxsize=2)
+def _prepared(base: Run, run: Run) -> tuple[Run, Run, list[str], Renamed]:
+    """Both runs with base's ranks and modules as run has them; what to say of ranks, and names."""
+    base, run = comparable(base, run)
+    base, roles = by_role(base, run)
+    names = renamed(base, run)
+    return names.run, run, roles, names
+
+
+def _values_of_rank(
+    base: Run, run: Run, rank: int, mode: Mode, floor: Floor | None
+) -> ValueDifferences:
+    """What differs in a rank of two runs as they were opened."""
+    return of_rank(*_prepared(base, run)[:2], rank, mode, floor)
 
 
 def _check_mode(mode: str, noise: Run | None) -> None:

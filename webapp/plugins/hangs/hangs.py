@@ -68,7 +68,10 @@ def hangs(run: Run) -> list[Finding]:
             raise NotApplicable("the program made no collective call")
         return failed
     if cut_short(run):
-        raise NotApplicable("record without --steps and --keep-last: the recording is not whole")
+        raise NotApplicable(
+            "record without --steps and --keep-last, with a larger --max-disk: the recording is "
+            "not whole"
+        )
     found = incomplete_collectives(run)
     rest = [wait for wait in found if not _disagrees(run, wait)]
     circle = cycle(rest)
