@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.runs.clock_axis import TIME_COLUMNS, Axis, axis_of
+from lanescope.collector.format.columns import TIME_COLUMNS
+from lanescope.webapp.runs.clock_axis import Axis, axis_of
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.parquet_parts import Part
 from lanescope.webapp.runs.table_reader import Rows

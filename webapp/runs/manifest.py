@@ -7,7 +7,6 @@ declares, integers that fit int64, finite floats, and file names that stay insid
 from __future__ import annotations
 
 import json
-import re
 import typing
 from typing import Any
 
@@ -25,12 +24,6 @@ MAX_INSTANT_NS = 2**61
 MAX_MANIFEST = 32 << 20
 """Bytes of a manifest: what it becomes in memory may be twenty times as much. A job of a thousand
 ranks with eight threads each needs 12 MB."""
-
-# Paths below the run, as `schema` lays them out: a rank's tables and its threads' tables.
-_RANK_FILE = re.compile(r"rank=([0-9]{5,7})/([a-z]+)(?:-[0-9]{5,})?\.parquet")
-_THREAD_FILE = re.compile(
-    r"rank=([0-9]{5,7})/thread=([0-9]{1,10}-[0-9]{1,10})/([a-z]+)-[0-9]{5,}\.parquet"
-)
 
 
 def read_manifest(files: Files) -> tuple[schema.Manifest, bytes]:
@@ -97,16 +90,11 @@ def check_groups(groups: object) -> dict[str, schema.Group]:
 
 def file_parts(path: str) -> tuple[int, str | None, str] | None:
     """(rank, thread or None, table) of a path below the run; None for no path of this format."""
-    if match := _THREAD_FILE.fullmatch(path):
-        rank, thread, table = match.groups()
-    elif match := _RANK_FILE.fullmatch(path):
-        (rank, table), thread = match.groups(), None
-    else:
+    named = schema.named_parts(path)
+    known = schema.TABLES.get(named[2]) if named else None
+    if named is None or known is None or known.per_thread != (named[1] is not None):
         return None
-    known = schema.TABLES.get(table)
-    if known is None or known.per_thread != (thread is not None):
-        return None
-    return int(rank), thread, table
+    return named
 
 
 def _check_format(found: object, where: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -11,17 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lanescope.collector.format import schema
-from lanescope.webapp.runs import parquet_footer
+from lanescope.collector.compaction import parquet_footer
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files
 from lanescope.webapp.runs.manifest import file_parts
 
 _MAGIC = b"PAR1"
-
-Ranges = Mapping[str, parquet_footer.Range]
-"""Statistics of the columns of a row group, by their names."""
-
-_UNSTATED = parquet_footer.Range(None, None, 0)
 
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
 """What reading a damaged file raises."""
@@ -91,14 +86,8 @@ class Part:
             assert self.memory is not None
             ends = pc.min_max(self.memory[column]).as_py()
             return None if ends["min"] is None else (ends["min"], ends["max"])
-        least: list[int] = []
-        most: list[int] = []
-        for group in _stated_ranges(self.files, self.name, self.table, self.bytes):
-            if (held := _value(*group, column)) is None:
-                return None
-            least.append(held[0])
-            most.append(held[1])
-        return (min(least), max(most)) if least else None
+        groups = _stated_ranges(self.files, self.name, self.table, self.bytes)
+        return parquet_footer.extremes(groups, column)
 
     def holding(self, groups: Sequence[RowGroup], column: str, value: int) -> list[RowGroup]:
         """Those of the groups that may hold a row with this value in a column of integers."""
@@ -108,7 +97,7 @@ class Part:
         return [
             group
             for group in groups
-            if (held := _value(*stated[group.number], column)) is None
+            if (held := parquet_footer.value_range(*stated[group.number], column)) is None
             or held[0] <= value <= held[1]
         ]
 
@@ -223,41 +212,25 @@ def survey(files: Files, manifest: schema.Manifest) -> PartScan:
 
 
 @functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
-def _stated_ranges(files: Files, name: str, table: str, _: int) -> tuple[tuple[int, Ranges], ...]:
+def _stated_ranges(
+    files: Files, name: str, table: str, _: int
+) -> tuple[tuple[int, parquet_footer.Ranges], ...]:
     """Per row group of a file its rows, and the statistics of its integer columns."""
     columns = {column.name for column in schema.TABLES[table].columns}
     try:
         with files.open(name) as source:
-            footer = pq.read_metadata(source)
-            stated = parquet_footer.ranges(source, columns)
+            return parquet_footer.stated(source, pq.read_metadata(source), columns)
     except _UNREADABLE as error:
         raise RunError(f"{files.named(name)}: cannot be read ({_reason(error)})") from None
-    rows = [int(footer.row_group(number).num_rows) for number in range(footer.num_row_groups)]
-    if stated is None or len(stated) != len(rows):
-        return tuple((count, {}) for count in rows)
-    return tuple(zip(rows, stated, strict=True))
-
-
-def _value(rows: int, stated: Ranges, column: str) -> tuple[int, int] | None:
-    """Least and greatest value of a column in a row group; None without statistics."""
-    if (found := stated.get(column)) is None:
-        return None
-    if found.least is None or found.most is None:
-        return (1, 0) if found.nulls == rows else None  # nothing is in between
-    return found.least, found.most
 
 
 @functools.lru_cache(maxsize=4096)
 def _row_groups(files: Files, name: str, table: str, size: int) -> tuple[RowGroup, ...]:
     stated = _stated_ranges(files, name, table, size)
-    return tuple(_row_group(number, rows, ranges) for number, (rows, ranges) in enumerate(stated))
-
-
-def _row_group(number: int, rows: int, stated: Ranges) -> RowGroup:
-    starts, durations = (stated.get(column, _UNSTATED) for column in ("start_ns", "duration_ns"))
-    if starts.most is None or durations.most is None or durations.nulls:
-        return RowGroup(number, rows, starts.least, None)
-    return RowGroup(number, rows, starts.least, starts.most + durations.most)
+    return tuple(
+        RowGroup(number, rows, *parquet_footer.extent(ranges))
+        for number, (rows, ranges) in enumerate(stated)
+    )
 
 
 class _Damage(Exception):

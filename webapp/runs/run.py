@@ -28,7 +28,7 @@ from lanescope.webapp.runs.journal_recovery import RecoveredJournals, leftovers,
 from lanescope.webapp.runs.manifest import read_manifest
 from lanescope.webapp.runs.parquet_parts import Part, PartScan, survey
 from lanescope.webapp.runs.run_warnings import nothing_to_read, ranks_text, warnings_of
-from lanescope.webapp.runs.steps import PHASE_COLUMNS, Steps, steps_of
+from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of
 from lanescope.webapp.runs.table_reader import Rows
 from lanescope.webapp.runs.threads import Thread, threads_of
 

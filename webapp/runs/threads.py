@@ -10,7 +10,8 @@ from pathlib import PurePath
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.runs.clock_axis import TIME_COLUMNS, Axis, axis_of
+from lanescope.collector.format.columns import TIME_COLUMNS
+from lanescope.webapp.runs.clock_axis import Axis, axis_of
 from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.runs.parquet_parts import Part
 

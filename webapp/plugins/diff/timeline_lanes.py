@@ -34,7 +34,7 @@ from lanescope.webapp.plugins.diff.compared_ops import (
 from lanescope.webapp.plugins.diff.noise import tensor_floor
 from lanescope.webapp.plugins.diff.renaming import renamed
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.runs.steps import Steps
+from lanescope.collector.format.steps import Steps
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 from lanescope.webapp.timeline import index as indexes
 from lanescope.webapp.timeline.arguments import forward, integer
