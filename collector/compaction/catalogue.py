@@ -115,11 +115,14 @@ def _described(
 def _bounds(
     groups: Iterable[tuple[int, parquet_footer.Ranges]], columns: list[str]
 ) -> tuple[int | None, int | None]:
-    """Least and greatest value of several columns; None where one of them has no statistics."""
+    """Least and greatest value of several columns, (0, 0) without any value; None where one of them
+    has no statistics."""
     found = [parquet_footer.extremes(groups, name) for name in columns]
     held = [one for one in found if one is not None and one[0] <= one[1]]
-    if None in found or not held:
+    if None in found:
         return None, None
+    if not held:
+        return 0, 0
     return min(low for low, _ in held), max(high for _, high in held)
 
 

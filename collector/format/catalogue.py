@@ -38,7 +38,7 @@ CATALOGUE = pa.schema(
         ("group_rows", _INT64S),
         ("group_first_ns", _INT64S),
         ("group_last_ns", _INT64S),
-        # Least and greatest of all instants and of all durations; null: not known, or none.
+        # Least and greatest of all instants and of all durations, 0 without any; null: not known.
         ("first_ns", INT64),
         ("last_ns", INT64),
         ("shortest_ns", INT64),

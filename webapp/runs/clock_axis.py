@@ -50,8 +50,12 @@ class Axis:
         return cls(clock["offset_ns"], float(clock["drift_ppb"]), process["start_ns"])
 
     def instant(self, local_ns: int) -> int:
-        """One local instant on the axis."""
-        return int(self.instants(pa.chunked_array([[local_ns]], pa.int64()), 0)[0].as_py())
+        """One local instant on the axis, as `instants` puts it."""
+        low, high = self.possible
+        if not low <= local_ns <= high:
+            local_ns = self.reference_ns
+        elapsed = local_ns - self.reference_ns
+        return local_ns + self.offset_ns + round(float(elapsed) * (self.drift_ppb * 1e-9))
 
     def instants(self, local: pa.ChunkedArray, origin_ns: int) -> pa.ChunkedArray:
         """Local instants (int64, null stays null) on the axis, relative to `origin_ns`."""

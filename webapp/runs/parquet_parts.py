@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from lanescope.collector.format import schema
 from lanescope.collector.compaction import parquet_footer
+from lanescope.webapp.runs.catalogue import Catalogue, ListedFile
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files
 from lanescope.webapp.runs.manifest import file_parts
@@ -65,6 +66,7 @@ class Part:
     files: Files | None = None  # None: its rows are in memory
     name: str = ""  # of the file, below the run
     memory: pa.Table | None = None
+    listed: ListedFile | None = None  # what the run's catalogue says of the file
 
     def groups(self, low: int, high: int, possible: tuple[int, int]) -> list[RowGroup]:
         """The pieces of the file that may hold rows which touch [low, high) of its own clock.
@@ -74,9 +76,13 @@ class Part:
         """
         if self.files is None:
             return [RowGroup(0, self.rows, None, None)]
+        if self.listed is not None:
+            known = tuple(RowGroup(at, *group) for at, group in enumerate(self.listed.groups))
+        else:
+            known = _row_groups(self.files, self.name, self.table, self.bytes)
         return [
             group
-            for group in _row_groups(self.files, self.name, self.table, self.bytes)
+            for group in known
             if group.may_touch(low, high) or group.strays(possible)
         ]
 
@@ -113,6 +119,7 @@ class Part:
                 return self._recovered(columns)
             # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
             with self.files.open(self.name) as source, parquet_footer.opened(source) as file:
+                self._check(file.metadata)
                 present = _present(file, columns)
                 if groups is None:
                     found = file.read(columns=present, use_threads=False)
@@ -134,6 +141,7 @@ class Part:
                 return
             with self.files.open(self.name) as source, parquet_footer.opened(source) as file:
                 present, footer = _present(file, columns), file.metadata
+                self._check(footer)
                 chosen, rows = [], 0
                 for number in range(footer.num_row_groups):
                     chosen.append(number)
@@ -144,6 +152,19 @@ class Part:
                         chosen, rows = [], 0
         except _UNREADABLE as error:
             raise self._damaged(error) from None
+
+    def _check(self, footer: pq.FileMetaData) -> None:
+        """Raises RunError where a file is not what the catalogue says, as a forged one may be."""
+        if self.listed is None:
+            return
+        found = int(footer.num_rows), parquet_footer.decoded(footer)
+        if found != (self.rows, self.listed.decoded):
+            assert self.files is not None
+            raise RunError(
+                f"{self.files.named(self.name)}: holds {found[0]} rows in {found[1]} bytes, "
+                f"{schema.PART_CATALOGUE} says {self.rows} in {self.listed.decoded}; delete "
+                f"{schema.PART_CATALOGUE} of the run, which is only there to open it faster"
+            )
 
     def _recovered(self, columns: Sequence[str]) -> pa.Table:
         assert self.memory is not None
@@ -171,8 +192,12 @@ class PartScan:
     ignored: int = 0  # files of no kind this version knows
 
 
-def survey(files: Files, manifest: schema.Manifest) -> PartScan:
+def survey(
+    files: Files, manifest: schema.Manifest, catalogue: Catalogue | None = None
+) -> PartScan:
     """Looks at every file of the run without reading rows.
+
+    One that the catalogue lists, and that has not changed since, is taken as it is listed.
 
     A file is whole where its size is the manifest's, its Parquet footer parses, and the footer has
     the manifest's row count and the schema's columns. Anything else damages its rank as a whole:
@@ -187,11 +212,16 @@ def survey(files: Files, manifest: schema.Manifest) -> PartScan:
             continue
         rank, thread, table = kind
         try:
-            size = _size(files, path)
+            listed = _listed(files, path, expected, catalogue)
+            size = _size(files, path) if listed is None else expected["bytes"]
             if size < expected["bytes"] or (size > expected["bytes"] and manifest["complete"]):
                 word = "truncated" if size < expected["bytes"] else "changed"
                 raise _Damage(f"{path} is {word}: {size} bytes, expected {expected['bytes']}")
-            rows, decoded = _checked(files, table, path, size)
+            rows, decoded = (
+                _checked(files, table, path, size)
+                if listed is None
+                else (expected["rows"], listed.decoded)
+            )
             # A recorder that died, or is at work, may have replaced a table by a longer one before
             # the manifest says so.
             grown = not manifest["complete"] and size > expected["bytes"]
@@ -207,7 +237,7 @@ def survey(files: Files, manifest: schema.Manifest) -> PartScan:
             found.damage.setdefault(rank, str(damage))
             continue
         found.bytes += size
-        found.parts.append(Part(table, rank, thread, rows, size, files, path))
+        found.parts.append(Part(table, rank, thread, rows, size, files, path, None, listed))
     return found
 
 
@@ -235,6 +265,17 @@ def _row_groups(files: Files, name: str, table: str, size: int) -> tuple[RowGrou
 
 class _Damage(Exception):
     """What is wrong with one file, as the end of a sentence."""
+
+
+def _listed(
+    files: Files, path: str, expected: schema.File, catalogue: Catalogue | None
+) -> ListedFile | None:
+    if catalogue is None:
+        return None
+    try:
+        return catalogue.find(files, path, expected)
+    except OSError:
+        return None  # reading the file says what is wrong
 
 
 def _size(files: Files, path: str) -> int:
