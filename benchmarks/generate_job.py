@@ -1,11 +1,11 @@
 """Writes a made-up run of many ranks: to measure what opens, shows and analyses such runs.
 
-    python benchmarks/generate_job.py RUN RANKS [THREADS] [STEPS]      (8 threads, 5 steps)
+    python benchmarks/generate_job.py RUN RANKS [THREADS] [STEPS]      (8 threads, 12 steps)
 
 The ranks, eight to a host, train with tensor, data, pipeline and expert parallelism: each rank's
 collectives begin when its work is done and complete when the last rank of the group has come.
-Each host has its own clock. Three faults are planted: STRAGGLER takes twice as long for its
-forward pass as the others, MISSING left no files, MISMATCHED calls another collective than its group
+Each host has its own clock. Three faults are planted: a straggler takes twice as long for its
+forward pass as the others, one rank left no files, and one calls another collective than its group
 in the last step. Equal arguments give equal runs.
 """
 
@@ -26,6 +26,7 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.generate_run import PATTERN
+from lanescope.collector.compaction.catalogue import write_catalogue
 from lanescope.collector.compaction.parquet import write_part
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.types import Int64Array
@@ -210,7 +211,7 @@ def generate_job(
     path: Path,
     ranks: int,
     threads: int = 8,
-    steps: int = 5,
+    steps: int = 12,
     *,
     faults: Faults | None = None,
     processes: int = 2,
@@ -235,7 +236,9 @@ def generate_job(
     with ProcessPoolExecutor(processes) as pool:
         for files in pool.map(_write, works, chunksize=8):
             builder.manifest["files"].update(files)
-    return builder.write()
+    builder.write()
+    write_catalogue(path, builder.manifest)
+    return path
 
 
 def _offset(rank: int) -> int:
@@ -351,7 +354,7 @@ def _template(kind: str) -> dict[str, npt.NDArray[Any]]:
     """The calls of one piece of work, as shares of its length."""
     phase = KINDS.index(kind)
     rows = np.flatnonzero(PATTERN.phase == phase)
-    if kind in ("forward", "backward"):  # of which PATTERN has six layers
+    if kind in ("forward", "backward"):  # PATTERN has six layers of them
         units = np.unique(PATTERN.unit[rows])
         rows = rows[np.isin(PATTERN.unit[rows], units[1 : 1 + (len(units) - 2) // 6])]
     units, unit = np.unique(PATTERN.unit[rows], return_inverse=True)

@@ -183,6 +183,6 @@ def _possible(phases: pa.Table, start_ns: int) -> bool:
     return bool(
         abs(starts["min"] - start_ns) <= MAX_TIME_NS
         and abs(starts["max"] - start_ns) <= MAX_TIME_NS
-        and 0 <= shortest
+        and shortest >= 0
         and longest <= MAX_TIME_NS
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from .columns import INT32, INT64
+from .columns import INT64
 from .lookups import THREAD
 
 CATALOGUE_VERSION = 1
@@ -20,8 +20,14 @@ WORTH_LISTING = 100
 
 _INT64S = pa.list_(INT64)
 
-THREADS = pa.list_(pa.struct([(c.name, pa.string()) if pa.types.is_dictionary(c.type)
-                              else (c.name, c.type) for c in THREAD.columns]))
+THREADS = pa.list_(
+    pa.struct(
+        [
+            (c.name, pa.string()) if pa.types.is_dictionary(c.type) else (c.name, c.type)
+            for c in THREAD.columns
+        ]
+    )
+)
 STEPS = pa.list_(pa.struct([("step", INT64), ("start_ns", INT64), ("end_ns", INT64)]))
 
 CATALOGUE = pa.schema(

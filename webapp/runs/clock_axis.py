@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.columns import TIME_COLUMNS
+from lanescope.webapp.runs.types import Int64Array
 
 SPAN_COLUMNS = ("duration_ns", "self_ns")
 """Columns that hold a length of time; they stretch with the clock's drift."""
@@ -65,6 +67,14 @@ class Axis:
             return shifted
         elapsed = pc.subtract(local, pa.scalar(self.reference_ns, pa.int64()))
         return pc.add(shifted, self._stretch(elapsed))
+
+    def readings(self, local: Int64Array, origin_ns: int) -> Int64Array:
+        """Possible local instants as `instants` puts them."""
+        shifted: Int64Array = local + (self.offset_ns - origin_ns)
+        if self.drift_ppb:
+            elapsed = (local - self.reference_ns).astype(np.float64)
+            shifted += np.rint(elapsed * (self.drift_ppb * 1e-9)).astype(np.int64)
+        return shifted
 
     def around(self, window: tuple[int, int], origin_ns: int) -> tuple[int, int]:
         """A stretch of local time that holds a window of the axis, and little more."""

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lanescope.collector.format import schema
 from lanescope.collector.compaction import parquet_footer
+from lanescope.collector.format import schema
 from lanescope.webapp.runs.catalogue import Catalogue, ListedFile
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files
@@ -80,11 +80,7 @@ class Part:
             known = tuple(RowGroup(at, *group) for at, group in enumerate(self.listed.groups))
         else:
             known = _row_groups(self.files, self.name, self.table, self.bytes)
-        return [
-            group
-            for group in known
-            if group.may_touch(low, high) or group.strays(possible)
-        ]
+        return [group for group in known if group.may_touch(low, high) or group.strays(possible)]
 
     def extremes(self, column: str) -> tuple[int, int] | None:
         """Least and greatest value of a column, by the footer; None where it has no statistics."""
@@ -192,9 +188,7 @@ class PartScan:
     ignored: int = 0  # files of no kind this version knows
 
 
-def survey(
-    files: Files, manifest: schema.Manifest, catalogue: Catalogue | None = None
-) -> PartScan:
+def survey(files: Files, manifest: schema.Manifest, catalogue: Catalogue | None = None) -> PartScan:
     """Looks at every file of the run without reading rows.
 
     One that the catalogue lists, and that has not changed since, is taken as it is listed.

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of
 from lanescope.webapp.runs.catalogue import read_catalogue
 from lanescope.webapp.runs.clock_axis import Axis
 from lanescope.webapp.runs.errors import RunError
@@ -29,7 +30,6 @@ from lanescope.webapp.runs.journal_recovery import RecoveredJournals, leftovers,
 from lanescope.webapp.runs.manifest import read_manifest
 from lanescope.webapp.runs.parquet_parts import Part, PartScan, survey
 from lanescope.webapp.runs.run_warnings import nothing_to_read, ranks_text, warnings_of
-from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of
 from lanescope.webapp.runs.table_reader import Rows
 from lanescope.webapp.runs.threads import Thread, threads_of
 
@@ -374,8 +374,7 @@ def _with(manifest: schema.Manifest, left: RecoveredJournals) -> schema.Manifest
 def _etag(raw: bytes, found: PartScan, used: list[Part]) -> str:
     """Hash of everything that decides the content: manifest, parts in use, damaged parts."""
     digest = hashlib.sha256(raw)
-    for part in used:
-        digest.update(f"{part.table} {part.rank} {part.thread} {part.rows} {part.bytes}\n".encode())
-    for rank, damage in sorted(found.damage.items()):
-        digest.update(f"{rank} {damage}\n".encode())
+    lines = [f"{part.table} {part.rank} {part.thread} {part.rows} {part.bytes}\n" for part in used]
+    lines += [f"{rank} {damage}\n" for rank, damage in sorted(found.damage.items())]
+    digest.update("".join(lines).encode())
     return digest.hexdigest()[:16]

@@ -147,10 +147,7 @@ class Rows:
             return None
         if np.any(np.diff(steps.index) <= 0):
             return None
-        starts, ends = (
-            axis.instants(pa.chunked_array([of], pa.int64()), self.origin_ns).to_numpy()
-            for of in (steps.start_ns, steps.end_ns)
-        )
+        starts, ends = (axis.readings(of, self.origin_ns) for of in (steps.start_ns, steps.end_ns))
         return Steps(steps.index, starts, ends)
 
     def _of_threads(

@@ -106,7 +106,9 @@ def _conform(value: object, hint: Any, place: _Place) -> None:
                 _conform(item, arguments[0], (place, position))
     elif origin in (Union, types.UnionType):
         if not any(_fits(value, one) for one in arguments):
-            raise Mismatch(f"{_named(place)} is {shown(value)}, expected one of {_names(arguments)}")
+            raise Mismatch(
+                f"{_named(place)} is {shown(value)}, expected one of {_names(arguments)}"
+            )
     else:
         _plain(value, hint, place)
 
