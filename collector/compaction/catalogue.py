@@ -15,7 +15,7 @@ from ..format.catalogue import CATALOGUE, WORTH_LISTING
 from ..format.columns import TIME_COLUMNS
 from ..format.file_names import PART_CATALOGUE, named_parts
 from ..format.record_kinds import MAX_TIME_NS
-from ..format.schema import PHASE, TABLES, THREAD, File, Process
+from ..format.schema import TABLES, THREAD, File, Process
 from ..format.steps import PHASE_COLUMNS, steps_of
 from . import parquet_footer
 from .parquet import COMPRESSION
@@ -67,7 +67,7 @@ def catalogue_of(
                 row["changed_ns"] = 0 if changed is None else changed(path)
                 if table == THREAD.name:
                     row["known_threads"] = _thread_rows(file)
-                elif table == PHASE.name and thread is not None:
+                elif table == "phase" and thread is not None:
                     pid = int(thread.partition("-")[0])
                     of_rank = phases.setdefault(rank, {})
                     of_rank.setdefault(pid, []).append(_phase_rows(file))

@@ -134,7 +134,7 @@ class Rows:
 
     def listed_steps(self, rank: int) -> Steps | None:
         """Steps of a rank as the catalogue lists them; None where the phases have to be read."""
-        phases = self.parts.get((schema.PHASE.name, rank), ())
+        phases = self.parts.get(("phase", rank), ())
         tables = self.parts.get((schema.THREAD.name, rank), ())
         listed = tables[0].listed if len(tables) == 1 else None
         if listed is None or listed.steps is None or any(p.listed is None for p in phases):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,7 @@ def test_a_catalogue_that_cannot_be_believed_is_passed_over(
 def test_a_forged_size_in_memory_is_found_as_the_file_is_read(run: Path) -> None:
     _changed("decoded", 1)(run / PART_CATALOGUE)
     opened = open_run(run)
-    with pytest.raises(RunError, match="delete catalogue.parquet of the run"):
+    with pytest.raises(RunError, match=r"delete catalogue\.parquet of the run"):
         opened.events("op", 0)
 
 
@@ -221,9 +221,9 @@ def test_a_run_of_few_files_has_none(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def many(tmp_path: Path) -> Iterator[Path]:
+def many(tmp_path: Path) -> Path:
     """A run of 36 ranks with more than a hundred files."""
-    yield write_run(tmp_path / "many", ranks=36, threads=1, steps=1, ops=2)
+    return write_run(tmp_path / "many", ranks=36, threads=1, steps=1, ops=2)
 
 
 def test_a_bundle_brings_its_catalogue(many: Path, tmp_path: Path, looked_into: list[str]) -> None:
