@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compaction import manifest as manifests
+from ..compaction.catalogue import write_catalogue
 from ..format.record_kinds import FORMAT_VERSION
 from .calls import calls_of, groups_of, numbered
 from .clock_offsets import (
@@ -153,6 +154,7 @@ def _import(
         "files": writer.files,
     }
     manifests.write(making, manifest)
+    write_catalogue(making, manifest)
 
 
 def _split(trace: Trace, fields: Fields, notes: list[str]) -> tuple[list[Rank], dict[str, Any]]:
