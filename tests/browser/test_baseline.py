@@ -83,9 +83,7 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
     assert page.state["selection"]["name"] == "gone"
 
 
-def test_rows_of_compare_lead_to_their_calls(
-    opened: Opener, serve: Server, tmp_path: Path
-) -> None:
+def test_rows_of_compare_lead_to_their_calls(opened: Opener, serve: Server, tmp_path: Path) -> None:
     """Of the ops that ran more or less often, and of those that took longer."""
     base, run = pair(tmp_path)
     address = serve(run, base)

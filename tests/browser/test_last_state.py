@@ -65,6 +65,7 @@ def comes(page: Page, there: Callable[[], bool]) -> None:
         page.wait_for_timeout(20)
 
 
+@pytest.mark.slow
 def test_a_recording_that_ends_while_a_state_is_opened(tmp_path: Path, opened: Opener) -> None:
     run = tmp_path / "run"
     recorder = begin(run)

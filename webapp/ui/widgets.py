@@ -178,6 +178,15 @@ def in_unit(title: str, values: Iterable[float | None], base: str = "ns") -> tup
     return f"{title}, {with_micro(f' {unit}').strip()}", texts
 
 
+_EVERY_COLUMN: dict[str, Any] = {
+    "resizable": True,
+    "sortable": True,
+    "minWidth": 64,
+    "suppressHeaderMenuButton": True,
+    "suppressMovable": True,
+}
+
+
 def grid(
     id: str,
     columns: Sequence[dict[str, Any]],
@@ -223,14 +232,7 @@ def grid(
             if rows is None
             else {"rowData": shown}
         ),
-        defaultColDef={
-            "resizable": True,
-            "sortable": True,
-            "minWidth": 64,
-            "suppressHeaderMenuButton": True,
-            "suppressMovable": True,
-            **({} if rows is None else {"flex": 1}),
-        },
+        defaultColDef=_EVERY_COLUMN | ({} if rows is None else {"flex": 1}),
         dashGridOptions=options,
         className="grid",
         style={"height": height, "width": "100%"},

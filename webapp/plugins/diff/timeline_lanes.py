@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lanescope.collector.format.steps import Steps
 from lanescope.webapp.analysis.sequence_alignment import pools, thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import Words
 from lanescope.webapp.bundles.comparable import comparable
@@ -35,7 +36,6 @@ from lanescope.webapp.plugins.diff.differences import PAIRS, PLACE, Differences,
 from lanescope.webapp.plugins.diff.noise import tensor_floor
 from lanescope.webapp.plugins.diff.renaming import renamed
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.runs.steps import Steps
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 from lanescope.webapp.timeline import index as indexes
 from lanescope.webapp.timeline.array_store import Store, load

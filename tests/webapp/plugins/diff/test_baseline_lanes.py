@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lanescope.collector.format.steps import Steps
 from lanescope.webapp.plugins.diff import timeline_lanes as timeline_index
 from lanescope.webapp.plugins.diff.differences import PAIRS, PLACE
 from lanescope.webapp.plugins.diff.timeline_lanes import Warp
 from lanescope.webapp.runs.run import open_run
-from lanescope.webapp.runs.steps import Steps
 from lanescope.webapp.server.server import make_app
 from lanescope.webapp.timeline import index as indexes
 from lanescope.webapp.timeline.search_marks import modules
