@@ -4,7 +4,7 @@
 
 A page is painted when its heading, or on the timeline all lanes in sight, are drawn; it is complete
 when no part of it is still being computed. Each page is opened in a fresh context, first when
-nothing of it was computed, then twice more, of which the faster counts. Beside the times on the
+nothing of it was computed, then twice more; the faster one counts. Beside the times on the
 clock, from the request on, stands the processor time of server and browser up to the paint: other
 work on the same cores does not add to that.
 """
