@@ -135,6 +135,11 @@ JOIN, RENDEZVOUS = "init_process_group", "rendezvous"
 """The call by which a process joins the others, and its group, as none exists yet. Recorded only
 where the call did not succeed."""
 
+# causes of waits ---------------------------------------------------------------------------
+
+FORKED_LOCK = "a lock that was held when it was forked"
+"""What a process waits for that its parent's watchdog found to be stuck."""
+
 # device activities -------------------------------------------------------------------------
 
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -186,6 +191,12 @@ BATCH_HASH, BATCH_ROWS = f"{BATCHES}hash/", f"{BATCHES}rows/"
 """Prefixes; loaded/0, input/<class>/0 or output/<class>/0 follows, with the tensor's position. A
 hash of some of its elements, below 2^52; how many of its rows were compared, negative if they are
 alike."""
+
+BATCH_STORAGE = f"{BATCHES}storage/"
+"""Prefix; loaded/0 follows: the first byte of the storage of a tensor of a DataLoader's batch."""
+
+LOADER_BEGUN, LOADER_END = f"{BATCHES}loader/begun", f"{BATCHES}loader/end"
+"""An iteration over a DataLoader begins; it ended with its last batch. The values are 1."""
 
 SAMPLER_EPOCH = f"{BATCHES}epoch/"
 """Prefix; the number of a distributed sampler that shuffles follows: its epoch as an iteration

@@ -46,13 +46,19 @@ class Fault:
         return f"{file}:{marked[0]}" if marked else ""
 
 
+WAIT_S = 30
+"""How long at most a program is watched before Ctrl-C."""
+
+
 def ctrl_c_at_rest() -> None:
     """Has Ctrl-C end this process once its watchdog has seen a rest, as a user would who sees
-    nothing happen. Does nothing where it is not recorded."""
+    nothing happen: again where it does not end, and in the end by SIGKILL. Does nothing where it is
+    not recorded."""
     recorded = os.environ.get("LANESCOPE_RECORD")
     if recorded is None:
         return
     seen = Path(recorded) / "journal" / f"{os.getpid()}-*" / "quiet.json"
-    loop = f"until ls {seen}; do sleep 0.1; done; kill -INT $PPID"
+    loop = f"for i in $(seq {WAIT_S}0); do ls {seen} && break; sleep 0.1; done"
+    ends = "for i in 1 2 3; do kill -INT $PPID || exit; sleep 1; done; kill -KILL $PPID"
     null = subprocess.DEVNULL
-    subprocess.Popen(["sh", "-c", loop], stdout=null, stderr=null)
+    subprocess.Popen(["sh", "-c", f"{loop}; {ends}"], stdout=null, stderr=null)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.faults import optimizer_settings
+from tests.faults import cut_off, optimizer_settings, silent_units, torch_threads, waiting
 from tests.faults.base import Fault
 
-ROOMS = (optimizer_settings,)
+ROOMS = (optimizer_settings, silent_units, cut_off, waiting, torch_threads)
 """Modules with programs and, as `FAULTS`, what is in them."""
 
 FAULTS: tuple[Fault, ...] = tuple(fault for room in ROOMS for fault in room.FAULTS)

@@ -2,8 +2,9 @@
 
 At the steps at which parameters are sampled, a few elements of each tensor are hashed: of a batch
 of a DataLoader, of the arguments of an outermost module in training and of its result. Beside the
-hash stands whether all rows are alike. A distributed sampler's epoch and seed are recorded as an
-iteration begins; states of random generators, and what `replication` finds, as a model is called.
+hash stands whether all rows are alike; beside that of a DataLoader's tensor its storage. The begin
+and the end of an iteration over a DataLoader are recorded, with a distributed sampler's epoch and
+seed; states of random generators, and what `replication` finds, as a model is called.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from torch.nn.modules import module as nn_module
 from ...format.names import (
     BATCH_HASH,
     BATCH_ROWS,
+    BATCH_STORAGE,
     BUFFER_HASH,
+    LOADER_BEGUN,
+    LOADER_END,
     SAMPLER_END,
     SAMPLER_EPOCH,
     SAMPLER_SEED,
@@ -53,7 +57,7 @@ _MAX_FRAMES = 6
 
 
 class Batches:
-    """Writes values named BATCH_HASH and BATCH_ROWS, and SAMPLER_EPOCH."""
+    """Writes values named BATCH_* and LOADER_*, and SAMPLER_*."""
 
     def __init__(self, recorder: Recorder, is_transformed: Callable[[Any], bool]) -> None:
         self._recorder = recorder
@@ -64,17 +68,18 @@ class Batches:
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def iterates(self, iterator: Any) -> None:
-        """Records the epoch of a loader's sampler where an iteration begins."""
+        """Records that an iteration over a loader begins, and the epoch of its sampler."""
         if not getattr(iterator, "_num_yielded", 1):
-            self._shuffled(iterator, {SAMPLER_EPOCH: "epoch", SAMPLER_SEED: "seed"})
+            self._edge(LOADER_BEGUN, iterator, {SAMPLER_EPOCH: "epoch", SAMPLER_SEED: "seed"})
 
     def exhausted(self, iterator: Any) -> None:
         """Records that an iteration over a loader ended with its last batch."""
-        self._shuffled(iterator, {SAMPLER_END: "epoch"})
+        self._edge(LOADER_END, iterator, {SAMPLER_END: "epoch"})
 
-    def _shuffled(self, iterator: Any, attributes: dict[str, str]) -> None:
+    def _edge(self, edge: str, iterator: Any, attributes: dict[str, str]) -> None:
         if not self._recorder.active:
             return
+        self._recorder.value(edge, 1.0)
         outer = getattr(iterator, "_index_sampler", None)
         sampler = getattr(outer, "sampler", outer)
         if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
@@ -131,6 +136,9 @@ class Batches:
             for number, tensor in zip(range(MAX_TENSORS), plain, strict=False):
                 write = partial(self._write, f"{name}/{number}", recorder.step)
                 self._readback.enqueue(_few(tensor), write)
+                if name == "loaded":
+                    place = float(tensor.untyped_storage().data_ptr())
+                    recorder.value(f"{BATCH_STORAGE}{name}/{number}", place)
             self._readback.drain(wait=False)
 
     def _replication(self, module: torch.nn.Module) -> None:

@@ -66,7 +66,17 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="level access; a model called as a module at 4 sampled steps, with 4 rows",
-            misses="targets; outputs that hardly depend on the input",
+            misses="outputs that hardly depend on the input",
+        ),
+        Question(
+            "DataLoaders that hand out the same batch or target",
+            "loaded:same_loaded",
+            ("repeated_data",),
+            order=47,
+            area="Learning",
+            recorded=True,
+            needs="level access; a torch DataLoader with batches at 4 sampled steps, with 4 rows",
+            misses="batches that no DataLoader made; targets that the model gets as an argument",
         ),
     ),
 )

@@ -64,8 +64,19 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="2 optimizer steps (5 for gradients of zero)",
-            misses="layers that take turns; parameters frozen on purpose; single dead units of "
-            "a layer",
+            misses="layers that take turns; frozen parameters among others of their group",
+        ),
+        Question(
+            "Dead and saturated units",
+            "silent_units:silent_units",
+            ("dead_parameter",),
+            order=152,
+            area="Learning",
+            recorded=True,
+            needs="level access; 4 sampled optimizer steps, with 8 rows in a batch; a bias, or "
+            "torch.nn.Tanh or Sigmoid",
+            misses="units of layers without bias; a few dead units; functional tanh and sigmoid "
+            "that still have a gradient",
         ),
         Question(
             "Training without optimizer steps",
