@@ -56,10 +56,11 @@ asyncio.run(main())
 def checked(run: Path, workers: int) -> tuple[str, float, float, list[float]]:
     """The answer of a check; seconds on the clock, of its process, and of each worker."""
     with ExitStack() as ends:
-        scheduler = ends.enter_context(started(sys.executable, "-c", SCHEDULER))
+        scheduler = ends.enter_context(started(*command(SCHEDULER), stderr=subprocess.DEVNULL))
         address = first_line(scheduler)
         for _ in range(workers):
-            first_line(ends.enter_context(started(sys.executable, "-c", WORKER, address)))
+            worker = started(sys.executable, "-c", WORKER, address, **quiet)
+            first_line(ends.enter_context(worker))
         with Client(address, set_as_default=False) as client:
             before = client.run(time.process_time)
             used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

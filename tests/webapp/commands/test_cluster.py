@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from distributed import Client
 
 from lanescope.collector.recorder import workers
+from lanescope.webapp.analysis import cluster as cluster_module
 from lanescope.webapp.cli import main
 from tests.support import ROOT
 from tests.support.processes import first_line, run_program, started
@@ -99,6 +100,15 @@ def test_a_worker_that_is_killed_half_way_changes_nothing(runs: tuple[Path, Path
             shared = called("check", runs[1], "--json", "--cluster", address)
             assert mortal.wait() == -signal.SIGKILL
     alone = called("check", runs[1], "--json")
+    assert (shared.stdout, shared.exit_code) == (alone.stdout, alone.exit_code)
+
+
+def test_large_runs_are_shared_by_processes_of_this_machine(
+    runs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = called("check", runs[1], "--json")
+    monkeypatch.setattr(cluster_module, "LARGE_ROWS", 1)
+    shared = called("check", runs[1], "--json")
     assert (shared.stdout, shared.exit_code) == (alone.stdout, alone.exit_code)
 
 
