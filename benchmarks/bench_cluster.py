@@ -53,14 +53,18 @@ asyncio.run(main())
 """
 
 
+def _started(ends: ExitStack, program: str, *arguments: str) -> str:
+    """Starts a part of the cluster until `ends` does; its address."""
+    command = (sys.executable, "-c", program, *arguments)
+    return first_line(ends.enter_context(started(*command, stderr=subprocess.DEVNULL)))
+
+
 def checked(run: Path, workers: int) -> tuple[str, float, float, list[float]]:
     """The answer of a check; seconds on the clock, of its process, and of each worker."""
     with ExitStack() as ends:
-        scheduler = ends.enter_context(started(*command(SCHEDULER), stderr=subprocess.DEVNULL))
-        address = first_line(scheduler)
+        address = _started(ends, SCHEDULER)
         for _ in range(workers):
-            worker = started(sys.executable, "-c", WORKER, address, **quiet)
-            first_line(ends.enter_context(worker))
+            _started(ends, WORKER, address)
         with Client(address, set_as_default=False) as client:
             before = client.run(time.process_time)
             used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
