@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "record": ("lanescope.collector.cli:record", "Run a command and record it."),
     "attach": ("lanescope.collector.cli:attach", "Record a process that runs already."),
     "view": ("lanescope.webapp.commands.view:view", "Show a run in the browser."),
-    "info": ("lanescope.webapp.commands.info:info", "Say what a run holds."),
+    "info": ("lanescope.webapp.commands.info:info", "Show what a run contains."),
     "check": ("lanescope.webapp.commands.check:check", "Check a run against the limits."),
     "time": ("lanescope.webapp.commands.time:time", "Show where the time of a step goes."),
     "repeat": ("lanescope.webapp.commands.repeat:repeat", "Run a command again and again."),

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ..format import schema
 from ..format.file_names import JOURNAL_FOLDER
 from . import manifest as manifests
+from .catalogue import write_catalogue
 from .clock_refine import narrow
 from .decode import Decoder
 from .journal_folders import UNREADABLE, has_ended, journal_folders, pid_of
@@ -30,14 +31,14 @@ from .reader import JournalError, read_process
 def compact(
     run: Path, *, wait_s: float = 0.0, exit_status: int | None = None, stopped: str = ""
 ) -> None:
-    """Converts the journals of all processes that ended, and completes the manifest.
+    """Converts the journals of all processes that ended, and completes manifest and catalogue.
 
     Waits up to `wait_s` seconds for live processes; those that stay alive keep their journals.
     `stopped` names the signal that stopped the command. Raises OSError where the run cannot be
     written.
     """
     deadline = time.monotonic() + wait_s
-    while not advance(run).done and time.monotonic() < deadline:
+    while not (closed := advance(run).done) and time.monotonic() < deadline:
         time.sleep(0.02)
     with manifests.locked(run):
         manifest = manifests.read(run)
@@ -48,6 +49,8 @@ def compact(
         manifest["complete"] = manifests.is_complete(manifest)
         narrow(run, manifest)
         manifests.write(run, manifest)
+        if closed:
+            write_catalogue(run, manifest)
         journal = run / JOURNAL_FOLDER
         if journal.is_dir() and not any(journal.iterdir()):
             journal.rmdir()

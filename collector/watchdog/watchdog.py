@@ -28,6 +28,7 @@ from ..journal import clock, own_files, own_threads
 from ..journal.journal import ALIVE_FILE, QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, json_bytes
 from ..recorder.messages import say
 from ..recorder.recorder import Recorder
+from .forked_children import stuck_children
 from .peers import Peers, RestNote, write_note
 from .rest import BUSY, MAX_GAP, Rest, RestState, ThreadWait, rest_state, share_of_core
 from .thread_dump import describe_thread, native_id, thread_wait
@@ -312,6 +313,7 @@ class Watchdog:
             for ident, frame in sys._current_frames().items()
             if ident != threading.get_ident()
         ]
+        threads += stuck_children(self._recorder.folder)
         return {"time_ns": now, "duration_ns": idle, "threads": threads}
 
     def _shares(self, now: int) -> dict[int, float]:

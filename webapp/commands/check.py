@@ -38,7 +38,7 @@ from lanescope.webapp.runs.run import open_run
     "--settings",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Limits, and findings that are meant to be; else lanescope.toml beside the run or here.",
+    help="Limits and accepted findings. [default: lanescope.toml in the run or here]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
@@ -77,7 +77,7 @@ def check(
       lanescope check runs/a --baseline runs/base --junit check.xml --fail-on warning
     """
     if new and baseline is None:
-        raise click.UsageError("--new is about findings that a baseline has not: --baseline RUN0")
+        raise click.UsageError("--new needs a baseline to compare with: add --baseline RUN0")
     with working("Checking the run"):
         opened = open_run(run)
         base, again = baselines(baseline, noise)

@@ -40,7 +40,7 @@ from lanescope.webapp.timeline.timeline import Timeline
     "--settings",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Limits and allowed findings; else lanescope.toml beside the run or here.",
+    help="Limits and accepted findings. [default: lanescope.toml in the run or here]",
 )
 @click.option(
     "--host",
@@ -70,8 +70,8 @@ def view(
 ) -> None:
     """Show RUN in the browser. The first line printed is the address, alone.
 
-    Without RUN: the newest one below ./runs. Of a FOLDER of runs one can be chosen. RUN may also
-    be the folder of `lanescope repeat`: its first run, with the page on repeats.
+    Without RUN, the newest run below ./runs opens. A FOLDER of runs lists them to choose from. The
+    folder of `lanescope repeat` opens as its first run, with the page Repeats.
 
     \b
     Examples:

@@ -44,7 +44,8 @@ def warnings_of(
     if missing:
         word = "rank" if len(missing) == 1 else "ranks"
         said.append(f"{word} {ranks_text(missing)} of {world} missing from the run")
-    said += _of_processes([p for p in manifest["processes"] if p["rank"] in ranks])
+    there = set(ranks)
+    said += _of_processes([p for p in manifest["processes"] if p["rank"] in there])
     for engine, words in UNSEEN_BY.items():
         blind = sorted({p["rank"] for p in manifest["processes"] if p["engine"] == engine})
         unseen = {r for p in manifest["processes"] for r in p["coverage"] if p["engine"] == engine}

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.collector.compaction import chunks, compact, manifest, parts
+from lanescope.collector.compaction import catalogue, chunks, compact, manifest, parts
+from lanescope.collector.format.file_names import PART_CATALOGUE
 from lanescope.collector.format.record_kinds import PhaseKind
 from lanescope.collector.journal import journal, writer
 from lanescope.collector.journal.journal import Kind
@@ -80,6 +81,21 @@ def test_a_live_process_is_compacted_step_by_step(recorder: Recorder) -> None:
     recorder.close()
     compact.compact(run)
     check_whole(run)
+
+
+def test_a_closed_run_has_a_catalogue_of_its_files(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "WORTH_LISTING", 1)
+    write_ops(recorder, 0, OPS)
+    compact.compact(recorder.run)
+    assert not (recorder.run / PART_CATALOGUE).exists()  # it goes on
+    complete(recorder)
+    recorder.close()
+    compact.compact(recorder.run)
+    listed = pq.read_table(recorder.run / PART_CATALOGUE).to_pylist()
+    files = manifest.read(recorder.run)["files"]
+    assert {row["path"]: row["rows"] for row in listed} == {p: f["rows"] for p, f in files.items()}
 
 
 def decode_log(recorder: Recorder) -> Any:

@@ -26,10 +26,13 @@ from lanescope.webapp.bundles.comparable import comparable
 from lanescope.webapp.plugins.diff import world_sizes
 from lanescope.webapp.plugins.diff.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
 from lanescope.webapp.plugins.diff.first_difference import hints, resumed
+from lanescope.webapp.plugins.diff.first_layer import FirstLayer, first_gradient, first_layer
+from lanescope.webapp.plugins.diff.logged_values import outputs_differ, values_differ
 from lanescope.webapp.plugins.diff.noise import Floor, tensor_floor
+from lanescope.webapp.plugins.diff.precision import least_tolerance
 from lanescope.webapp.plugins.diff.renaming import Renamed, renamed
 from lanescope.webapp.plugins.diff.roles import by_role
-from lanescope.webapp.plugins.diff.settings import losses_differ, outputs_differ, settings_notes
+from lanescope.webapp.plugins.diff.settings import settings_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.unpaired import (
     Unpaired,
@@ -179,13 +182,22 @@ def compare(
     alone = (Unpaired(names_alone[0], only[0]), Unpaired(names_alone[1], only[1]))
     nothing = matched + ops == 0 or (matched + tensors == 0 and any(one.count for one in alone))
     wanted = "different" if "different" in states else "within_tolerance"
-    first = _first_of_all(values, norms[norms["state"] == wanted], run, wanted)
+    shares = world_sizes.shares_differ(base, run)
+    least = least_tolerance(base, run)
+    near: Mode = mode if wanted == "different" else "bitwise"
+    layer = None if shares else first_layer(base, run, near, least)
+    first = _first_of_all(values, norms[norms["state"] == wanted], layer, wanted)
     notes = values.notes if values else [_no_values(base, run)]
     outputs = outputs_differ(base, run)
-    logged = losses_differ(base, run, RELATIVE["float32"] if mode != "bitwise" else 0.0)
-    if logged or (outputs and mode == "bitwise"):
+    bits = values_differ(base, run, 0.0)
+    far = values_differ(base, run, 0.0 if mode == "bitwise" else max(RELATIVE["float32"], least))
+    logged = far or bits
+    if far or (outputs and mode == "bitwise"):
         states |= {"different"}
-    own = filter(None, [outputs, logged])
+    elif bits or outputs:
+        states |= {"within_tolerance"}
+    begins = layer.words if layer is not None and layer.module else None
+    own = filter(None, [begins, outputs, logged])
     notes = [*settings_notes(base, run), *own, *roles, *notes, *_floor_notes(floors)]
     notes += filter(None, [names.words()])
     if any(names_alone):
@@ -284,12 +296,12 @@ def _no_values(base: Run, run: Run) -> str:
 
 
 def _first_of_all(
-    values: ValueDifferences | None, norms: pd.DataFrame, run: Run, wanted: str
+    values: ValueDifferences | None, norms: pd.DataFrame, layer: FirstLayer | None, wanted: str
 ) -> dict[str, Any] | None:
     decides = values is not None and (wanted == "within_tolerance" or values.different)
     if values is not None and values.first is not None and decides:
         return values.first.entry
-    return _first(norms, run)
+    return _first(norms, layer)
 
 
 _FLOORS = ("tensors", "norms of gradients")
@@ -325,7 +337,7 @@ def _norms(base: Run, run: Run, mode: Mode, floor: Floor | None = None) -> pd.Da
     low = both["norm_base"].to_numpy(np.float64)
     high = both["norm_run"].to_numpy(np.float64)
     gone = both[["missing_base", "missing_run"]].fillna(False).to_numpy(bool)
-    state = _states(low, high, gone, _tolerances(both, floor), mode)
+    state = _states(low, high, gone, _tolerances(both, floor, least_tolerance(base, run)), mode)
     state[~here.to_numpy()] = "only_in_base"
     state[~there.to_numpy()] = "only_in_run"
     with np.errstate(invalid="ignore"):
@@ -356,10 +368,10 @@ def _plain_keys(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(names, "object"))
 
 
-def _tolerances(both: pd.DataFrame, floor: Floor | None) -> Float64Array:
+def _tolerances(both: pd.DataFrame, floor: Floor | None, least: float) -> Float64Array:
     sides = [both[name].map(RELATIVE).fillna(COARSEST) for name in ("dtype_base", "dtype_run")]
     low, high = (side.to_numpy(np.float64) for side in sides)
-    coarser: Float64Array = np.maximum(low, high)
+    coarser: Float64Array = np.maximum(low, high).clip(min=least)
     if floor is None:
         return coarser
     codes, dtypes = pd.factorize(both["dtype_base"].fillna(""))
@@ -441,10 +453,10 @@ def _counted(run: Run, other_names: Mapping[tuple[int, str], str]) -> pd.DataFra
     )
 
 
-def _first(differing: pd.DataFrame, run: Run) -> dict[str, Any] | None:
+def _first(differing: pd.DataFrame, layer: FirstLayer | None) -> dict[str, Any] | None:
     if differing.empty:
         return None
-    row = differing.iloc[0]
+    row = first_gradient(differing, layer).iloc[0]
     parameter = str(row["name"])
     sides = {
         side: {
