@@ -205,9 +205,32 @@ begins."""
 SAMPLER_END = f"{BATCHES}end/"
 """The same as an iteration ends, after its last batch."""
 
+SAMPLER_SEED = f"{BATCHES}seed/"
+"""The same: the seed from which it and the epoch give the order."""
+
+RANDOM_STATE = f"{BATCHES}random/"
+"""Prefix; a device follows: a hash, below 2^52, of the state of torch's default random generator as
+an outermost module in training is called."""
+
+LEFT_OUT = f"{BATCHES}left_out/"
+"""Prefix; the name of a parameter follows whose gradients the DistributedDataParallel around its
+model does not reduce: 1 where it was told to ignore it, 0 where it does not know it."""
+
+LEFT_OUT_CAUSES = ("unknown", "ignored")
+"""Words of LEFT_OUT's values."""
+
+BUFFER_HASH = f"{BATCHES}buffer/"
+"""Prefix; the name of a buffer follows: a hash of some of its elements."""
+
+REPLICAS = f"{BATCHES}replicas"
+"""The number of ranks between which the DistributedDataParallel that is called reduces."""
+
 SETTINGS = "lanescope/setting/"
 """Prefix; a setting of the program follows, as it was at the first step of an optimizer: "seed",
 "threads", or "SGD 0, group 1, lr" with the optimizer's class and number."""
+
+ENVIRONMENT = "environment "
+"""Prefix of a setting's name; the variable, "=" and its text follow."""
 
 SETTING_FLAGS = ("deterministic algorithms", "cudnn deterministic", "cudnn benchmark")
 """Settings that are 0 or 1."""
@@ -218,6 +241,9 @@ MATMUL_PRECISION = "float32 matmul precision"
 MATMUL_PRECISIONS = ("highest", "high", "medium")
 
 # reasons in a process's coverage -----------------------------------------------------------
+
+THINNED = "thinned_steps"
+"""Steps of which something is not recorded, because the recording came near its disk bound."""
 
 UNSEEN_BY = {
     "portable": {
@@ -239,3 +265,7 @@ lacks the name."""
 
 UNTESTED = "untested: "
 """Prefix: `untested: torch 9.1.0`, a version newer than the newest that is tested."""
+
+ANY_TOOL = "chrome"
+"""Engine of imported traces whose slices may be any work: no known tool wrote them, or their ranks
+were named on import."""

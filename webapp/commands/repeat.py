@@ -26,7 +26,12 @@ PLACEHOLDER = "{threads}"
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
-    "-n", "count", type=click.IntRange(min=2), default=10, show_default=True, help="How often."
+    "-n",
+    "count",
+    type=click.IntRange(min=2),
+    default=10,
+    show_default=True,
+    help="Number of recordings.",
 )
 @click.option(
     "-o",
@@ -112,7 +117,7 @@ def verdict(found: list[Repeats], limit: float) -> str:
     differs = next((one for one in found if not one.identical), None)
     if differs is not None:
         return f"within the limit; bits differ from {differs.threads} threads on"
-    return "the same bits every time"
+    return "bitwise identical every time"
 
 
 def _place(first: dict[str, Any]) -> str:

@@ -33,6 +33,7 @@ export function debugState(timeline) {
     stepBounds: timeline.steps,
     marks: timeline.marks,
     query: timeline.query,
+    shifts: Object.fromEntries(timeline.alignment.shifts),
     hits: hitsOf(timeline.hits),
     arrangement: { ...timeline.arrangement },
     arrows: timeline.arrows ?? 0,

@@ -67,7 +67,7 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     )
     figure.update_layout(
         yaxis2={
-            "title": {"text": "tensors with other bits, %"},
+            "title": {"text": "tensors not bitwise identical, %"},
             "overlaying": "y",
             "side": "right",
             "range": [0, 102],

@@ -26,6 +26,17 @@ PLUGIN = Plugin(
             misses="sharded parameters; ranks that part and are averaged again",
         ),
         Question(
+            "Ranks that train apart",
+            "unsynchronised:unsynchronised",
+            ("rank_divergence",),
+            order=41,
+            area="Learning",
+            recorded=True,
+            needs="level access; a DistributedSampler on two ranks, or a value reduced in every "
+            "step",
+            misses="ranks that share neither samples nor a loss",
+        ),
+        Question(
             "Vanishing gradients",
             "vanishing:vanishing",
             ("vanishing_gradient",),
@@ -125,8 +136,9 @@ PLUGIN = Plugin(
             order=195,
             area="Learning",
             recorded=True,
-            needs="clip_grad_norm_; parts of one model that exchange gradients in backward",
-            misses="pipelines; ranks whose backward calls no collective; clipping by hand",
+            needs="parts of one model that exchange gradients in backward, or scatter them",
+            misses="pipelines; ranks whose backward calls no collective; clipping by hand that "
+            "scales less than six steps",
         ),
         Question(
             "Failed validators",

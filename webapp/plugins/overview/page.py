@@ -187,7 +187,8 @@ def _path(run: Run) -> list[Component]:
                         html.Code(row.where) if row.where else "",
                         " ",
                         f"{row.name}, rank {row.rank}",
-                    ]
+                    ],
+                    title=f"{row.where} {row.name}, rank {row.rank}".strip(),
                 ),
                 html.I(className="bar", style={"--share": f"{row.duration_ns / most:.4f}"}),
                 html.Span(widgets.duration(row.duration_ns), className="n"),

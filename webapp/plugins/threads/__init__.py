@@ -90,7 +90,7 @@ PLUGIN = Plugin(
             evidence="rate",
         ),
     ),
-    figures=(Figure("Backward overlap of threads", "headlines:backward_overlap", 50, "/threads"),),
+    figures=(Figure("Backward overlap", "headlines:backward_overlap", 50, "/threads"),),
     pages=(
         Page(
             "threads",
