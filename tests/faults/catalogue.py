@@ -6,6 +6,6 @@ from tests.faults import cut_off, optimizer_settings, silent_units, torch_thread
 from tests.faults.base import Fault
 
 ROOMS = (optimizer_settings, silent_units, cut_off, waiting, torch_threads)
-"""Modules with programs and, as `FAULTS`, what is in them."""
+"""Modules with programs, and their list `FAULTS`."""
 
 FAULTS: tuple[Fault, ...] = tuple(fault for room in ROOMS for fault in room.FAULTS)

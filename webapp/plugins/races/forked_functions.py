@@ -111,7 +111,7 @@ def _accesses(run: Run, rank: int, thread: str, window: tuple[int, int]) -> pd.D
 
 
 def _common(one: pd.DataFrame, other: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
-    """Accesses of both to common bytes, of which one writes."""
+    """Returns pairs of accesses to common bytes; at least one of each writes."""
     found = []
     for _, a in one[one["storage"].isin(set(other["storage"]))].iterrows():
         for _, b in other[other["storage"] == a["storage"]].iterrows():
