@@ -31,12 +31,13 @@ _COLUMNS = ["start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "w
 
 def forked_races(run: Run) -> list[Race]:
     """At most one race per process: the first of all."""
-    native = {(t.rank, t.thread) for t in run.threads if t.kind == "native"}
     found = []
-    for rank, threads in processes_of(run):
-        own = [one for one in threads if (rank, one) in native and _forks(run, rank, one)]
-        if len(own) > 1:
-            found += _of_process(run, rank, own)
+    for rank in run.ranks:
+        native = {t.thread for t in run.threads_of(rank) if t.kind == "native"}
+        for threads in processes_of(run, rank):
+            own = [one for one in threads if one in native and _forks(run, rank, one)]
+            if len(own) > 1:
+                found += _of_process(run, rank, own)
     return found
 
 
@@ -46,7 +47,7 @@ def _forks(run: Run, rank: int, thread: str) -> bool:
 
 
 def _of_process(run: Run, rank: int, threads: list[str]) -> list[Race]:
-    pairs = []
+    pairs: list[tuple[pd.Series, pd.Series]] = []
     for one, other in _together(run, rank, threads):
         window = max(one.start, other.start), min(one.end, other.end)
         pairs += _common(*(_accesses(run, rank, task.thread, window) for task in (one, other)))
@@ -92,7 +93,7 @@ def _together(run: Run, rank: int, threads: list[str]) -> list[tuple[_Task, _Tas
         for start, length in zip(ops["start_ns"], ops["duration_ns"], strict=True):
             tasks.append(_Task(thread, start.as_py(), start.as_py() + length.as_py()))
     tasks.sort(key=lambda task: task.start)
-    found = []
+    found: list[tuple[_Task, _Task]] = []
     for i, one in enumerate(tasks):
         for other in tasks[i + 1 :]:
             if other.start >= one.end or len(found) == MAX_PAIRS:
