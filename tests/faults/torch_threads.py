@@ -86,13 +86,13 @@ def default_device_of_main_alone(planted: bool) -> None:
         thread.join()
 
 
-ROUNDS = 6
+ROUNDS = 8
 """Calls of a scripted function; the first ones are profiled and compiled."""
 
 
 @torch.jit.script
 def _accumulate(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    for _ in range(200):
+    for _ in range(400):
         total.add_(x.sin())
     return total
 
@@ -106,14 +106,14 @@ def _branches(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor
 
 def forked_branches_share_an_accumulator(planted: bool) -> None:
     """Two forked branches add to one tensor."""
-    a, b, x = torch.zeros(64, 64), torch.zeros(64, 64), torch.randn(64, 64)
+    a, b, x = torch.zeros(128, 128), torch.zeros(128, 128), torch.randn(128, 128)
     for _ in range(ROUNDS):
         _branches(a, a if planted else b, x)
 
 
 @torch.jit.script
 def _fill(out: torch.Tensor, x: torch.Tensor, row: int, rows: int) -> torch.Tensor:
-    for _ in range(200):
+    for _ in range(400):
         out[row : row + rows].copy_(x[row : row + rows].tanh())
     return out
 
@@ -129,14 +129,14 @@ def _halves(out: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
 
 def forked_parts_of_an_output_overlap(planted: bool) -> None:
     """Each branch fills its half of the output, and one goes a few rows too far."""
-    out, x = torch.zeros(64, 64), torch.randn(64, 64)
+    out, x = torch.zeros(128, 128), torch.randn(128, 128)
     for _ in range(ROUNDS):
         _halves(out, x, 36 if planted else 32)
 
 
 @torch.jit.script
 def _normalise(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    for _ in range(200):
+    for _ in range(400):
         count.mul_(0.9).add_(x.mean(), alpha=0.1)
         x = x - count
     return x
@@ -151,7 +151,7 @@ def _towers(x: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Te
 
 def forked_towers_share_a_running_mean(planted: bool) -> None:
     """Two towers update one running mean."""
-    one, other, x = torch.zeros(1), torch.zeros(1), torch.randn(64, 64)
+    one, other, x = torch.zeros(1), torch.zeros(1), torch.randn(128, 128)
     for _ in range(ROUNDS):
         _towers(x, one, one if planted else other)
 
