@@ -13,6 +13,8 @@ Found where
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from lanescope.collector.format import schema
