@@ -30,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo wheel test test-all soak harmless matrix gpu lint format types bench docs lock clean
+.PHONY: help setup demo wheel test test-all soak harmless matrix gpu lint format types texts bench docs lock clean
 .DELETE_ON_ERROR:
 
 help:  ## say what there is
@@ -118,6 +118,9 @@ types: $(READY)  ## check types alone
 	@mkdir -p $(LINKS)/lanescope
 	@for part in collector/lanescope/* collector webapp assets; do ln -sfn $(CURDIR)/$$part $(LINKS)/lanescope/$${part##*/}; done
 	MYPYPATH=$(LINKS) mypy
+
+texts: $(READY)  ## print all texts that the product can say (ROOM=races for some of them)
+	@python -m tests.texts $(ROOM)
 
 format: $(READY) $(NODE)  ## bring the code into the project's format
 	ruff check --fix .

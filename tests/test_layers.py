@@ -74,10 +74,13 @@ SHARED = (
     "collector.compaction.clock_refine",
     "collector.compaction.decode",
     "collector.compaction.journal_folders",
+    "collector.compaction.catalogue",
     "collector.compaction.parquet",
+    "collector.compaction.parquet_footer",
     "collector.compaction.process_placement",
     "collector.compaction.reader",
     "collector.recorder.progress",
+    "collector.recorder.workers",
 )
 
 SCREEN = {"dash", "plotly", "dash_ag_grid", "flask", "werkzeug", "waitress", "click", "rich"}

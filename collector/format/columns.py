@@ -43,6 +43,9 @@ class Table:
         return pa.schema(fields, metadata={"lanescope.format": str(FORMAT_VERSION)})
 
 
+TIME_COLUMNS = ("start_ns", "time_ns", "complete_ns", "end_ns", "launch_ns")
+"""Columns that hold an instant, in whatever table."""
+
 # Text that repeats (op names, modules, shapes) is dictionary-encoded: a few bytes per row.
 TEXT = pa.dictionary(pa.int32(), pa.string())
 INT64 = pa.int64()

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 MANIFEST = "manifest.json"
 JOURNAL_FOLDER = "journal"
 LOCK_FILE = ".lock"
+PART_CATALOGUE = "catalogue.parquet"
+"""What opening a run needs to know of its files; see `catalogue`."""
+
+_RANK_FILE = re.compile(r"rank=([0-9]{5,7})/([a-z]+)(?:-[0-9]{5,})?\.parquet")
+_THREAD_FILE = re.compile(
+    r"rank=([0-9]{5,7})/thread=([0-9]{1,10}-[0-9]{1,10})/([a-z]+)-[0-9]{5,}\.parquet"
+)
 
 
 def rank_folder(rank: int) -> str:
@@ -25,3 +34,13 @@ def thread_id(pid: int, ordinal: int) -> str:
 def part_file(table: str, part: int) -> str:
     """Returns the file of one part of a table: `op-00000.parquet`."""
     return f"{table}-{part:05d}.parquet"
+
+
+def named_parts(path: str) -> tuple[int, str | None, str] | None:
+    """Returns (rank, thread or None, table) of the path of a part; None for another path."""
+    if match := _THREAD_FILE.fullmatch(path):
+        rank, thread, table = match.groups()
+        return int(rank), thread, table
+    if match := _RANK_FILE.fullmatch(path):
+        return int(match[1]), None, match[2]
+    return None

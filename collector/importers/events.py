@@ -52,7 +52,6 @@ class Args(msgspec.Struct, gc=False):
     dims: Raw = msgspec.field(name="Input Dims", default=Raw(b""))
     types: Raw = msgspec.field(name="Input type", default=Raw(b""))
     correlation: int = -1
-    step: int = -1  # written by `lanescope export` alone
     device: int | str | None = None
     stream: int | str | None = None
 

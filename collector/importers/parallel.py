@@ -1,4 +1,7 @@
-"""Reads several files at once, each in a process of its own: decoding holds Python's lock."""
+"""Reads several files at once: by workers, or each in a process of its own.
+
+Decoding holds Python's lock.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from .formats import read_file
@@ -21,20 +24,53 @@ MIN_BYTES = 4 << 20
 _RESULT = "trace.pickle"
 
 
-def read_files(paths: Sequence[Path], folder: Path) -> list[Trace]:
+def read_files(paths: Sequence[Path], folder: Path, workers: Executor | None) -> list[Trace]:
     """Reads traces or dumps in order; their rows go to folders in `folder`.
 
-    Raises ImportRejected for the first file that cannot be imported, OSError.
+    `workers` read a file each; without them, processes of this machine do. Raises ImportRejected
+    for the first file that cannot be imported, OSError.
     """
     folders = [folder / str(position) for position in range(len(paths))]
     for own in folders:
         own.mkdir()
-    workers = min(len(paths), processors())
+    if workers is not None:
+        return _read_by_workers(paths, folders, workers)
+    count = min(len(paths), processors())
     size = sum(path.stat().st_size for path in paths if path.is_file())
-    if workers < 2 or size < MIN_BYTES or not sys.executable:
+    if count < 2 or size < MIN_BYTES or not sys.executable:
         return [read_file(path, own) for path, own in zip(paths, folders, strict=True)]
-    with ThreadPoolExecutor(workers) as threads:
+    with ThreadPoolExecutor(count) as threads:
         return list(threads.map(_read_apart, paths, folders))
+
+
+def _read_by_workers(
+    paths: Sequence[Path], folders: Sequence[Path], workers: Executor
+) -> list[Trace]:
+    places = [path.absolute() for path in paths]
+    futures = [
+        workers.submit(_read, str(place), str(own.absolute()))
+        for place, own in zip(places, folders, strict=True)
+    ]
+    traces = []
+    for path, place, future in zip(paths, places, futures, strict=True):
+        try:
+            trace = future.result()
+        except ImportRejected as error:
+            raise ImportRejected(str(error).replace(str(place), str(path))) from None
+        trace.path = path
+        traces.append(trace)
+    return traces
+
+
+def _read(path: str, folder: str) -> Trace:
+    """Reads a file without collecting garbage: see `import_files`."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return read_file(Path(path), Path(folder))
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def processors() -> int:

@@ -63,13 +63,12 @@ class Rank:
     @classmethod
     def of(cls, rank: int, trace: Trace, places: ThreadMap, slices: Rows) -> Rank:
         """Returns a rank of a trace."""
-        arrows = trace.launches.rows()
 
         def thread_of(lane: int) -> str:
             place = places.of.get(lane)
             return place.thread if place else ""
 
-        launches = Launches(slices, arrows, thread_of, trace.counts)
+        launches = Launches(slices, thread_of, trace.counts)
         host = trace.metadata.get("host_name", trace.metadata.get("hostname", ""))
         text = host[:200] if isinstance(host, str) else ""
         found = cls(rank, trace, places, slices, steps_of(trace, slices), launches)

@@ -10,10 +10,12 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 from ..compaction import manifest as manifests
+from ..compaction.catalogue import write_catalogue
 from ..format.record_kinds import FORMAT_VERSION
 from .calls import calls_of, groups_of, numbered
 from .clock_offsets import (
@@ -26,6 +28,7 @@ from .clock_offsets import (
     same_order,
     with_systematic_error,
 )
+from .exported_run import write_exported
 from .limits import ImportRejected
 from .parallel import read_files
 from .rank_writer import Rank, Writer
@@ -44,11 +47,13 @@ def import_files(
     run: Path,
     ranks: Sequence[int] | None = None,
     fields: Fields = NO_FIELDS,
+    workers: Executor | None = None,
 ) -> None:
     """Makes the run directory `run` of files, each of one rank, or of one file of several workers.
 
     `ranks` gives the rank of each file; else the file's contents or name do. `fields` says where
-    the events of several workers hold rank and step. On failure, removes what was written and
+    the events of several workers hold rank and step. `workers` are processes that see the same
+    folders and read the files. On failure, removes what was written and
     raises ImportRejected, or OSError where the run cannot be written.
     """
     if fields.rank is not None and (len(files) != 1 or ranks is not None):
@@ -68,7 +73,7 @@ def import_files(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        _import(files, making, ranks, fields)
+        _import(files, making, ranks, fields, workers)
         os.chmod(making, 0o777 & ~_umask())
         if run.exists():
             run.rmdir()
@@ -82,10 +87,18 @@ def import_files(
 
 
 def _import(
-    files: Sequence[Path], making: Path, given: Sequence[int] | None, fields: Fields
+    files: Sequence[Path],
+    making: Path,
+    given: Sequence[int] | None,
+    fields: Fields,
+    workers: Executor | None,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="rows-", dir=making) as folder:
-        traces = read_files(files, Path(folder))
+        traces = read_files(files, Path(folder), workers)
+        if any(trace.exported for trace in traces):
+            asked = given is not None or fields != NO_FIELDS
+            manifests.write(making, write_exported(traces, making, asked))
+            return
         notes: list[str] = []
         groups: dict[str, Any] = {}
         ranks: list[Rank] = []
@@ -141,24 +154,23 @@ def _import(
         "files": writer.files,
     }
     manifests.write(making, manifest)
+    write_catalogue(making, manifest)
 
 
 def _split(trace: Trace, fields: Fields, notes: list[str]) -> tuple[list[Rank], dict[str, Any]]:
     """Returns the ranks and groups of a trace that holds several; none of another one."""
-    groups: dict[str, Any] = {}
-    lanes = trace.lanes_by_rank()
-    workers = chosen_workers(trace, fields) if fields.rank is not None else None
-    if workers is None and not lanes:
-        workers = merged_workers(trace)
-    if workers is not None:
-        lanes = workers.lanes
-        said = ", ".join(f"{rank} is {_clean(words)}" for rank, words in workers.words.items())
-        notes.append(f"the file holds {len(lanes)} workers, which became ranks: {said[:1000]}")
-        groups = {
-            _clean(name): {"ranks": ranks, "description": description}
-            for name, (ranks, description) in workers.groups.items()
-        }
-    if fields.rank is not None or (lanes and fields.step is not None):
+    chosen = fields.rank is not None
+    workers = chosen_workers(trace, fields) if chosen else merged_workers(trace)
+    if workers is None:
+        return [], {}
+    lanes = workers.lanes
+    said = ", ".join(f"{rank} is {_clean(words)}" for rank, words in workers.words.items())
+    notes.append(f"the file holds {len(lanes)} workers, which became ranks: {said[:1000]}")
+    groups = {
+        _clean(name): {"ranks": ranks, "description": description}
+        for name, (ranks, description) in workers.groups.items()
+    }
+    if chosen or fields.step is not None:
         take_steps(trace, lanes, fields.step)
     slices = by_rank(trace, lanes) if lanes else {}
     found = [_rank(n, trace, mine, slices[n]) for n, mine in sorted(lanes.items())]

@@ -117,15 +117,8 @@ class Builder:
 
         Texts are "", numbers 0, flags false, what may be null is null; `self_ns` is the duration.
         """
-        shape = schema.TABLES[table]
-        count = max((len(v) for v in columns.values() if _is_sequence(v)), default=1)
-        if "duration_ns" in columns:
-            columns.setdefault("self_ns", columns["duration_ns"])
-        arrays = [_array(columns.get(c.name), c, count) for c in shape.columns]
-        unknown = set(columns) - {c.name for c in shape.columns} - {"self_ns"}
-        assert not unknown, f"{table} has no {unknown}"
         key = (rank, thread, table)
-        self._tables.setdefault(key, []).append(pa.table(arrays, schema=shape.arrow()))
+        self._tables.setdefault(key, []).append(filled(table, columns))
         if thread is not None and (rank, thread) not in self._threads:
             pid, _, ordinal = thread.partition("-")
             self.thread(rank, int(pid), int(ordinal))
@@ -219,6 +212,18 @@ class Builder:
             "rows": table.num_rows,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
+
+
+def filled(table: str, columns: dict[str, Any]) -> pa.Table:
+    """Rows of a table, as `Builder.rows` takes them."""
+    shape = schema.TABLES[table]
+    count = max((len(v) for v in columns.values() if _is_sequence(v)), default=1)
+    if "duration_ns" in columns:
+        columns = {"self_ns": columns["duration_ns"], **columns}
+    arrays = [_array(columns.get(c.name), c, count) for c in shape.columns]
+    unknown = set(columns) - {c.name for c in shape.columns} - {"self_ns"}
+    assert not unknown, f"{table} has no {unknown}"
+    return pa.table(arrays, schema=shape.arrow())
 
 
 def _is_sequence(value: object) -> bool:

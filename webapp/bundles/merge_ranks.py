@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from lanescope.collector.compaction.catalogue import write_catalogue
 from lanescope.collector.compaction.clock_refine import narrow
 from lanescope.collector.compaction.process_placement import gathered
 from lanescope.collector.format import schema
@@ -104,6 +105,7 @@ def _write(runs: Sequence[Run], chosen: list[list[int]], folder: Path) -> None:
     manifest: Any = _manifest(runs, chosen, files)
     narrow(folder, manifest)
     (folder / schema.MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    write_catalogue(folder, manifest)
     made = open_run(folder)
     kept: Any = {"format": notes.FORMAT, "notes": [], "views": []}
     for run in runs:

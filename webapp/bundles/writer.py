@@ -21,7 +21,9 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from lanescope.collector.compaction.catalogue import catalogue_of
 from lanescope.collector.format import schema
+from lanescope.collector.format.catalogue import WORTH_LISTING
 from lanescope.webapp.bundles.redaction import Redactor
 from lanescope.webapp.bundles.selection import Contents, manifest_of
 from lanescope.webapp.runs import notes
@@ -97,6 +99,8 @@ def _write(path: Path, contents: Contents, redactor: Redactor | None, cache: Pat
     with _Archive(path, "a", listed) as archive:
         for name, data in indexes.members(indexes.open_index(made, cache), made):
             archive.add_bytes(name, data)
+        if len(files) >= WORTH_LISTING:
+            archive.add_bytes(schema.PART_CATALOGUE, catalogue_of(made.files.open, made.manifest))
         kept = notes.moved(
             own, run.origin_ns - made.origin_ns, made.duration_ns, len(made.ranks) == len(run.ranks)
         )

@@ -11,9 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from lanescope.collector.recorder.progress import working
+from lanescope.collector.recorder.workers import cluster_option, connected
+from lanescope.webapp.analysis.cluster import steps_ahead
 from lanescope.webapp.commands.run_argument import next_command, run_argument
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.runs.run_warnings import ranks_named
+
+EACH = 64
+"""Ranks up to which each has a line; more are summed up by host."""
+
+WIDE = 110
+"""Characters of a line of a host."""
 
 EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 
@@ -21,7 +30,8 @@ EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 @click.command()
 @run_argument()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def info(run: str, as_json: bool) -> None:
+@cluster_option
+def info(run: str, as_json: bool, cluster: str | None) -> None:
     """Say what RUN holds: ranks, threads, steps, events, size, what was dropped.
 
     \b
@@ -31,6 +41,8 @@ def info(run: str, as_json: bool) -> None:
     """
     with working("Opening the run"):
         opened = open_run(run)
+        with connected(cluster) as workers:
+            steps_ahead(opened, workers)
     if as_json:
         click.echo(json.dumps(summary(opened)))
     else:
@@ -74,7 +86,7 @@ def imported(run: Run) -> dict[str, int] | None:
 
 
 def show(run: Run, console: Console) -> None:
-    """Prints the run as a table with a line per rank."""
+    """Prints the run as a table with a line per rank, or per host."""
     about = summary(run)
     console.print(Text(units.printable(run.title), style="bold"))
     command = units.printable(" ".join(run.manifest["command"]))
@@ -95,24 +107,39 @@ def show(run: Run, console: Console) -> None:
     for name, value in facts:
         console.print(Text(f"  {name:<9}{value}"))
     table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1, 0, 0))
-    for name in ("rank", "threads", "steps", *EVENTS, "dropped"):
+    groups = {str(rank): [rank] for rank in run.ranks}
+    if len(run.ranks) > EACH:
+        groups = {f"{host}, {ranks_named(of)}": of for host, of in by_host(run).items()}
+    first = "rank" if len(run.ranks) <= EACH else "host"
+    for name in (first, "threads", "steps", *EVENTS, "dropped"):
         table.add_column(name, justify="right", no_wrap=True)
-    for rank in run.ranks:
-        counts = run.counts_of(rank)
+    for title, ranks in groups.items():
+        counts = [run.counts_of(rank) for rank in ranks]
         numbers = [
-            sum(thread.rank == rank for thread in run.threads),
-            len(run.steps(rank)),
-            *(counts[name] for name in EVENTS),
-            run.dropped_of(rank),
+            sum(len(run.threads_of(rank)) for rank in ranks),
+            max(len(run.steps(rank)) for rank in ranks),
+            *(sum(one[name] for one in counts) for name in EVENTS),
+            sum(run.dropped_of(rank) for rank in ranks),
         ]
-        table.add_row(str(rank), *(units.count(number) for number in numbers))
+        table.add_row(units.printable(title), *(units.count(number) for number in numbers))
     if len(run.ranks) > 1:
         numbers = [len(run.threads), about["steps"], *about["events"].values(), run.dropped]
         table.add_section()
         table.add_row("all", *(units.count(number) for number in numbers), style="bold")
+    if first == "host":
+        console.width = max(console.width, WIDE)
     console.print(table)
     for warning in run.warnings:
         console.print(Text(f"  ! {units.printable(warning)}", style="yellow"))
+
+
+def by_host(run: Run) -> dict[str, list[int]]:
+    """Ranks by the name of their host, each in order."""
+    hosts = {p["rank"]: p["host"] for p in reversed(run.manifest["processes"])}
+    found: dict[str, list[int]] = {}
+    for rank in run.ranks:
+        found.setdefault(hosts.get(rank, "unknown host"), []).append(rank)
+    return found
 
 
 def _clock(run: Run) -> str:

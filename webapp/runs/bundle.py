@@ -89,6 +89,10 @@ class Bundle:
         """By the list of members."""
         return self._member(name).size
 
+    def stamp(self, name: str) -> tuple[int, int | None]:
+        """By the list of members, which has no times."""
+        return self.size(name), None
+
     def buffer(self, name: str) -> pa.Buffer:
         """All of a member, mapped where the bundle is. Raises OSError."""
         return self._data.at(*self._place(name))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-
-TIME_COLUMNS = ("start_ns", "time_ns", "complete_ns", "end_ns", "launch_ns")
-"""Columns that hold an instant, in whatever table."""
+from lanescope.collector.format.columns import TIME_COLUMNS
+from lanescope.webapp.runs.types import Int64Array
 
 SPAN_COLUMNS = ("duration_ns", "self_ns")
 """Columns that hold a length of time; they stretch with the clock's drift."""
@@ -52,8 +52,12 @@ class Axis:
         return cls(clock["offset_ns"], float(clock["drift_ppb"]), process["start_ns"])
 
     def instant(self, local_ns: int) -> int:
-        """One local instant on the axis."""
-        return int(self.instants(pa.chunked_array([[local_ns]], pa.int64()), 0)[0].as_py())
+        """One local instant on the axis, as `instants` puts it."""
+        low, high = self.possible
+        if not low <= local_ns <= high:
+            local_ns = self.reference_ns
+        elapsed = local_ns - self.reference_ns
+        return local_ns + self.offset_ns + round(float(elapsed) * (self.drift_ppb * 1e-9))
 
     def instants(self, local: pa.ChunkedArray, origin_ns: int) -> pa.ChunkedArray:
         """Local instants (int64, null stays null) on the axis, relative to `origin_ns`."""
@@ -63,6 +67,14 @@ class Axis:
             return shifted
         elapsed = pc.subtract(local, pa.scalar(self.reference_ns, pa.int64()))
         return pc.add(shifted, self._stretch(elapsed))
+
+    def readings(self, local: Int64Array, origin_ns: int) -> Int64Array:
+        """Possible local instants as `instants` puts them."""
+        shifted: Int64Array = local + (self.offset_ns - origin_ns)
+        if self.drift_ppb:
+            elapsed = (local - self.reference_ns).astype(np.float64)
+            shifted += np.rint(elapsed * (self.drift_ppb * 1e-9)).astype(np.int64)
+        return shifted
 
     def around(self, window: tuple[int, int], origin_ns: int) -> tuple[int, int]:
         """A stretch of local time that holds a window of the axis, and little more."""

@@ -45,6 +45,9 @@ class Files(Protocol):
     def size(self, name: str) -> int:
         """Bytes of a file. FileNotFoundError, or another OSError."""
 
+    def stamp(self, name: str) -> tuple[int, int | None]:
+        """Bytes of a file, and when it was last modified, ns; None: not known. OSError."""
+
     def open(self, name: str) -> pa.NativeFile:
         """A file, for reading at any place of it. Raises OSError."""
 
@@ -80,6 +83,11 @@ class Folder:
     def size(self, name: str) -> int:
         """By the file system."""
         return (self.root / name).stat().st_size
+
+    def stamp(self, name: str) -> tuple[int, int | None]:
+        """By the file system."""
+        found = os.stat(f"{self.root}/{name}")  # of thousands: pathlib takes four times as long
+        return found.st_size, found.st_mtime_ns
 
     def open(self, name: str) -> pa.NativeFile:
         """The file."""

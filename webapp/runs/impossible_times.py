@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.runs.clock_axis import TIME_COLUMNS, Axis, axis_of
+from lanescope.collector.format.columns import TIME_COLUMNS
+from lanescope.webapp.runs.clock_axis import Axis, axis_of
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.parquet_parts import Part
 from lanescope.webapp.runs.table_reader import Rows
@@ -38,6 +39,8 @@ def _parts(rows: Rows) -> Iterator[tuple[Part, Axis]]:
 
 def _count(part: Part, axis: Axis) -> int:
     """How many rows of a part have an impossible time; read only where the footer says so."""
+    if part.listed is not None and _plausible(part.listed.bounds, axis):
+        return 0
     columns = [column.name for column in schema.TABLES[part.table].columns]
     limits = {
         name: limit
@@ -55,6 +58,16 @@ def _count(part: Part, axis: Axis) -> int:
         inside = pc.and_(pc.greater_equal(table[name], low), pc.less_equal(table[name], high))
         wrong |= ~pc.fill_null(inside, fill_value=True).to_numpy()
     return int(wrong.sum())
+
+
+def _plausible(bounds: tuple[int | None, ...], axis: Axis) -> bool:
+    """Whether a file's least and greatest instant and duration are known, and possible."""
+    first, last, shortest, longest = bounds
+    if first is None or last is None or not axis.possible[0] <= first <= last <= axis.possible[1]:
+        return False
+    if shortest is None or longest is None:
+        return False
+    return 0 <= shortest <= longest <= axis.farthest_ns
 
 
 def _strays(part: Part, name: str, limits: tuple[int, int]) -> bool:

@@ -6,8 +6,8 @@ declares, integers that fit int64, finite floats, and file names that stay insid
 
 from __future__ import annotations
 
+import functools
 import json
-import re
 import typing
 from typing import Any
 
@@ -25,12 +25,6 @@ MAX_INSTANT_NS = 2**61
 MAX_MANIFEST = 32 << 20
 """Bytes of a manifest: what it becomes in memory may be twenty times as much. A job of a thousand
 ranks with eight threads each needs 12 MB."""
-
-# Paths below the run, as `schema` lays them out: a rank's tables and its threads' tables.
-_RANK_FILE = re.compile(r"rank=([0-9]{5,7})/([a-z]+)(?:-[0-9]{5,})?\.parquet")
-_THREAD_FILE = re.compile(
-    r"rank=([0-9]{5,7})/thread=([0-9]{1,10}-[0-9]{1,10})/([a-z]+)-[0-9]{5,}\.parquet"
-)
 
 
 def read_manifest(files: Files) -> tuple[schema.Manifest, bytes]:
@@ -95,18 +89,14 @@ def check_groups(groups: object) -> dict[str, schema.Group]:
     return typing.cast("dict[str, schema.Group]", groups)
 
 
+@functools.lru_cache(maxsize=1 << 15)  # each is asked for twice as a run is opened
 def file_parts(path: str) -> tuple[int, str | None, str] | None:
     """(rank, thread or None, table) of a path below the run; None for no path of this format."""
-    if match := _THREAD_FILE.fullmatch(path):
-        rank, thread, table = match.groups()
-    elif match := _RANK_FILE.fullmatch(path):
-        (rank, table), thread = match.groups(), None
-    else:
+    named = schema.named_parts(path)
+    known = schema.TABLES.get(named[2]) if named else None
+    if named is None or known is None or known.per_thread != (named[1] is not None):
         return None
-    known = schema.TABLES.get(table)
-    if known is None or known.per_thread != (thread is not None):
-        return None
-    return int(rank), thread, table
+    return named
 
 
 def _check_format(found: object, where: str) -> None:
@@ -136,14 +126,16 @@ def _check_sense(manifest: dict[str, Any]) -> None:
             raise Mismatch(f"{where} lists process {identity[1]} of rank {identity[0]} twice")
         seen.add(identity)
     for path, file in manifest["files"].items():
-        _check_path(path)
-        _range(file["bytes"], 0, INT64_MAX, f"files[{shown(path)}].bytes")
-        _range(file["rows"], 0, INT64_MAX, f"files[{shown(path)}].rows")
         known = file_parts(path)
-        if known is not None and known[0] >= world:
+        if known is None:
+            _check_path(path)
+        elif known[0] >= world:
             raise Mismatch(
                 f"files lists {shown(path)}, expected ranks 0-{world - 1} at world size {world}"
             )
+        if file["bytes"] < 0 or file["rows"] < 0:
+            _range(file["bytes"], 0, INT64_MAX, f"files[{shown(path)}].bytes")
+            _range(file["rows"], 0, INT64_MAX, f"files[{shown(path)}].rows")
 
 
 def _check_process(process: schema.Process, world: int, where: str) -> None:

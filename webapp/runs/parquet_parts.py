@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lanescope.collector.compaction import parquet_footer
 from lanescope.collector.format import schema
-from lanescope.webapp.runs import parquet_footer
+from lanescope.webapp.runs.catalogue import Catalogue, ListedFile
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files
 from lanescope.webapp.runs.manifest import file_parts
 
 _MAGIC = b"PAR1"
-
-Ranges = Mapping[str, parquet_footer.Range]
-"""Statistics of the columns of a row group, by their names."""
-
-_UNSTATED = parquet_footer.Range(None, None, 0)
 
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
 """What reading a damaged file raises."""
@@ -70,6 +66,7 @@ class Part:
     files: Files | None = None  # None: its rows are in memory
     name: str = ""  # of the file, below the run
     memory: pa.Table | None = None
+    listed: ListedFile | None = None  # what the run's catalogue says of the file
 
     def groups(self, low: int, high: int, possible: tuple[int, int]) -> list[RowGroup]:
         """The pieces of the file that may hold rows which touch [low, high) of its own clock.
@@ -79,11 +76,11 @@ class Part:
         """
         if self.files is None:
             return [RowGroup(0, self.rows, None, None)]
-        return [
-            group
-            for group in _row_groups(self.files, self.name, self.table, self.bytes)
-            if group.may_touch(low, high) or group.strays(possible)
-        ]
+        if self.listed is not None:
+            known = tuple(RowGroup(at, *group) for at, group in enumerate(self.listed.groups))
+        else:
+            known = _row_groups(self.files, self.name, self.table, self.bytes)
+        return [group for group in known if group.may_touch(low, high) or group.strays(possible)]
 
     def extremes(self, column: str) -> tuple[int, int] | None:
         """Least and greatest value of a column, by the footer; None where it has no statistics."""
@@ -91,14 +88,8 @@ class Part:
             assert self.memory is not None
             ends = pc.min_max(self.memory[column]).as_py()
             return None if ends["min"] is None else (ends["min"], ends["max"])
-        least: list[int] = []
-        most: list[int] = []
-        for group in _stated_ranges(self.files, self.name, self.table, self.bytes):
-            if (held := _value(*group, column)) is None:
-                return None
-            least.append(held[0])
-            most.append(held[1])
-        return (min(least), max(most)) if least else None
+        groups = _stated_ranges(self.files, self.name, self.table, self.bytes)
+        return parquet_footer.extremes(groups, column)
 
     def holding(self, groups: Sequence[RowGroup], column: str, value: int) -> list[RowGroup]:
         """Those of the groups that may hold a row with this value in a column of integers."""
@@ -108,7 +99,7 @@ class Part:
         return [
             group
             for group in groups
-            if (held := _value(*stated[group.number], column)) is None
+            if (held := parquet_footer.value_range(*stated[group.number], column)) is None
             or held[0] <= value <= held[1]
         ]
 
@@ -124,6 +115,7 @@ class Part:
                 return self._recovered(columns)
             # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
             with self.files.open(self.name) as source, parquet_footer.opened(source) as file:
+                self._check(file.metadata)
                 present = _present(file, columns)
                 if groups is None:
                     found = file.read(columns=present, use_threads=False)
@@ -145,6 +137,7 @@ class Part:
                 return
             with self.files.open(self.name) as source, parquet_footer.opened(source) as file:
                 present, footer = _present(file, columns), file.metadata
+                self._check(footer)
                 chosen, rows = [], 0
                 for number in range(footer.num_row_groups):
                     chosen.append(number)
@@ -155,6 +148,19 @@ class Part:
                         chosen, rows = [], 0
         except _UNREADABLE as error:
             raise self._damaged(error) from None
+
+    def _check(self, footer: pq.FileMetaData) -> None:
+        """Raises RunError where a file is not what the catalogue says, as a forged one may be."""
+        if self.listed is None:
+            return
+        found = int(footer.num_rows), parquet_footer.decoded(footer)
+        if found != (self.rows, self.listed.decoded):
+            assert self.files is not None
+            raise RunError(
+                f"{self.files.named(self.name)}: holds {found[0]} rows in {found[1]} bytes, "
+                f"{schema.PART_CATALOGUE} says {self.rows} in {self.listed.decoded}; delete "
+                f"{schema.PART_CATALOGUE} of the run, which is only there to open it faster"
+            )
 
     def _recovered(self, columns: Sequence[str]) -> pa.Table:
         assert self.memory is not None
@@ -182,8 +188,10 @@ class PartScan:
     ignored: int = 0  # files of no kind this version knows
 
 
-def survey(files: Files, manifest: schema.Manifest) -> PartScan:
+def survey(files: Files, manifest: schema.Manifest, catalogue: Catalogue | None = None) -> PartScan:
     """Looks at every file of the run without reading rows.
+
+    One that the catalogue lists, and that has not changed since, is taken as it is listed.
 
     A file is whole where its size is the manifest's, its Parquet footer parses, and the footer has
     the manifest's row count and the schema's columns. Anything else damages its rank as a whole:
@@ -198,11 +206,16 @@ def survey(files: Files, manifest: schema.Manifest) -> PartScan:
             continue
         rank, thread, table = kind
         try:
-            size = _size(files, path)
+            listed = _listed(files, path, expected, catalogue)
+            size = _size(files, path) if listed is None else expected["bytes"]
             if size < expected["bytes"] or (size > expected["bytes"] and manifest["complete"]):
                 word = "truncated" if size < expected["bytes"] else "changed"
                 raise _Damage(f"{path} is {word}: {size} bytes, expected {expected['bytes']}")
-            rows, decoded = _checked(files, table, path, size)
+            rows, decoded = (
+                _checked(files, table, path, size)
+                if listed is None
+                else (expected["rows"], listed.decoded)
+            )
             # A recorder that died, or is at work, may have replaced a table by a longer one before
             # the manifest says so.
             grown = not manifest["complete"] and size > expected["bytes"]
@@ -218,50 +231,45 @@ def survey(files: Files, manifest: schema.Manifest) -> PartScan:
             found.damage.setdefault(rank, str(damage))
             continue
         found.bytes += size
-        found.parts.append(Part(table, rank, thread, rows, size, files, path))
+        found.parts.append(Part(table, rank, thread, rows, size, files, path, None, listed))
     return found
 
 
 @functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
-def _stated_ranges(files: Files, name: str, table: str, _: int) -> tuple[tuple[int, Ranges], ...]:
+def _stated_ranges(
+    files: Files, name: str, table: str, _: int
+) -> tuple[tuple[int, parquet_footer.Ranges], ...]:
     """Per row group of a file its rows, and the statistics of its integer columns."""
     columns = {column.name for column in schema.TABLES[table].columns}
     try:
         with files.open(name) as source:
-            footer = pq.read_metadata(source)
-            stated = parquet_footer.ranges(source, columns)
+            return parquet_footer.stated(source, pq.read_metadata(source), columns)
     except _UNREADABLE as error:
         raise RunError(f"{files.named(name)}: cannot be read ({_reason(error)})") from None
-    rows = [int(footer.row_group(number).num_rows) for number in range(footer.num_row_groups)]
-    if stated is None or len(stated) != len(rows):
-        return tuple((count, {}) for count in rows)
-    return tuple(zip(rows, stated, strict=True))
-
-
-def _value(rows: int, stated: Ranges, column: str) -> tuple[int, int] | None:
-    """Least and greatest value of a column in a row group; None without statistics."""
-    if (found := stated.get(column)) is None:
-        return None
-    if found.least is None or found.most is None:
-        return (1, 0) if found.nulls == rows else None  # nothing is in between
-    return found.least, found.most
 
 
 @functools.lru_cache(maxsize=4096)
 def _row_groups(files: Files, name: str, table: str, size: int) -> tuple[RowGroup, ...]:
     stated = _stated_ranges(files, name, table, size)
-    return tuple(_row_group(number, rows, ranges) for number, (rows, ranges) in enumerate(stated))
-
-
-def _row_group(number: int, rows: int, stated: Ranges) -> RowGroup:
-    starts, durations = (stated.get(column, _UNSTATED) for column in ("start_ns", "duration_ns"))
-    if starts.most is None or durations.most is None or durations.nulls:
-        return RowGroup(number, rows, starts.least, None)
-    return RowGroup(number, rows, starts.least, starts.most + durations.most)
+    return tuple(
+        RowGroup(number, rows, *parquet_footer.extent(ranges))
+        for number, (rows, ranges) in enumerate(stated)
+    )
 
 
 class _Damage(Exception):
     """What is wrong with one file, as the end of a sentence."""
+
+
+def _listed(
+    files: Files, path: str, expected: schema.File, catalogue: Catalogue | None
+) -> ListedFile | None:
+    if catalogue is None:
+        return None
+    try:
+        return catalogue.find(files, path, expected)
+    except OSError:
+        return None  # reading the file says what is wrong
 
 
 def _size(files: Files, path: str) -> int:

@@ -1,7 +1,7 @@
 """A recorded run: opens its directory or bundle, checks it, puts all ranks on one time axis.
 
-`Run` is immutable. It reads rows when asked for them; opening looks at the manifest, the footers
-and the thread tables only.
+`Run` is immutable. It reads rows when asked for them; opening looks at the manifest and the
+catalogue only, or, without a catalogue, at the footers and the thread tables.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of
+from lanescope.webapp.runs.catalogue import read_catalogue
 from lanescope.webapp.runs.clock_axis import Axis
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
@@ -28,7 +30,6 @@ from lanescope.webapp.runs.journal_recovery import RecoveredJournals, leftovers,
 from lanescope.webapp.runs.manifest import read_manifest
 from lanescope.webapp.runs.parquet_parts import Part, PartScan, survey
 from lanescope.webapp.runs.run_warnings import nothing_to_read, ranks_text, warnings_of
-from lanescope.webapp.runs.steps import PHASE_COLUMNS, Steps, steps_of
 from lanescope.webapp.runs.table_reader import Rows
 from lanescope.webapp.runs.threads import Thread, threads_of
 
@@ -38,8 +39,9 @@ __all__ = ["Run", "RunError", "Steps", "Thread", "open_run"]
 _READINGS = 4
 """Most times that a run is read until nothing moves meanwhile; then the last reading is taken."""
 
-_KEPT_PHASES = 200_000
-"""Phases up to which a run holds them in memory: some 15 MB."""
+_KEPT_TABLES = ("phase", "value")
+_KEPT_ROWS = 200_000
+"""Rows up to which a run holds one of these tables in memory: some 15 MB."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,7 +112,14 @@ class Run:
 
     def dropped_of(self, rank: int) -> int:
         """Events of one rank that were seen and could not be kept."""
-        return sum(_dropped(p) for p in self.manifest["processes"] if p["rank"] == rank)
+        return self._dropped_by_rank[rank]
+
+    @cached_property
+    def _dropped_by_rank(self) -> Counter[int]:
+        found: Counter[int] = Counter()
+        for process in self.manifest["processes"]:
+            found[process["rank"]] += _dropped(process)
+        return found
 
     @property
     def clock_calibrated(self) -> bool:
@@ -163,8 +172,8 @@ class Run:
         found damaged while it is read.
         """
         ranks = self._chosen(rank, thread)
-        if table == "phase" and thread is None and window is None and equal is None:
-            found = self._kept_phases(ranks)
+        if table in _KEPT_TABLES and thread is None and window is None and equal is None:
+            found = self._kept(table, ranks)
             if found is not None and set(columns or ()) <= {*found.column_names}:
                 return found if columns is None else found.select(list(columns))
         return self.rows.read(table, ranks, thread, columns, window, equal)
@@ -210,7 +219,14 @@ class Run:
             self._known_steps[rank] = self._steps(rank)
         return self._known_steps[rank]
 
+    def know_steps(self, rank: int, steps: Steps) -> None:
+        """Takes the steps of a rank that a worker worked out from the same files."""
+        self._known_steps[rank] = steps
+
     def _steps(self, rank: int) -> Steps:
+        listed = self.rows.listed_steps(rank)
+        if listed is not None:
+            return listed
         phases = self.events("phase", rank=rank, columns=[*PHASE_COLUMNS, "thread"])
         children = [t.thread for t in self.threads_of(rank) if t.role != "rank"]
         if children:
@@ -218,16 +234,17 @@ class Run:
             phases = phases.filter(pc.invert(theirs))
         return steps_of(phases)
 
-    def _kept_phases(self, ranks: Sequence[int]) -> pa.Table | None:
-        """The phases of ranks, read once: a dozen questions begin with them, and where threads are
-        many, opening the file of each takes longer than all that is asked. None: they are many.
+    def _kept(self, table: str, ranks: Sequence[int]) -> pa.Table | None:
+        """The phases or values of ranks, read once: a dozen questions begin with them, and where
+        threads are many, opening the file of each takes longer than all that is asked. None: they
+        are many.
         """
-        if self.counts["phase"] > _KEPT_PHASES:
+        if self.counts[table] > _KEPT_ROWS:
             return None
         for rank in ranks:
-            if rank not in self._known_phases:
-                self._known_phases[rank] = self.rows.read("phase", (rank,), None, None)
-        found = [self._known_phases[rank] for rank in ranks]
+            if (table, rank) not in self._known_rows:
+                self._known_rows[table, rank] = self.rows.read(table, (rank,), None, None)
+        found = [self._known_rows[table, rank] for rank in ranks]
         return found[0] if len(found) == 1 else pa.concat_tables(found).unify_dictionaries()
 
     def _chosen(self, rank: int | None, thread: str | None) -> Sequence[int]:
@@ -250,15 +267,19 @@ class Run:
         return {}
 
     @cached_property
-    def _known_phases(self) -> dict[int, pa.Table]:
+    def _known_rows(self) -> dict[tuple[str, int], pa.Table]:
         return {}
+
+    @cached_property
+    def _there(self) -> frozenset[int]:
+        return frozenset(self.ranks)
 
     @cached_property
     def _known(self) -> frozenset[tuple[int, str]]:
         return frozenset((one.rank, one.thread) for one in self.threads)
 
     def _present(self, rank: int) -> int:
-        if rank not in self.ranks:
+        if rank not in self._there:
             raise RunError(
                 f"rank {rank}: no such rank; this run has {ranks_text(self.ranks)} of "
                 f"{self.world_size}"
@@ -286,10 +307,13 @@ def run_of(files: Files, title: str) -> Run:
     # Recovered thread tables first: they know of the thread's end, the files of a part of it.
     for part in [*left.parts, *found.parts]:
         parts.setdefault(part.rank, []).append(part)
+    processes: dict[int, dict[int, schema.Process]] = {}
+    for process in manifest["processes"]:
+        processes.setdefault(process["rank"], {})[process["pid"]] = process
     threads: list[Thread] = []
     for rank in sorted(set(parts) - set(found.damage)):
         try:
-            threads += threads_of(rank, parts[rank], manifest, axes)
+            threads += threads_of(rank, parts[rank], processes.get(rank, {}), axes)
         except RunError as error:
             found.damage[rank] = str(error)
     ranks = tuple(sorted(set(parts) - set(found.damage)))
@@ -331,7 +355,7 @@ def _read(files: Files) -> tuple[schema.Manifest, bytes, PartScan, RecoveredJour
     for _ in range(_READINGS):
         before = segments(files)
         manifest, raw = read_manifest(files)
-        found = survey(files, manifest)
+        found = survey(files, manifest, read_catalogue(files, len(manifest["files"])))
         left = leftovers(files, manifest, found.parts)
         if not before or (before <= segments(files) and raw == read_manifest(files)[1]):
             break
@@ -356,8 +380,7 @@ def _with(manifest: schema.Manifest, left: RecoveredJournals) -> schema.Manifest
 def _etag(raw: bytes, found: PartScan, used: list[Part]) -> str:
     """Hash of everything that decides the content: manifest, parts in use, damaged parts."""
     digest = hashlib.sha256(raw)
-    for part in used:
-        digest.update(f"{part.table} {part.rank} {part.thread} {part.rows} {part.bytes}\n".encode())
-    for rank, damage in sorted(found.damage.items()):
-        digest.update(f"{rank} {damage}\n".encode())
+    lines = [f"{part.table} {part.rank} {part.thread} {part.rows} {part.bytes}\n" for part in used]
+    lines += [f"{rank} {damage}\n" for rank, damage in sorted(found.damage.items())]
+    digest.update("".join(lines).encode())
     return digest.hexdigest()[:16]

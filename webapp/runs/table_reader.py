@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.steps import Steps
 from lanescope.webapp.runs.clock_axis import Axis, axis_of
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.parquet_parts import Part
@@ -130,6 +131,24 @@ class Rows:
                     groups = part.groups(low, high, axis.possible)
                     total += sum(group.about(low, high) for group in groups)
         return int(total)
+
+    def listed_steps(self, rank: int) -> Steps | None:
+        """Steps of a rank as the catalogue lists them; None where the phases have to be read."""
+        phases = self.parts.get(("phase", rank), ())
+        tables = self.parts.get((schema.THREAD.name, rank), ())
+        listed = tables[0].listed if len(tables) == 1 else None
+        if listed is None or listed.steps is None or any(p.listed is None for p in phases):
+            return None
+        pid, steps = listed.steps
+        axis = axis_of(self.axes, rank, pid)
+        low, high = axis.possible
+        ends = np.concatenate([steps.start_ns, steps.end_ns])
+        if np.any((ends < low) | (ends > high)) or np.any(steps.start_ns > steps.end_ns):
+            return None
+        if np.any(np.diff(steps.index) <= 0):
+            return None
+        starts, ends = (axis.readings(of, self.origin_ns) for of in (steps.start_ns, steps.end_ns))
+        return Steps(steps.index, starts, ends)
 
     def _of_threads(
         self,

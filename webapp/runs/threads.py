@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Any
 
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.runs.clock_axis import TIME_COLUMNS, Axis, axis_of
+from lanescope.collector.format.columns import TIME_COLUMNS
+from lanescope.webapp.runs.clock_axis import Axis, axis_of
 from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.runs.parquet_parts import Part
 
@@ -50,17 +53,17 @@ class Thread:
 def threads_of(
     rank: int,
     parts: list[Part],
-    manifest: schema.Manifest,
+    processes: Mapping[int, schema.Process],
     axes: Mapping[tuple[int, int], Axis],
 ) -> list[Thread]:
     """Threads of a rank with axis times: those its thread table names and those that left events.
 
+    `processes` are those of the rank, by pid.
+
     A process that died may have left events of threads that its table never got to name; such a
     thread is called after its id and spans its events.
     """
-    processes = {p["pid"]: p for p in manifest["processes"] if p["rank"] == rank}
-    names = [column.name for column in schema.THREAD.columns]
-    rows = [row for p in parts if p.table == "thread" for row in p.read(names).to_pylist()]
+    rows = [row for p in parts if p.table == schema.THREAD.name for row in _rows(p)]
     found: dict[str, Thread] = {}
     for row in rows:
         if not _ID.fullmatch(str(row["thread"])):
@@ -72,7 +75,7 @@ def threads_of(
         first, last = axis_of(axes, rank, pid).possible
         ends = row["start_ns"], row["end_ns"]
         if min(ends) < first or max(ends) > last:
-            row |= _extent(rank, row["thread"], parts, axes) or {}
+            row = row | (_extent(rank, row["thread"], parts, axes) or {})
         thread = _thread(rank, row, processes, axes)
         found.setdefault(thread.thread, thread)
     for part in parts:
@@ -84,6 +87,14 @@ def threads_of(
                 )
     children = {pid for pid, process in processes.items() if process["role"] != "rank"}
     return sorted(found.values(), key=lambda t: (t.pid in children, t.pid, t.ordinal))
+
+
+def _rows(part: Part) -> list[dict[str, Any]]:
+    if part.listed is not None and part.listed.threads is not None:
+        return part.listed.threads
+    names = [column.name for column in schema.THREAD.columns]
+    rows: list[dict[str, Any]] = part.read(names).to_pylist()
+    return rows
 
 
 def _thread(
@@ -107,13 +118,14 @@ def _thread(
         start_ns=axis.instant(start),
         end_ns=axis.instant(max(start, end)),
         role=process["role"] if process else "child",
-        process_name=_program(process["argv"]) if process else "",
+        process_name=_program(process["argv"][0]) if process and process["argv"] else "",
     )
 
 
-def _program(argv: list[str]) -> str:
-    """`train.py` for `/data/train.py --steps 3`; empty where the command line is not known."""
-    return PurePath(argv[0]).name if argv else ""
+@functools.lru_cache(maxsize=64)
+def _program(path: str) -> str:
+    """`train.py` for `/data/train.py`."""
+    return PurePath(path).name
 
 
 def _extent(

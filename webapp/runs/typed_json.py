@@ -6,6 +6,7 @@ checked against these.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import types
@@ -69,56 +70,97 @@ def conform(value: object, hint: Any, where: str) -> None:
 
     Keys that a TypedDict does not name are not looked at.
     """
+    _conform(value, hint, (None, where))
+
+
+_Place = tuple[Any, str | int]
+"""The place around a value and its key or number there: put into words only if it is wrong."""
+
+
+def _conform(value: object, hint: Any, place: _Place) -> None:
     if hint is Any:
         return
     if typing.is_typeddict(hint):
-        _expect(isinstance(value, dict), value, where, "an object")
+        _expect(isinstance(value, dict), value, place, "an object")
         assert isinstance(value, dict)
-        for key, inner in typing.get_type_hints(hint).items():
+        for key, inner, required in _members(hint):
             if key in value:
-                conform(value[key], inner, f"{where}.{key}" if where else key)
-            elif key in hint.__required_keys__:
-                raise Mismatch(f"{where or 'it'} has no {key!r}")
+                item = value[key]
+                # Most are plain and right: a manifest of a thousand ranks has 100,000.
+                if not (type(item) is inner and _plainly_right(item)):
+                    _conform(item, inner, (place, f".{key}"))
+            elif required:
+                raise Mismatch(f"{_named(place) or 'it'} has no {key!r}")
         return
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is dict:
-        _expect(isinstance(value, dict), value, where, "an object")
+        _expect(isinstance(value, dict), value, place, "an object")
         assert isinstance(value, dict)
         for key, item in value.items():
-            conform(item, arguments[1], f"{where}[{shown(key)}]")
+            _conform(item, arguments[1], (place, f"[{key}"))
     elif origin is list:
-        _expect(isinstance(value, list), value, where, "a list")
+        _expect(isinstance(value, list), value, place, "a list")
         assert isinstance(value, list)
         for position, item in enumerate(value):
-            conform(item, arguments[0], f"{where}[{position}]")
+            if not (type(item) is arguments[0] and _plainly_right(item)):
+                _conform(item, arguments[0], (place, position))
     elif origin in (Union, types.UnionType):
-        if not any(_fits(value, one, where) for one in arguments):
-            raise Mismatch(f"{where} is {shown(value)}, expected one of {_names(arguments)}")
+        if not any(_fits(value, one) for one in arguments):
+            raise Mismatch(
+                f"{_named(place)} is {shown(value)}, expected one of {_names(arguments)}"
+            )
     else:
-        _plain(value, hint, where)
+        _plain(value, hint, place)
 
 
-def _plain(value: object, hint: Any, where: str) -> None:
+@functools.cache
+def _members(hint: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """Name, type and need of each key of a TypedDict."""
+    hints = typing.get_type_hints(hint)
+    return tuple((key, inner, key in hint.__required_keys__) for key, inner in hints.items())
+
+
+def _plainly_right(item: object) -> bool:
+    """Whether a text or a number is beyond doubt; others are looked at more closely."""
+    if type(item) is str:
+        return item.isascii()
+    return type(item) is int and INT64_MIN <= item <= INT64_MAX
+
+
+def _named(place: _Place) -> str:
+    """The place of a value in words: `files["a/b"].rows`."""
+    around, key = place
+    if around is None:
+        return str(key)
+    outer = _named(around)
+    if isinstance(key, int):
+        return f"{outer}[{key}]"
+    if key.startswith("["):
+        return f"{outer}[{shown(key[1:])}]"
+    return f"{outer}{key}" if outer else key[1:]
+
+
+def _plain(value: object, hint: Any, place: _Place) -> None:
     if hint is float:
         # JSON of Python admits NaN and Infinity; a time computed from them is not valid. An integer
         # too large for a float would overflow later.
         good = type(value) is float and math.isfinite(value)
         good = good or (type(value) is int and abs(value) <= INT64_MAX)
-        _expect(good, value, where, "a finite number")
+        _expect(good, value, place, "a finite number")
     elif hint is int:
         good = type(value) is int and INT64_MIN <= value <= INT64_MAX
-        _expect(good, value, where, "a whole number of 64 bits")
+        _expect(good, value, place, "a whole number of 64 bits")
     else:
         words = {bool: "true or false", str: "a text", type(None): "null"}
-        _expect(type(value) is hint, value, where, words[hint])
+        _expect(type(value) is hint, value, place, words[hint])
         if isinstance(value, str) and any(0xD800 <= ord(c) <= 0xDFFF for c in value):
             # JSON can escape half a surrogate pair, which no output could encode.
-            raise Mismatch(f"{where} holds text that is not valid Unicode")
+            raise Mismatch(f"{_named(place)} holds text that is not valid Unicode")
 
 
-def _fits(value: object, hint: Any, where: str) -> bool:
+def _fits(value: object, hint: Any) -> bool:
     try:
-        conform(value, hint, where)
+        conform(value, hint, "")
     except Mismatch:
         return False
     return True
@@ -130,6 +172,6 @@ def _names(hints: tuple[Any, ...]) -> str:
     )
 
 
-def _expect(good: bool, value: object, where: str, expected: str) -> None:
+def _expect(good: bool, value: object, place: _Place, expected: str) -> None:
     if not good:
-        raise Mismatch(f"{where or 'it'} is {shown(value)}, expected {expected}")
+        raise Mismatch(f"{_named(place) or 'it'} is {shown(value)}, expected {expected}")

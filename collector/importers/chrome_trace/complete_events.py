@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from ...format.names import ON_DEVICE
 from ...format.record_kinds import PhaseKind
 from ..arguments import joined
-from ..events import Args, TraceEvent, decode_args, decode_plain
+from ..events import Args, TraceEvent, decode_args
 from ..kineto import (
     COLLECTIVE_PREFIXES,
-    EXPORTED_PHASE,
     OPERATOR_OF_2021,
     WITH_ARGS,
     function_kind,
@@ -45,7 +44,6 @@ from ..spill import (
 )
 from ..timestamps import column_of, exact_ns, rounded_ns
 from .arrows import add_bound_arrows
-from .lanescope_export import phase_kind
 
 _MAX_CACHED_BYTES = 1000
 """A longer signature is not cached by its bytes."""
@@ -100,10 +98,6 @@ class CompleteEvents:
             trace.platform = prefix if prefix.isalnum() else trace.platform
         if category in ("cpu_op", OPERATOR_OF_2021, "user_annotation"):
             self._by_name(rows, group, category)
-        elif category == EXPORTED_PHASE:
-            every = [decode_plain(bytes(event.args)) for event in group]
-            rows["kind"] = [phase_kind(one) for one in every]
-            rows["step"] = _steps([one.get("step") for one in every])
         trace.slices.add(rows)
 
     def _lanes(
@@ -118,9 +112,6 @@ class CompleteEvents:
 
     def _describe(self, rows: Rows, args: list[Args], kind: int) -> None:
         """Fills in the columns that come from arguments."""
-        steps = [one.step for one in args]
-        if steps.count(NONE) < len(steps):
-            rows["step"] = _steps(steps)
         if kind not in (FUNCTION, USER):
             rows["correlation"] = _integers([one.correlation for one in args])
             return
@@ -133,15 +124,13 @@ class CompleteEvents:
     def _by_name(self, rows: Rows, group: list[TraceEvent], category: str) -> None:
         """Finds phases and slices of collectives by their names."""
         special = np.flatnonzero(self._names.special()[rows["name"]])
-        names, steps = rows["name"][special].tolist(), rows["step"][special].tolist()
+        names = rows["name"][special].tolist()
         collective_slices = []
-        for position, number, step in zip(special.tolist(), names, steps, strict=True):
+        for position, number in zip(special.tolist(), names, strict=True):
             phase = self._names.phases.get(number)
             if phase is None:
                 collective_slices.append(position)
-            elif category != "cpu_op" and step == NONE:
-                # An export writes phases in their own category; a user slice of such a name has a
-                # step there.
+            elif category != "cpu_op":
                 rows["kind"][position] = PHASE_KIND + phase[0]
                 rows["name"][position] = self._trace.texts[phase[1]]
         self._keep_collectives(
@@ -270,9 +259,3 @@ def _integers(values: list[Any]) -> NDArray[np.int64]:
         return np.array(values, np.int64)
     except OverflowError:
         return np.array([one if abs(one) < 1 << 63 else NONE for one in values], np.int64)
-
-
-def _steps(values: list[Any]) -> NDArray[np.int64]:
-    """Returns step numbers; NONE for values that are not step numbers."""
-    known = _integers([one if type(one) is int else NONE for one in values])
-    return np.where((known >= 0) & (known < 1 << 31), known, NONE)

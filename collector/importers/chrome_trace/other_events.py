@@ -29,9 +29,6 @@ from ..spill import (
 from ..timestamps import BoolArray, Int64Array
 from .arrows import timed
 
-_STREAM = re.compile(r"stream \S+ \(([a-z]+:\d+)\)")
-"""Names of streams in an export of a recorded run."""
-
 _KINETO_THREAD = re.compile(r"thread -?\d+ \((.+)\)")
 
 _MAX_THREAD_NAME = 1000
@@ -120,10 +117,7 @@ class OtherEvents:
         seen: Counter[tuple[Label, str]] = Counter()
         for lane in trace.lanes.lanes:
             name = self._threads.get((lane.pid, lane.tid), "")
-            own = _STREAM.fullmatch(name)
-            if lane.stream and own:
-                lane.name, lane.device = name, own[1]
-            elif lane.stream:
+            if lane.stream:
                 lane.device = f"{trace.platform}:{unlabelled(lane.pid)}"[:40]
                 lane.name = stream_name(lane.device, "?" if lane.tid is None else str(lane.tid))
             elif (kernel_name := _KINETO_THREAD.fullmatch(name)) is not None:

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lanescope.collector.compaction import parquet_footer
 from lanescope.collector.format import schema
-from lanescope.webapp.runs import parquet_footer
 from lanescope.webapp.runs.bundle import BUNDLE
 from lanescope.webapp.runs.run import open_run
 from tests.support.bundled import lanescope

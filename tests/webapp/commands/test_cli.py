@@ -83,6 +83,17 @@ def test_info_for_people(run: Path) -> None:
     assert rows["command"] == ["python", "train.py"]
 
 
+def test_info_sums_up_many_ranks_by_host(tmp_path: Path) -> None:
+    builder = Builder(tmp_path, world_size=72)
+    for rank in range(72):
+        builder.process(rank, host=f"gpu-{rank // 8}", coverage={"dropped": 1})
+        builder.op(START_NS, 1, rank=rank, thread=f"{1000 + rank}-0")
+    lines = [line.split() for line in called("info", builder.write()).splitlines()]
+    assert ["gpu-8,", "ranks", "64-71", *["8", "0", "8", "0", "0", "0", "0", "0", "8"]] in lines
+    assert ["all", *["72", "0", "72", "0", "0", "0", "0", "0", "72"]] in lines
+    assert sum(line[:1] == ["host"] or line[:1] == ["rank"] for line in lines) == 1
+
+
 def test_info_names_the_clock_s_uncertainty(tmp_path: Path) -> None:
     builder = Builder(tmp_path, world_size=2)
     builder.process(0)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.webapp.runs import parquet_footer
+from lanescope.collector.compaction import parquet_footer
+from lanescope.collector.compaction.parquet_footer import Range
 from lanescope.webapp.runs.errors import RunError
-from lanescope.webapp.runs.parquet_footer import Range
 from lanescope.webapp.runs.run import open_run
 from tests.support.spoiled import change, setter
 from tests.support.synthetic import write_run

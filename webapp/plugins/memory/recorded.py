@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from lanescope.collector.format.steps import Steps
 from lanescope.webapp.analysis.access_site import storage_names
 from lanescope.webapp.plugins.memory.storages import (
     PHASES,
@@ -27,7 +28,6 @@ from lanescope.webapp.plugins.races.access_table import Columns, generations, ou
 from lanescope.webapp.plugins.time.breakdown import training_thread
 from lanescope.webapp.runs.intervals import Intervals, enclosing
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.steps import Steps
 from lanescope.webapp.runs.types import BoolArray, Int64Array, Window
 
 _HELD = ("parameters", "gradients", "optimizer_state")

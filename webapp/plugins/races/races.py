@@ -28,6 +28,7 @@ from lanescope.webapp.analysis.access_site import (
     phase_names,
     storage_names,
 )
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.stack_frames import frame_texts, line, place
 from lanescope.webapp.analysis.vector_clocks import Order, order_of
 from lanescope.webapp.plugins.races.access_table import (
@@ -71,21 +72,27 @@ class Race:
 @lru_cache(maxsize=4)
 def find_races(run: Run) -> tuple[Race, ...]:
     """All races of the run, one per pair of places, by instant."""
-    found: list[Race] = []
-    python = {(t.rank, t.thread) for t in run.threads if t.kind != "native"}
-    for rank, threads in processes_of(run):
-        own = [thread for thread in threads if (rank, thread) in python]
-        if len(own) > 1:
-            found += _of_process(run, rank, threads, own)
+    found = [race for rank in run.ranks for race in _of_rank(run, rank)]
     return tuple(sorted(found, key=lambda race: race.first.start_ns))
 
 
-def processes_of(run: Run) -> list[tuple[int, list[str]]]:
-    """Of each process its rank and its threads."""
-    processes: dict[tuple[int, int], list[str]] = {}
-    for thread in run.threads:
-        processes.setdefault((thread.rank, thread.pid), []).append(thread.thread)
-    return [(rank, threads) for (rank, _), threads in processes.items()]
+@per_rank
+def _of_rank(run: Run, rank: int) -> list[Race]:
+    found: list[Race] = []
+    python = {t.thread for t in run.threads_of(rank) if t.kind != "native"}
+    for threads in processes_of(run, rank):
+        own = [thread for thread in threads if thread in python]
+        if len(own) > 1:
+            found += _of_process(run, rank, threads, own)
+    return found
+
+
+def processes_of(run: Run, rank: int) -> list[list[str]]:
+    """The threads of each process of a rank."""
+    processes: dict[int, list[str]] = {}
+    for thread in run.threads_of(rank):
+        processes.setdefault(thread.pid, []).append(thread.thread)
+    return list(processes.values())
 
 
 def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str]) -> list[Race]:

@@ -39,6 +39,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import ANY_TOOL
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.analysis.thread_waits import thread_waits
 from lanescope.webapp.plugins.collectives.communication import in_calls, operators
 from lanescope.webapp.plugins.collectives.devices import DeviceTime, device_time, talks_on_device
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
@@ -72,20 +73,6 @@ _NO_CATEGORY = (schema.PhaseKind.user.name, schema.PhaseKind.mark.name)
 """A range that the program named says nothing about what runs in it."""
 
 _NOTHING = Intervals.of([], [])
-
-_WAITS = (
-    schema.SyncKind.thread_join.name,
-    schema.SyncKind.lock_acquire.name,
-    schema.SyncKind.condition_wait.name,
-    schema.SyncKind.event_wait.name,
-    schema.SyncKind.semaphore_acquire.name,
-    schema.SyncKind.barrier_leave.name,
-    schema.SyncKind.queue_get.name,
-    schema.SyncKind.queue_room.name,
-    schema.SyncKind.queue_join.name,
-    schema.SyncKind.future_get.name,
-)
-"""Synchronisation events whose duration is a wait."""
 
 WAKE_NS = 1_000_000
 """A thread without operators whose collective completes this shortly before its next operator was
@@ -310,10 +297,8 @@ def _completed(frame: pd.DataFrame, run_end: int) -> Int64Array:
 
 
 def _waits(run: Run, thread: Thread) -> Intervals:
-    columns = ["start_ns", "duration_ns", "kind"]
-    rows = run.events("sync", thread.rank, thread.thread, columns).to_pandas()
-    rows = rows[rows["kind"].isin(_WAITS) & (rows["duration_ns"] > 0)]
-    return Intervals.of(rows["start_ns"], rows["start_ns"] + rows["duration_ns"].astype("int64"))
+    rows = thread_waits(run, thread.rank, thread.thread)
+    return Intervals.of(rows["start_ns"], rows["end_ns"])
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,5 @@ def test_equal_runs_have_equal_settings(recorded: Path) -> None:
     same = compare(base, open_run(recorded / "again"))
     assert same.verdict == "identical"
     assert not any("differ" in note for note in same.notes), same.notes
-    assert compare(base, open_run(recorded / "loss_in_its_last_bit"), "tolerance").verdict == (
-        "identical"
-    )
+    near = compare(base, open_run(recorded / "loss_in_its_last_bit"), "tolerance")
+    assert near.verdict == "within_tolerance"

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector.format import schema
-from lanescope.webapp.runs.types import Int64Array
+from .record_kinds import PhaseKind
 
 PHASE_COLUMNS = ("start_ns", "duration_ns", "kind", "step")
 """What `steps_of` needs of the phase table."""
 
-_OPTIMIZER = schema.PhaseKind.optimizer.name
+Int64Array = npt.NDArray[np.int64]
+
+_OPTIMIZER = PhaseKind.optimizer.name
 
 
 @dataclass(frozen=True, eq=False)

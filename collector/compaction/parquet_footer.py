@@ -10,7 +10,8 @@ parquet.thrift (apache/parquet-format).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ MAX_FOOTER_BYTES = 4 << 20
 """Bytes of a footer that is read, in about 4 s: that of 300 million operators in one file."""
 
 _TAIL = 8  # length of the footer, magic
+_NEAR = 8 << 10  # read with the tail: most footers are shorter
 _MAX_DEPTH = 16
 _MAX_INTEGER_BYTES = 10  # bytes of 64 bits, seven in each
 _BOOLEANS, _INTEGERS, _BINARY, _LISTS, _MAP, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 11, 12
@@ -28,6 +30,9 @@ _FIXED = {3: 1, 7: 8, 13: 16}  # bytes of a byte, a double, a UUID
 _I32, _I64, _LIST = 5, 6, 9
 _BYTES = {1: 4, 2: 8}
 """Bytes of a value by its physical type: INT32 and INT64."""
+
+Ranges = Mapping[str, "Range"]
+"""Statistics of the columns of a row group, by their names."""
 
 _Wanted = Mapping[tuple[int, int], Callable[[], Any]]
 """How a field is read, by its number and type."""
@@ -46,16 +51,75 @@ def ranges(source: pa.NativeFile, columns: Set[str]) -> list[dict[str, Range]] |
 
     None where the footer cannot be read, or is longer than MAX_FOOTER_BYTES. Raises OSError.
     """
-    size = source.size()
-    source.seek(max(size - _TAIL, 0))
-    length = int.from_bytes(source.read(_TAIL)[:4], "little")
-    if length > min(MAX_FOOTER_BYTES, size - _TAIL):
+    found = _footer_bytes(source)
+    if found is None:
         return None
-    source.seek(size - _TAIL - length)
     try:
-        return _Reader(source.read(length), columns).file()
+        return _Reader(found, columns).file()
     except (IndexError, ValueError):
         return None
+
+
+def _footer_bytes(source: pa.NativeFile) -> bytes | None:
+    size = source.size()
+    tail = source.read_at(min(size, _NEAR), max(size - _NEAR, 0))
+    length = int.from_bytes(tail[-_TAIL:][:4], "little")
+    if length > min(MAX_FOOTER_BYTES, size - _TAIL):
+        return None
+    if length + _TAIL > len(tail):
+        tail = source.read_at(length + _TAIL, size - _TAIL - length)
+    found: bytes = tail[len(tail) - _TAIL - length : len(tail) - _TAIL]
+    return found
+
+
+_UNSTATED = Range(None, None, 0)
+
+
+def stated(
+    source: pa.NativeFile, footer: pq.FileMetaData, columns: Set[str]
+) -> tuple[tuple[int, Ranges], ...]:
+    """Returns the rows of each row group, and what it states of integer columns. OSError."""
+    rows = [int(footer.row_group(number).num_rows) for number in range(footer.num_row_groups)]
+    found = ranges(source, columns)
+    if found is None or len(found) != len(rows):
+        return tuple((count, {}) for count in rows)
+    return tuple(zip(rows, found, strict=True))
+
+
+def value_range(rows: int, found: Ranges, column: str) -> tuple[int, int] | None:
+    """Returns least and greatest value of a column in a row group; None without statistics.
+
+    (1, 0), which holds nothing, where all values are null.
+    """
+    if (one := found.get(column)) is None:
+        return None
+    if one.least is None or one.most is None:
+        return (1, 0) if one.nulls == rows else None
+    return one.least, one.most
+
+
+def extremes(groups: Iterable[tuple[int, Ranges]], column: str) -> tuple[int, int] | None:
+    """Returns least and greatest value of a column in a file; None without statistics."""
+    found = [value_range(rows, stated, column) for rows, stated in groups]
+    known = [one for one in found if one is not None]
+    if not known or len(known) != len(found):
+        return None
+    held = [one for one in known if one[0] <= one[1]] or known
+    return min(low for low, _ in held), max(high for _, high in held)
+
+
+def extent(found: Ranges) -> tuple[int | None, int | None]:
+    """Returns the least start of a row group's rows, and an instant that none lasts beyond."""
+    starts, durations = (found.get(column, _UNSTATED) for column in ("start_ns", "duration_ns"))
+    if starts.most is None or durations.most is None or durations.nulls:
+        return starts.least, None
+    return starts.least, starts.most + durations.most
+
+
+def checksum(source: pa.NativeFile) -> int | None:
+    """Returns the CRC-32 of a file's footer; None without one of a length that is read. OSError."""
+    found = _footer_bytes(source)
+    return None if found is None else zlib.crc32(found)
 
 
 class _Reader:
