@@ -162,6 +162,7 @@ def compare(
     if _both_have_values(base, run):
         ask = partial(_values_of_rank, mode=mode, floor=floors[0] if floors else None)
         ranks = sorted({*base.ranks, *run.ranks})
+        parts: Iterator[Any]
         if workers is None:
             parts = (ask(*opened, rank) for rank in ranks)
         else:
