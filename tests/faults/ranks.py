@@ -164,8 +164,8 @@ def shards_of_unequal_length(planted: bool) -> None:
     """Each rank reads a file of its own, and one is shorter."""
     rank = limited()
     rows = 96 if rank == 1 or not planted else 144
-    data = TensorDataset(torch.randn(rows, 8), torch.zeros(rows, dtype=torch.long))
     model = DDP(net(rank))
+    data = TensorDataset(*batch(rows))
     optimizer = sgd(model)
     for x, y in DataLoader(data, 16):
         optimizer.zero_grad()
