@@ -315,7 +315,11 @@ def forked_by_hand_with_a_held_lock(planted: bool) -> None:
     os.waitpid(child, 0)
 
 
-QUEUES, POOL, EVENT = "two bounded queues", "a task waits for its own pool", "an event nobody sets"
+QUEUES, POOL, EVENT = (
+    "two bounded queues",
+    "a task waits for its own pool",
+    "an event never set",
+)
 ASYNCIO, FORK = "asyncio futures never set", "a fork with a held lock"
 
 

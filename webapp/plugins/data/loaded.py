@@ -3,7 +3,7 @@
 - first_batch: at nearly all steps a new iteration begins, none comes to its last batch, and the
   batches of all sampled steps are the same;
 - constant_target: a tensor of a batch beside the first one is the same in all rows and at all
-  sampled steps, while the first one varies; it is no argument of the model (a mask may well be
+  sampled steps, while the first one varies; not for an argument of the model (a mask may well be
   constant), and an operator reads it after the batch was loaded.
 """
 
