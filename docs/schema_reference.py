@@ -113,7 +113,7 @@ def updated_checks(page: str) -> str:
 
 
 def updated_recall(page: str, table: str) -> str:
-    """The page on checks with the recall on the catalogue of faults."""
+    """The page on checks with a table of the findings in the project's own catalogue of faults."""
     return _between(page, BEGIN_RECALL, table)
 
 

@@ -31,6 +31,7 @@ from playwright.sync_api import Browser, Page, ViewportSize
 
 from examples.record_case import CASES, record
 from lanescope.webapp.analysis import plugin as plugins
+from lanescope.webapp.runs.run import open_run
 from tests.support.chromium import launched
 
 HERE = Path(__file__).resolve().parent
@@ -284,8 +285,12 @@ def take_every_page(folder: Path) -> list[str]:
     problems: list[str] = []
     options = {COMPARED[1]: ("--baseline", COMPARED[0])}
     for run in (DEMO, STUCK, COMPARED[1], REPEATED):
-        shown = [page for page in plugins.pages() if SHOWN_ON.get(page.name, DEMO) == run]
-        names = ["timeline", *(page.name for page in shown if page.name != "timeline")]
+        opened = open_run(run)
+        listed = [
+            one for one in plugins.pages() if not one.shown or plugins.load(one.shown)(opened)
+        ]
+        of_it = [one.name for one in listed if SHOWN_ON.get(one.name, DEMO) == run]
+        names = ["timeline", *(name for name in of_it if name != "timeline")]
         with served(run, *options.get(run, ())) as address, launched() as browser:
             described(browser.new_page(), address)
             for theme, name in product(("light", "dark"), names):

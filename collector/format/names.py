@@ -214,7 +214,7 @@ an outermost module in training is called."""
 
 LEFT_OUT = f"{BATCHES}left_out/"
 """Prefix; the name of a parameter follows whose gradients the DistributedDataParallel around its
-model does not reduce: 1 where it was told to ignore it, 0 where it does not know it."""
+model does not reduce: 1 where it ignores it on purpose, 0 where it does not know it."""
 
 LEFT_OUT_CAUSES = ("unknown", "ignored")
 """Words of LEFT_OUT's values."""
@@ -243,7 +243,7 @@ MATMUL_PRECISIONS = ("highest", "high", "medium")
 # reasons in a process's coverage -----------------------------------------------------------
 
 THINNED = "thinned_steps"
-"""Steps of which something is not recorded, because the recording came near its disk bound."""
+"""Steps with parts that are not recorded, because the recording came near its disk bound."""
 
 UNSEEN_BY = {
     "portable": {

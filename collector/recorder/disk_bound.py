@@ -43,7 +43,7 @@ class DiskBound:
         self._thin = self.full = False
 
     def look(self, journal: Path, pid: int, rank: int, world_size: int) -> bool:
-        """Measures, if it is time to; returns True if that changes what is recorded."""
+        """Measures, if it is time to; returns True if that changes the recording."""
         began = clock.now()
         if began < self._due_ns:
             return False
@@ -83,7 +83,7 @@ class DiskBound:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Returns the disk space of a folder's files; segments are longer than what is in them."""
+    """Returns the disk space of a folder's files; segments are longer than their contents."""
     total = 0
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):

@@ -122,7 +122,9 @@ def test_overview_shows_figures_time_findings_and_the_recording(tab: SharedTab, 
     assert page.page.locator("#overview-examined > .note.bad").count() == 0
     recording = page.page.locator("details.recording")
     assert "Recording: complete" in recording.locator("summary").inner_text()
+    assert recording.locator("tr").count() == 0  # a row per rank and thread is drawn when asked for
     recording.locator("summary").click()
+    page.idle()
     opened_text = recording.inner_text()
     for word in ("MainThread", "node-0", "collectives", "gradients", "No event was dropped"):
         assert word in opened_text
@@ -196,6 +198,7 @@ def test_overview_says_what_is_missing(opened: Opener, serve: Server, tmp_path: 
     page = opened("/overview", at=serve(open_run(builder.write())))
     assert "ranks 1-2 of 3 missing" in page.text("#overview-examined")
     page.page.locator("details.recording summary").click()
+    page.idle()
     text = page.text("details.recording")
     assert "Recording: incomplete" in text
     assert "7 dropped" in text

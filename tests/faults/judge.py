@@ -1,4 +1,4 @@
-"""Records a program of the catalogue with defaults, and compares the findings with its fault."""
+"""Records a program of the catalogue with defaults, and compares the findings with its faults."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ def forked_by_hand_with_a_held_lock(planted: bool) -> None:
 QUEUES, POOL, EVENT = (
     "two bounded queues",
     "a task waits for its own pool",
-    "an event that no thread sets",
+    "an event never set",
 )
 ASYNCIO, FORK = "asyncio futures never set", "a fork with a held lock"
 

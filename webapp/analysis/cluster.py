@@ -97,7 +97,7 @@ def per_rank(ask: Callable[[Run, int], T]) -> Callable[[Run, int], T]:
 
 
 def ask_ahead(run: Run, executor: Executor | None) -> None:
-    """Has workers answer everything that `per_rank` marks, one task a rank; None: nobody does.
+    """Has workers answer everything that `per_rank` marks, one task a rank; None: no worker does.
 
     What raises on a worker is asked again here by the analysis that needs it, which deals with it.
     """
@@ -110,7 +110,7 @@ def ask_ahead(run: Run, executor: Executor | None) -> None:
 
 
 def steps_ahead(run: Run, executor: Executor | None) -> None:
-    """Has workers find the steps of every rank; None: nobody does."""
+    """Has workers find the steps of every rank; None: no worker does."""
     if executor is not None:
         for rank, steps in spread(executor, Run.steps, (run,), run.ranks).items():
             run.know_steps(rank, steps)

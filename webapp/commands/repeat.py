@@ -101,10 +101,9 @@ def repeat(
 def words(one: Repeats, limit: float) -> str:
     """One line about one number of threads."""
     size = "no gradients" if one.fluctuation is None else units.number(one.fluctuation)
-    same = "the same bits" if one.identical else "not the same bits"
-    text = (
-        f"{one.threads} threads: {same}, gradient fluctuation {size} (limit {units.number(limit)})"
-    )
+    same = "bitwise identical" if one.identical else "not bitwise identical"
+    threads = units.counted(one.threads, "thread")
+    text = f"{threads}: {same}, gradient fluctuation {size} (limit {units.number(limit)})"
     return text if one.first is None else f"{text}; first difference: {_place(one.first)}"
 
 

@@ -25,6 +25,7 @@ export function debugState(timeline) {
     },
     canvas: { x: box.x, y: box.y, width: box.width, height: box.height },
     drawn: { ...painter.stats },
+    sharp: Boolean(timeline.sharp) && !painter.unfinished,
     labels: painter.labels.map((label) => ({ ...label, name: timeline.names[label.name] })),
     lanes: lanesOf(timeline),
     layout: { height: layout.height, groups: timeline.groups.length },

@@ -68,7 +68,7 @@ def own_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def data_parallel(module: torch.nn.Module) -> Any | None:
-    """Returns the DistributedDataParallel around a module; None: there is none."""
+    """Returns the DistributedDataParallel around a module; None without one."""
     while type(module).__name__ != "DistributedDataParallel":
         inner = module._modules.get(WRAPPED.get(type(module).__name__, ""))
         if inner is None:

@@ -61,7 +61,7 @@ def test_the_bound_of_a_run_is_shared_by_its_ranks(tmp_path: Path) -> None:
     assert looked(bound, journal, world_size=9) == []
 
 
-def test_a_disk_that_fills_counts_whoever_fills_it(
+def test_a_disk_that_fills_counts_also_for_other_writers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = 1_000

@@ -93,7 +93,7 @@ def fluctuation_by_threads(
             figure,
             same,
             0.03,
-            name="the same bits",
+            name="bitwise identical",
             marker={"size": 9, "symbol": "circle-open", "color": tokens()[theme]["good"]},
             hovertemplate="<b>%{x} threads</b><br>bitwise identical each time<extra></extra>",
         )

@@ -40,8 +40,8 @@ class FirstLayer:
 def first_layer(base: Run, run: Run, mode: Mode, least: float) -> FirstLayer | None:
     """By rank, step and time; modules within others come before these. None: nothing to compare.
 
-    A relative difference of `least` or less is no difference, nor is one within the tolerance of
-    the coarser dtype, but in mode bitwise.
+    A relative difference of `least` or less does not count, nor does one within the tolerance of
+    the coarser dtype, except in mode bitwise.
     """
     sides = []
     for one in (base, run):

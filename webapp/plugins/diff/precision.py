@@ -1,4 +1,4 @@
-"""Two runs that compute in other precision: how, and what is rounding then."""
+"""Two runs that compute in other precision: how, and which differences are rounding."""
 
 from __future__ import annotations
 

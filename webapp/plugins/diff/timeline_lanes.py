@@ -364,7 +364,8 @@ def open_beside(
 
 def _differences(index: Index) -> Differences:
     partners = Partners(*(index.arrays[name] for name in _PAIRS))
-    return Differences(*(index.arrays[name] for name in _PLACES), partners)
+    places = {name: index.arrays[f"place_{name}"] for name in PLACE}
+    return Differences(**places, partners=partners)
 
 
 def _fits(index: Index) -> bool:

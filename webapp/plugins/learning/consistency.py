@@ -170,9 +170,9 @@ def partings(run: Run) -> tuple[Parting, ...]:
 
 
 def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
-    """A parameter that was equal on the ranks and is so no more, and the step; None: there is none.
+    """A parameter that was equal on the ranks and parted, and the step; None without one.
 
-    Of those that did not begin as a constant, which may be equal by chance.
+    Among those that did not begin as a constant, which may be equal by chance.
     """
     rows = hashes(run)
     rows = rows[rows["rank"].isin(ranks)]

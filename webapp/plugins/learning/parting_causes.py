@@ -63,13 +63,13 @@ def replaced(run: Run, group: str, ranks: tuple[int, ...]) -> Cause | None:
 
 
 def ignored(run: Run, group: str, ranks: tuple[int, ...], parting: list[str]) -> Cause | None:
-    """Parameters that part, and that the wrapper of the model was told to ignore."""
+    """Parameters that part, and that the wrapper of the model ignores on purpose."""
     names = left_out(run, ranks, "ignored")
     names = [name for name in names if any(_same(name, one) for one in parting)]
     if not names:
         return None
     return Cause(
-        f"DistributedDataParallel was told to ignore {names[0]}"
+        f"DistributedDataParallel is set to ignore {names[0]}"
         f"{and_more(len(names), 'parameter')}: reduce them by hand, or do not ignore them.",
         _wrapping_place(run, group, ranks[0]),
         tuple(names),

@@ -104,7 +104,7 @@ def _op_columns() -> list[dict[str, Any]]:
             widgets.column(name, name, base="ns", together=of, minWidth=70)
             for name, of in TIMES.items()
         ),
-        widgets.column("share", "share", number=True, text=True, minWidth=60),
+        widgets.column("share", "share", number=True, text=True, minWidth=68),
     ]
 
 
@@ -301,13 +301,15 @@ def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     known = widgets.thread_names(run)
     rows = [
         (
-            [
-                f"rank {row.rank} · {known[row.rank, row.thread]}",
-                html.Div(
-                    f"for {WAITS_FOR[row.kind]}" + (", never ended" if row.open else ""),
-                    className="muted",
-                ),
-            ],
+            html.Div(
+                [
+                    f"rank {row.rank} · {known[row.rank, row.thread]}",
+                    html.Div(
+                        f"for {WAITS_FOR[row.kind]}" + (", never ended" if row.open else ""),
+                        className="muted",
+                    ),
+                ]
+            ),
             widgets.duration(row.waiting_ns),
             units.share(row.share),
         )
