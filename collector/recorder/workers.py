@@ -69,8 +69,7 @@ def connected(address: str | None, *, local: bool = False) -> Iterator[Any]:
         # A client that fails to connect waits for long, and says more when it is thrown away.
         host, port = parse_host_port(address.partition("://")[2])
         socket.create_connection((host, port), CONNECT_S).close()
-        connect: Any = Client  # Dask leaves it untyped
-        client = connect(address, timeout=CONNECT_S, set_as_default=False)
+        client = make(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError):
         raise unreachable from None
     with client:
