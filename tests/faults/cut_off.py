@@ -258,7 +258,7 @@ def step_is_not_called(planted: bool) -> None:
         x, y = rows()
         F.cross_entropy(model(x), y).backward()
         if planted:
-            optimizer.step  # noqa: B018
+            _ = optimizer.step
         else:
             optimizer.step()
 

@@ -290,7 +290,7 @@ class _Shared(torch.autograd.Function):
         return x
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         gradient = gradient.clone()
         dist.all_reduce(gradient)
         return gradient
@@ -306,7 +306,7 @@ class _Added(torch.autograd.Function):
         return x
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient
 
 
