@@ -30,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo wheel test test-all soak harmless matrix lint format types texts bench docs lock clean
+.PHONY: help setup demo wheel test test-all soak harmless matrix gpu lint format types texts bench docs lock clean
 .DELETE_ON_ERROR:
 
 help:  ## say what there is
@@ -99,6 +99,10 @@ wheel: $(READY)  ## build dist/*.whl; TORCH="2.10 2.13" puts an engine for each 
 
 matrix:  ## record with each version of Python and torch that can be had (ARGS='--torch 2.15.0')
 	$(PYTHON) tests/matrix/run.py $(ARGS)
+
+# Torch in .venv may be one for processors only: GPU_PYTHON names an interpreter with another.
+gpu: $(READY)  ## run all that needs an NVIDIA GPU, under eight minutes, and print a table; without one exits 2
+	$(or $(GPU_PYTHON),python) -m tests.gpu
 
 lint: $(READY) $(NODE) types  ## check style, types and the number of suppressed checks
 	ruff check .

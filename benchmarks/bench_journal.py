@@ -77,12 +77,14 @@ def main() -> None:
         manifest = json.loads((run / "manifest.json").read_text())
     thinned = sum(one["coverage"].get("thinned_steps", 0) for one in manifest["processes"])
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    rate = info["events"]["op"] / seconds
-    print(f"{rate:,.0f} operators recorded per second for {seconds:.0f} s")
+    print(
+        f"{info['events']['op'] / seconds:,.0f} operators recorded per second for {seconds:.0f} s"
+    )
     print(f"  longest journal {max(sizes) / 1e6:,.0f} MB (limit {LIMIT / 1e6:,.0f} MB)")
     print(f"  {info['size_bytes'] / 1e6:,.0f} MB of Parquet, {thinned:,} steps left out")
-    megabytes = used.ru_maxrss / 1e3
-    print(f"  {took - seconds:.0f} s to start and to finish, {megabytes:,.0f} MB at most")
+    print(
+        f"  {took - seconds:.0f} s to start and to finish, {used.ru_maxrss / 1e3:,.0f} MB at most"
+    )
 
 
 if __name__ == "__main__":

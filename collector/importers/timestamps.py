@@ -82,7 +82,7 @@ def _same_form(texts: Sequence[RawNumber]) -> Int64Array | None:
         return None
     weights = [10 ** (point + 2 - place) for place in range(point)]
     weights += [0, *(10 ** (2 - place) for place in range(decimals)), 0]
-    return digits @ np.array(weights, np.int64)
+    return np.asarray(digits @ np.array(weights, np.int64), np.int64)
 
 
 def rounded_ns(microseconds: list[float | int | None]) -> tuple[Int64Array, BoolArray, BoolArray]:

@@ -179,7 +179,7 @@ def _by_names(trace: Trace, rows: Rows, rank_of: Mapping[int, int]) -> Rows:
     texts = [trace.text(number) for number in names.tolist()]
     kinds = np.array([_phase_kind(text) for text in texts])[which]
     slices = rows["kind"] == FUNCTION
-    phases = rows[slices & (kinds > 0)]
+    phases: Rows = rows[slices & (kinds > 0)]
     phases["kind"], phases["args_bytes"] = kinds[slices & (kinds > 0)], 0
     calls = rows[slices & np.array([_CALL.match(text) is not None for text in texts])[which]]
     left = MAX_COLLECTIVES - len(trace.named_calls)

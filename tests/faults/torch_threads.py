@@ -86,9 +86,87 @@ def default_device_of_main_alone(planted: bool) -> None:
         thread.join()
 
 
-MODES = "modes of torch that do not reach threads"
+ROUNDS = 8
+"""Calls of a scripted function; the first ones are profiled and compiled."""
+
+
+@torch.jit.script
+def _accumulate(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    for _ in range(400):
+        total.add_(x.sin())
+    return total
+
+
+@torch.jit.script
+def _branches(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    first = torch.jit.fork(_accumulate, a, x)
+    second = torch.jit.fork(_accumulate, b, x + 1)
+    return torch.jit.wait(first) + torch.jit.wait(second)
+
+
+def forked_branches_share_an_accumulator(planted: bool) -> None:
+    """Two forked branches add to one tensor."""
+    a, b, x = torch.zeros(128, 128), torch.zeros(128, 128), torch.randn(128, 128)
+    for _ in range(ROUNDS):
+        _branches(a, a if planted else b, x)
+
+
+@torch.jit.script
+def _fill(out: torch.Tensor, x: torch.Tensor, row: int, rows: int) -> torch.Tensor:
+    for _ in range(400):
+        out[row : row + rows].copy_(x[row : row + rows].tanh())
+    return out
+
+
+@torch.jit.script
+def _halves(out: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
+    first = torch.jit.fork(_fill, out, x, 0, rows)
+    second = torch.jit.fork(_fill, out, x, 32, 32)
+    torch.jit.wait(first)
+    torch.jit.wait(second)
+    return out
+
+
+def forked_parts_of_an_output_overlap(planted: bool) -> None:
+    """Each branch fills its half of the output, and one goes a few rows too far."""
+    out, x = torch.zeros(128, 128), torch.randn(128, 128)
+    for _ in range(ROUNDS):
+        _halves(out, x, 36 if planted else 32)
+
+
+@torch.jit.script
+def _normalise(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    for _ in range(400):
+        count.mul_(0.9).add_(x.mean(), alpha=0.1)
+        x = x - count
+    return x
+
+
+@torch.jit.script
+def _towers(x: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    left = torch.jit.fork(_normalise, x, one)
+    right = torch.jit.fork(_normalise, x * 2, other)
+    return torch.cat([torch.jit.wait(left), torch.jit.wait(right)])
+
+
+def forked_towers_share_a_running_mean(planted: bool) -> None:
+    """Two towers update one running mean."""
+    one, other, x = torch.zeros(1), torch.zeros(1), torch.randn(128, 128)
+    for _ in range(ROUNDS):
+        _towers(x, one, one if planted else other)
+
+
+MODES, FORKED = "modes of torch that do not reach threads", "races of torch.jit.fork"
 
 FAULTS = (
+    *(
+        Fault(FORKED, ROOM, ("race",), form, says="torch.jit.fork", slow=True)
+        for form in (
+            forked_branches_share_an_accumulator,
+            forked_parts_of_an_output_overlap,
+            forked_towers_share_a_running_mean,
+        )
+    ),
     *(
         Fault(MODES, ROOM, ("lost_context",), form, says="does not reach")
         for form in (

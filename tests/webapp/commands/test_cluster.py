@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from distributed import Client
 
 from lanescope.collector.recorder import workers
+from lanescope.webapp.analysis import cluster as cluster_module
 from lanescope.webapp.cli import main
 from tests.support import ROOT
 from tests.support.processes import first_line, run_program, started
@@ -36,11 +38,9 @@ import asyncio, os, signal, sys
 from distributed import Worker
 from lanescope.webapp.analysis import cluster
 
-def dies_half_way(run, rank, answers=cluster._answers, asked=[]):
-    asked.append(rank)
-    if len(asked) > 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return answers(run, rank)
+def dies_half_way(run, rank, answers=cluster._answers):
+    answers(run, rank)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 if "mortal" in sys.argv:
     cluster._answers = dies_half_way
@@ -91,15 +91,24 @@ def test_workers_answer_as_this_process_does(cluster: str, runs: tuple[Path, Pat
         assert (shared.stdout, shared.exit_code) == (alone.stdout, alone.exit_code), words
 
 
-def test_a_worker_that_is_killed_half_way_changes_nothing(
-    scheduler: str, cluster: str, runs: tuple[Path, Path]
-) -> None:
-    with started(sys.executable, "-c", WORKER, scheduler, "mortal") as mortal:
-        assert first_line(mortal)
-        shared = called("check", runs[1], "--json", "--cluster", cluster)
-        mortal.wait()
-        assert mortal.returncode == -9
+def test_a_worker_that_is_killed_half_way_changes_nothing(runs: tuple[Path, Path]) -> None:
+    with started(sys.executable, "-c", SCHEDULER) as process:
+        address = first_line(process)
+        worker = (sys.executable, "-c", WORKER, address)
+        with started(*worker) as other, started(*worker, "mortal") as mortal:
+            assert first_line(other) != first_line(mortal)
+            shared = called("check", runs[1], "--json", "--cluster", address)
+            assert mortal.wait() == -signal.SIGKILL
     alone = called("check", runs[1], "--json")
+    assert (shared.stdout, shared.exit_code) == (alone.stdout, alone.exit_code)
+
+
+def test_large_runs_are_shared_by_processes_of_this_machine(
+    runs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = called("check", runs[1], "--json")
+    monkeypatch.setattr(cluster_module, "LARGE_ROWS", 1)
+    shared = called("check", runs[1], "--json")
     assert (shared.stdout, shared.exit_code) == (alone.stdout, alone.exit_code)
 
 

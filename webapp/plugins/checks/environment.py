@@ -23,8 +23,8 @@ from lanescope.webapp.runs.run import Run
 WAITING = 0.2
 """Share of a step spent waiting for data from which workers are advised."""
 
-MIN_WAIT_NS = 500_000_000
-"""Least wait of a run: starting workers takes as long."""
+MIN_WAIT_NS = 2_000_000_000
+"""Least wait of a run: to start workers, once or in each epoch, takes as long."""
 
 MIN_STEPS = 5
 

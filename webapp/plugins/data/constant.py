@@ -39,7 +39,7 @@ _WORDS = {
     ),
     "row": (
         _SAME_ROWS,
-        ", and always the same ones, from a DataLoader. Check that the dataset uses the index, and "
+        ", and the DataLoader's batches hold them so. Check that the dataset uses the index, and "
         "that its samples are no views of one buffer.",
     ),
     "sample": (_SAME_ROWS, ". Pass it the batch, unless one sample is repeated on purpose."),
@@ -63,7 +63,7 @@ def constant_data(run: Run) -> list[Finding]:
             found.setdefault(("output", str(model)), []).append((int(rank), both))
         if _long(inputs) and len(outputs) and inputs["alike"].all():
             varies = len(loaded) and not loaded["alike"].any()
-            if varies or inputs["hash"].nunique() == 1:
+            if len(loaded) or inputs["hash"].nunique() == 1:
                 what = "input" if varies else "row" if len(loaded) else "sample"
                 found.setdefault((what, str(model)), []).append((int(rank), inputs))
     return [_finding(run, *key, several) for key, several in found.items()]

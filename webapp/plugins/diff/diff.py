@@ -8,7 +8,7 @@ guessed at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -162,10 +162,11 @@ def compare(
     if _both_have_values(base, run):
         ask = partial(_values_of_rank, mode=mode, floor=floors[0] if floors else None)
         ranks = sorted({*base.ranks, *run.ranks})
+        parts: Iterator[Any]
         if workers is None:
             parts = (ask(*opened, rank) for rank in ranks)
         else:
-            parts = iter(spread(workers, ask, opened, ranks).values())
+            parts = (part for part in spread(workers, ask, opened, ranks).values())
         values = value_differences(base, run, parts)
     calls = _calls(base, run, values.names if values else {})
     matched = int((~norms["state"].isin(["only_in_base", "only_in_run"])).sum())

@@ -100,8 +100,8 @@ _WORDS = {
     "frozen": (
         "is frozen at every sampled step, though an optimizer has a group for it alone",
         "are frozen at every sampled step, though an optimizer has a group for them alone",
-        "Call requires_grad_(True) on {it}, or leave {it} out of the optimizer where {it} should "
-        "not learn (Embedding.from_pretrained() freezes unless freeze=False).",
+        "Call requires_grad_(True) on {it}, or leave {it} out of the optimizer to keep {it} as "
+        "loaded (Embedding.from_pretrained() freezes unless freeze=False).",
     ),
     "replaced": (
         "has gradients that no optimizer uses: it replaced a parameter after the optimizer was "

@@ -69,6 +69,9 @@ class Race:
         )
 
 
+CAST = "aten::_to_copy"
+
+
 @lru_cache(maxsize=4)
 def find_races(run: Run) -> tuple[Race, ...]:
     """All races of the run, one per pair of places, by instant."""
@@ -250,9 +253,13 @@ def _published(
 
     Where each makes what the other uses, or one line does both, threads put something in place of
     what they found (`total = total + x`), and what one of them put there may be lost. The line
-    shows it also where one thread found what the other made and not, this time, the reverse.
+    shows it also where one thread found what the other made and not, this time, the reverse. A cast
+    puts nothing in place of another tensor: threads in autocast share casts of parameters, which
+    torch keeps under a lock of its own.
     """
     ends = [sites.known[int(accesses.site[row])] for row in (group[0].a, group[0].b)]
+    if all(pair.maker is not None and pair.maker.op == CAST for pair in group):
+        return True
     lines = {_place(one, stacks) for one in ends}
     makers = {None if pair.maker is None else _place(pair.maker, stacks) for pair in group}
     return len(lines) == 2 and len(makers) == 1 and None not in makers

@@ -39,7 +39,7 @@ PLUGIN = Plugin(
             order=100,
             area="Threads",
             recorded=True,
-            misses="loops other than asyncio's; locks held at a fork; locks written in C",
+            misses="loops other than asyncio's; locks written in C",
         ),
         Question(
             "Lost context variables",
