@@ -8,7 +8,7 @@ guessed at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Literal
