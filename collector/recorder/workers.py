@@ -53,13 +53,14 @@ def connected(address: str | None, *, local: bool = False) -> Iterator[Any]:
         with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
             yield pool
         return
-    from distributed import Client, KilledWorker  # first: the extra may be missing
+    import distributed  # first: the extra may be missing
     from distributed.comm.addressing import parse_host_port
     from distributed.comm.core import CommClosedError
     from tornado.util import TimeoutError as TornadoTimeoutError
 
-    lost = (CommClosedError, KilledWorker, OSError, TimeoutError, TornadoTimeoutError)
+    lost = (CommClosedError, distributed.KilledWorker, OSError, TimeoutError, TornadoTimeoutError)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it says, is said below
+    make: Callable[..., Any] = distributed.Client
     unreachable = ClusterError(
         f"no Dask scheduler answers at {address}; give the address that `dask scheduler` prints, "
         "as in tcp://10.0.0.1:8786"
@@ -68,7 +69,7 @@ def connected(address: str | None, *, local: bool = False) -> Iterator[Any]:
         # A client that fails to connect waits for long, and says more when it is thrown away.
         host, port = parse_host_port(address.partition("://")[2])
         socket.create_connection((host, port), CONNECT_S).close()
-        client = Client(address, timeout=CONNECT_S, set_as_default=False)
+        client = make(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError):
         raise unreachable from None
     with client:

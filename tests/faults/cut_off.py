@@ -126,6 +126,17 @@ def predictions_by_argmax(planted: bool) -> None:
     train(model, loss_of)
 
 
+def loss_kept_as_a_number(planted: bool) -> None:
+    """The loss is detached for the log, and backward runs on what is logged."""
+    model = mlp()
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy(model(x), y)
+        return loss.detach().requires_grad_() if planted else loss
+
+    train(model, loss_of)
+
+
 def through_numpy(planted: bool) -> None:
     """Features go through numpy on their way to the head."""
     body, head = nn.Linear(10, 16), nn.Linear(16, 3)
@@ -247,7 +258,7 @@ def step_is_not_called(planted: bool) -> None:
         x, y = rows()
         F.cross_entropy(model(x), y).backward()
         if planted:
-            optimizer.step  # noqa: B018
+            _ = optimizer.step
         else:
             optimizer.step()
 
@@ -288,6 +299,7 @@ FAULTS = (
         NOTHING,
         loss_wrapped_again,
         predictions_by_argmax,
+        loss_kept_as_a_number,
         says="No parameter has a gradient",
     ),
     *_faults(PARTS, through_numpy, encoder_in_no_grad, data_of_the_hidden_state),

@@ -112,7 +112,7 @@ def embedding_for_a_larger_vocabulary(planted: bool) -> None:
         optimizer.step()
 
 
-def layer_that_is_ignored(planted: bool) -> None:
+def layer_set_to_be_ignored(planted: bool) -> None:
     """A layer is in the list of what the wrapper ignores, and is trained all the same."""
     model = net(begin())
     names = ["middle.weight", "middle.bias"]
@@ -230,13 +230,13 @@ def sampler_seeded_by_rank(planted: bool) -> None:
     epochs(DDP(net(rank)), seed=rank if planted else 7)
 
 
-def sampler_with_an_epoch_of_each_rank(planted: bool) -> None:
+def sampler_set_to_an_epoch_of_each_rank(planted: bool) -> None:
     """The epoch is counted over all ranks."""
     rank = begin()
     epochs(DDP(net(rank)), number=lambda epoch: 2 * epoch + rank * planted)
 
 
-def sampler_set_on_the_first_rank_alone(planted: bool) -> None:
+def sampler_set_to_the_epoch_on_the_first_rank(planted: bool) -> None:
     """What belongs to all ranks stands in the branch of the first."""
     rank = begin()
     epochs(DDP(net(rank)), number=lambda epoch: epoch if rank == 0 or not planted else None)
@@ -255,7 +255,7 @@ def dropout_seeded_alike(planted: bool) -> None:
 
 
 def noise_seeded_by_step(planted: bool) -> None:
-    """The seed is set in each step, to its number."""
+    """The seed is set again in each step, to the number of the step."""
     rank = begin()
     model = DDP(net(rank))
     optimizer = sgd(model)
@@ -290,7 +290,7 @@ class _Shared(torch.autograd.Function):
         return x
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         gradient = gradient.clone()
         dist.all_reduce(gradient)
         return gradient
@@ -306,12 +306,12 @@ class _Added(torch.autograd.Function):
         return x
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient
 
 
 class Parts(nn.Module):
-    """A layer that both ranks hold, and two layers of halves."""
+    """A layer that both ranks hold, and two that are split in halves."""
 
     def __init__(self, rank: int, before: float = 0.0, after: float = 0.0) -> None:
         super().__init__()
@@ -489,7 +489,7 @@ def reduced_in_the_first_pass(planted: bool) -> None:
 
 
 def temperature_beside_the_wrapper(planted: bool) -> None:
-    """A scalar is trained that the wrapped model does not have."""
+    """The wrapped model does not hold a scalar that is trained."""
     rank = begin()
     model = DDP(net(rank))
     scale = nn.Parameter(torch.tensor(1.0), requires_grad=planted)
@@ -565,7 +565,7 @@ FAULTS = (
         "DistributedDataParallel",
         embedding_for_a_larger_vocabulary,
         head_for_other_classes,
-        layer_that_is_ignored,
+        layer_set_to_be_ignored,
     ),
     *_faults(
         "settings that differ by rank",
@@ -631,7 +631,7 @@ FAULTS = (
         "repeated_data",
         "shuffle differently",
         sampler_seeded_by_rank,
-        sampler_with_an_epoch_of_each_rank,
-        sampler_set_on_the_first_rank_alone,
+        sampler_set_to_an_epoch_of_each_rank,
+        sampler_set_to_the_epoch_on_the_first_rank,
     ),
 )

@@ -142,6 +142,10 @@ class RemoteFolder:
         """By the store."""
         return self._opened(name).size
 
+    def stamp(self, name: str) -> tuple[int, int | None]:
+        """By the store, without a time: stores differ in what a copy keeps."""
+        return self.size(name), None
+
     def open(self, name: str) -> pa.NativeFile:
         """The file, fetched by blocks."""
         found = self._opened(name)
@@ -152,7 +156,8 @@ class RemoteFolder:
         found = self._opened(name)
         if found.size > most:
             raise RunError(f"{self.named(name)}: has more than {most} bytes, expected at most that")
-        return found.at(0, found.size).to_pybytes()
+        whole: bytes = found.at(0, found.size).to_pybytes()
+        return whole
 
     @cached_property
     def _opened(self) -> Callable[[str], RemoteBytes]:

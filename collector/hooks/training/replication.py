@@ -31,7 +31,7 @@ def short_hash(data: bytes) -> float:
 def random_states() -> Iterator[tuple[str, float]]:
     """Yields names and hashes of the states of the generators that dropout draws from."""
     states = {"cpu": torch.default_generator.get_state()}
-    cuda: Any = torch.cuda  # whose functions have no types
+    cuda: Any = torch.cuda  # torch leaves it untyped
     if cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         device = torch.cuda.current_device()
         states["cuda"] = torch.cuda.default_generators[device].get_state()

@@ -93,10 +93,9 @@ def test_a_recorded_run_comes_back_in_every_column(recorded: Run, tmp_path: Path
     filled = {name for name, count in recorded.counts.items() if count}
     assert filled >= {"op", "collective", "phase", "value", "sync", "access", "tensor", "gradient"}
     for key in ("level", "options", "groups", "command", "world_size", "complete", "notes"):
-        assert again.manifest[key] == recorded.manifest[key]  # type: ignore[literal-required]
+        assert again.manifest[key] == recorded.manifest[key]
     wall = [
-        run.origin_ns + run.manifest["axis"]["wall_minus_monotonic_ns"]  # type: ignore[index]
-        for run in (recorded, again)
+        run.origin_ns + run.manifest["axis"]["wall_minus_monotonic_ns"] for run in (recorded, again)
     ]
     assert wall[0] == wall[1]
     assert [str(one) for one in findings(again)] == [str(one) for one in findings(recorded)]

@@ -166,7 +166,7 @@ def compare(
         if workers is None:
             parts = (ask(*opened, rank) for rank in ranks)
         else:
-            parts = iter(spread(workers, ask, opened, ranks).values())
+            parts = (part for part in spread(workers, ask, opened, ranks).values())
         values = value_differences(base, run, parts)
     calls = _calls(base, run, values.names if values else {})
     matched = int((~norms["state"].isin(["only_in_base", "only_in_run"])).sum())

@@ -16,8 +16,8 @@ from lanescope.webapp.runs.run import Run
 _HALVES = ("bfloat16", "float16")
 
 LESS_EXACT = 4.0
-"""Tolerances of a dtype that a value may be off where one run alone works in it: a gradient is a sum
-whose terms cancel each other, and parameters part a little more in every step."""
+"""Tolerances of a dtype that a value may be off where one run alone works in it: a gradient is a
+sum whose terms cancel each other, and parameters part a little more in every step."""
 
 
 @lru_cache(maxsize=4)
