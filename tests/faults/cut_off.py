@@ -127,7 +127,7 @@ def predictions_by_argmax(planted: bool) -> None:
 
 
 def loss_kept_as_a_number(planted: bool) -> None:
-    """The loss is detached for the log, and backward runs on what is logged."""
+    """The loss is detached for the log, and backward runs on the logged copy."""
     model = mlp()
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
