@@ -71,7 +71,9 @@ def own_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 def data_parallel(module: torch.nn.Module) -> Any | None:
     """Returns the DistributedDataParallel around a module; None without one."""
     while type(module).__name__ != "DistributedDataParallel":
-        inner = module._modules.get(WRAPPED.get(type(module).__name__, ""))
+        wrapped = WRAPPED.get(type(module).__name__)
+        # The modules of a scripted module are no dict.
+        inner = None if wrapped is None else module._modules.get(wrapped)
         if inner is None:
             return None
         module = inner
