@@ -146,8 +146,7 @@ class Batches:
         if recorder.thread().busy:
             return
         with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
-            due = self._due("random", 1)
-            states = random_states(self._is_transformed) if due else ()
+            states = random_states() if self._due("random", 1) else ()
             for name, number in (*states, *replication(module)):
                 recorder.value(name, number)
             for name, buffer in own_buffers(module):

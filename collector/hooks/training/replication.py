@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -28,19 +29,17 @@ def short_hash(data: bytes) -> float:
     return float(int.from_bytes(digest, "little") >> (64 - HASH_BITS))
 
 
-def random_states(is_transformed: Callable[[Any], bool]) -> Iterator[tuple[str, float]]:
-    """Yields names and hashes of the states of the generators that dropout draws from.
-
-    Within vmap and the like a state has no data: `is_transformed`.
-    """
+def random_states() -> Iterator[tuple[str, float]]:
+    """Yields names and hashes of the states of the generators that dropout draws from."""
     states = {"cpu": torch.default_generator.get_state()}
     cuda: Any = torch.cuda  # torch leaves it untyped
     if cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         device = torch.cuda.current_device()
         states["cuda"] = torch.cuda.default_generators[device].get_state()
     for device_type, state in states.items():
-        if not is_transformed(state):
-            yield f"{RANDOM_STATE}{device_type}", short_hash(state.numpy().tobytes())
+        # Bytes in host memory. Within torch.func an operator would make a tensor without any.
+        data = ctypes.string_at(state.data_ptr(), state.nbytes)
+        yield f"{RANDOM_STATE}{device_type}", short_hash(data)
 
 
 def replication(module: torch.nn.Module) -> Iterator[tuple[str, float]]:
