@@ -42,10 +42,11 @@ export class Selection {
    */
   async select(span, reveal = false) {
     const { timeline } = this;
-    const lane = timeline.laneById.get(span.lane);
-    if (!lane) return;
     this.asked += 1;
     const mine = this.asked;
+    if (!timeline.laneById.has(span.lane)) await timeline.lanePages.bring([span.lane]);
+    const lane = timeline.laneById.get(span.lane);
+    if (!lane || mine !== this.asked) return;
     if (span.start !== undefined) this.set(span, reveal);
     try {
       const full = await timeline.idle.track("slice", getJson(`/api/slice/${this.etag}/${span.lane}/${span.ref}`));

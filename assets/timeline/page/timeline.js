@@ -17,6 +17,7 @@ import { Arranger } from "../input/lane_actions.js";
 import { Differences } from "../model/differences.js";
 import { hitRow } from "../model/hit_test.js";
 import { arrange, asListed } from "../model/lane_order.js";
+import { LanePages } from "../model/lane_pages.js";
 import { groupsOf, Layout } from "../model/layout.js";
 import { Overlaps } from "../model/overlaps.js";
 import { Picker } from "../model/pick.js";
@@ -48,6 +49,7 @@ export class Timeline {
     Object.assign(this, { dom, run, idle, whenDrawn: page.drawn, width: 0, height: 0 });
     this.painter = new Painter(dom.lanesCanvas, run.names);
     this.adopt(run, this.tileSourceOf(run), groupsOf(run.lanes));
+    this.lanePages = new LanePages(this);
     this.view = this.opening;
     this.goal = this.view;
     this.scrollY = 0;
