@@ -30,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo wheel test test-all soak harmless matrix lint format types bench docs lock clean
+.PHONY: help setup demo wheel test test-all soak harmless matrix gpu lint format types texts bench docs lock clean
 .DELETE_ON_ERROR:
 
 help:  ## say what there is
@@ -100,6 +100,10 @@ wheel: $(READY)  ## build dist/*.whl; TORCH="2.10 2.13" puts an engine for each 
 matrix:  ## record with each version of Python and torch that can be had (ARGS='--torch 2.15.0')
 	$(PYTHON) tests/matrix/run.py $(ARGS)
 
+# Torch in .venv may be one for processors only: GPU_PYTHON names an interpreter with another.
+gpu: $(READY)  ## run all that needs an NVIDIA GPU, under eight minutes, and print a table; without one exits 2
+	$(or $(GPU_PYTHON),python) -m tests.gpu
+
 lint: $(READY) $(NODE) types  ## check style, types and the number of suppressed checks
 	ruff check .
 	ruff format --check .
@@ -114,6 +118,9 @@ types: $(READY)  ## check types alone
 	@mkdir -p $(LINKS)/lanescope
 	@for part in collector/lanescope/* collector webapp assets; do ln -sfn $(CURDIR)/$$part $(LINKS)/lanescope/$${part##*/}; done
 	MYPYPATH=$(LINKS) mypy
+
+texts: $(READY)  ## print all texts that the product can say (ROOM=races for some of them)
+	@python -m tests.texts $(ROOM)
 
 format: $(READY) $(NODE)  ## bring the code into the project's format
 	ruff check --fix .

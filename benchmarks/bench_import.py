@@ -1,6 +1,6 @@
 """Importing a trace, beside reading the same file with json.load.
 
-    python benchmarks/bench_import.py [FILE]     (else a trace of 300,000 events is made)
+    python benchmarks/bench_import.py [FILE]     (else a trace of 600,000 events is made)
 
 Processor time, so that a busy machine does not blur it, and wall time beside it; both in turn in
 one run, each in a process of its own for the memory. Importing includes writing the run.
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-EVENTS = 300_000
+EVENTS = 600_000
 TURNS = 3
 
 _READ = "import json; json.load(open(path))"

@@ -61,6 +61,12 @@ _SETTINGS = (
         help="Keep only the last records of each process, for example 64MB.",
     ),
     click.option(
+        "--max-disk",
+        metavar="SIZE",
+        help="Most that the run may take on disk, for example 20GB; from 80 % of it on one step in "
+        "ten is recorded, then none. Default: 80 % of the free space.",
+    ),
+    click.option(
         "--min-duration",
         default="0ns",
         metavar="TIME",

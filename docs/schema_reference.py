@@ -1,4 +1,4 @@
-"""Writes the tables of run-format.md from the schema, and that of checks.md from the plugins.
+"""Writes the tables of run-format.md from the schema, and those of checks.md from the plugins.
 
     python docs/schema_reference.py
 
@@ -21,6 +21,7 @@ BEGIN = "<!-- tables: made by docs/schema_reference.py -->"
 CHECKS = Path(__file__).with_name("checks.md")
 BEGIN_KINDS = "<!-- kinds: made by docs/schema_reference.py -->"
 BEGIN_LIMITS = "<!-- limits: made by docs/schema_reference.py -->"
+BEGIN_RECALL = "<!-- recall: made by python -m tests.faults --write -->"
 END = "<!-- end of tables -->"
 
 
@@ -109,6 +110,11 @@ def updated(page: str) -> str:
 def updated_checks(page: str) -> str:
     """The page on checks with its current tables of kinds and of checks."""
     return _between(_between(page, BEGIN_KINDS, findings_table()), BEGIN_LIMITS, limits_table())
+
+
+def updated_recall(page: str, table: str) -> str:
+    """The page on checks with a table of the findings in the project's own catalogue of faults."""
+    return _between(page, BEGIN_RECALL, table)
 
 
 def _between(page: str, mark: str, text: str) -> str:

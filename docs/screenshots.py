@@ -1,12 +1,16 @@
 """Takes the pictures of the docs: the real page, on a real run, in headless Chromium.
 
     PYTHONPATH=. python docs/screenshots.py [RUN]
+    PYTHONPATH=. python docs/screenshots.py --every-page FOLDER
 
 RUN is a path below the repository; without it runs/demo, recorded first where it is missing. The
 pictures of a hang are of runs/stuck, recorded in the same way, that of an import is of
 runs/profiled, made of what torch.profiler recorded of two ranks, those of a comparison are of two
 runs that differ in the learning rate, and that of repeats is of a program that does not repeat.
 Every picture is taken in both themes, `<name>-light.png` and `<name>-dark.png` in docs/images.
+
+--every-page takes all pages and tabs, in both themes and at three sizes of window, into FOLDER: to
+look at them after a change.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,6 +31,7 @@ from playwright.sync_api import Browser, Page, ViewportSize
 
 from examples.record_case import CASES, record
 from lanescope.webapp.analysis import plugin as plugins
+from lanescope.webapp.runs.run import open_run
 from tests.support.chromium import launched
 
 HERE = Path(__file__).resolve().parent
@@ -270,6 +276,40 @@ def record_repeats() -> None:
     subprocess.run([*recorder, "--", *program])
 
 
+SIZES = ((1280, 720), (1600, 900), (1920, 1080))
+
+
+def take_every_page(folder: Path) -> list[str]:
+    """All pages of the runs that fill them; returns what went wrong on a page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    problems: list[str] = []
+    options = {COMPARED[1]: ("--baseline", COMPARED[0])}
+    for run in (DEMO, STUCK, COMPARED[1], REPEATED):
+        opened = open_run(run)
+        listed = [
+            one for one in plugins.pages() if not one.shown or plugins.load(one.shown)(opened)
+        ]
+        of_it = [one.name for one in listed if SHOWN_ON.get(one.name, DEMO) == run]
+        names = ["timeline", *(name for name in of_it if name != "timeline")]
+        with served(run, *options.get(run, ())) as address, launched() as browser:
+            described(browser.new_page(), address)
+            for theme, name in product(("light", "dark"), names):
+                context = browser.new_context(color_scheme=theme)
+                page = context.new_page()
+                page.on("pageerror", lambda error: problems.append(str(error)))
+                for width, height in SIZES:
+                    page.set_viewport_size(ViewportSize(width=width, height=height))
+                    page.goto(f"{address}{name}?theme={theme}")
+                    page.evaluate("lanescope.idle()")
+                    PREPARE.get(name, lambda _: None)(page)
+                    page.evaluate("lanescope.idle()")
+                    file = folder / f"{Path(run).name}-{name}-{theme}-{width}.png"
+                    page.screenshot(path=file)
+                    print(file, flush=True)
+                context.close()
+    return problems
+
+
 def case_run(name: str) -> tuple[str, ...]:
     """What `lanescope view` gets for a guided case, recorded where it is missing."""
     path = f"runs/case-{name}"
@@ -280,7 +320,8 @@ def case_run(name: str) -> tuple[str, ...]:
 
 def main() -> int:
     """All pictures in both themes; an error in the page's console ends it."""
-    run = sys.argv[1] if len(sys.argv) > 1 else DEMO
+    every = len(sys.argv) > 2 and sys.argv[1] == "--every-page"
+    run = sys.argv[1] if len(sys.argv) > 1 and not every else DEMO
     os.chdir(ROOT)  # the page shows the path as it was given: a short one, the same everywhere
     if run == DEMO and not Path(DEMO).exists():
         subprocess.run(["make", "demo", "HEADLESS=1"], check=True)
@@ -292,6 +333,8 @@ def main() -> int:
         record_pair()
     if not Path(REPEATED).exists():
         record_repeats()
+    if every:
+        return reported(take_every_page(Path(sys.argv[2])))
     IMAGES.mkdir(exist_ok=True)
     keep_report(STUCK)
     problems: list[str] = []
@@ -316,6 +359,11 @@ def main() -> int:
                 context.close()
             if path == run:
                 take_export(browser, run, description)
+    return reported(problems)
+
+
+def reported(problems: list[str]) -> int:
+    """Prints errors of pages; returns the exit status."""
     for problem in problems:
         print(f"error in the page: {problem}", file=sys.stderr)
     return 1 if problems else 0

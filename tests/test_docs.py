@@ -68,6 +68,39 @@ def test_the_chinese_readme_says_the_same() -> None:
     assert structure("README.zh-CN.md") == structure("README.md")
 
 
+FOLDERS = ("collector", "webapp", "assets", "tests", "docs", "examples", "benchmarks")
+SOURCES = {".py", ".js", ".cpp", ".h", ".css"}
+
+
+def folders() -> list[Path]:
+    """Every folder of the repository with sources of its own, but for libraries of others."""
+    found = {
+        path.parent
+        for name in FOLDERS
+        for path in (ROOT / name).rglob("*")
+        if path.suffix in SOURCES
+    }
+    return sorted(one for one in found if "vendor" not in one.parts)
+
+
+def test_every_folder_has_a_readme() -> None:
+    assert [
+        str(one.relative_to(ROOT)) for one in folders() if not (one / "README.md").exists()
+    ] == []
+
+
+def test_files_named_in_a_readme_exist() -> None:
+    missing = []
+    for folder in folders():
+        named = re.findall(
+            r"`([\w./*-]+(?:\.(?:py|js|cpp|h|css|toml)|/))`", (folder / "README.md").read_text()
+        )
+        for name in named:
+            if not any(folder.rglob(name)) and not (ROOT / name).exists():
+                missing.append(f"{folder.relative_to(ROOT)}: {name}")
+    assert missing == []
+
+
 def test_run_format_tables_are_current() -> None:
     reference = load(ROOT / "docs/schema_reference.py")
     page = reference.PAGE.read_text(encoding="utf-8")

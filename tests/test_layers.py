@@ -80,6 +80,7 @@ SHARED = (
     "collector.compaction.process_placement",
     "collector.compaction.reader",
     "collector.recorder.progress",
+    "collector.recorder.workers",
 )
 
 SCREEN = {"dash", "plotly", "dash_ag_grid", "flask", "werkzeug", "waitress", "click", "rich"}

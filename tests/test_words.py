@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.webapp.analysis.plugin import questions
 from tests.support import ROOT
+from tests.texts import texts
 
 ROOMS = ("assets", "benchmarks", "collector", "docs", "examples", "tests", "webapp")
-KINDS = (".py", ".cpp", ".h", ".js", ".md")
+KINDS = (".py", ".cpp", ".h", ".js", ".css", ".md", ".toml", ".yml")
 
 AVOIDED = re.compile(
     r"\b(?:is none\b|(?<![Tt]here )is no (?!longer)|what is (?!wrong|missing|it )|told\b"
@@ -43,6 +45,43 @@ def test_rooms_are_in_plain_words(room: str) -> None:
             for m in AVOIDED.finditer(text)
         ]
     assert found == []
+
+
+RELATIVE = re.compile(r"\b(?:that|which|whose)\b")
+MOST_RELATIVES = 2
+"""In one sentence of the product: more is a chain to be read twice."""
+
+
+def test_texts_of_the_product_are_in_plain_words() -> None:
+    """Also where a phrase goes on in the next string, and where no file has it in one line."""
+    found = []
+    for one in texts():
+        plain = " ".join(one.text.split())
+        sentences = re.split(r"(?<=[.:;!?]) ", plain)
+        chained = any(len(RELATIVE.findall(part)) > MOST_RELATIVES for part in sentences)
+        if chained or AVOIDED.search(plain):
+            found.append(f"{one.path}:{one.line}: {plain}")
+    assert found == []
+
+
+def test_checks_are_no_questions() -> None:
+    assert [one.text for one in questions() if one.text.endswith("?")] == []
+
+
+def test_all_texts_are_collected() -> None:
+    """From the page, its scripts, the command line, findings, errors and their help."""
+    collected = {" ".join(one.text.split()) for one in texts()}
+    for text in (
+        "Nothing selected",
+        "Click a slice to see everything recorded about it.",
+        "Check RUN against the limits and list what is wrong with it.",
+        "Print one JSON object.",
+        "{} is not a size; write a number of bytes or with KB, MB or GB, as in 64MB",
+        "Call zero_grad() after step(), and check that the loss depends on the parameters.",
+        "level access, the native engine",
+        "Difference {} of {} · {} · rank {} · {}",
+    ):
+        assert text in collected, text
 
 
 def test_avoided_words_are_found() -> None:

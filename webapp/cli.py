@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from lanescope.collector.recorder.workers import ClusterError
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.extras import missing_extra
 from lanescope.webapp.runs.units import printable
@@ -18,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "record": ("lanescope.collector.cli:record", "Run a command and record it."),
     "attach": ("lanescope.collector.cli:attach", "Record a process that runs already."),
     "view": ("lanescope.webapp.commands.view:view", "Show a run in the browser."),
-    "info": ("lanescope.webapp.commands.info:info", "Say what a run holds."),
+    "info": ("lanescope.webapp.commands.info:info", "Show what a run contains."),
     "check": ("lanescope.webapp.commands.check:check", "Check a run against the limits."),
     "time": ("lanescope.webapp.commands.time:time", "Show where the time of a step goes."),
     "repeat": ("lanescope.webapp.commands.repeat:repeat", "Run a command again and again."),
@@ -76,7 +77,7 @@ class Commands(click.Group):
         """Runs the command; what cannot be read becomes one sentence and status 2."""
         try:
             return super().invoke(ctx)
-        except RunError as error:
+        except (RunError, ClusterError) as error:
             raise Refusal(str(error)) from None
         except ImportError as error:
             raise _refusal(error, ctx.invoked_subcommand or "") from None

@@ -139,7 +139,7 @@ def to_table(table: Table, columns: dict[str, Any]) -> pa.Table:
 
 
 def _column(values: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(values, pa.Array):
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
     if isinstance(values, np.ndarray):
         return numbers(values, kind)

@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from ..format import schema
 from ..format.file_names import JOURNAL_FOLDER
@@ -22,7 +23,7 @@ from .catalogue import write_catalogue
 from .clock_refine import narrow
 from .decode import Decoder
 from .journal_folders import UNREADABLE, has_ended, journal_folders, pid_of
-from .parts import PendingParts, seal_threads
+from .parts import PendingParts, seal_ended, seal_threads
 from .process_placement import first_ordinal
 from .reader import JournalError, read_process
 
@@ -37,7 +38,7 @@ def compact(
     written.
     """
     deadline = time.monotonic() + wait_s
-    while not (closed := advance(run)) and time.monotonic() < deadline:
+    while not (closed := advance(run).done) and time.monotonic() < deadline:
         time.sleep(0.02)
     with manifests.locked(run):
         manifest = manifests.read(run)
@@ -55,21 +56,30 @@ def compact(
             journal.rmdir()
 
 
-def advance(run: Path) -> bool:
-    """Compacts all complete records; returns True if no journal is left."""
-    done = True
+class Progress(NamedTuple):
+    """What a step of compaction left to do."""
+
+    done: bool  # no journal is left
+    behind: bool  # a live process has records for another step already
+
+
+def advance(run: Path) -> Progress:
+    """Compacts all journals that ended, and of the others one chunk of each thread."""
+    done, behind = True, False
     with manifests.locked(run):
         folders = journal_folders(run)
         latest = {pid_of(folder): folder for folder in folders}
         for folder in folders:
             # A process that started a later journal, by exec, does not write to this one.
             superseded = latest[pid_of(folder)] != folder
-            done &= _advance_process(run, folder, ended=superseded or has_ended(folder))
-    return done
+            found = _advance_process(run, folder, ended=superseded or has_ended(folder))
+            done &= found.done
+            behind |= found.behind
+    return Progress(done, behind)
 
 
-def _advance_process(run: Path, folder: Path, *, ended: bool) -> bool:
-    """Returns True if the journal is finished: converted, or set aside as unreadable.
+def _advance_process(run: Path, folder: Path, *, ended: bool) -> Progress:
+    """Finishes a journal that has ended: converts it, or sets it aside as unreadable.
 
     `ended` was read before the log, so a process that ends now is finished by the next call.
     """
@@ -78,24 +88,26 @@ def _advance_process(run: Path, folder: Path, *, ended: bool) -> bool:
         log = read_process(folder)
     except JournalError as error:
         if not ended:  # the process is just creating it
-            return False
+            return Progress(done=False, behind=False)
         pending.note(str(error))
         folder.rename(folder.with_name(UNREADABLE + folder.name))
-        return True
+        return Progress(done=True, behind=False)
     threads = pending.rank_table(log.rank, "thread")
     stacks = pending.rank_table(log.rank, "stack")
     decoder = Decoder(log, stacks, first_ordinal(log, threads))
     if not ended:
         # With --keep-last, later records overwrite earlier ones until the end.
-        if not log.process.get("keep_last_bytes"):
-            seal_threads(decoder, pending)
-        return False
-    if not decoder.is_empty():
+        if log.process.get("keep_last_bytes"):
+            return Progress(done=False, behind=False)
+        behind = seal_threads(decoder, pending)
+        seal_ended(decoder, pending)
+        return Progress(done=False, behind=behind)
+    if not decoder.is_empty() or pending.lists(log):
         for thread, table, part, rows in decoder.thread_tables():
             pending.add_part(log.rank, thread, table, part, rows)
         pending.commit(decoder)
     shutil.rmtree(folder)
-    return True
+    return Progress(done=True, behind=False)
 
 
 def main(arguments: list[str]) -> int:

@@ -19,7 +19,7 @@ from .chunks import Chunk, chunks_of
 from .decode import Decoder
 from .parquet import write_part
 from .process_placement import with_process
-from .reader import RECORD_DTYPE, ProcessLog, Records, ThreadLog
+from .reader import RECORD_DTYPE, ProcessLog, Records, ThreadLog, concatenated
 from .source import source_rows
 
 _KEYS = {
@@ -77,6 +77,12 @@ class PendingParts:
             path = self._run / rank_folder(log.rank) / f"{SOURCE.name}.parquet"
             self._write(path, SOURCE.name, rows)
 
+    def lists(self, log: ProcessLog) -> bool:
+        """Returns True if the manifest has the process: some of its threads were compacted."""
+        keys = ("rank", "pid", "start_ns")
+        known = manifests.read(self._run)["processes"]
+        return any(all(one[key] == log.process[key] for key in keys) for one in known)
+
     def note(self, sentence: str) -> None:
         """Adds a sentence for the user to the manifest, once."""
         manifest = manifests.read(self._run)
@@ -109,15 +115,15 @@ def _merged(rank: Path, table: str, rows: pa.Table) -> pa.Table:
 _KEPT = (Kind.COLLECTIVE, Kind.COLLECTIVE_END, Kind.MODULE, Kind.STORAGE)
 
 
-def seal_threads(decoder: Decoder, pending: PendingParts) -> None:
-    """Compacts one chunk of every thread of a live process that has one.
+def seal_threads(decoder: Decoder, pending: PendingParts) -> bool:
+    """Compacts one chunk of every thread of a live process that has one; returns True if any had.
 
     The thread's used segments are replaced by one with the records that stay: those behind the
     cut, and those that later records complete (a collective without its end). A reader prefers
     that segment to all before it, so a death between the two steps neither loses nor doubles
     records.
     """
-    rank = decoder.log.rank
+    rank, found = decoder.log.rank, False
     for thread in decoder.log.threads:
         chunk = next(chunks_of(thread, ended=False), None)
         if chunk is None:
@@ -127,6 +133,30 @@ def seal_threads(decoder: Decoder, pending: PendingParts) -> None:
             pending.add_part(rank, identity, table, chunk.part, rows)
         pending.commit(decoder)
         _replace(thread, chunk, _thread_record(decoder, thread, chunk.records))
+        found = True
+    return found
+
+
+def seal_ended(decoder: Decoder, pending: PendingParts) -> None:
+    """Finishes the short threads of a live process that have ended, all with one commit.
+
+    A program that starts thousands of them would else leave all their files to its end. Only
+    threads with one segment: removing it is one step, before which a death repeats the same files.
+    """
+    sealed = []
+    for thread in decoder.log.threads:
+        if not thread.has_ended() or len(thread.segments) > 1 or thread.parts:
+            continue
+        whole = concatenated([thread.read(thread.segments[0])])
+        if np.isin(whole["kind"], _KEPT).any():
+            continue
+        for table, rows in decoder.decode(thread, whole):
+            pending.add_part(decoder.log.rank, decoder.thread_name(thread), table, 0, rows)
+        sealed.append(thread)
+    if sealed:
+        pending.commit(decoder)
+    for thread in sealed:
+        thread.segments[0].unlink()
 
 
 def _thread_record(decoder: Decoder, thread: ThreadLog, records: Records) -> Records:

@@ -90,6 +90,14 @@ class ThreadLog:
                 return np.empty(0, RECORD_DTYPE)
             raise
 
+    def has_ended(self) -> bool:
+        """Returns True if the thread closed its journal: it is cut behind the last record, no event
+        is open and none was dropped."""
+        header = self.last_header()
+        fields = HEADER.unpack_from(header)
+        full = HEADER_BYTES + fields[3] * RECORD_BYTES
+        return bool(self.segments[-1].stat().st_size < full) and not (fields[10] or fields[11])
+
     def open_events(self) -> Records:
         """Returns the events that were open when the log ends, outermost first."""
         header = self.last_header()

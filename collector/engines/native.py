@@ -112,7 +112,7 @@ class Library:
         self.detach = function("detach", None)
         self.install = function("install", None)
         self.remove = function("remove", None)
-        self.moment = function("moment", None, number, number)
+        self.moment = function("moment", None, number, number, number)
         self.describe = function("describe", None, c_text)
         self.opened = function("opened", i32)
         self.failure = function("failure", i32)
@@ -292,9 +292,10 @@ class NativeStore(Store):
                 self._ids[text] = found
         return found
 
-    def moment(self, step: int, active: bool) -> None:
-        """Sets the current training step, and whether it is recorded."""
-        self._library.moment(step, active)
+    def moment(self, step: int, active: bool, ordering: bool) -> None:
+        """Sets the current training step, whether it is recorded, and whether what orders threads
+        is."""
+        self._library.moment(step, active, ordering)
 
     def describe(self, process: dict[str, Any]) -> None:
         """Writes process.json, now or with the first file."""

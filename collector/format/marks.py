@@ -122,6 +122,25 @@ class LostContext(Mark):
 
 
 @dataclass(frozen=True)
+class LostMode(Mark):
+    """A mode of torch that held where a thread or task was started, and not in it: at its end."""
+
+    PREFIX = "lost mode: "
+    TEMPLATE = (
+        "{mode} for {lasted_ns} ns, in force where the {started_as} was started at {started_at}"
+    )
+    PATTERN = (
+        r"(?P<mode>.+) for (?P<lasted_ns>\d+) ns, in force where the "
+        r"(?P<started_as>thread|task) was started at (?P<started_at>.+:\d+)"
+    )
+
+    mode: str  # no_grad, "autocast cpu bfloat16", "device meta"
+    lasted_ns: int  # duration of the thread or task
+    started_as: str  # thread or task
+    started_at: str  # "<file>:<line>"
+
+
+@dataclass(frozen=True)
 class CudaBegun(Mark):
     """The first use of CUDA in a process."""
 

@@ -135,6 +135,11 @@ JOIN, RENDEZVOUS = "init_process_group", "rendezvous"
 """The call by which a process joins the others, and its group, as none exists yet. Recorded only
 where the call did not succeed."""
 
+# causes of waits ---------------------------------------------------------------------------
+
+FORKED_LOCK = "a lock that was held when it was forked"
+"""What a process waits for that its parent's watchdog found to be stuck."""
+
 # device activities -------------------------------------------------------------------------
 
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -187,6 +192,12 @@ BATCH_HASH, BATCH_ROWS = f"{BATCHES}hash/", f"{BATCHES}rows/"
 hash of some of its elements, below 2^52; how many of its rows were compared, negative if they are
 alike."""
 
+BATCH_STORAGE = f"{BATCHES}storage/"
+"""Prefix; loaded/0 follows: the first byte of the storage of a tensor of a DataLoader's batch."""
+
+LOADER_BEGUN, LOADER_END = f"{BATCHES}loader/begun", f"{BATCHES}loader/end"
+"""An iteration over a DataLoader begins; it ended with its last batch. The values are 1."""
+
 SAMPLER_EPOCH = f"{BATCHES}epoch/"
 """Prefix; the number of a distributed sampler that shuffles follows: its epoch as an iteration
 begins."""
@@ -194,9 +205,32 @@ begins."""
 SAMPLER_END = f"{BATCHES}end/"
 """The same as an iteration ends, after its last batch."""
 
+SAMPLER_SEED = f"{BATCHES}seed/"
+"""The same: the seed from which it and the epoch give the order."""
+
+RANDOM_STATE = f"{BATCHES}random/"
+"""Prefix; a device follows: a hash, below 2^52, of the state of torch's default random generator as
+an outermost module in training is called."""
+
+LEFT_OUT = f"{BATCHES}left_out/"
+"""Prefix; the name of a parameter follows whose gradients the DistributedDataParallel around its
+model does not reduce: 1 where it ignores it on purpose, 0 where it does not know it."""
+
+LEFT_OUT_CAUSES = ("unknown", "ignored")
+"""Words of LEFT_OUT's values."""
+
+BUFFER_HASH = f"{BATCHES}buffer/"
+"""Prefix; the name of a buffer follows: a hash of some of its elements."""
+
+REPLICAS = f"{BATCHES}replicas"
+"""The number of ranks between which the DistributedDataParallel that is called reduces."""
+
 SETTINGS = "lanescope/setting/"
 """Prefix; a setting of the program follows, as it was at the first step of an optimizer: "seed",
 "threads", or "SGD 0, group 1, lr" with the optimizer's class and number."""
+
+ENVIRONMENT = "environment "
+"""Prefix of a setting's name; the variable, "=" and its text follow."""
 
 SETTING_FLAGS = ("deterministic algorithms", "cudnn deterministic", "cudnn benchmark")
 """Settings that are 0 or 1."""
@@ -207,6 +241,9 @@ MATMUL_PRECISION = "float32 matmul precision"
 MATMUL_PRECISIONS = ("highest", "high", "medium")
 
 # reasons in a process's coverage -----------------------------------------------------------
+
+THINNED = "thinned_steps"
+"""Steps with parts that are not recorded, because the recording came near its disk bound."""
 
 UNSEEN_BY = {
     "portable": {
@@ -228,3 +265,7 @@ lacks the name."""
 
 UNTESTED = "untested: "
 """Prefix: `untested: torch 9.1.0`, a version newer than the newest that is tested."""
+
+ANY_TOOL = "chrome"
+"""Engine of imported traces whose slices may be any work: no known tool wrote them, or their ranks
+were named on import."""

@@ -25,6 +25,10 @@ ON_HANG = ("report", "abort", "continue")
 DEVICES = ("auto", "on", "off")
 
 
+MIN_DISK_BYTES = 1_000_000
+"""Less has no room for a step."""
+
+
 @dataclass(frozen=True)
 class Options:
     """Settings of a recording. Raises ValueError with one sentence for invalid ones."""
@@ -38,6 +42,7 @@ class Options:
     include: tuple[str, ...] = ()  # patterns of op names, as in fnmatch
     exclude: tuple[str, ...] = ()
     keep_last_bytes: int | None = None  # size limit of a process's journal; None: unlimited
+    max_disk_bytes: int | None = None  # of the run; None: SHARE_OF_FREE of the free space
     hang_timeout_ns: int = 60_000_000_000  # without a record; 0: hangs are not detected
     on_hang: str = "report"  # one of ON_HANG
     compile_backend: str | None = None  # of torch.compile, in place of the program's
@@ -70,6 +75,10 @@ class Options:
             raise ValueError(f"hang timeout is {self.hang_timeout_ns} ns; it must not be < 0")
         if self.min_duration_ns < 0:
             raise ValueError(f"minimum duration is {self.min_duration_ns} ns; it must not be < 0")
+        if self.max_disk_bytes is not None and self.max_disk_bytes < MIN_DISK_BYTES:
+            raise ValueError(
+                f"max-disk is {self.max_disk_bytes:,} bytes; it must be at least {MIN_DISK_BYTES:,}"
+            )
         for name in ("sample_every", "activations_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)} steps; it must not be < 0")
@@ -197,6 +206,7 @@ def parse_size(text: str) -> int:
 
 _TEXTS: dict[str, tuple[str, Callable[[str], int]]] = {
     "keep_last": ("keep_last_bytes", parse_size),
+    "max_disk": ("max_disk_bytes", parse_size),
     "min_duration": ("min_duration_ns", parse_duration),
     "hang_timeout": ("hang_timeout_ns", parse_timeout),
 }

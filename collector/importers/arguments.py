@@ -7,85 +7,128 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Raw
 from numpy.typing import NDArray
 
+from ..compaction import arrow_columns
+from ..compaction.arrow_columns import numbers
 from .limits import MAX_ARGUMENT_BYTES
-from .timestamps import Int64Array
 
 Rows = NDArray[np.void]
 
 _NOTHING = frozenset({b"", b"{}", b"null", b"[]"})
-_BETWEEN = b"\0"
-"""JSON cannot hold this byte."""
+_SHORTEST = 5
+"""Bytes of the shortest text that is not one of these."""
 
-_PART_BYTES = 64 << 20
+_PART_BYTES = 32 << 20
+"""Of a file."""
+
+_BATCH_BYTES = 2 << 20
+"""Of texts that are read at once."""
 
 
 class Arguments:
     """Appends arguments to a file, and reads those of many rows at once."""
 
     def __init__(self, path: Path, counts: Counter[str]) -> None:
+        self._path = path
         self._file = path.open("w+b")
         self._counts = counts
         self._size = 0
         self._mapped: mmap.mmap | None = None
 
-    def add(self, rows: Rows, raw: Sequence[bytes | Raw]) -> None:
-        """Keeps one text of JSON per row, and fills in `args_at` and `args_bytes`.
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what another process needs to read and add arguments."""
+        self._file.flush()
+        return {**self.__dict__, "_file": None, "_mapped": None}
 
-        Longer ones than MAX_ARGUMENT_BYTES are counted.
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes over the file of another process."""
+        self.__dict__.update(state)
+        self._file = self._path.open("a+b")
+
+    def add(self, rows: Rows, joined: bytes) -> None:
+        """Keeps one text of JSON per row, `joined`, and fills in `args_at` and `args_bytes`.
+
+        Texts longer than MAX_ARGUMENT_BYTES are counted.
         """
-        texts = _without_line_breaks(raw)
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        for position in np.flatnonzero(lengths <= 4).tolist():
-            if texts[position] in _NOTHING:
-                texts[position] = b""
+        if not len(rows):
+            return
+        ends = np.append(np.flatnonzero(np.frombuffer(joined, np.uint8) == 0), len(joined))
+        begins = np.append(0, ends[:-1] + 1)
+        lengths = ends - begins
+        for position in np.flatnonzero(lengths < _SHORTEST).tolist():
+            if joined[begins[position] : ends[position]] in _NOTHING:
                 lengths[position] = 0
-        for position in np.flatnonzero(lengths > MAX_ARGUMENT_BYTES).tolist():
-            self._counts["unread_arguments_longer_than_64_KB"] += 1
-            texts[position] = b""
-            lengths[position] = 0
-        rows["args_at"] = self._size + np.cumsum(lengths) - lengths
-        rows["args_bytes"] = lengths
-        self._size += self._file.write(b"".join(texts))
+        long = lengths > MAX_ARGUMENT_BYTES
+        if long.any():
+            self._counts["unread_arguments_longer_than_64_KB"] += int(long.sum())
+            lengths[long] = 0
+        rows["args_at"], rows["args_bytes"] = self._size + begins, lengths
+        self._size += self._file.write(joined)
 
     def read(self, at: int, size: int) -> bytes:
         """Returns the arguments at a position of the file."""
         self._file.flush()
         return os.pread(self._file.fileno(), size, at)
 
-    def column(self, rows: Rows) -> pa.Array:
+    def column(self, rows: Rows) -> pa.ChunkedArray:
         """Returns the arguments of rows; null: none. Text that is not UTF-8 is repaired.
 
         No arguments are added any more.
         """
-        lengths = rows["args_bytes"].astype(np.int64)
-        if not lengths.any():
-            return pa.nulls(len(rows), pa.string())
-        if self._mapped is None:
-            self._file.flush()
-            self._mapped = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
-        mapped = self._mapped
-        begins = rows["args_at"].tolist()
-        places = zip(begins, (rows["args_at"] + lengths).tolist(), strict=True)
-        texts = [mapped[begin:end] for begin, end in places]
-        if hasattr(mmap, "MADV_DONTNEED"):
-            mapped.madvise(mmap.MADV_DONTNEED)
-        return _strings(texts, lengths)
+        parts = [self._texts(rows[part]) for part in self.parts(rows, _BATCH_BYTES)]
+        return pa.chunked_array(parts, pa.string())
 
-    def parts(self, rows: Rows) -> Iterator[slice]:
-        """Yields slices of rows, in order, with about 64 MB of arguments each."""
+    def parts(self, rows: Rows, size: int = _PART_BYTES) -> Iterator[slice]:
+        """Yields slices of rows, in order, with about `size` bytes of arguments each."""
         ends = np.cumsum(rows["args_bytes"].astype(np.int64))
         first = 0
         while first < len(rows):
             before = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, before + _PART_BYTES, "right"))
+            last = int(np.searchsorted(ends, before + size, "right"))
             yield slice(first, max(last, first + 1))
             first = max(last, first + 1)
+
+    def _texts(self, rows: Rows) -> pa.StringArray:
+        lengths = rows["args_bytes"].astype(np.int64)
+        some = np.flatnonzero(lengths)
+        if not len(some):
+            return pa.nulls(len(rows), pa.string())
+        if self._mapped is None:
+            self._file.flush()
+            self._mapped = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
+        begins, ends = rows["args_at"][some], (rows["args_at"] + lengths)[some]
+        place = np.arange(len(some))
+        if (begins[1:] < ends[:-1]).any():
+            begins, first, place = np.unique(begins, return_index=True, return_inverse=True)
+            ends = ends[first]
+        # Texts of the file and the bytes between them, in turn.
+        bounds = np.column_stack([begins, ends]).ravel()
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._mapped)]
+        kind = pa.large_binary()
+        texts = pa.LargeBinaryArray.from_buffers(kind, len(bounds) - 1, buffers)
+        chosen = np.zeros(len(rows), np.int64)
+        chosen[some] = 2 * place
+        found = texts.take(numbers(chosen, pa.int64(), lengths == 0))
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+        return _strings(found)
+
+
+def joined(raw: Sequence[bytes | Raw]) -> bytes:
+    """Returns texts of JSON with zero bytes in between, without line breaks.
+
+    No text within JSON has a line break or a zero byte.
+    """
+    whole = b"\0".join(raw)
+    if whole.count(0) >= len(raw):  # a damaged file
+        whole = b"\0".join([bytes(one).replace(b"\0", b"") for one in raw])
+    return whole.translate(None, b"\r\n") if b"\n" in whole else whole
 
 
 def merged(first: bytes, second: bytes) -> bytes:
@@ -95,22 +138,9 @@ def merged(first: bytes, second: bytes) -> bytes:
     return first[:-1] + b"," + second[1:]
 
 
-def _without_line_breaks(raw: Sequence[bytes | Raw]) -> list[bytes]:
-    """Returns JSON without line breaks and indentation: no text within JSON has a line break."""
-    whole = _BETWEEN.join(raw)
-    if b"\n" in whole:
-        whole = b"".join(map(bytes.strip, whole.split(b"\n")))
-    return whole.split(_BETWEEN) if raw else []
-
-
-def _strings(texts: list[bytes], lengths: Int64Array) -> pa.Array:
-    offsets = np.zeros(len(texts) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    valid = np.packbits(lengths > 0, bitorder="little")
-    buffers = [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
-    found = pa.BinaryArray.from_buffers(pa.binary(), len(texts), buffers)
+def _strings(texts: pa.LargeBinaryArray) -> pa.StringArray:
     try:
-        return found.cast(pa.string())
+        return texts.cast(pa.string())
     except pa.ArrowInvalid:
-        repaired = [one.decode("utf-8", "replace").encode() for one in texts]
-        return _strings(repaired, np.array([len(one) for one in repaired], np.int64))
+        repaired = [one and one.decode("utf-8", "replace") for one in texts.to_pylist()]
+        return arrow_columns.texts(repaired)

@@ -9,11 +9,23 @@ from typing import Any
 import click
 
 from ..recorder.progress import working
+from ..recorder.workers import cluster_option, connected
 from .limits import ImportRejected
 from .run_writer import import_files
 from .workers import Fields
 
+LARGE_BYTES = 20_000_000
+"""Size of all files from which on local processes read them side by side."""
+
 _FIELD = re.compile(r"pid|tid|args\..+")
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 where reading it will say what is wrong."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 class _Rejection(click.ClickException):
@@ -50,12 +62,14 @@ class _Rejection(click.ClickException):
     metavar="args.NAME",
     help="Argument of the events that says the training step, as in --step-from args.step.",
 )
+@cluster_option
 def import_(
     files: tuple[Path, ...],
     output: Path,
     ranks: str | None,
     rank_from: str | None,
     step_from: str | None,
+    cluster: str | None,
 ) -> None:
     """Make a RUN of traces of torch.profiler, VizTracer or Perfetto (JSON, also packed with gzip),
     and of flight-recorder dumps: one FILE for each rank.
@@ -76,8 +90,9 @@ def import_(
     if step_from is not None and not step_from.startswith("args."):
         raise click.UsageError(f"--step-from is {step_from!r}, expected args.NAME")
     try:
-        with working("Reading the traces"):
-            import_files(files, output, numbers, Fields(rank_from, step_from))
+        large = len(files) > 1 and sum(map(_size, files)) >= LARGE_BYTES
+        with working("Reading the traces"), connected(cluster, local=large) as workers:
+            import_files(files, output, numbers, Fields(rank_from, step_from), workers)
     except ImportRejected as error:
         raise _Rejection(str(error)) from None
     except OSError as error:

@@ -52,7 +52,6 @@ class Args(msgspec.Struct, gc=False):
     dims: Raw = msgspec.field(name="Input Dims", default=Raw(b""))
     types: Raw = msgspec.field(name="Input type", default=Raw(b""))
     correlation: int = -1
-    step: int = -1  # written by `lanescope export` alone
     device: int | str | None = None
     stream: int | str | None = None
 
@@ -146,9 +145,12 @@ def max_values(data: bytes) -> int:
     return 1 + sum(map(data.count, (b",", b":", b"[", b"{")))
 
 
-def decode_args(raw: list[Raw]) -> list[Args]:
-    """Returns Kineto's arguments of each event; defaults where they do not decode."""
-    return _each(raw, _ARGS, _one_args)
+def decode_args(raw: list[Raw], joined: bytes) -> list[Args]:
+    """Returns Kineto's arguments of each event; defaults where they do not decode.
+
+    `joined` is `raw` with zero bytes in between.
+    """
+    return _each(raw, _ARGS, _one_args, joined)
 
 
 def decode_memory(raw: list[Raw]) -> list[MemoryArgs]:
@@ -186,11 +188,15 @@ def decode_plain(raw: bytes | Raw) -> dict[str, Any]:
 
 
 def _each(
-    raw: list[Raw], together: msgspec.json.Decoder[list[_T]], alone: Callable[[Raw], _T]
+    raw: list[Raw],
+    together: msgspec.json.Decoder[list[_T]],
+    alone: Callable[[Raw], _T],
+    joined: bytes | None = None,
 ) -> list[_T]:
     """Decodes values together, which is faster, or one by one where that fails."""
     try:
-        return together.decode(b"[" + b",".join(raw) + b"]")
+        texts = b",".join(raw) if joined is None else joined.replace(b"\0", b",")
+        return together.decode(b"[%b]" % texts)
     except (ValueError, RecursionError):
         return [alone(one) for one in raw]
 

@@ -44,9 +44,6 @@ _SAME = {
 
 _ON_STREAM = ("gpu_", "mtia_insight")
 
-EXPORTED_PHASE = "phase"
-"""Category of the phases that `lanescope export` writes."""
-
 _STREAM = "gpu_"
 
 _DTYPES = {
@@ -130,7 +127,7 @@ def merged_category(category: Any) -> str:
     if not isinstance(category, str):
         return ""
     known: str = _SAME.get(category, category)
-    if known in WITH_ARGS or known == EXPORTED_PHASE or known.endswith(LAUNCH_SUFFIXES):
+    if known in WITH_ARGS or known.endswith(LAUNCH_SUFFIXES):
         return known
     return _STREAM if on_stream(known) else ""
 

@@ -48,9 +48,6 @@ MAX_SIGNATURE_CHARS = 64 << 20
 MAX_LAUNCHES = 1 << 23
 """Calls that launch activities, 40 bytes each."""
 
-MAX_LAUNCH_ARROWS = 1 << 23
-"""Arrows from such calls, 80 bytes each."""
-
 MAX_PHASES = 1 << 22
 """Phases of a thread that operators are assigned to, 60 bytes each."""
 

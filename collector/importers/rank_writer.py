@@ -63,13 +63,12 @@ class Rank:
     @classmethod
     def of(cls, rank: int, trace: Trace, places: ThreadMap, slices: Rows) -> Rank:
         """Returns a rank of a trace."""
-        arrows = trace.launches.rows()
 
         def thread_of(lane: int) -> str:
             place = places.of.get(lane)
             return place.thread if place else ""
 
-        launches = Launches(slices, arrows, thread_of, trace.counts)
+        launches = Launches(slices, thread_of, trace.counts)
         host = trace.metadata.get("host_name", trace.metadata.get("hostname", ""))
         text = host[:200] if isinstance(host, str) else ""
         found = cls(rank, trace, places, slices, steps_of(trace, slices), launches)
@@ -202,14 +201,13 @@ def _extents(slices: Rows, which: NDArray[np.uint32], usual: int) -> Iterator[In
     Leaves out those impossibly far from the usual start; the reader of the run reports them.
     """
     for first in range(0, len(which), _BATCH_ROWS):
-        some = slices[which[first : first + _BATCH_ROWS]]
-        release_pages(slices)
-        some = some[np.abs(some["start"] - usual) <= MAX_TIME_NS // 2]
-        if not len(some):
-            continue
-        lasting = "duration" in (slices.dtype.names or ())
-        ends = some["start"] + np.maximum(some["duration"], 0) if lasting else some["start"]
-        yield np.array([some["start"].min(), ends.max()])
+        some = which[first : first + _BATCH_ROWS]
+        start = ends = gather(slices, "start", some)
+        if "duration" in (slices.dtype.names or ()):
+            ends = start + np.maximum(gather(slices, "duration", some), 0)
+        usable = np.abs(start - usual) <= MAX_TIME_NS // 2
+        if usable.any():
+            yield np.array([start[usable].min(), ends[usable].max()])
 
 
 def _by_place(places: ThreadMap) -> dict[RunThread, list[int]]:

@@ -10,10 +10,9 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..compaction import manifest as manifests
 from ..compaction.catalogue import write_catalogue
@@ -29,13 +28,15 @@ from .clock_offsets import (
     same_order,
     with_systematic_error,
 )
-from .formats import read_file
+from .exported_run import write_exported
 from .limits import ImportRejected
+from .parallel import read_files
 from .rank_writer import Rank, Writer
-from .spill import CollectiveCall, Trace, column, release_pages
+from .spill import CollectiveCall, Rows, Trace, release_pages
 from .threads import map_threads
 from .timestamps import MAX_NS
-from .workers import NO_FIELDS, Fields, chosen_workers, merged_workers, take_steps
+from .worker_slices import by_rank, take_steps
+from .workers import NO_FIELDS, Fields, chosen_workers, merged_workers
 
 _RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
 _MAX_RANKS = 1_000_000
@@ -46,11 +47,13 @@ def import_files(
     run: Path,
     ranks: Sequence[int] | None = None,
     fields: Fields = NO_FIELDS,
+    workers: Executor | None = None,
 ) -> None:
     """Makes the run directory `run` of files, each of one rank, or of one file of several workers.
 
     `ranks` gives the rank of each file; else the file's contents or name do. `fields` says where
-    the events of several workers hold rank and step. On failure, removes what was written and
+    the events of several workers hold rank and step. `workers` are processes that see the same
+    folders and read the files. On failure, removes what was written and
     raises ImportRejected, or OSError where the run cannot be written.
     """
     if fields.rank is not None and (len(files) != 1 or ranks is not None):
@@ -70,7 +73,7 @@ def import_files(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        _import(files, making, ranks, fields)
+        _import(files, making, ranks, fields, workers)
         os.chmod(making, 0o777 & ~_umask())
         if run.exists():
             run.rmdir()
@@ -84,14 +87,18 @@ def import_files(
 
 
 def _import(
-    files: Sequence[Path], making: Path, given: Sequence[int] | None, fields: Fields
+    files: Sequence[Path],
+    making: Path,
+    given: Sequence[int] | None,
+    fields: Fields,
+    workers: Executor | None,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="rows-", dir=making) as folder:
-        traces = []
-        for position, path in enumerate(files):
-            own = Path(folder) / str(position)
-            own.mkdir()
-            traces.append(read_file(path, own))
+        traces = read_files(files, Path(folder), workers)
+        if any(trace.exported for trace in traces):
+            asked = given is not None or fields != NO_FIELDS
+            manifests.write(making, write_exported(traces, making, asked))
+            return
         notes: list[str] = []
         groups: dict[str, Any] = {}
         ranks: list[Rank] = []
@@ -104,7 +111,10 @@ def _import(
                     every = list(range(len(trace.lanes.lanes)))
                     take_steps(trace, {number: every}, fields.step)
             pairs = zip(numbers, traces, strict=True)
-            ranks = [_rank(n, trace, range(len(trace.lanes.lanes))) for n, trace in pairs]
+            ranks = [
+                _rank(n, trace, range(len(trace.lanes.lanes)), trace.slices.rows())
+                for n, trace in pairs
+            ]
         numbers = [rank.rank for rank in ranks]
         placed = _aligned(ranks, notes)
         writer = Writer(making)
@@ -149,31 +159,27 @@ def _import(
 
 def _split(trace: Trace, fields: Fields, notes: list[str]) -> tuple[list[Rank], dict[str, Any]]:
     """Returns the ranks and groups of a trace that holds several; none of another one."""
-    groups: dict[str, Any] = {}
-    lanes = trace.lanes_by_rank()
-    workers = chosen_workers(trace, fields) if fields.rank is not None else None
-    if workers is None and not lanes:
-        workers = merged_workers(trace)
-    if workers is not None:
-        lanes = workers.lanes
-        said = ", ".join(f"{rank} is {_clean(words)}" for rank, words in workers.words.items())
-        notes.append(f"the file holds {len(lanes)} workers, which became ranks: {said[:1000]}")
-        groups = {
-            _clean(name): {"ranks": ranks, "description": description}
-            for name, (ranks, description) in workers.groups.items()
-        }
-    if fields.rank is not None or (lanes and fields.step is not None):
+    chosen = fields.rank is not None
+    workers = chosen_workers(trace, fields) if chosen else merged_workers(trace)
+    if workers is None:
+        return [], {}
+    lanes = workers.lanes
+    said = ", ".join(f"{rank} is {_clean(words)}" for rank, words in workers.words.items())
+    notes.append(f"the file holds {len(lanes)} workers, which became ranks: {said[:1000]}")
+    groups = {
+        _clean(name): {"ranks": ranks, "description": description}
+        for name, (ranks, description) in workers.groups.items()
+    }
+    if chosen or fields.step is not None:
         take_steps(trace, lanes, fields.step)
-    found = [_rank(number, trace, mine) for number, mine in sorted(lanes.items())]
+    slices = by_rank(trace, lanes) if lanes else {}
+    found = [_rank(n, trace, mine, slices[n]) for n, mine in sorted(lanes.items())]
     for rank in found[1:]:
         rank.has_counts = False
     return found, groups
 
 
-def _rank(number: int, trace: Trace, lanes: Sequence[int]) -> Rank:
-    slices = trace.slices.rows()
-    if len(lanes) < len(trace.lanes.lanes):
-        slices = slices[np.isin(column(slices, "lane"), lanes)]
+def _rank(number: int, trace: Trace, lanes: Sequence[int], slices: Rows) -> Rank:
     places = map_threads(trace, slices, lanes)
     release_pages(slices)
     rank = Rank.of(number, trace, places, slices)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from ..format.record_kinds import ThreadKind
 from .arguments import Arguments
 from .events import Label
 from .limits import MAX_ALL_NAME_CHARS, MAX_NAMES, MAX_TABLE_ROWS, ImportRejected
+
+if TYPE_CHECKING:
+    from .exported_run import ExportedRun
 
 Rows = NDArray[np.void]
 
@@ -58,8 +61,6 @@ ARROW_ROW = np.dtype(
     [("start", "<i8"), ("lane", "<u4"), ("begins", "?"), ("object", "<i8"), *ARGS_FIELDS]
 )
 
-_RANK = re.compile(r"rank (\d{1,6})( \(child \d+\))?")
-
 _MAX_NAME_CHARS = 1 << 16
 """A kernel of CUTLASS has a name of 10,000."""
 
@@ -92,6 +93,16 @@ class Spill:
                 "trace of fewer; record fewer steps, or export them into several files"
             )
         self._file.write(rows.tobytes())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what another process needs to read and add rows."""
+        self._file.flush()
+        return {**self.__dict__, "_file": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes over the file of another process."""
+        self.__dict__.update(state)
+        self._file = self.path.open("ab")
 
     def rows(self) -> Rows:
         """Returns all rows added so far."""
@@ -129,6 +140,11 @@ def gather(rows: Rows, name: str, which: NDArray[Any]) -> NDArray[Any]:
         found[part] = rows[name][which[part]]
         release_pages(rows)
     return found
+
+
+def chosen(rows: Rows, which: NDArray[Any]) -> Rows:
+    """Returns the rows `which` of all fields, eight times as fast as `rows[which]`."""
+    return np.take(rows, which)
 
 
 def rows_per_lane(lanes: NDArray[Any]) -> NDArray[np.int64]:
@@ -282,7 +298,6 @@ class CollectiveCall(NamedTuple):
     bytes: int
     peer: int | None = None
     sequence: int = 0
-    reduce_op: str = ""
     frames: str = ""
 
 
@@ -297,7 +312,6 @@ class Trace:
     slices: Spill
     values: Spill
     arrows: Spill
-    launches: Spill  # arrows from the call that launched an activity to the activity
     arguments: Arguments
     signatures: list[tuple[str, str]] = field(default_factory=lambda: [("", "")])
     collective_slices: list[CollectiveSlice] = field(default_factory=list)
@@ -312,6 +326,7 @@ class Trace:
     named_calls: list[CollectiveCall] = field(default_factory=list)  # found by names of slices
     order_only: bool = False  # the file holds no times: instants are places in its order
     lost_calls: bool = False  # the file may lack all calls of a group
+    exported: ExportedRun | None = None  # tables that LaneScope wrote into the file
 
     @classmethod
     def create(cls, path: Path, folder: Path, format: str) -> Trace:
@@ -325,20 +340,9 @@ class Trace:
             slices=Spill(folder / "slices", SLICE_ROW, path),
             values=Spill(folder / "values", VALUE_ROW, path),
             arrows=Spill(folder / "arrows", ARROW_ROW, path),
-            launches=Spill(folder / "launches", ARROW_ROW, path),
             arguments=Arguments(folder / "arguments", counts),
             counts=counts,
         )
-
-    def lanes_by_rank(self) -> dict[int, list[int]]:
-        """Returns the lanes of each rank; empty unless all processes are named after ranks."""
-        found: dict[int, list[int]] = {}
-        for number, lane in enumerate(self.lanes.lanes):
-            named = _RANK.fullmatch(self.process_names.get(lane.pid, ""))
-            if named is None:
-                return {}
-            found.setdefault(int(named[1]), []).append(number)
-        return found
 
     def text(self, number: int) -> str:
         """Returns the name with a number."""

@@ -25,6 +25,14 @@ MAX_NS = 1 << 61
 """Largest absolute instant or length: sums of two fit into int64."""
 
 _DIGITS = 40
+_MAX_WHOLE = 17
+"""With three decimals, 19 digits: a number beyond int64 wraps around, but not to one that is
+valid."""
+
+_POINT_AND_COMMA = np.frombuffer(b".,", np.uint8) - np.uint8(ord("0"))
+_MAX_WHOLE_DIGITS = 17
+"""With three decimals, 19 digits at most: a number beyond int64 wraps around past MAX_NS."""
+
 _NS = Decimal(1).scaleb(-3)
 
 
@@ -38,15 +46,43 @@ def column_of(values: Sequence[RawNumber]) -> pa.LargeBinaryArray:
 
 def exact_ns(texts: Sequence[RawNumber]) -> tuple[Int64Array, BoolArray]:
     """Converts JSON numbers of microseconds to ns; also returns which are invalid (they are 0)."""
-    try:
-        decimals = column_of(texts).cast(pa.large_string()).cast(pa.decimal128(38, 3))
-    except (pa.ArrowException, UnicodeDecodeError):
-        return _one_by_one(texts)
-    halves = np.frombuffer(decimals.buffers()[1], np.int64, 2 * len(texts))
-    low, high = halves[::2].copy(), halves[1::2]
-    bad = (high != low >> 63) | (np.abs(low) > MAX_NS)
-    low[bad] = 0
-    return low, bad
+    found = _same_form(texts)
+    if found is None:
+        try:
+            decimals = column_of(texts).cast(pa.large_string()).cast(pa.decimal128(38, 3))
+        except (pa.ArrowException, UnicodeDecodeError):
+            return _one_by_one(texts)
+        halves = np.frombuffer(decimals.buffers()[1], np.int64, 2 * len(texts))
+        found, high = halves[::2].copy(), halves[1::2]
+        bad = (high != found >> 63) | (np.abs(found) > MAX_NS)
+    else:
+        bad = np.abs(found) > MAX_NS
+    found[bad] = 0
+    return found, bad
+
+
+def _same_form(texts: Sequence[RawNumber]) -> Int64Array | None:
+    """Converts numbers of one length, with the point at one place, as torch.profiler writes them.
+
+    Returns ns, which wrap around beyond int64; None for other numbers. It takes a third of the
+    time of Arrow's conversion.
+    """
+    if not texts:
+        return None
+    point, length = bytes(texts[0]).find(b"."), len(texts[0])
+    decimals = length - point - 1
+    joined = b",".join([*texts, b""])
+    if not 0 < point < _MAX_WHOLE or not 0 < decimals <= 3:
+        return None
+    if len(joined) != len(texts) * (length + 1):
+        return None
+    digits = np.frombuffer(joined, np.uint8).reshape(len(texts), -1) - np.uint8(ord("0"))
+    places = digits[:, [point, length]] == _POINT_AND_COMMA
+    if not places.all() or int((digits > 9).sum()) != places.size:
+        return None
+    weights = [10 ** (point + 2 - place) for place in range(point)]
+    weights += [0, *(10 ** (2 - place) for place in range(decimals)), 0]
+    return np.asarray(digits @ np.array(weights, np.int64), np.int64)
 
 
 def rounded_ns(microseconds: list[float | int | None]) -> tuple[Int64Array, BoolArray, BoolArray]:

@@ -16,7 +16,7 @@ from ..format.names import PAIRED
 from ..format.record_kinds import OpScope, PhaseKind, SyncKind
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from .kineto import PROFILER_STEP, Steps
-from .limits import MAX_LAUNCH_ARROWS, MAX_LAUNCHES, MAX_PHASES
+from .limits import MAX_LAUNCHES, MAX_PHASES
 from .nesting import TimeChunk, batches_by_start, nesting_order, time_chunks_of
 from .spill import (
     KERNEL,
@@ -27,6 +27,7 @@ from .spill import (
     CollectiveCall,
     Rows,
     Trace,
+    chosen,
     column,
     gather,
     release_pages,
@@ -41,11 +42,9 @@ _CROWDED = 64
 
 
 class Launches:
-    """Finds the call that launched an activity, by correlation number or by arrow."""
+    """Finds the call that launched an activity, by correlation number."""
 
-    def __init__(
-        self, slices: Rows, arrows: Rows, thread_of: Callable[[int], str], counts: Counter[str]
-    ) -> None:
+    def __init__(self, slices: Rows, thread_of: Callable[[int], str], counts: Counter[str]) -> None:
         mine = np.flatnonzero(column(slices, "kind") == LAUNCHING).astype(np.uint32)
         if len(mine) > MAX_LAUNCHES:
             counts["unread_launches"] += len(mine) - MAX_LAUNCHES
@@ -56,30 +55,6 @@ class Launches:
         self._correlation, mine = correlation[order], mine[order]
         self._start, self._lane = gather(slices, "start", mine), gather(slices, "lane", mine)
         self._thread_of = thread_of
-        if len(arrows) > MAX_LAUNCH_ARROWS:
-            counts["unread_arrows_of_launches"] += len(arrows)
-            arrows = arrows[:0]
-        begins = arrows[arrows["begins"]]
-        begins = begins[np.argsort(begins["object"], kind="stable")]
-        ends = arrows[~arrows["begins"]]
-        place = np.searchsorted(begins["object"], ends["object"])
-        place = np.minimum(place, max(0, len(begins) - 1))
-        known = begins["object"][place] == ends["object"] if len(begins) else np.zeros(0, bool)
-        ends, place = ends[: len(known)][known], place[: len(known)][known]
-        order = np.argsort(ends["start"], kind="stable")
-        self._ends, self._begins = ends[order], begins[place[order]]
-
-    def by_arrow(
-        self, lane: int, start: Int64Array
-    ) -> tuple[Int64Array, NDArray[np.bool_], Int64Array]:
-        """Returns the same as `of` for activities of a lane, by arrows that end at their starts."""
-        mine = np.flatnonzero(self._ends["lane"] == lane)
-        if not len(mine):
-            return np.zeros(len(start), np.int64), np.zeros(len(start), bool), start
-        ends = self._ends["start"][mine]
-        place = np.minimum(np.searchsorted(ends, start), len(mine) - 1)
-        begins = self._begins[mine[place]]
-        return begins["start"], ends[place] == start, begins["lane"].astype(np.int64)
 
     def of(self, correlation: Int64Array) -> tuple[Int64Array, NDArray[np.bool_], Int64Array]:
         """Returns start in ns of each activity's call, whether it is known, and its lane."""
@@ -94,15 +69,15 @@ class Launches:
     def columns(self, rows: Rows) -> dict[str, Any]:
         """Returns the columns launch_ns and launch_thread of operators of one lane."""
         on_device = rows["kind"] == KERNEL
+        if not on_device.any():
+            return {"launch_ns": pa.nulls(len(rows), INT64), "launch_thread": _empty(len(rows))}
         start, known, lane = self.of(np.where(on_device, rows["correlation"], NONE))
-        if not known.any() and len(rows):
-            start, known, lane = self.by_arrow(int(rows["lane"][0]), rows["start"])
-            known &= on_device
-        lanes, codes = np.unique(np.where(known, lane, -1), return_inverse=True)
-        names = ["" if one < 0 else self._thread_of(one) for one in lanes.tolist()]
+        numbered = np.where(known, lane + 1, 0).astype(np.uint32)
+        codes, lanes = codes_of(numbered, int(numbered.max()) + 1)
+        names = ["" if one == 0 else self._thread_of(one - 1) for one in lanes]
         return {
             "launch_ns": numbers(start, INT64, ~known),
-            "launch_thread": dictionary(codes.astype(np.int32), names),
+            "launch_thread": dictionary(codes, names),
         }
 
 
@@ -219,7 +194,6 @@ def collective_table(
             "group_size": _optional([call.group_size for call in calls], INT32),
             "sequence": np.array([call.sequence for call in calls], np.int64),
             "peer": _optional([c.peer if c.name in PAIRED else None for c in calls], INT32),
-            "reduce_op": _coded([call.reduce_op for call in calls]),
             "shapes": _coded([call.shapes for call in calls]),
             "dtypes": _coded([call.dtypes for call in calls]),
             "bytes": np.array([call.bytes for call in calls], np.int64),
@@ -248,7 +222,7 @@ def _nested(
     """Yields the slices `rows[which]` of a lane in parts: (chunk, positions in it, rows)."""
     for chunk in time_chunks_of(rows, which, trace.path):
         for first in range(0, len(chunk.where), PART_ROWS):
-            some = rows[chunk.where[first : first + PART_ROWS]]
+            some = chosen(rows, chunk.where[first : first + PART_ROWS])
             release_pages(rows)
             for part in trace.arguments.parts(some):
                 yield chunk, slice(first + part.start, first + part.stop), some[part]
@@ -258,7 +232,7 @@ def _in_time(trace: Trace, rows: Rows, which: NDArray[np.uint32]) -> Iterator[Ro
     """Yields the instants `rows[which]` of a lane in order, in parts."""
     for places in batches_by_start(rows, which):
         for first in range(0, len(places), PART_ROWS):
-            some = rows[places[first : first + PART_ROWS]]
+            some = chosen(rows, places[first : first + PART_ROWS])
             release_pages(rows)
             for part in trace.arguments.parts(some):
                 yield some[part]

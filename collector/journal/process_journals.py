@@ -117,8 +117,9 @@ class Store:
         """Returns the id of shapes, dtypes and device; False: the id is that of LEFT_OUT."""
         return self.texts.intern_signature(text)
 
-    def moment(self, step: int, active: bool) -> None:
-        """Sets the current training step, and whether it is recorded."""
+    def moment(self, step: int, active: bool, ordering: bool) -> None:
+        """Sets the current training step, whether it is recorded, and whether what orders threads
+        is."""
 
     def describe(self, process: dict[str, Any]) -> None:
         """Writes process.json, now or with the first file. Raises OSError."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..format.file_names import JOURNAL_FOLDER
-from ..format.names import UNSEEN_BY
+from ..format.names import THINNED, UNSEEN_BY
 from ..format.options import Options
 from ..format.record_kinds import PhaseKind, SyncKind, ThreadKind
 from ..journal import clock, own_files
@@ -23,6 +23,7 @@ from ..journal.interruptions import is_interruption
 from ..journal.journal import Kind, float_bits
 from ..journal.process_journals import MAIN_ORDINAL, Store, ThreadState
 from .code_in_memory import write_sources
+from .disk_bound import DiskBound
 from .messages import say
 from .private_names import missing, optional
 from .program_modes import no_modes
@@ -47,7 +48,7 @@ class Recorder:
         self.step = NO_STEP
         self.coverage: Counter[str] = Counter()
         self.process: dict[str, Any] = {}
-        self.active = options.steps is None or options.steps[0] == 0
+        self.active = self.ordering = options.steps is None or options.steps[0] == 0
         self.closed = False
         self.engine = ""
         self.on_step: Callable[[Recorder], None] | None = None  # called when a step ends
@@ -59,8 +60,13 @@ class Recorder:
     def _start(self) -> None:
         self.local = threading.local()
         self.start_ns = clock.now()
+        options = self.options
+        self._thinned = False  # something of this step is not recorded, for want of room
+        self.bound = DiskBound(
+            self.run, options.max_disk_bytes, ring=options.keep_last_bytes is not None
+        )
         self.store.begin(self.run / JOURNAL_FOLDER / f"{os.getpid()}-{self.start_ns}")
-        self.store.moment(self.step, self.active)
+        self.store.moment(self.step, self.active, self.ordering)
         self.describe()
 
     @property
@@ -284,15 +290,29 @@ class Recorder:
         """Ends the current training step."""
         if self.on_step is not None and self.active:
             self.on_step(self)
-        if not self.active:
+        if self._thinned:
+            self.coverage[THINNED] += 1
+        elif not self.active:
             self.coverage["steps_left_out"] += 1
         self.step += 1
         window = self.options.steps
         if window is not None:
-            self.active = window[0] <= self.step < window[1]
-        self.store.moment(self.step, self.active)
+            self.ordering = window[0] <= self.step < window[1]
+        self._thinned = False
+        self.thin()
         if self.on_next_step is not None:
             self.on_next_step()
+
+    def thin(self) -> None:
+        """Records from now on what there is room for.
+
+        What orders threads is recorded in all steps of the window: without it, accesses of a step
+        before and of one after would seem to race.
+        """
+        out = self.ordering and self.bound.leaves_out(self.step)
+        self._thinned |= out
+        self.active = self.ordering and not out
+        self.store.moment(self.step, self.active, self.ordering)
 
     # the process ---------------------------------------------------------------------------
 
@@ -310,6 +330,8 @@ class Recorder:
         if self.closed:
             return
         self.closed = True
+        if self._thinned:
+            self.coverage[THINNED] += 1
         self.store.close()
         self._check_store()
         if self.options.source and self.folder is not None:

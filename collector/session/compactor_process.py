@@ -13,30 +13,64 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..format.file_names import MANIFEST
+from ..format.file_names import JOURNAL_FOLDER, MANIFEST
+
+if TYPE_CHECKING:
+    from ..compaction.compact import Progress
 
 POLL_S = 1.0
 """Interval between compactions of a running recording, seconds."""
 
+NICENESS = ((250_000_000, 10), (500_000_000, 5))
+"""Priority while the journals take less than so many bytes; with more, that of the program: it
+records more than a process of low priority gets time to compact beside it."""
+
 
 def main(arguments: list[str]) -> int:
     """Compacts a run; leaves the rest to the process that finishes it. Returns the exit status."""
-    os.nice(10)
     run = Path(arguments[0])
     if len(arguments) > 1:
         return _alone(run, Path(arguments[1]))
-    while not select.select([sys.stdin], [], [], POLL_S)[0]:
-        # Imported here, so that a short command does not wait for pyarrow.
-        from ..compaction.compact import advance
-
+    wait_s = POLL_S
+    while not select.select([sys.stdin], [], [], wait_s)[0]:
         try:
-            advance(run)
+            wait_s = 0.0 if _advanced(run).behind else POLL_S
         except OSError:
             return 1
     return 0
+
+
+def _advanced(run: Path) -> Progress:
+    """Compacts once, in a thread of its own: one that has given up priority cannot have it back.
+
+    Raises OSError as `advance` does.
+    """
+    # Imported here, so that a short command does not wait for pyarrow.
+    from ..compaction.compact import advance
+
+    level = next((nice for bound, nice in NICENESS if _journal_bytes(run) < bound), 0)
+
+    def work() -> Progress:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), level)
+        return advance(run)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
+
+
+def _journal_bytes(run: Path) -> int:
+    """Returns the disk space of all journals of a run."""
+    total = 0
+    for path in (run / JOURNAL_FOLDER).glob("*/*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += 512 * path.stat().st_blocks
+    return total
 
 
 def _alone(run: Path, lock: Path) -> int:
@@ -49,15 +83,17 @@ def _alone(run: Path, lock: Path) -> int:
                 os.close(int(name))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     os.chdir("/")
-    from ..compaction.compact import advance, compact
-
     try:
         # Do not recreate a removed folder.
         while (run / MANIFEST).exists():
-            if advance(run):
+            progress = _advanced(run)
+            if progress.done:
+                from ..compaction.compact import compact
+
                 compact(run)
                 return 0
-            time.sleep(POLL_S)
+            if not progress.behind:
+                time.sleep(POLL_S)
     except OSError:
         return 1
     finally:

@@ -28,6 +28,7 @@ from ..journal import clock, own_files, own_threads
 from ..journal.journal import ALIVE_FILE, QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, json_bytes
 from ..recorder.messages import say
 from ..recorder.recorder import Recorder
+from .forked_children import stuck_children
 from .peers import Peers, RestNote, write_note
 from .rest import BUSY, MAX_GAP, Rest, RestState, ThreadWait, rest_state, share_of_core
 from .thread_dump import describe_thread, native_id, thread_wait
@@ -142,8 +143,13 @@ class Watchdog:
             self._forget_end()  # the program closed it
         self._watched += min(now - self._looked, round(MAX_GAP * self._step * 1e9))
         self._looked = now
-        mark = recorder.store.progress()
-        if mark != self._mark or not recorder.active:  # steps outside the window have no records
+        if recorder.bound.look(recorder.folder, os.getpid(), *self._place()):
+            recorder.thin()
+        # A step without records is progress too, and a program without steps that is not recorded
+        # for want of room shows none.
+        mark = recorder.store.progress() + recorder.step
+        unseen = not recorder.ordering or (recorder.bound.full and not recorder.step)
+        if mark != self._mark or unseen:
             if self._quiet_noted:
                 self._quiet = min(2 * self._quiet, MAX_QUIET_NS)
             self._forget(recorder.folder)
@@ -284,6 +290,11 @@ class Watchdog:
             faulthandler.unregister(signal.SIGTERM)
             file.close()
 
+    def _place(self) -> tuple[int, int]:
+        """Returns the rank and the number of ranks."""
+        process = self._recorder.process
+        return int(process.get("rank", 0)), max(1, int(process.get("world_size", 1)))
+
     def _is_rank(self) -> bool:
         # Children of a rank (data-loader workers) may wait for it for long.
         return self._recorder.process.get("role") == "rank"
@@ -302,6 +313,7 @@ class Watchdog:
             for ident, frame in sys._current_frames().items()
             if ident != threading.get_ident()
         ]
+        threads += stuck_children(self._recorder.folder)
         return {"time_ns": now, "duration_ns": idle, "threads": threads}
 
     def _shares(self, now: int) -> dict[int, float]:

@@ -122,7 +122,7 @@ def opened(context: BrowserContext, address: str, serve: Server) -> Iterator[Ope
 
 
 class SharedTab:
-    """One tab for tests of a file that change nothing but what an address holds.
+    """One tab for tests that change nothing but what an address holds.
 
     Loading a page takes most of a test's time, showing another address nearly none. A tab whose
     something else was left is replaced.
@@ -134,24 +134,29 @@ class SharedTab:
         self._new: dict[str, Any] = {}
 
     def __call__(self, path: str = "/timeline") -> LanePage:
-        """The tab, with another address of the timeline in it."""
+        """The tab, with another address in it."""
         if self._page is not None:
             self._page.page.mouse.move(5, 5)
             self._page.press("Escape", "Escape")
-            duration = self._page.state["viewport"]["duration"]
-            self._page.show(f"/timeline?t=0-{duration:.0f}")
-            if self._left() == self._new:
-                if path != "/timeline":
-                    self._page.show(path)
-                self._page.requests.clear()
-                return self._page
-            self.close()
-        self._page = self._open()
-        self._page.go("/timeline")
-        self._new = self._left()
+            self._rest()
+            if self._left() != self._new:
+                self.close()
+                self._page = None
+        if self._page is None:
+            self._page = self._open()
+            self._page.go("/timeline")
+            self._rest()
+            self._new = self._left()
+        self._page.requests.clear()
         if path != "/timeline":
-            self._page.show(path)
+            self._page.visit(path)
         return self._page
+
+    def _rest(self) -> None:
+        """Show the whole run, whatever is shown."""
+        assert self._page is not None
+        duration = self._page.state["viewport"]["duration"]
+        self._page.visit(f"/timeline?t=0-{duration:.0f}")
 
     def _left(self) -> dict[str, Any]:
         """What is to be seen, but for what changes by itself."""
@@ -172,7 +177,10 @@ class SharedTab:
             "overlaps",
         )
         dialogs = self._page.page.locator("dialog[open]").count()
-        kept = self._page.page.evaluate("[document.documentElement.dataset.theme, location.search]")
+        kept = self._page.page.evaluate(
+            """[document.documentElement.dataset.theme, Object.entries(localStorage).sort(),
+            location.search.replace(/^\\?t=[^&]*/, "")]  // the window is in `viewport`"""
+        )
         return {name: state[name] for name in names} | {"dialogs": dialogs, "kept": kept}
 
     def close(self) -> None:
@@ -181,7 +189,7 @@ class SharedTab:
             self._page.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def tab(context: BrowserContext, address: str) -> Iterator[SharedTab]:
     made = SharedTab(context, address)
     yield made

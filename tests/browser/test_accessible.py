@@ -22,7 +22,8 @@ _RUN = """async () => {
 }"""
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_violation_on_any_page(opened: Opener, theme: Literal["light", "dark"]) -> None:
     page = opened(theme=theme)
     page.page.evaluate(AXE.read_text(encoding="utf-8"))
@@ -37,7 +38,8 @@ def test_no_violation_on_any_page(opened: Opener, theme: Literal["light", "dark"
     assert found == {one.path: [] for one in pages() if not one.shown}
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_violation_while_at_work(opened: Opener, theme: Literal["light", "dark"]) -> None:
     page = opened("/timeline?q=aten::mul&overlaps=1&pin=0&lanes=rank", theme=theme)
     page.press("ArrowDown", "ArrowDown", "Shift+T")

@@ -25,11 +25,37 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
     assert state["selection"]["name"] == "b"
     assert state["selection"]["lane"] == 1
     assert "Difference 1 of 4 · different · rank 1" in page.text(".tl-toast")
-    assert "different" in page.text("#slice-panel")
+    panel = page.text("#slice-panel")
+    for words in (
+        "different",
+        "b of baseline MainThread",
+        "out0, float32 [4]: not bitwise identical",
+    ):
+        assert words in panel
+    rows = page.page.locator("#slice-panel .beside tr").all_inner_texts()
+    assert [row.split("\t") for row in rows if row.startswith(("mean", "L2"))] == [
+        ["mean", "0.5", "0.75"],
+        ["L2 norm", "1", "1.5"],
+    ]
     start, end = page.window
     assert start < RUN_STEP + 200 * US < end
+    # The baseline's lane is moved so that its b, at half the time, begins where the run's does.
+    assert page.state["shifts"] == {"3": 100 * US}
+    assert "moved by +100 µs" in page.text(".tl-labels")
+    x = (RUN_STEP + 225 * US - start) / (end - start) * page.state["viewport"]["width"]
+    for lane in (1, 3):
+        found, wanted = page.pixel(x, page.lane_y(lane, 1)), page.token("different")
+        assert all(abs(a - b) <= 40 for a, b in zip(found, wanted, strict=True)), (lane, found)
+    page.click(x, page.lane_y(3, 1))  # a click finds the slice drawn there
+    assert page.state["selection"]["name"] == "b"
+    assert page.state["selection"]["lane"] == 3
+    page.page.locator("#slice-panel button.link", has_text="b of MainThread").click()
+    page.idle()
+    assert page.state["selection"]["lane"] == 1
     page.press("n")
     assert page.state["selection"]["name"] == "new"
+    assert page.state["shifts"] == {}  # the baseline has no such operator
+    assert "the other run has no such operator" in page.text("#slice-panel")
     page.press("Shift+n")
     assert page.state["selection"]["name"] == "b"
     page.press("Shift+n")
@@ -55,6 +81,32 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
     page.press("Escape")
     page.press("n")
     assert page.state["selection"]["name"] == "gone"
+
+
+def test_rows_of_compare_lead_to_their_calls(opened: Opener, serve: Server, tmp_path: Path) -> None:
+    """Of the ops that ran more or less often, and of those that took longer."""
+    base, run = pair(tmp_path)
+    address = serve(run, base)
+    for table in ("diff-timing", "diff-op"):
+        page = opened("/compare", at=address, height=900)
+        row = page.page.locator(f"#{table} .ag-center-cols-container .ag-row", has_text="new")
+        row.first.locator(".ag-cell").first.click()
+        page.page.wait_for_url("**/timeline?*")
+        page.idle()
+        state = page.state
+        assert state["query"] == "/^new$/"
+        assert state["hits"]["total"] == 1
+        if table == "diff-op":  # a row of a step: the window is there
+            start, end = page.window
+            assert start < RUN_STEP + 700 * US < end
+            assert end - start < 2 * RUN_STEP
+        page.close()
+    # The run has no call of an op that only the baseline ran.
+    page = opened("/compare", at=address, height=900)
+    gone = page.page.locator("#diff-op .ag-center-cols-container .ag-row", has_text="gone")
+    gone.first.locator(".ag-cell").first.click()
+    page.idle()
+    assert page.page.url.split("?")[0].endswith("/compare")
 
 
 def test_diff_shows_the_rank_that_parted_first(

@@ -36,6 +36,19 @@ def test_search_lights_up_matches_and_steps_through_them(tab: SharedTab, run: Ru
     assert len({label["name"] for label in page.state["labels"]}) > 1
 
 
+def test_the_first_click_on_an_op_says_which_call_is_shown(opened: Opener) -> None:
+    page = opened()  # names of modules are not loaded yet, and come after the first answer
+    row = page.page.locator("#ops .ag-center-cols-container .ag-row", has_text="aten::gelu").first
+    row.locator(".ag-cell").first.click()
+    page.idle()
+    hits = page.state["hits"]
+    assert hits["position"] == 1
+    assert page.text(".search .state") == f"1 of {hits['total']}"
+    row.locator(".ag-cell").first.click()
+    page.idle()
+    assert page.text(".search .state") == f"2 of {hits['total']}"
+
+
 def test_search_marks_all_hits_however_far_out(tab: SharedTab) -> None:
     page = tab()
     page.press("/")

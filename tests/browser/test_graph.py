@@ -115,7 +115,7 @@ def test_modules_open_and_close_and_say_what_they_hold(
     about.get_by_role("button", name="Close layers.3").wait_for()
     click("layers.3.part1")
     about.get_by_text("layers.3.part1: 2 nodes (1 × MulBackward0, 1 × AccumulateGrad)").wait_for()
-    about.get_by_role("link", name="Its backward on the timeline").wait_for()
+    about.get_by_role("link", name="Show its backward pass").wait_for()
     # Every word is within its box.
     wider = """[...document.querySelectorAll('#graph-chart .point')].filter(point => {
       const word = point.querySelector('.bartext'), box = point.querySelector('path');

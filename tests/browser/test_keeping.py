@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lanescope.webapp.runs.run import open_run
-from tests.browser.conftest import Opener, Server
+from tests.browser.conftest import Opener, Server, SharedTab
 from tests.support.synthetic import write_run
 
 pytestmark = pytest.mark.browser
@@ -75,8 +75,8 @@ def test_a_run_that_cannot_be_written_says_so(opened: Opener, own: tuple[str, Pa
     assert (path / "notes.json").read_text() == "not notes"
 
 
-def test_the_view_as_svg_and_png(opened: Opener, tmp_path: Path) -> None:
-    page = opened(f"/timeline?t={20 * MS}-{24 * MS}&pin=1")
+def test_the_view_as_svg_and_png(tab: SharedTab, tmp_path: Path) -> None:
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}&pin=1")
     names = {label["text"] for label in page.state["labels"]}
     for kind in ("SVG", "PNG"):
         with page.page.expect_download() as download:
@@ -96,8 +96,8 @@ def test_the_view_as_svg_and_png(opened: Opener, tmp_path: Path) -> None:
     page.idle()
 
 
-def test_slices_in_sight_as_a_table(opened: Opener) -> None:
-    page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
+def test_slices_in_sight_as_a_table(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     page.press("Shift+T")
     table = page.page.locator("#slices-panel table")
     rows = table.locator("tbody tr")

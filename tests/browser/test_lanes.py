@@ -117,8 +117,8 @@ def test_arrows_join_one_collective_on_all_ranks(opened: Opener) -> None:
     assert page.state["arrows"] == 0
 
 
-def test_everything_can_be_called_by_name(opened: Opener) -> None:
-    page = opened()
+def test_everything_can_be_called_by_name(tab: SharedTab) -> None:
+    page = tab()
     page.press("Control+k")
     page.page.keyboard.type("close or open all")
     page.page.keyboard.press("Enter")
@@ -146,8 +146,8 @@ def test_the_list_of_keys_is_that_of_the_commands(tab: SharedTab) -> None:
     page.page.keyboard.press("Escape")
 
 
-def test_a_closed_rank_shows_the_time_that_is_covered(opened: Opener) -> None:
-    page = opened(f"/timeline?t=0-{10 * MS}&closed=0")
+def test_a_closed_rank_shows_the_time_that_is_covered(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t=0-{10 * MS}&closed=0")
     # Step 0 of thread 0: data to 1 ms, forward to 4 ms, backward to 8.5 ms, optimizer to 10 ms.
     width = page.state["viewport"]["width"]
     for ms, token in ((0.4, "data"), (2, "forward"), (6, "backward"), (9.5, "optimizer")):

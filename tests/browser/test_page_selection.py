@@ -7,11 +7,12 @@ from urllib.parse import parse_qs
 import pytest
 
 from lanescope.webapp.runs.run import Run
-from tests.browser.conftest import Opener
+from tests.browser.conftest import Opener, SharedTab
 
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.slow
 def test_the_selection_goes_from_page_to_page(opened: Opener, run: Run) -> None:
     page = opened("/gradients?rank=1&step=2")
     assert page.page.locator("#gradient-rank").inner_text() == "rank 1"
@@ -38,8 +39,8 @@ def test_the_selection_goes_from_page_to_page(opened: Opener, run: Run) -> None:
     assert {"rank", "thread", "step", "t"} == set(given)
 
 
-def test_a_row_of_the_op_table_steps_through_its_calls(opened: Opener) -> None:
-    page = opened("/timeline")
+def test_a_row_of_the_op_table_steps_through_its_calls(tab: SharedTab) -> None:
+    page = tab("/timeline")
     row = page.page.locator(".op-table .ag-row").nth(1)
     name = row.locator("[col-id=op]").inner_text()
     row.click()
@@ -57,6 +58,7 @@ def test_a_row_of_the_op_table_steps_through_its_calls(opened: Opener) -> None:
     assert page.state["selection"]["start"] == first["start"]
 
 
+@pytest.mark.slow
 def test_rows_of_tables_lead_to_the_timeline(opened: Opener) -> None:
     page = opened("/threads")
     page.page.locator("#overlap-pairs .ag-row").first.click()

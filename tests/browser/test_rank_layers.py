@@ -25,5 +25,5 @@ def test_the_rank_that_is_apart_is_seen_and_leads_to_its_backward(
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     note = page.locator("#ranks-note", has_text="blocks.1 at step 2. rank 0: 2, rank 1: 2")
     note.wait_for()
-    note.get_by_role("link", name="Its backward on rank 2").click()
+    note.get_by_role("link", name="Show its backward pass on rank 2").click()
     page.wait_for_url("**/timeline?t=**")

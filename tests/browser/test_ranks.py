@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.runs.run import open_run
-from tests.browser.conftest import Opener, Server
+from tests.browser.conftest import Opener, Server, SharedTab
 from tests.support.synthetic import write_missing_rank
 
 pytestmark = pytest.mark.browser
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.browser
 MS = 1_000_000
 
 
-def test_collectives_lead_to_their_place(opened: Opener) -> None:
-    page = opened("/collectives")
+def test_collectives_lead_to_their_place(tab: SharedTab) -> None:
+    page = tab("/collectives")
     text = page.text(".page")
     for word in ("Arrival", "came last in", "overlapped with compute", "all_reduce", "kB", "16.4"):
         assert word in text
@@ -27,8 +27,8 @@ def test_collectives_lead_to_their_place(opened: Opener) -> None:
     assert "sel=" in page.query
 
 
-def test_a_cell_of_the_heat_map_leads_to_its_call(opened: Opener) -> None:
-    page = opened("/collectives")
+def test_a_cell_of_the_heat_map_leads_to_its_call(tab: SharedTab) -> None:
+    page = tab("/collectives")
     page.page.locator("#collective-heat .nsewdrag").first.click()
     page.page.wait_for_url("**/timeline?**")
     page.idle()
@@ -47,6 +47,6 @@ def test_a_hang_is_shown_by_rank(opened: Opener, serve: Server, tmp_path: Path) 
     assert page.state["selection"] is not None
 
 
-def test_a_run_in_which_no_rank_waits_says_so(opened: Opener) -> None:
-    page = opened("/hang")
+def test_a_run_in_which_no_rank_waits_says_so(tab: SharedTab) -> None:
+    page = tab("/hang")
     assert "No rank waits for another" in page.text(".page")

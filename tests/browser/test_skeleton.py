@@ -13,6 +13,7 @@ from tests.support.plugin_copy import NAME, added, copy_skeleton, write_slow_run
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.slow
 def test_page_finding_and_icon_appear(opened: Opener, serve: Server, tmp_path: Path) -> None:
     folder = tmp_path / "plugins"
     copy_skeleton(folder)

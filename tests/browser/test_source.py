@@ -55,7 +55,7 @@ def check_lines(page: LanePage, place: Locator) -> None:
     assert page.page.locator("img[src='x']").count() == 0
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_a_card_and_the_panel_show_the_line(
     opened: Opener, serve: Server, tmp_path: Path, theme: str
 ) -> None:
@@ -68,6 +68,7 @@ def test_a_card_and_the_panel_show_the_line(
     check_lines(page, page.page.locator("#slice-panel .source").first)
 
 
+@pytest.mark.slow
 def test_without_text_there_is_no_empty_box(opened: Opener, serve: Server, tmp_path: Path) -> None:
     run = open_run(record_program(tmp_path, RACE, "--stacks", "all", "--no-source").run)
     race = next(one for one in findings(run) if one.kind == "race")

@@ -39,6 +39,7 @@ def test_a_step_its_path_and_what_would_help(opened: Opener, serve: Server, tmp_
     assert 300_000_000 <= low < high <= 450_000_000  # about step 7
 
 
+@pytest.mark.slow
 def test_what_got_longer_than_in_the_baseline(
     opened: Opener, serve: Server, tmp_path: Path
 ) -> None:

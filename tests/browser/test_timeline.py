@@ -146,8 +146,8 @@ def test_dragging_moves_in_both_directions(opened: Opener) -> None:
     assert state["viewport"]["scrollY"] == pytest.approx(80, abs=1)
 
 
-def test_panning_within_prefetched_tiles_asks_for_nothing(opened: Opener) -> None:
-    page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
+def test_panning_within_prefetched_tiles_asks_for_nothing(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     before = page.tile_requests()
     assert before > 0
     width = page.state["viewport"]["width"]
@@ -310,8 +310,8 @@ def test_dock_closes_and_resizes(opened: Opener) -> None:
     assert page.state["viewport"]["height"] == pytest.approx(height - 100, abs=5)
 
 
-def test_a_server_that_fails_is_said_and_the_coarser_level_stays(opened: Opener) -> None:
-    page = opened()
+def test_a_server_that_fails_is_said_and_the_coarser_level_stays(tab: SharedTab) -> None:
+    page = tab()
     page.page.route(
         "**/tile/**", lambda route: route.fulfill(status=500, json={"error": "no disk"})
     )

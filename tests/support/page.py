@@ -83,6 +83,15 @@ class LanePage:
         self.page.evaluate("href => lanescope.shown(href)", self.address + path)
         self.idle()
 
+    def visit(self, path: str) -> None:
+        """Any address, as a link within the page leads there: nothing is loaded again."""
+        self.page.evaluate(
+            """href => { history.pushState({}, "", href);
+            dispatchEvent(new CustomEvent("_dashprivate_pushstate")); }""",
+            self.address + path,
+        )
+        self.idle()
+
     def follow(self, title: str) -> None:
         """Another page, by its link."""
         links = self.page.get_by_role("navigation", name="Pages")

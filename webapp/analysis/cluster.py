@@ -1,16 +1,27 @@
-"""A question asked of each rank by itself, side by side: in threads, processes or on a cluster."""
+"""A question asked of each rank by itself, side by side: in threads, processes or on a cluster.
+
+`each_rank` asks one. `per_rank` marks the functions of analyses that read the large tables of one
+rank and return a summary of them: `ask_ahead` has workers answer all of these for every rank. The
+analyses find the answers known, and need not distinguish where they come from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
+from lanescope.webapp.analysis.plugin import load, metrics, questions
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
 
+LARGE_ROWS = 5_000_000
+"""Rows of all tables from which on local processes share the work of the ranks."""
+
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 class Executor(Protocol):
@@ -35,16 +46,23 @@ def each_rank(
             return dict(
                 zip(run.ranks, threads.map(lambda rank: ask(run, rank), run.ranks), strict=True)
             )
-    place = run.files.place
-    futures = {rank: executor.submit(_asked, place, run.etag, ask, rank) for rank in run.ranks}
-    return {rank: future.result() for rank, future in futures.items()}
+    return spread(executor, ask, (run,), run.ranks)
 
 
-def _asked(place: str, etag: str, ask: Callable[[Run, int], T], rank: int) -> T:
-    return ask(_opened(place, etag), rank)
+def spread(
+    executor: Executor, ask: Callable[..., T], runs: tuple[Run, ...], keys: Iterable[K]
+) -> dict[K, T]:
+    """{key: ask(*runs, key)} for every key, answered by workers that open the runs themselves."""
+    places = tuple((run.files.place, run.etag) for run in runs)
+    futures = {key: executor.submit(_asked, places, ask, key) for key in keys}
+    return {key: future.result() for key, future in futures.items()}
 
 
-@lru_cache(maxsize=2)
+def _asked(places: tuple[tuple[str, str], ...], ask: Callable[..., T], key: object) -> T:
+    return ask(*(_opened(place, etag) for place, etag in places), key)
+
+
+@functools.lru_cache(maxsize=2)
 def _opened(place: str, etag: str) -> Run:
     found = open_run(place)
     if found.etag != etag:
@@ -52,4 +70,65 @@ def _opened(place: str, etag: str) -> Run:
             f"{place}: a worker finds another run there ({found.etag}, expected {etag}); all of "
             "them have to see the same files"
         )
+    return found
+
+
+_ANSWERS: WeakKeyDictionary[Run, dict[tuple[str, int], Any]] = WeakKeyDictionary()
+_PER_RANK: dict[str, Callable[[Run, int], Any]] = {}
+
+
+def per_rank(ask: Callable[[Run, int], T]) -> Callable[[Run, int], T]:
+    """Marks a function of a run and a rank that workers may answer ahead; answers are kept.
+
+    An answer is a summary: it has to be small, and to survive pickling unchanged.
+    """
+    name = f"{ask.__module__}:{ask.__qualname__}"
+
+    @functools.wraps(ask)
+    def answer(run: Run, rank: int) -> T:
+        known = _ANSWERS.setdefault(run, {})
+        if (name, rank) not in known:
+            known[name, rank] = ask(run, rank)
+        found: T = known[name, rank]
+        return found
+
+    _PER_RANK[name] = answer
+    return answer
+
+
+def ask_ahead(run: Run, executor: Executor | None) -> None:
+    """Has workers answer everything that `per_rank` marks, one task a rank; None: no worker does.
+
+    What raises on a worker is asked again here by the analysis that needs it, which deals with it.
+    """
+    if executor is None:
+        return
+    steps_ahead(run, executor)
+    known = _ANSWERS.setdefault(run, {})
+    for rank, answers in spread(executor, _answers, (run,), run.ranks).items():
+        known.update({(name, rank): answer for name, answer in answers.items()})
+
+
+def steps_ahead(run: Run, executor: Executor | None) -> None:
+    """Has workers find the steps of every rank; None: no worker does."""
+    if executor is not None:
+        for rank, steps in spread(executor, Run.steps, (run,), run.ranks).items():
+            run.know_steps(rank, steps)
+
+
+def is_large(run: Run) -> bool:
+    """Whether its ranks are worth the start of local processes, about a second each."""
+    return len(run.ranks) > 1 and sum(run.counts.values()) >= LARGE_ROWS
+
+
+def _answers(run: Run, rank: int) -> dict[str, Any]:
+    """All answers about a rank by name of the function; what raised has none."""
+    for entry in (*(one.find for one in questions()), *(one.measure for one in metrics())):
+        load(entry)  # the functions that it brings are known from now on
+    found: dict[str, Any] = {}
+    for name, ask in _PER_RANK.items():
+        try:
+            found[name] = ask(run, rank)
+        except Exception:
+            continue
     return found

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
+from lanescope.collector.format.names import THINNED
 from lanescope.webapp.analysis.collective_calls import (
     SYNCHRONISING,
     calls,
@@ -106,7 +107,8 @@ def _open_calls(run: Run, rank: int) -> int:
 def cut_short(run: Run) -> bool:
     """Whether calls may be missing because they were not recorded: then absence proves nothing."""
     options = run.manifest["options"]
-    return bool(options.get("steps") or options.get("window")) or run.dropped > 0
+    cut = options.get("steps") or options.get("window") or run.coverage.get(THINNED)
+    return bool(cut) or run.dropped > 0
 
 
 def _of_groups(run: Run) -> Iterator[IncompleteCollective]:

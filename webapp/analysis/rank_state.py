@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.process_exits import (
     Ending,
     alive_ns,
@@ -96,14 +97,12 @@ def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
 
 
 def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> RankState:
-    process = own_processes(run).get(rank)
-    pid = process["pid"] if process else -1
-    main = next((t.thread for t in run.threads_of(rank) if t.pid == pid), None)
+    process, main = own_processes(run).get(rank), _main_thread(run, rank)
     since = _worked_until_ns(run, rank, main)
     dump = _dump(run, rank, since)
     ending = endings(run)[rank]
     thread = (dump["thread"] or main) if dump else main
-    doing, where = _doing(run, rank, main, dump)
+    doing, where = _doing(run, rank, dump)
     if ending.how == "raised" or (ending.how == "gave up" and not dump):
         doing, where = ending.words, ending.where or where
     elif ending.how in ("exit", "left"):
@@ -139,10 +138,8 @@ def _how_it_ended(run: Run, rank: int, ending: Ending, since: int, ends: Mapping
     return said
 
 
-def _doing(
-    run: Run, rank: int, main: str | None, dump: Mapping[str, Any] | None
-) -> tuple[str, str | None]:
-    return doing_in(run, rank, dump) if dump is not None else _last_seen(run, rank, main)
+def _doing(run: Run, rank: int, dump: Mapping[str, Any] | None) -> tuple[str, str | None]:
+    return doing_in(run, rank, dump) if dump is not None else _last_seen(run, rank)
 
 
 def doing_in(run: Run, rank: int, dump: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -160,8 +157,17 @@ def doing_in(run: Run, rank: int, dump: Mapping[str, Any]) -> tuple[str, str | N
     return f"{dump['name']} {what}{after}", where
 
 
-def _last_seen(run: Run, rank: int, main: str | None) -> tuple[str, str | None]:
+def _main_thread(run: Run, rank: int) -> str | None:
+    """Main thread of a rank's own process."""
+    process = own_processes(run).get(rank)
+    pid = process["pid"] if process else -1
+    return next((t.thread for t in run.threads_of(rank) if t.pid == pid), None)
+
+
+@per_rank
+def _last_seen(run: Run, rank: int) -> tuple[str, str | None]:
     """What its main thread had open, or did last; where it is, is known of an open event only."""
+    main = _main_thread(run, rank)
     found: list[tuple[bool, int, str, int | None]] = []
     for table, stacks in (("collective", True), ("op", True), ("phase", False)):
         columns = ["start_ns", "duration_ns", "name", *(["stack"] if stacks else [])]

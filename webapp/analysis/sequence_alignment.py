@@ -25,27 +25,29 @@ _EDITS = 64
 """Longest edit script that is looked for in a gap: its cost is the square of that."""
 
 
-def thread_pairs(base: Run, run: Run) -> list[Pair]:
-    """Threads that belong together; None where one has no partner.
+def thread_pairs(base: Run, run: Run, rank: int | None = None) -> list[Pair]:
+    """Threads of a rank, or of all, that belong together; None where one has no partner.
 
     Per rank: of equal name and kind in the same kind of process, then of equal kind alone, both in
     the order of appearance. So the main thread stays itself whatever it is called.
     """
     pairs: list[Pair] = []
-    for rank in sorted({*base.ranks, *run.ranks}):
-        left = list(base.threads_of(rank))
-        right = list(run.threads_of(rank))
+    for one in sorted({*base.ranks, *run.ranks}) if rank is None else [rank]:
+        left = list(base.threads_of(one))
+        right = list(run.threads_of(one))
         for key in (lambda t: (t.role, t.kind, t.name), lambda t: (t.role, t.kind)):
             pairs += _paired(left, right, key)
         pairs += [(t, None) for t in left] + [(None, t) for t in right]
     return pairs
 
 
-def pools(run: Run) -> set[tuple[int, str, str]]:
-    """(rank, kind, name) of threads that the program did not make, where several have that name
-    of one name: which of them takes a piece of work is chance, so none is compared with another.
+def pools(run: Run, rank: int | None = None) -> set[tuple[int, str, str]]:
+    """(rank, kind, name) of threads of a rank, or of all, that the program did not make, where
+    several have that name: which of them takes a piece of work is chance, so none is compared with
+    another.
     """
-    count = Counter((t.rank, t.kind, t.name) for t in run.threads if t.kind == "native")
+    threads = run.threads if rank is None else run.threads_of(rank)
+    count = Counter((t.rank, t.kind, t.name) for t in threads if t.kind == "native")
     return {key for key, several in count.items() if several > 1}
 
 

@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from lanescope.collector.recorder.progress import working
+from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.checks import Check, Report, counts, number
 from lanescope.webapp.analysis.checks import check as check_run
+from lanescope.webapp.analysis.cluster import ask_ahead, is_large
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.settings import load_settings
 from lanescope.webapp.analysis.source_lines import named_line
@@ -36,7 +38,7 @@ from lanescope.webapp.runs.run import open_run
     "--settings",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Limits, and findings that are meant to be; else lanescope.toml beside the run or here.",
+    help="Limits and accepted findings. [default: lanescope.toml in the run or here]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
@@ -53,6 +55,7 @@ from lanescope.webapp.runs.run import open_run
     help="What makes the exit status 1; a failed check counts as an error, and so does one that "
     "LaneScope failed to make.",
 )
+@cluster_option
 @click.pass_context
 def check(
     ctx: click.Context,
@@ -64,6 +67,7 @@ def check(
     as_json: bool,
     junit: Path | None,
     fail_on: str,
+    cluster: str | None,
 ) -> None:
     """Check RUN against the limits and list what is wrong with it.
 
@@ -73,10 +77,14 @@ def check(
       lanescope check runs/a --baseline runs/base --junit check.xml --fail-on warning
     """
     if new and baseline is None:
-        raise click.UsageError("--new is about findings that a baseline has not: --baseline RUN0")
+        raise click.UsageError("--new needs a baseline to compare with: add --baseline RUN0")
     with working("Checking the run"):
         opened = open_run(run)
         base, again = baselines(baseline, noise)
+        with connected(cluster, local=is_large(opened)) as workers:
+            ask_ahead(opened, workers)
+            if base is not None and new:
+                ask_ahead(base, workers)
         report = check_run(opened, base, load_settings(opened.path, settings), again, new=new)
     least: Severity = "warning" if fail_on == "warning" else "error"
     if junit is not None:

@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lanescope.collector.recorder.progress import working
+from lanescope.collector.recorder.workers import cluster_option, connected
+from lanescope.webapp.analysis.cluster import is_large
 from lanescope.webapp.commands.run_argument import run_argument, run_option
 from lanescope.webapp.plugins.diff.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
@@ -56,6 +58,7 @@ _COLOURS = {"identical": "green", "within_tolerance": "yellow", "diverged": "red
     metavar="RUN0B",
     help="RUN0 recorded again: what the two are apart is allowed too. Implies --mode tolerance.",
 )
+@cluster_option
 @click.pass_context
 def diff(
     ctx: click.Context,
@@ -65,6 +68,7 @@ def diff(
     as_markdown: bool,
     mode: Mode,
     noise: str | None,
+    cluster: str | None,
 ) -> None:
     """Compare RUN with RUN0: gradient norms by step and parameter, and what was in the tensors of
     each op where both were recorded at level numerics, else calls of each op by step.
@@ -80,7 +84,9 @@ def diff(
         mode = "tolerance"
     with working("Comparing the runs"):
         again = None if noise is None else open_run(noise)
-        result = compare(open_run(base), open_run(run), mode, again)
+        runs = open_run(base), open_run(run)
+        with connected(cluster, local=all(map(is_large, runs))) as workers:
+            result = compare(*runs, mode, again, workers)
     if as_json:
         click.echo(json.dumps(result.to_json()))
     elif as_markdown:

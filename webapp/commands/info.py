@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lanescope.collector.recorder.progress import working
+from lanescope.collector.recorder.workers import cluster_option, connected
+from lanescope.webapp.analysis.cluster import steps_ahead
 from lanescope.webapp.commands.run_argument import next_command, run_argument
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
@@ -28,7 +30,8 @@ EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 @click.command()
 @run_argument()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def info(run: str, as_json: bool) -> None:
+@cluster_option
+def info(run: str, as_json: bool, cluster: str | None) -> None:
     """Say what RUN holds: ranks, threads, steps, events, size, what was dropped.
 
     \b
@@ -38,6 +41,8 @@ def info(run: str, as_json: bool) -> None:
     """
     with working("Opening the run"):
         opened = open_run(run)
+        with connected(cluster) as workers:
+            steps_ahead(opened, workers)
     if as_json:
         click.echo(json.dumps(summary(opened)))
     else:

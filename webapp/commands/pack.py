@@ -24,7 +24,7 @@ MAX_RANKS = 1_000_000
 @run_argument()
 @click.option("-o", "--output", required=True, metavar="FILE.lanes", help="The file to write.")
 @click.option("--ranks", metavar="0,2-5", help="Only these ranks.")
-@click.option("--steps", metavar="A:B", help="Only the steps from A on and before B.")
+@click.option("--steps", metavar="A:B", help="Only steps A to B-1.")
 @click.option(
     "--redact",
     is_flag=True,

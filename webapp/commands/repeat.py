@@ -26,7 +26,12 @@ PLACEHOLDER = "{threads}"
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
-    "-n", "count", type=click.IntRange(min=2), default=10, show_default=True, help="How often."
+    "-n",
+    "count",
+    type=click.IntRange(min=2),
+    default=10,
+    show_default=True,
+    help="Number of recordings.",
 )
 @click.option(
     "-o",
@@ -96,10 +101,9 @@ def repeat(
 def words(one: Repeats, limit: float) -> str:
     """One line about one number of threads."""
     size = "no gradients" if one.fluctuation is None else units.number(one.fluctuation)
-    same = "the same bits" if one.identical else "not the same bits"
-    text = (
-        f"{one.threads} threads: {same}, gradient fluctuation {size} (limit {units.number(limit)})"
-    )
+    same = "bitwise identical" if one.identical else "not bitwise identical"
+    threads = units.counted(one.threads, "thread")
+    text = f"{threads}: {same}, gradient fluctuation {size} (limit {units.number(limit)})"
     return text if one.first is None else f"{text}; first difference: {_place(one.first)}"
 
 
@@ -112,7 +116,7 @@ def verdict(found: list[Repeats], limit: float) -> str:
     differs = next((one for one in found if not one.identical), None)
     if differs is not None:
         return f"within the limit; bits differ from {differs.threads} threads on"
-    return "the same bits every time"
+    return "bitwise identical every time"
 
 
 def _place(first: dict[str, Any]) -> str:

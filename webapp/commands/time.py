@@ -42,7 +42,7 @@ _BY = ["category", "name", "rank", "thread", "where"]
 
 @click.command()
 @run_argument()
-@click.option("--step", type=int, help="The step to explain; without, the one of median length.")
+@click.option("--step", type=int, help="The step to explain. [default: the one of median length]")
 @click.option(
     "--what-if",
     "specs",
@@ -50,7 +50,7 @@ _BY = ["category", "name", "rank", "thread", "where"]
     metavar="SPEC",
     help="Predict the step's length after a change, for example rank=2:delay=0, straggler=none, "
     "op=aten::mm*:x0.5, module=blocks.3:x0.8, phase=backward:x0.5, data=0, transfer=0, bucket=5. "
-    "May be given several times; without, changes that help any run are tried.",
+    "Repeat the option for several changes. [default: changes that help any run]",
 )
 @click.option(
     "--baseline", metavar="RUN0", help="Compare the categories of each step with those of RUN0."

@@ -6,12 +6,16 @@ import signal
 import socket
 import webbrowser
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from lanescope.collector.recorder.progress import working
+from lanescope.collector.recorder.workers import cluster_option, connected
+from lanescope.webapp.analysis.cluster import ask_ahead
 from lanescope.webapp.analysis.settings import Settings, load_settings
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.commands.choose_run import chosen_run
@@ -36,7 +40,7 @@ from lanescope.webapp.timeline.timeline import Timeline
     "--settings",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Limits and allowed findings; else lanescope.toml beside the run or here.",
+    help="Limits and accepted findings. [default: lanescope.toml in the run or here]",
 )
 @click.option(
     "--host",
@@ -53,6 +57,7 @@ from lanescope.webapp.timeline.timeline import Timeline
     help="Port to bind; 0 takes a free one.",
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
+@cluster_option
 def view(
     run: str | None,
     baseline: str | None,
@@ -61,11 +66,12 @@ def view(
     host: str,
     port: int,
     no_browser: bool,
+    cluster: str | None,
 ) -> None:
     """Show RUN in the browser. The first line printed is the address, alone.
 
-    Without RUN: the newest one below ./runs. Of a FOLDER of runs one can be chosen. RUN may also
-    be the folder of `lanescope repeat`: its first run, with the page on repeats.
+    Without RUN, the newest run below ./runs opens. A FOLDER of runs lists them to choose from. The
+    folder of `lanescope repeat` opens as its first run, with the page Repeats.
 
     \b
     Examples:
@@ -95,9 +101,8 @@ def view(
         ) from None
     with listener:
         bound = listener.getsockname()[1]
-        preparing = Preparing(
-            lambda progress: _app(opened, base, again, loaded, progress, binding.names, live=live)
-        )
+        app = partial(_app, opened, base, again, loaded, names=binding.names, live=live)
+        preparing = Preparing(lambda progress: app(progress, cluster=cluster))
         server = Server(binding.guarded(preparing, bound), listener)
         preparing.start(failed=server.stop)
         signal.signal(signal.SIGTERM, _stop)
@@ -130,13 +135,15 @@ def _app(
     noise: Run | None,
     settings: Settings,
     progress: Progress,
-    names: tuple[str, ...],
     *,
+    names: tuple[str, ...],
     live: bool,
+    cluster: str | None,
 ) -> Wsgi:
     """The page, with its index made first; `progress` is called with how far that is.
 
-    `live`: the run was being recorded before it was opened.
+    `live`: the run was being recorded before it was opened. `cluster` is the address of the one
+    that answers ahead what the checks ask of each rank, while the index is made.
     """
     # Dash: a second that refusals need not wait
     from lanescope.webapp.server.server import make_app
@@ -147,7 +154,10 @@ def _app(
             progress(done, of)
             advance(done, of)
 
-        index = Timeline.open(run, baseline, progress=both, noise=noise)
+        with connected(cluster) as workers, ThreadPoolExecutor(1) as beside:
+            answered = beside.submit(ask_ahead, run, None if live else workers)
+            index = Timeline.open(run, baseline, progress=both, noise=noise)
+            answered.result()
     queues = Queues()  # of all states of a run that grows
 
     def make(timeline: Timeline, state: Callable[[], dict[str, Any]] | None = None) -> Wsgi:

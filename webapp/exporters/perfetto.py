@@ -8,11 +8,14 @@ decimal numbers with three digits behind the point, so every nanosecond is there
 - An operator has category cpu_op and Kineto's arguments (sequence number, input dims and types);
   kernels are of category kernel, with an arrow from the call that launched them.
 - A collective is an asynchronous event from its call to its completion, as collectives overlap.
-- An arrow from the forward operator to its backward node, and from a value that a thread publishes
-  to the thread that takes it; the arrows of an imported trace keep category, name and number.
+- An arrow from the forward operator to its backward node, from the start of a thread to its begin,
+  and from a value that a thread publishes to the thread that takes it; viewers draw arrows between
+  slices, so both ends are slices of category sync. The arrows of an imported trace keep category,
+  name and number.
 - The arguments of an imported event are beside those that LaneScope writes.
 - A counter for every series of values, and for the norm of the gradient.
 - What had not ended begins and does not end.
+- Metadata events hold the run's tables, which `lanescope import` reads instead (`run_tables`).
 """
 
 from __future__ import annotations
@@ -21,17 +24,21 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.forward_ops import BACKWARD, makers
 from lanescope.webapp.exporters.base import Wanted
+from lanescope.webapp.exporters.perfetto_arrows import (
+    ARROW,
+    SYNC,
+    backward_arrows,
+    handovers,
+    launches,
+)
+from lanescope.webapp.exporters.perfetto_places import FIRST_LANE, Places, rows, us
+from lanescope.webapp.exporters.run_tables import table_events
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.typed_json import members_of
 from lanescope.webapp.timeline.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norms
@@ -56,37 +63,27 @@ _CATEGORY = {
     schema.OpScope.user.name: "user_annotation",
     schema.OpScope.kernel.name: "kernel",
 }
-_LEFT_OUT = ("access", "tensor", "sync", "stall", "stack", "storage", "module")
 _OWN = {"step", "phase", "module", "kind"}
-_ARROW = {schema.SyncKind.future_set.name: "s", schema.SyncKind.future_get.name: "f"}
-"""Kinds that are one end of an arrow -> its phase in the trace."""
-
 _NEVER_NS = 1 << 62
-_FIRST_LANE = 1_000_000_000
-"""Thread ids that no thread has: of lanes that are added."""
 
 
 def write_trace(run: Run, sink: TextIO, ranks: Sequence[int] | None = None) -> None:
     """Writes the ops, phases, marks, collectives and values of a run. Raises OSError."""
-    counts = {name: run.counts[name] for name in _LEFT_OUT if run.counts[name]}
-    if "sync" in counts:
-        ends = map(_arrow_ends, run.pieces("sync", columns=["kind", "object"]))
-        counts["sync"] -= sum(ends)
     about = {
         "recorded by": "LaneScope",
         "run": run.manifest["id"],
         "origin_ns": str(run.origin_ns),
-        "rows of tables that a trace has no place for": counts,
     }
     sink.write('{"displayTimeUnit":"ns","otherData":' + json.dumps(about) + ',"traceEvents":[\n')
     sink.write(json.dumps({"ph": "M", "name": "trace_config", "pid": 0, "args": {}}))
-    for event in _events(run, run.ranks if ranks is None else ranks):
+    chosen = run.ranks if ranks is None else ranks
+    for event in chain(table_events(run, chosen), _events(run, chosen)):
         sink.write(",\n" + event)
     sink.write("\n]}\n")
 
 
 def _events(run: Run, ranks: Sequence[int]) -> Iterator[str]:
-    places = _Places(run)
+    places = Places(run)
     for rank in ranks:
         threads = run.threads_of(rank)
         for pid in dict.fromkeys(thread.pid for thread in threads):
@@ -96,50 +93,17 @@ def _events(run: Run, ranks: Sequence[int]) -> Iterator[str]:
             yield _named("process_sort_index", places.pid(rank, pid), 0, {"sort_index": rank})
         for thread in threads:
             yield from _thread(run, thread, places)
-        yield from _backward_arrows(run, rank, places)
+        yield from handovers(run, rank, places)
+        yield from backward_arrows(run, rank, places)
         yield from _collectives(run, rank, places)
         yield from _counters(run, rank, places)
 
 
-class _Places:
-    """Process and thread ids of the trace: the run's own, but where two ranks have the same."""
-
-    def __init__(self, run: Run) -> None:
-        pids = list(dict.fromkeys((t.rank, t.pid) for t in run.threads))
-        taken: dict[int, tuple[int, int]] = {}
-        self._pids: dict[tuple[int, int], int] = {}
-        for rank, pid in pids:
-            free = pid if pid not in taken and pid else (rank + 1) * 10_000_000 + pid
-            taken[free] = rank, pid
-            self._pids[rank, pid] = free
-        self._tids: dict[str, int] = {}
-        used: set[tuple[int, int]] = set()
-        for t in run.threads:
-            place = self._pids[t.rank, t.pid], t.native_id
-            own = bool(t.native_id) and place not in used
-            used.add(place)
-            self._tids[t.key] = t.native_id if own else _FIRST_LANE + 1000 * t.ordinal
-        self._main = {key: next(t for t in run.threads if (t.rank, t.pid) == key) for key in pids}
-
-    def pid(self, rank: int, pid: int) -> int:
-        return self._pids[rank, pid]
-
-    def tid(self, thread: Thread) -> int:
-        return self._tids[thread.key]
-
-    def of(self, run: Run, rank: int, thread: str) -> tuple[int, int] | None:
-        found = next((t for t in run.threads if (t.rank, t.thread) == (rank, thread)), None)
-        return None if found is None else (self.pid(rank, found.pid), self.tid(found))
-
-    def main(self, rank: int) -> int:
-        return next(pid for (other, _), pid in self._pids.items() if other == rank)
-
-
-def _thread(run: Run, thread: Thread, places: _Places) -> Iterator[str]:
+def _thread(run: Run, thread: Thread, places: Places) -> Iterator[str]:
     pid, tid = places.pid(thread.rank, thread.pid), places.tid(thread)
     yield _named("thread_name", pid, tid, {"name": thread.name})
     yield _named("thread_sort_index", pid, tid, {"sort_index": thread.ordinal})
-    slices = [*_phases(run, thread), *_ops(run, thread)]
+    slices = [*_phases(run, thread), *_ops(run, thread), *_syncs(run, thread)]
     slices.sort(key=lambda one: (one[0], -one[1], one[2]))
     open_until: list[list[int]] = []  # of each lane the ends of the slices it is within
     for start, end, _, event in slices:
@@ -150,14 +114,13 @@ def _thread(run: Run, thread: Thread, places: _Places) -> Iterator[str]:
             open_until.append([])
             if lane:
                 name = {"name": f"{thread.name} ({lane + 1})"}
-                yield _named("thread_name", pid, _FIRST_LANE + tid + lane, name)
+                yield _named("thread_name", pid, FIRST_LANE + tid + lane, name)
         open_until[lane].append(end)
-        at = tid if not lane else _FIRST_LANE + tid + lane
-        yield f'{event},"pid":{pid},"tid":{at},"ts":{_us(start)}' + (
-            f',"dur":{_us(end - start)}}}' if end < _NEVER_NS else "}"
+        at = tid if not lane else FIRST_LANE + tid + lane
+        yield f'{event},"pid":{pid},"tid":{at},"ts":{us(start)}' + (
+            f',"dur":{us(end - start)}}}' if end < _NEVER_NS else "}"
         )
-    yield from _launches(run, thread, places, pid, tid)
-    yield from _arrows(run, thread, pid, tid)
+    yield from launches(run, thread, places, pid, tid)
 
 
 def _fits(ends: list[int], start: int, end: int) -> bool:
@@ -172,7 +135,7 @@ _Slice = tuple[int, int, int, str]  # start, end, order among equals, the event'
 
 def _phases(run: Run, thread: Thread) -> Iterator[_Slice]:
     columns = ["start_ns", "duration_ns", "name", "kind", "depth", "step", "args"]
-    for row in _rows(run, "phase", thread, columns):
+    for row in rows(run, "phase", thread, columns):
         args = _args(row["args"], step=row["step"], kind=row["kind"])
         if row["kind"] == schema.PhaseKind.mark.name:
             begin = f'{{"ph":"i","s":"t","cat":"mark","name":{_text(row["name"])},"args":{args}'
@@ -182,7 +145,7 @@ def _phases(run: Run, thread: Thread) -> Iterator[_Slice]:
 
 
 def _ops(run: Run, thread: Thread) -> Iterator[_Slice]:
-    for row in _rows(run, "op", thread, _OP):
+    for row in rows(run, "op", thread, _OP):
         shapes = row["shapes"]
         args = _args(
             row["args"],
@@ -206,81 +169,19 @@ def _slice(row: dict[str, Any], category: str, args: str, order: int) -> _Slice:
     return start, start + length if length is not None else _NEVER_NS, order, begin
 
 
-def _launches(run: Run, thread: Thread, places: _Places, pid: int, tid: int) -> Iterator[str]:
-    if thread.kind != schema.ThreadKind.stream.name:
-        return
-    for number, row in enumerate(_rows(run, "op", thread, _OP)):
-        source = places.of(run, thread.rank, row["launch_thread"] or "")
-        if row["launch_ns"] is None or source is None:
-            continue
-        common = f'"cat":"launch","name":"launch","id":"{thread.key}/{number}"'
-        yield (
-            f'{{"ph":"s",{common},"pid":{source[0]},"tid":{source[1]},'
-            f'"ts":{_us(row["launch_ns"])}}}'
-        )
-        yield (
-            f'{{"ph":"f","bp":"e",{common},"pid":{pid},"tid":{tid},"ts":{_us(row["start_ns"])}}}'
-        )
+def _syncs(run: Run, thread: Thread) -> Iterator[_Slice]:
+    """Slices of a recording's events that arrows begin or end at: viewers draw arrows to slices."""
+    for row in rows(run, "sync", thread, SYNC):
+        if row["kind"] in ARROW and row["args"] is None and row["duration_ns"] is not None:
+            begin = f'{{"ph":"X","cat":"sync","name":{_text(row["kind"])},"args":{{}}'
+            start = row["start_ns"]
+            yield start, start + max(row["duration_ns"], 1), 1 << 20, begin
 
 
-def _arrows(run: Run, thread: Thread, pid: int, tid: int) -> Iterator[str]:
-    """Ends of arrows between threads. Files of several ranks have numbers of their own."""
-    files = run.manifest["options"].get("imported")
-    own = "" if isinstance(files, list) and len(files) == 1 else f"{thread.rank}/"
-    for row in _rows(run, "sync", thread, ["start_ns", "kind", "object", "args"]):
-        if row["kind"] not in _ARROW or row["object"] is None:
-            continue
-        about = members_of(row["args"])
-        number = about.get("id", row["object"])
-        event = {
-            "ph": _ARROW[row["kind"]],
-            "cat": about.get("cat") or "future",
-            "name": about.get("name") or "future",
-            "id": f"{own}{number}" if own else number,
-            "pid": pid,
-            "tid": tid,
-            "args": about.get("args", {}),
-        }
-        bound = ',"bp":"e"' if event["ph"] == "f" else ""
-        yield f'{json.dumps(event)[:-1]},"ts":{_us(row["start_ns"])}{bound}}}'
-
-
-def _arrow_ends(rows: pa.Table) -> int:
-    kinds = pc.is_in(rows["kind"].cast(pa.string()), pa.array(list(_ARROW)))
-    return int(pc.sum(pc.and_(kinds, pc.is_valid(rows["object"]))).as_py() or 0)
-
-
-def _backward_arrows(run: Run, rank: int, places: _Places) -> Iterator[str]:
-    """Arrows from forward operators to the backward nodes that they made."""
-    columns = ["start_ns", "name", "scope", "thread", "sequence"]
-    numbered = (
-        piece.filter(pc.is_valid(piece["sequence"]))
-        for piece in run.pieces("op", rank, columns=columns)
-    )
-    pieces = [to_frame(piece) for piece in numbered if piece.num_rows]
-    if not pieces:
-        return
-    rows = pd.concat(pieces).sort_values("start_ns", kind="stable", ignore_index=True)
-    nodes = rows[rows["scope"] == BACKWARD]
-    found = makers(nodes, rows)
-    ends = ["start_ns", "thread", "sequence"]
-    made_by = rows.iloc[found[found >= 0]][ends].itertuples(index=False, name=None)
-    made = nodes[found >= 0][ends].itertuples(index=False, name=None)
-    for source, node in zip(made_by, made, strict=True):
-        common = f'"cat":"fwdbwd","name":"fwdbwd","id":"{rank}/{int(node[2])}/{node[0]}"'
-        for phase, (start, thread, _) in (("s", source), ("f", node)):
-            place = places.of(run, rank, thread)
-            if place is not None:
-                yield (
-                    f'{{"ph":"{phase}","bp":"e",{common},"pid":{place[0]},"tid":{place[1]},'
-                    f'"ts":{_us(start)}}}'
-                )
-
-
-def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
+def _collectives(run: Run, rank: int, places: Places) -> Iterator[str]:
     pid = places.main(rank)
-    rows = run.events("collective", rank).to_pylist()
-    for number, row in enumerate(rows):
+    calls = run.events("collective", rank).to_pylist()
+    for number, row in enumerate(calls):
         end = row["complete_ns"]
         if end is None and row["duration_ns"] is not None:
             end = row["start_ns"] + row["duration_ns"]
@@ -303,18 +204,18 @@ def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
         common = (
             f'"cat":"collective","name":{_text(row["name"])},"id":"{rank}/{number}","pid":{pid}'
         )
-        yield f'{{"ph":"b",{common},"tid":{pid},"ts":{_us(row["start_ns"])},"args":{args}}}'
+        yield f'{{"ph":"b",{common},"tid":{pid},"ts":{us(row["start_ns"])},"args":{args}}}'
         if end is not None:
-            yield f'{{"ph":"e",{common},"tid":{pid},"ts":{_us(max(end, row["start_ns"]))}}}'
+            yield f'{{"ph":"e",{common},"tid":{pid},"ts":{us(max(end, row["start_ns"]))}}}'
 
 
-def _counters(run: Run, rank: int, places: _Places) -> Iterator[str]:
+def _counters(run: Run, rank: int, places: Places) -> Iterator[str]:
     columns = ["time_ns", "name", "value", "thread", "args"]
-    rows = run.events("value", rank, columns=columns).to_pylist()
+    values = run.events("value", rank, columns=columns).to_pylist()
     pids = {t.thread: t.pid for t in run.threads_of(rank)}
     found = [
         (r["time_ns"], r["name"], r["value"], r["args"], pids.get(r["thread"]))
-        for r in rows
+        for r in values
         if not r["name"].startswith(NO_COUNTERS)
     ]
     norms = gradient_norms(run, rank)
@@ -323,17 +224,12 @@ def _counters(run: Run, rank: int, places: _Places) -> Iterator[str]:
     found += [(int(time), GRADIENT_NORM, float(value), None, None) for time, value in pairs]
     for time, name, value, args, own in found:
         pid = main if own is None else places.pid(rank, own)
-        where = f'"pid":{pid},"tid":{pid},"ts":{_us(time)}'
+        where = f'"pid":{pid},"tid":{pid},"ts":{us(time)}'
         if value is not None and math.isfinite(value):
             more = f',"arguments":{json.dumps(args)}' if args else ""
             yield f'{{"ph":"C","name":{_text(name)},{where},"args":{{"value":{value!r}{more}}}}}'
         else:  # JSON has no such number
             yield f'{{"ph":"i","s":"p","cat":"value","name":{_text(f"{name} is {value}")},{where}}}'
-
-
-def _rows(run: Run, table: str, thread: Thread, columns: list[str]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = run.events(table, thread.rank, thread.thread, columns).to_pylist()
-    return rows
 
 
 def _named(what: str, pid: int, tid: int, args: dict[str, Any]) -> str:
@@ -364,12 +260,6 @@ def _dims(shapes: str) -> list[list[int]] | str:
     except ValueError:
         return shapes
     return dims
-
-
-def _us(ns: int) -> str:
-    """Nanoseconds as a decimal number of microseconds."""
-    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
-    return f"{sign}{ns // 1000}.{ns % 1000:03d}"
 
 
 def export(run: Run, path: Path, wanted: Wanted) -> None:

@@ -1,4 +1,4 @@
-"""Where the files of a run are: a folder, or a bundle on this machine or in an object store.
+"""Where the files of a run are: a folder or a bundle, on this machine or in an object store.
 
 Everything above asks for a file by its path below the run and never joins paths itself, so that it
 cannot distinguish the two.
@@ -7,16 +7,25 @@ cannot distinguish the two.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.fs
 
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.bundle import open_bundle
 from lanescope.webapp.runs.errors import RunError
-from lanescope.webapp.runs.storage import ADDRESS, LocalBytes, opened_remotely
+from lanescope.webapp.runs.storage import (
+    ADDRESS,
+    LocalBytes,
+    RemoteBytes,
+    opened_remotely,
+    store_of,
+)
 
 _EXPECTED = "expected a run directory, as written by `lanescope record -o`"
 _OR_BUNDLE = f"{_EXPECTED}, or a bundle, as written by `lanescope pack`"
@@ -103,6 +112,77 @@ class Folder:
         return data
 
 
+OPEN_FILES = 256
+"""Files of a store that are kept open with the blocks that were read of them."""
+
+
+@dataclass(frozen=True)
+class RemoteFolder:
+    """A run directory in an object store. Journals of a run that was not finished stay unread."""
+
+    where: str  # its address, without a slash at the end
+    store: pa.fs.FileSystem = field(compare=False, repr=False)
+    root: str = field(compare=False)  # path within the store
+
+    @property
+    def place(self) -> str:
+        """The address."""
+        return self.where
+
+    @property
+    def folder(self) -> Path | None:
+        """None: there is no directory on this machine."""
+        return None
+
+    def named(self, name: str) -> str:
+        """Its address."""
+        return f"{self.where}/{name}"
+
+    def size(self, name: str) -> int:
+        """By the store."""
+        return self._opened(name).size
+
+    def stamp(self, name: str) -> tuple[int, int | None]:
+        """By the store, without a time: stores differ in what a copy keeps."""
+        return self.size(name), None
+
+    def open(self, name: str) -> pa.NativeFile:
+        """The file, fetched by blocks."""
+        found = self._opened(name)
+        return found.file(0, found.size)
+
+    def read(self, name: str, most: int) -> bytes:
+        """All of it."""
+        found = self._opened(name)
+        if found.size > most:
+            raise RunError(f"{self.named(name)}: has more than {most} bytes, expected at most that")
+        whole: bytes = found.at(0, found.size).to_pybytes()
+        return whole
+
+    @cached_property
+    def _opened(self) -> Callable[[str], RemoteBytes]:
+        """Opens a file, or finds it among those that were opened last, with what was fetched."""
+
+        def opened(name: str) -> RemoteBytes:
+            return RemoteBytes(self.store.open_input_file(f"{self.root}/{name}"))
+
+        return lru_cache(maxsize=OPEN_FILES)(opened)
+
+
+def _remote(address: str) -> Files:
+    """The bundle, or else the run directory, at an address. Raises RunError without any."""
+    try:
+        return open_bundle(opened_remotely(address), address, address)
+    except RunError as error:
+        store, path = store_of(address)
+        folder = RemoteFolder(address.rstrip("/"), store, path.rstrip("/"))
+        try:
+            folder.size(schema.MANIFEST)
+        except (OSError, ValueError, pa.ArrowException):
+            raise error from None
+        return folder
+
+
 def files_of(path: str | os.PathLike[str]) -> Files:
     """The files of the run at a path or address. Raises RunError, with one sentence, without any.
 
@@ -110,7 +190,7 @@ def files_of(path: str | os.PathLike[str]) -> Files:
     """
     text = os.fspath(path)
     if ADDRESS.match(text):
-        return open_bundle(opened_remotely(text), text, text)
+        return _remote(text)
     root = Path(path)
     try:
         if root.is_file():

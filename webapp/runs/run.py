@@ -39,8 +39,9 @@ __all__ = ["Run", "RunError", "Steps", "Thread", "open_run"]
 _READINGS = 4
 """Most times that a run is read until nothing moves meanwhile; then the last reading is taken."""
 
-_KEPT_PHASES = 200_000
-"""Phases up to which a run holds them in memory: some 15 MB."""
+_KEPT_TABLES = ("phase", "value")
+_KEPT_ROWS = 200_000
+"""Rows up to which a run holds one of these tables in memory: some 15 MB."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,8 +190,8 @@ class Run:
         found damaged while it is read.
         """
         ranks = self._chosen(rank, thread)
-        if table == "phase" and thread is None and window is None and equal is None:
-            found = self._kept_phases(ranks)
+        if table in _KEPT_TABLES and thread is None and window is None and equal is None:
+            found = self._kept(table, ranks)
             if found is not None and set(columns or ()) <= {*found.column_names}:
                 return found if columns is None else found.select(list(columns))
         return self.rows.read(table, ranks, thread, columns, window, equal)
@@ -245,6 +246,10 @@ class Run:
             return training_start(self.events("phase", columns=["start_ns", "kind"]))
         return min((one for of in known for one in of), default=None)
 
+    def know_steps(self, rank: int, steps: Steps) -> None:
+        """Takes the steps of a rank that a worker worked out from the same files."""
+        self._known_steps[rank] = steps
+
     def _steps(self, rank: int) -> Steps:
         listed = self.rows.listed_steps(rank)
         if listed is not None:
@@ -256,16 +261,17 @@ class Run:
             phases = phases.filter(pc.invert(theirs))
         return steps_of(phases)
 
-    def _kept_phases(self, ranks: Sequence[int]) -> pa.Table | None:
-        """The phases of ranks, read once: a dozen questions begin with them, and where threads are
-        many, opening the file of each takes longer than all that is asked. None: they are many.
+    def _kept(self, table: str, ranks: Sequence[int]) -> pa.Table | None:
+        """The phases or values of ranks, read once: a dozen questions begin with them, and where
+        threads are many, opening the file of each takes longer than all that is asked. None: they
+        are many.
         """
-        if self.counts["phase"] > _KEPT_PHASES:
+        if self.counts[table] > _KEPT_ROWS:
             return None
         for rank in ranks:
-            if rank not in self._known_phases:
-                self._known_phases[rank] = self.rows.read("phase", (rank,), None, None)
-        found = [self._known_phases[rank] for rank in ranks]
+            if (table, rank) not in self._known_rows:
+                self._known_rows[table, rank] = self.rows.read(table, (rank,), None, None)
+        found = [self._known_rows[table, rank] for rank in ranks]
         return found[0] if len(found) == 1 else pa.concat_tables(found).unify_dictionaries()
 
     def _chosen(self, rank: int | None, thread: str | None) -> Sequence[int]:
@@ -288,7 +294,7 @@ class Run:
         return {}
 
     @cached_property
-    def _known_phases(self) -> dict[int, pa.Table]:
+    def _known_rows(self) -> dict[tuple[str, int], pa.Table]:
         return {}
 
     @cached_property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.manifest import Process
-from lanescope.collector.format.names import MISSING, UNSEEN_BY, UNTESTED
+from lanescope.collector.format.names import MISSING, THINNED, UNSEEN_BY, UNTESTED
 from lanescope.webapp.runs.parquet_parts import PartScan
 
 EXACT_NS = 2**53
@@ -88,6 +88,13 @@ def _of_processes(processes: Sequence[Process]) -> list[str]:
             said.append(
                 f"rank {process['rank']}: process {process['pid']} {how}; its events end where the "
                 "log ends"
+            )
+        thinned = process["coverage"].get(THINNED, 0)
+        if thinned:
+            said.append(
+                f"rank {process['rank']}: {thinned:,} steps of process {process['pid']} were not "
+                "recorded, or only in part, because the recording came near its disk bound "
+                "(--max-disk, or a journal that grew faster than it was compacted)"
             )
         overwritten = process["coverage"].get("overwritten", 0)
         if overwritten:

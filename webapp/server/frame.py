@@ -48,6 +48,20 @@ def layout(context: Context, pages: Sequence[Page]) -> Component:
     )
 
 
+def _register_choices(app: Dash, pages: Sequence[Page]) -> None:
+    """Has the address follow the fields by which pages choose rank, thread, step or window."""
+    connect: Any = app.clientside_callback  # Dash leaves it untyped
+    for page in pages:
+        for field, part in page.selects.items():
+            # With an output on the field itself, the first value of a new field calls nothing.
+            connect(
+                ClientsideFunction("lanescope", f"choose_{part}"),
+                Output(field, "className"),
+                Input(field, "value"),
+                prevent_initial_call=True,
+            )
+
+
 def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
     """Turns addresses into pages. The timeline is shown and hidden in the browser alone."""
     by_path = {path: page for page in pages if not page.stays for path in (page.path, *page.former)}
@@ -91,15 +105,7 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
             return widgets.bare_page("Not found", found), False
         return [*_tabs(page, pages), made(page, context, selection_in(search))], False
 
-    for page in pages:
-        for field, part in page.selects.items():
-            # With an output on the field itself, the first value of a new field calls nothing.
-            connect(
-                ClientsideFunction("lanescope", f"choose_{part}"),
-                Output(field, "className"),
-                Input(field, "value"),
-                prevent_initial_call=True,
-            )
+    _register_choices(app, pages)
 
     @app.callback(
         Output(ids.PAGE_FINDINGS, "children"),

@@ -234,12 +234,12 @@ def _secure(app: Dash, trusted_hosts: Sequence[str], frame_token: str | None) ->
         """Flask's TRUSTED_HOSTS would do, but cannot name an IPv6 address such as [::1]."""
         host = flask.request.headers.get("Host", "").lower()
         if _PORT.sub("", host) not in names:
-            flask.abort(400, "this server does not go by that name")
+            flask.abort(400, "this server has another name")
         origin = flask.request.headers.get("Origin")
         foreign = origin is not None and origin.lower().partition("://")[2] != host
         allowed = _opens_a_page(flask.request) or _framed(flask.request, frame_token)
         if foreign or (_from_elsewhere(flask.request) and not allowed):
-            flask.abort(403, "another page may not ask this server")
+            flask.abort(403, "requests from other sites are refused")
 
     @server.after_request
     def add_headers(response: flask.Response) -> flask.Response:

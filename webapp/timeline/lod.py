@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lanescope.webapp.runs.types import Int64Array
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 from lanescope.webapp.timeline.lod_buckets import (
     PIECE,
     Buckets,
@@ -102,6 +102,15 @@ class Level:
     tiles: Tiles
 
 
+def _with_tails(dense: Int64Array, of: Int64Array, count: int) -> Int64Array:
+    """Returns positions of buckets in the order of their numbers.
+
+    A tail of bucket `of[k]` is at position `count` + k, and belongs right after that bucket.
+    """
+    order = np.concatenate((dense, of)).argsort(kind="stable")
+    return np.concatenate((dense, count + np.arange(len(of)))).take(order)
+
+
 def tiles(
     level: int,
     found: Buckets,
@@ -141,26 +150,22 @@ def tiles(
     (of,) = tail.nonzero()
     if len(of) and number[of[-1]] + 1 == origin[-1] + size:  # in no tile here
         of = of[:-1]
-    if len(of):
-        added = len(number) + np.arange(len(of))
+    if len(of):  # buckets that hold nothing but a tail: added behind the others
         number = np.concatenate((number, number[of] + 1))
         covered = np.concatenate((covered, beyond[of]))
         count = np.concatenate((count, np.zeros(len(of), np.int64)))
         longest = np.concatenate((longest, found.last[of]))
-        # Each belongs right after the bucket that its slice begins in.
-        order = np.concatenate((dense, of)).argsort(kind="stable")
-        dense = np.concatenate((dense, added)).take(order)
+        dense = _with_tails(dense, of, len(present))
     numbers = number.take(dense)
     low, high = numbers.searchsorted((origin, origin + size))
     if (high - low).sum() < len(dense):
         inside = ranges(low, high)
         dense, numbers = dense.take(inside), numbers.take(inside)
 
-    (wides,) = (~short).nonzero()
-    first, stop = _wide_slices(found, wides, origin, begin, floor, size)
+    wide, wide_at = _wide_slices(found, ~short, origin, begin, floor, size)
     return Tiles(
-        wide=found.last.take(wides.take(ranges(first, stop))),
-        wide_at=offsets(stop - first),
+        wide=wide,
+        wide_at=wide_at,
         bucket=numbers - origin.repeat(high - low),
         covered=covered.take(dense),
         count=count.take(dense),
@@ -171,20 +176,24 @@ def tiles(
 
 def _wide_slices(
     found: Buckets,
-    wides: Int64Array,
+    wide: BoolArray,
     origin: Int64Array,
     begin: Int64Array,
     floor: Int64Array,
     size: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Returns the bounds, in `wides`, of each tile's slices that are drawn as they are."""
+    """Returns the slices that are drawn as they are, of all tiles, and where each tile's begin.
+
+    `wide`: buckets whose last slice is such a one.
+    """
+    (wides,) = wide.nonzero()
     first, stop = found.number.take(wides).searchsorted((origin, origin + size))
     if len(wides):
         # Of the row's slices that begin before the tile, only the last one can reach into it.
         before = wides.take(first - 1, mode="clip")
         reaches = (found.last.take(before) >= floor) & (found.end.take(before) > begin)
         first = first - ((first > 0) & reaches)
-    return first, stop
+    return found.last.take(wides.take(ranges(first, stop))), offsets(stop - first)
 
 
 def fences(start: Int64Array, at: int = 0) -> Int64Array:

@@ -116,12 +116,23 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
     facts |= _stack(timeline.run_of(lane), lane.rank, event.get("stack"))
     if timeline.baseline is not None and facts["style"] in BESIDE:
         facts["difference"] = facts["style"]
-    if lane.kind == BASELINE:
-        return facts
+    if lane.kind != BASELINE:
+        facts |= _belonging(timeline, lane, table, event, facts["drawn"])
+    facts["flows"] = flows_of(facts)
+    for provider in span_facts():
+        own = load(provider)(timeline, lane, table, facts)
+        facts["flows"] += own.pop("flows", [])
+        facts |= own
+    return facts
+
+
+def _belonging(timeline: Timeline, lane: Lane, table: str, event: Json, drawn: list[int]) -> Json:
+    """What else of the run belongs to a slice: its backward, kernels, ranks, other threads."""
+    found: Json = {}
     if table == "op":
         partner = autograd_partner(timeline, lane.rank, event)
-        facts["partner"] = None if partner is None else _place(timeline, partner)
-        facts["launches"] = [
+        found["partner"] = None if partner is None else _place(timeline, partner)
+        found["launches"] = [
             {
                 **_place(timeline, one.place),
                 "label": timeline.lane(one.place.lane).label,
@@ -131,19 +142,14 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
             for one in launches(timeline, lane, event)
         ]
     if table == "collective":
-        facts["peers"] = [
+        found["peers"] = [
             {**_place(timeline, place), "name": name, "rank": rank}
             for rank, name, place in same_collective(timeline, event)
             if rank != lane.rank
         ]
     if lane.kind == THREAD:
-        facts["threads"] = _handovers(timeline, lane, *facts["drawn"])
-    facts["flows"] = flows_of(facts)
-    for provider in span_facts():
-        own = load(provider)(timeline, lane, table, facts)
-        facts["flows"] += own.pop("flows", [])
-        facts |= own
-    return facts
+        found["threads"] = _handovers(timeline, lane, *drawn)
+    return found
 
 
 def _event(timeline: Timeline, lane: Lane, table: str, flat: int) -> Json:

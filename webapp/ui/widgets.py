@@ -25,8 +25,9 @@ SEARCHED = 12
 
 LEADS = {
     "": None,
-    "link": "A click on a row, or Enter, leads to its place on the timeline.",
-    "op": "A click shows only the op's calls and goes to the next one, with Shift to the previous.",
+    "link": "Click a row, or press Enter, to see it on the timeline.",
+    "op": "Click a row to see only that op's calls, again for the next one, with Shift for the one "
+    "before.",
 }
 """What a click on a row of a table does."""
 
@@ -177,6 +178,15 @@ def in_unit(title: str, values: Iterable[float | None], base: str = "ns") -> tup
     return f"{title}, {with_micro(f' {unit}').strip()}", texts
 
 
+_EVERY_COLUMN: dict[str, Any] = {
+    "resizable": True,
+    "sortable": True,
+    "minWidth": 64,
+    "suppressHeaderMenuButton": True,
+    "suppressMovable": True,
+}
+
+
 def grid(
     id: str,
     columns: Sequence[dict[str, Any]],
@@ -222,14 +232,7 @@ def grid(
             if rows is None
             else {"rowData": shown}
         ),
-        defaultColDef={
-            "resizable": True,
-            "sortable": True,
-            "minWidth": 64,
-            "suppressHeaderMenuButton": True,
-            "suppressMovable": True,
-            **({} if rows is None else {"flex": 1}),
-        },
+        defaultColDef=_EVERY_COLUMN | ({} if rows is None else {"flex": 1}),
         dashGridOptions=options,
         className="grid",
         style={"height": height, "width": "100%"},

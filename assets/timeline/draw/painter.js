@@ -44,16 +44,16 @@ function stripsOf(parts) {
 }
 
 /**
- * @typedef {object} Frame state to draw
+ * @typedef {object} Frame state to draw; `scrollY` in px
  * @property {{t0: number, t1: number}} view
  * @property {import("../model/layout.js").Layout} layout
- * @property {number} scrollY
  * @property {import("../base/palette.js").Palette} palette
  * @property {(lane: number) => import("../tiles/tile_plan.js").Source[]} sources tiles for a lane, left to right
  * @property {(lane: number) => import("../tiles/tile.js").Tile|undefined} whole the tile of the whole run
  * @property {Uint8Array|null} matches by name id, while searching
  * @property {{t: number}[]} ticks
  * @property {import("../model/overlaps.js").Region[]} shaded overlap regions
+ * @property {Map<number, number>} shifts by lane how much later it is drawn, ns
  *
  * @typedef {{lane: number, row: number, name: number, text: string, x: number, y: number, w: number, h: number}} Label
  */
@@ -108,7 +108,7 @@ export class Painter {
   draw(frame, budget = Infinity) {
     const { view, layout, scrollY } = frame;
     const { shown, pass: before, width, height } = this;
-    const same = shown && ["layout", "scrollY", "palette"].every((key) => shown[key] === frame[key]);
+    const same = shown && ["layout", "scrollY", "palette", "shifts"].every((key) => shown[key] === frame[key]);
     // Stretched further, the picture would be misleading.
     const near = same && ratioOf(shown.view, view) < MAX_STRETCH && shown.view.t0 < view.t1 && shown.view.t1 > view.t0;
     const strips = stripsOf(layout.parts(scrollY, height));
@@ -252,25 +252,25 @@ export class Painter {
   /** Draws all spans of one row. @param {import("../model/layout.js").Row} row */
   spans(row, y) {
     const { frame, raster, scale } = this;
-    const { view, palette } = frame;
+    const t0 = frame.view.t0 - (frame.shifts.get(row.lane.id) ?? 0); // on the axis of the lane
     let carried = false; // a span that crosses into the next tile is in both: draw it once
     for (const { tile, from, to } of frame.sources(row.lane.id)) {
       const block = tile.block(row.lane.id, row.row);
-      const left = Math.max(0, (from - view.t0) * scale);
-      const right = Math.min(this.width, (to - view.t0) * scale);
+      const left = Math.max(0, (from - t0) * scale);
+      const right = Math.min(this.width, (to - t0) * scale);
       if (!block || right <= left) {
         carried = false;
         continue;
       }
-      const colors = this.paintColors.of(palette, tile.paints, levelOf(row.lane, row.row), frame.matches);
-      const origin = (tile.start - view.t0) * scale;
+      const colors = this.paintColors.of(frame.palette, tile.paints, levelOf(row.lane, row.row), frame.matches);
+      const origin = (tile.start - t0) * scale;
       if (block.dense)
         raster.addBuckets(block.dense, colors, origin, tile.bucket * scale, left, right, (x) =>
           this.marks.push({ x, y, h: row.h }),
         );
       carried = block.spans ? this.wide(block.spans, colors, tile, row, origin, left, right, y, carried) : false;
     }
-    raster.end(y, row.h, palette.pixel);
+    raster.end(y, row.h, frame.palette.pixel);
   }
 
   /** @returns {boolean} true if the last one drawn continues past `right` */

@@ -25,7 +25,7 @@ export function drawLanes(timeline) {
   const items = layout.parts(scrollY, height).flatMap((part) => part.items);
   timeline.lanePages.see(items);
   const inSight = items.flatMap((item) => item.rows.map((row) => row.lane.id));
-  tileSource.frame(view, timeline.goal, width, inSight);
+  tileSource.frame(view, timeline.goal, width, inSight, timeline.alignment.shifts);
   timeline.ruler = ticksFor(view.t0, view.t1, width);
   timeline.shaded = timeline.overlaps.visible(view);
   timeline.painter.draw(lanesFrame(timeline), BUDGET);
@@ -48,7 +48,7 @@ function say(node, text) {
 }
 
 /** Returns what the painter is to draw. @param {Timeline} timeline @returns {import("./painter.js").Frame} */
-export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, shaded, tileSource }) {
+export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, shaded, tileSource, alignment }) {
   return {
     view,
     layout,
@@ -59,6 +59,7 @@ export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, sha
     shaded,
     sources: (lane) => tileSource.sources(lane),
     whole: (lane) => tileSource.whole(lane),
+    shifts: alignment.shifts,
   };
 }
 
@@ -98,6 +99,7 @@ function aside(timeline, lane) {
     const [low, high] = [lane.min, lane.max].map((v) => measured(v, lane.unit, 3));
     return low === high ? `about ${low}` : `${low} … ${high}`;
   }
+  if (lane.kind === "baseline") return timeline.alignment.words(lane.id);
   const own = timeline.groupOf(lane.id)?.lanes.find(({ kind }) => kind !== "baseline")?.pid;
   return lane.pid === null || lane.pid === own ? "" : `pid ${lane.pid}`;
 }
@@ -105,11 +107,13 @@ function aside(timeline, lane) {
 /** Draws pointer, range, outlines and arrows, which change without the lanes. @param {Timeline} timeline */
 export function drawOverlay(timeline) {
   const { x, y } = timeline.pointer;
-  const { view, palette, layout, scrollY, selection, width, height } = timeline;
+  const { view, palette, layout, scrollY, selection, alignment, width, height } = timeline;
   const hit = x !== null && y !== null ? timeline.hit(x, y) : null;
   const place = (span) => {
     const row = span && layout.onScreen(span.lane, span.row, scrollY);
-    return row ? { start: span.start, end: span.end, ...row } : null;
+    if (!row) return null;
+    const { start, end } = alignment.drawn(span);
+    return { start, end, ...row };
   };
   timeline.overlay.draw({
     view,
@@ -127,7 +131,7 @@ export function drawOverlay(timeline) {
     selection.flows,
     ({ lane, row, t }) => {
       const at = layout.onScreen(lane, row, scrollY);
-      return at && { x: (t - view.t0) * scale, y: at.y + at.h / 2 };
+      return at && { x: (t + alignment.of(lane) - view.t0) * scale, y: at.y + at.h / 2 };
     },
     {
       width,

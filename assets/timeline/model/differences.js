@@ -38,13 +38,14 @@ export class Differences {
       : { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
     const address = `/api/difference/${this.etag}?t=${t}&lane=${lane}&row=${row}&dir=${direction}`;
     try {
-      const found = await timeline.idle.track("difference", getJson(address));
+      const found = await timeline.selection.awaits(timeline.idle.track("difference", getJson(address)));
       if (found.ref === null) {
         timeline.toast(direction === "next" ? "No difference after this one." : "No difference before this one.");
         return;
       }
       await timeline.selection.select({ lane: found.lane, row: found.row, ref: found.ref }, true);
       this.closeIn();
+      this.align();
       const { rank, label } = timeline.laneById.get(found.lane);
       timeline.toast(
         `Difference ${count(found.position)} of ${count(found.total)} · ${found.kind} · rank ${rank} · ${label}`,
@@ -54,9 +55,19 @@ export class Differences {
     }
   }
 
+  /** Aligns the baseline at the operator, and brings both lanes into sight. */
+  align() {
+    const { alignment, selection } = this.timeline;
+    const { current } = selection;
+    alignment.follow();
+    if (!current.beside) return;
+    this.timeline.revealRow(current.beside.lane, current.beside.row);
+    this.timeline.revealRow(current.lane, current.row);
+  }
+
   closeIn() {
     const { selection, goal, width, duration } = this.timeline;
-    const { start, end } = selection.current;
+    const { t0: start, t1: end } = selection.extent;
     if (((end - start) / (goal.t1 - goal.t0)) * width < SEEN)
       this.timeline.glideTo(around(start, end, MARGIN, duration));
   }

@@ -42,6 +42,9 @@ export class SearchMarks {
   /** @param {{names: number[], modules: number[]}|null} wanted null: no search */
   look(wanted) {
     const empty = !wanted || (!wanted.names.length && !wanted.modules.length);
+    const key = empty ? "" : JSON.stringify([this.etag, wanted]);
+    if (key && key === this.looked) return; // modules were loaded, and none has the words
+    this.looked = key;
     this.wanted = empty ? null : wanted;
     this.whole = null;
     this.window = null;
@@ -135,7 +138,7 @@ export function drawBits(bits, many, window, view, width, draw) {
  * @param {Marks} marks
  * @param {import("../page/timeline.js").Timeline} timeline
  */
-export function drawLaneHits(c, marks, { view, layout, scrollY, height, width, palette }) {
+export function drawLaneHits(c, marks, { view, layout, scrollY, height, width, palette, alignment }) {
   const scale = width / (view.t1 - view.t0);
   c.fillStyle = palette.token("accent");
   c.strokeStyle = palette.token("accent");
@@ -144,12 +147,13 @@ export function drawLaneHits(c, marks, { view, layout, scrollY, height, width, p
     for (const { lane, y } of items) {
       const bits = lane && marks.lanes.get(lane.id);
       if (!bits || y - shift < top - 2) continue;
-      drawBits(bits, marks.many, marks, view, width, (x, w) => c.fillRect(x, y - shift, w, 2));
+      const [t0, t1] = [marks.t0, marks.t1].map((t) => t + alignment.of(lane.id));
+      drawBits(bits, marks.many, { t0, t1 }, view, width, (x, w) => c.fillRect(x, y - shift, w, 2));
     }
   }
   for (const [lane, spans] of marks.spans ?? []) {
     for (const [row, start, end] of spans) {
-      const [x0, x1] = [(start - view.t0) * scale, (end - view.t0) * scale];
+      const [x0, x1] = [start, end].map((t) => (t + alignment.of(lane) - view.t0) * scale);
       if (x1 < 0 || x0 > width || x1 - x0 < 3) continue;
       const place = layout.onScreen(lane, row, scrollY);
       if (place)

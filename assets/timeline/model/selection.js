@@ -16,6 +16,7 @@ import { around } from "../base/viewport.js";
  * @property {string} name
  * @property {number} start ns
  * @property {number} end ns
+ * @property {{lane: number, row: number, start_ns: number}|null} [beside] the same operator of the other run
  */
 
 export class Selection {
@@ -33,6 +34,26 @@ export class Selection {
     /** @type {import("./flows.js").Flow[]} */
     this.flows = [];
     this.asked = 0;
+    /** Requests under way that end in a selection: their numbers are those of this state of the run. */
+    this.open = 0;
+  }
+
+  /** Awaits work that ends in a selection. @template T @param {Promise<T>} work @returns {Promise<T>} */
+  async awaits(work) {
+    this.open += 1;
+    try {
+      return await work;
+    } finally {
+      this.open -= 1;
+    }
+  }
+
+  /** Where the selected span is drawn; null without one. @returns {{t0: number, t1: number}|null} */
+  get extent() {
+    const { current, timeline } = this;
+    if (!current) return null;
+    const { start, end } = timeline.alignment.drawn(current);
+    return { t0: start, t1: end };
   }
 
   /**
@@ -49,18 +70,24 @@ export class Selection {
     if (!lane || mine !== this.asked) return;
     if (span.start !== undefined) this.set(span, reveal);
     try {
-      const full = await timeline.idle.track("slice", getJson(`/api/slice/${this.etag}/${span.lane}/${span.ref}`));
+      const full = await this.awaits(this.facts(span));
       if (mine !== this.asked) return;
       const [start, end] = full.drawn;
       const first = span.start === undefined;
       const step = full.step >= 0 ? full.step : timeline.stepping.at(start);
-      this.set({ ...span, row: full.row ?? span.row, name: full.name, start, end, step }, reveal && first);
+      const { name, unfinished, row = span.row, beside = null } = full;
+      this.set({ ...span, row, name, start, end, step, unfinished, beside }, reveal && first);
       this.flows = full.flows ?? [];
       timeline.invalidate("overlay");
       this.show(full, lane);
     } catch (error) {
       if (mine === this.asked) this.details.fail(error.message);
     }
+  }
+
+  /** @param {{lane: number, ref: number}} span @returns {Promise<Record<string, any>>} everything known of it */
+  facts({ lane, ref }) {
+    return this.timeline.idle.track("slice", getJson(`/api/slice/${this.etag}/${lane}/${ref}`));
   }
 
   set(span, reveal) {
@@ -82,19 +109,19 @@ export class Selection {
     this.asked += 1;
     this.current = null;
     this.flows = [];
+    this.timeline.alignment.clear();
     this.details.clear();
     this.timeline.changed();
   }
 
   /** Moves the window to the span; zooms only if the span is wider than the window. */
   reveal() {
-    const { timeline, current } = this;
+    const { timeline, current, extent } = this;
     const { t0, t1 } = timeline.goal;
     const span = t1 - t0;
-    if (current.end - current.start > span)
-      timeline.glideTo(around(current.start, current.end, 0.1, timeline.duration));
-    else if (current.start < t0 + span * 0.02 || current.end > t1 - span * 0.02) {
-      const middle = (current.start + current.end) / 2;
+    if (extent.t1 - extent.t0 > span) timeline.glideTo(around(extent.t0, extent.t1, 0.1, timeline.duration));
+    else if (extent.t0 < t0 + span * 0.02 || extent.t1 > t1 - span * 0.02) {
+      const middle = (extent.t0 + extent.t1) / 2;
       timeline.glideTo({ t0: middle - span / 2, t1: middle + span / 2 });
     }
     timeline.revealRow(current.lane, current.row);
@@ -143,7 +170,8 @@ export class Selection {
     const from = current && !within ? { t: current.start, lane: current.lane, row: current.row } : start;
     try {
       const address = `/api/find/${this.etag}`;
-      const found = await timeline.idle.track("find", getJson(address, { ...wanted, ...from, dir: direction }));
+      const answer = getJson(address, { ...wanted, ...from, dir: direction });
+      const found = await this.awaits(timeline.idle.track("find", answer));
       if (found.ref === null)
         timeline.toast(direction === "next" ? "No match after this one." : "No match before this one.");
       else {
@@ -161,7 +189,7 @@ export class Selection {
     const { timeline } = this;
     const address = `/api/nearest/${this.etag}/${lane}?row=${row}&t=${Math.round(t)}&dir=${direction}`;
     try {
-      const found = await timeline.idle.track("nearest", getJson(address));
+      const found = await this.awaits(timeline.idle.track("nearest", getJson(address)));
       if (found && found.ref !== undefined && found.ref !== null)
         await this.select({ lane, row, ref: found.ref }, true);
       else if (announceEnd)
@@ -186,13 +214,14 @@ export class Selection {
       return;
     }
     const here = rows.findIndex((row) => row.lane.id === current.lane && row.row === current.row);
-    const t = Math.max(current.start, Math.min(current.end, timeline.view.t0));
+    const t = Math.max(this.extent.t0, Math.min(this.extent.t1, timeline.view.t0));
     for (let i = here + step; i >= 0 && i < rows.length; i += step) {
       const { lane, row } = rows[i];
       const hit = timeline.hitRow(rows[i], t);
       if (hit && (await timeline.selectHit(hit, true))) return;
-      if (await this.nearest(lane.id, row, t, "next", false)) return;
-      if (await this.nearest(lane.id, row, t, "prev", false)) return;
+      const own = t - timeline.alignment.of(lane.id);
+      if (await this.nearest(lane.id, row, own, "next", false)) return;
+      if (await this.nearest(lane.id, row, own, "prev", false)) return;
     }
     timeline.toast(step > 0 ? "This is the lowest row." : "This is the topmost row.");
   }

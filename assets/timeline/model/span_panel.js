@@ -5,6 +5,7 @@
 
 import { element } from "../base/dom.js";
 import { bytes, count, duration, instant } from "../base/format.js";
+import { valueTable } from "./beside.js";
 
 /** These fields come first, in this order; all others follow. */
 const ORDER = ["start_ns", "duration_ns", "step", "module", "shapes", "dtypes", "device"];
@@ -34,6 +35,7 @@ const HIDDEN = new Set([
   "launch_thread",
   "races",
   "args",
+  "beside",
 ]);
 const LABELS = {
   start_ns: "start",
@@ -206,7 +208,15 @@ export class SpanPanel {
     title.append(element("i", "", `swatch ${style}`), element("span", span.name));
     const list = element("dl", "", "facts");
     for (const [label, text] of factsOf(span)) list.append(element("dt", label), element("dd", text));
-    const { partner, peers, threads, launches, races, stack, source, args } = span;
+    const { partner, peers, threads, launches, races, stack, source, args, beside } = span;
+    if (beside) {
+      const link = `${beside.name} of ${beside.label} ↗`;
+      const values = element("dd", "", "wide");
+      values.append(valueTable(beside.base, beside.run));
+      list.append(element("dt", "compared with"), this.jumps([[beside, link]]), values);
+    } else if (beside === null) {
+      list.append(element("dt", "compared with"), element("dd", "nothing: the other run has no such operator"));
+    }
     if (args?.length) list.append(element("dt", "arguments"), argumentsOf(args));
     if (partner) {
       const later = partner.start_ns > Number(span.start_ns);

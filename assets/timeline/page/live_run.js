@@ -120,7 +120,9 @@ export class LiveRun {
     );
     const window = this.after(run);
     tileSource.frame(window, window, Math.max(timeline.width, 1), inSight);
-    await quiet(tileSource, TIMEOUT_MS);
+    const patience = performance.now() + TIMEOUT_MS;
+    // What the user has asked for comes with the numbers of this state.
+    while (timeline.selection.open || (tileSource.loading && performance.now() < patience)) await pause();
     const view = this.after(run); // the user may have moved the window by now
     replace(timeline, run, tileSource, ids);
     timeline.setView(view);
@@ -153,10 +155,7 @@ function renumbered(old, lanes) {
   return new Map(old.filter((lane) => byKey.has(lane.key)).map((lane) => [lane.id, byKey.get(lane.key)]));
 }
 
-async function quiet(tileSource, patience) {
-  const until = performance.now() + patience;
-  while (tileSource.loading && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 20));
-}
+const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
 
 /** Shows another state of the run; closed, opened, pinned and selected lanes stay so. */
 function replace(timeline, run, tileSource, ids) {
@@ -193,8 +192,9 @@ function replace(timeline, run, tileSource, ids) {
   if (query) timeline.onNames?.(query);
 }
 
-/** Finds the selected span's number in the new state; its outline stays until then. */
-async function reselect({ selection, idle }, ids, shift) {
+/** Finds the selected span and its arrows in the new state; the outline stays until then. */
+async function reselect(timeline, ids, shift) {
+  const { selection, idle } = timeline;
   const { current, etag } = selection;
   if (!current) return;
   const lane = ids.get(current.lane);
@@ -204,11 +204,22 @@ async function reselect({ selection, idle }, ids, shift) {
   }
   const [start, end] = [current.start + shift, current.end + shift];
   selection.current = { ...current, lane, start, end };
+  selection.flows = []; // their ends have the numbers of the old state
+  const mine = selection.asked;
   const at = Math.floor((Math.max(start, 0) + end) / 2);
-  const found = await idle
-    .track("look", getJson(`/api/look/${etag}/${lane}?row=${current.row}&t0=${at}&t1=${at + 1}`))
-    .catch(() => null);
-  if (selection.current?.lane === lane && selection.current.start === start && Number.isInteger(found?.ref)) {
+  try {
+    const address = `/api/look/${etag}/${lane}?row=${current.row}&t0=${at}&t1=${at + 1}`;
+    const found = await selection.awaits(idle.track("look", getJson(address)));
+    if (selection.asked !== mine || !Number.isInteger(found?.ref)) return;
     selection.current.ref = found.ref;
+    const full = await selection.awaits(selection.facts(selection.current));
+    if (selection.asked !== mine) return;
+    [selection.current.start, selection.current.end] = full.drawn;
+    selection.flows = full.flows ?? [];
+    if (selection.current.unfinished && !full.unfinished) selection.show(full, timeline.laneById.get(lane));
+    selection.current.unfinished = full.unfinished;
+    timeline.invalidate("overlay");
+  } catch {
+    // The server does not answer: the next state asks again.
   }
 }

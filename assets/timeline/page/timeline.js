@@ -14,6 +14,7 @@ import { Overlay } from "../draw/overlay.js";
 import { Painter } from "../draw/painter.js";
 import { BUDGET, drawLanes, drawOverlay } from "../draw/scene.js";
 import { Arranger } from "../input/lane_actions.js";
+import { Alignment } from "../model/alignment.js";
 import { Differences } from "../model/differences.js";
 import { hitRow } from "../model/hit_test.js";
 import { arrange, asListed } from "../model/lane_order.js";
@@ -57,10 +58,7 @@ export class Timeline {
     this.expanded = new Set();
     /** @type {import("../model/lane_order.js").Arrangement} */
     this.arrangement = asListed();
-    this.range = null;
-    this.marks = [];
-    this.query = "";
-    this.matches = null;
+    Object.assign(this, { range: null, marks: [], query: "", matches: null });
     this.pointer = { x: null, y: null };
     this.dirty = new Set();
     this.frames = { count: 0, last: 0, times: new Float32Array(240) };
@@ -78,6 +76,7 @@ export class Timeline {
     this.hits = new SearchMarks(this, run.etag);
     this.overlaps = new Overlaps(this, run.etag);
     this.differences = new Differences(this, run);
+    this.alignment = new Alignment(this);
     this.stepping = new Stepping(this);
     this.place = new Place(this);
     this.history = new WindowHistory(this);
@@ -206,8 +205,7 @@ export class Timeline {
 
   /** Fits the range or the selected span; if it fits already, the whole run. */
   fit() {
-    const target =
-      this.range ?? (this.selection.current && { t0: this.selection.current.start, t1: this.selection.current.end });
+    const target = this.range ?? this.selection.extent;
     if (!target) {
       this.fitAll();
       return;
@@ -219,8 +217,8 @@ export class Timeline {
   }
 
   zoomToSelected() {
-    const { current } = this.selection;
-    if (current) this.glideTo(vp.around(current.start, current.end, 0.15, this.duration));
+    const { extent } = this.selection;
+    if (extent) this.glideTo(vp.around(extent.t0, extent.t1, 0.15, this.duration));
   }
 
   /** Returns the group that shows a lane: its process's, or its rank's if that is closed. */
@@ -262,7 +260,9 @@ export class Timeline {
   }
 
   hitRow(row, t) {
-    return hitRow(this.tileSource.sources(row.lane.id), row, t, (this.view.t1 - this.view.t0) / this.width);
+    const { id } = row.lane;
+    const perPixel = (this.view.t1 - this.view.t0) / this.width;
+    return hitRow(this.tileSource.sources(id), row, t - this.alignment.of(id), perPixel);
   }
 
   async click(x, y) {
@@ -274,7 +274,7 @@ export class Timeline {
   /** Selects a hit. @returns {Promise<boolean>} false if it has no span */
   async selectHit(hit, reveal) {
     try {
-      const { kind, lane, row, ref, start, end } = await this.picker.ask(hit);
+      const { kind, lane, row, ref, start, end } = await this.selection.awaits(this.picker.ask(hit));
       if (ref < 0) return false;
       this.selection.select(kind === "span" ? { lane, row, ref, start, end } : { lane, row, ref }, reveal);
       return true;
@@ -291,9 +291,8 @@ export class Timeline {
 
   /** Sets the range to the selected span, or without one to the window. */
   markRange() {
-    const { current } = this.selection;
-    if (current) this.setRange(current.start, current.end);
-    else this.setRange(this.view.t0, this.view.t1);
+    const { t0, t1 } = this.selection.extent ?? this.view;
+    this.setRange(t0, t1);
   }
 
   /** Measures from the selected span to the one at a point, and shows the distance. */
@@ -304,7 +303,8 @@ export class Timeline {
       this.setRange(0, 0);
       return;
     }
-    const [first, second] = current.start <= hit.start ? [current, hit] : [hit, current];
+    const both = [current, hit].map((span) => this.alignment.drawn(span));
+    const [first, second] = both.sort((a, b) => a.start - b.start);
     this.setRange(first.start, second.start);
     const gap = second.start - first.end;
     const between =
@@ -320,7 +320,8 @@ export class Timeline {
     const hit = y >= 0 && y < this.height ? this.hit(x, y) : null;
     if (hit?.kind !== "span") return t;
     const reach = (SNAP / this.width) * (this.view.t1 - this.view.t0);
-    const edge = Math.abs(hit.start - t) < Math.abs(hit.end - t) ? hit.start : hit.end;
+    const { start, end } = this.alignment.drawn(hit);
+    const edge = Math.abs(start - t) < Math.abs(end - t) ? start : end;
     return Math.abs(edge - t) <= reach ? edge : t;
   }
 

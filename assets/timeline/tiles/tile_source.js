@@ -18,6 +18,7 @@ export const AHEAD = 0.5;
  * bytes per bucket compressed.
  */
 const MAX_BUCKETS = 1300 * 64;
+const UNMOVED = new Map();
 const PART_BUCKETS = TILE_BUCKETS / TILE_PARTS;
 
 /** Returns the end of a request's address. @param {import("./cache.js").Asked} asked */
@@ -66,28 +67,43 @@ export class TileSource {
    * @param {{t0: number, t1: number}} view
    * @param {{t0: number, t1: number}} goal where the window will be; without a glide the view itself
    * @param {number} width px
-   * @param {number[]} visible lanes, top to bottom, some more than once
+   * @param {number[]} lanes visible, top to bottom, some more than once
+   * @param {Map<number, number>} [shifts] by lane how much later it is drawn, ns
    */
-  frame(view, goal, width, lanes) {
+  frame(view, goal, width, lanes, shifts = UNMOVED) {
     this.view = view;
+    this.shifts = shifts;
     this.perFrame.clear();
     this.level = levelFor(view.t1 - view.t0, width, this.top);
     const { t0, t1 } = goal;
     const level = levelFor(t1 - t0, width, this.top);
     const p = this.planned;
-    if (p && p.level === level && t0 >= p.t0 && t1 <= p.t1 && lanes.every((lane) => p.lanes.has(lane))) return;
-    const { top, duration } = this;
+    const planned = p && p.level === level && p.shifts === shifts;
+    if (planned && t0 >= p.t0 && t1 <= p.t1 && lanes.every((lane) => p.lanes.has(lane))) return;
+    const { top } = this;
     const seen = new Set(lanes);
     const room = MAX_BUCKETS / seen.size - PART_BUCKETS - (t1 - t0) / 2 ** level;
     const whole = level === top || room > 3 * TILE_BUCKETS;
     const span = Math.min((t1 - t0) * AHEAD, Math.max(0, room / 2) * 2 ** level);
-    this.planned = { level, t0: t0 - span, t1: t1 + span, lanes: seen };
-    const ahead = wanted(this.planned, goal, level, duration, whole);
+    this.planned = { level, t0: t0 - span, t1: t1 + span, lanes: seen, shifts };
+    const shiftOf = (lane) => shifts.get(lane) ?? 0;
+    const plans = [...new Set([...seen].map(shiftOf))].map((shift) => ({
+      ...this.plan(goal, shift, whole),
+      lanes: [...seen].filter((lane) => shiftOf(lane) === shift),
+    }));
+    const near = plans.flatMap(({ near, lanes }) => near.map((place) => ({ ...place, lanes })));
+    const ahead = plans.flatMap(({ ahead, lanes }) => ahead.map((place) => ({ ...place, lanes })));
+    this.ask([...near, { ...this.wholeRun, lanes: [...seen] }, ...ahead]);
+  }
+
+  /** Returns the parts of tiles for lanes that are drawn later by `shift`, those in the window apart. */
+  plan(goal, shift, whole) {
+    const { level, t0, t1 } = this.planned;
+    const own = { t0: goal.t0 - shift, t1: goal.t1 - shift };
+    const ahead = wanted({ t0: t0 - shift, t1: t1 - shift }, own, level, this.duration, whole);
     // One request per tile: the part in the window together with its prefetched parts.
-    const [first, last] = indices(level, t0, t1, duration);
-    const near = ahead.filter(({ from, to }) => from <= last && to > first);
-    const places = [...near, this.wholeRun, ...ahead];
-    this.ask(places.map((place) => ({ ...place, lanes: [...seen] })));
+    const [first, last] = indices(level, own.t0, own.t1, this.duration);
+    return { near: ahead.filter(({ from, to }) => from <= last && to > first), ahead };
   }
 
   /** Runs after the frame: sending a dozen requests takes longer than drawing the lanes. */
@@ -138,7 +154,9 @@ export class TileSource {
     let found = this.perFrame.get(lane);
     if (!found) {
       const get = (level, part) => this.cache.get(level, part, lane);
-      found = cover(get, this.level, this.view.t0, this.view.t1, this.duration, this.top);
+      const shift = this.shifts.get(lane) ?? 0;
+      const [t0, t1] = [this.view.t0 - shift, this.view.t1 - shift];
+      found = cover(get, this.level, t0, t1, this.duration, this.top);
       this.perFrame.set(lane, found);
     }
     return found;

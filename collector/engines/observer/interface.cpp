@@ -132,8 +132,9 @@ EXPORT void lanescope_remove() {
   contain_errors([] { remove(); });
 }
 
-EXPORT void lanescope_moment(int32_t step, int32_t active) {
+EXPORT void lanescope_moment(int32_t step, int32_t active, int32_t ordering) {
   recording.step = step;
+  recording.ordering = ordering != 0;
   if (recording.active.exchange(active != 0) == false && recording.numerics) {
     contain_errors([] { forget_values(); });  // operators in between were not recorded
   }
@@ -282,10 +283,10 @@ EXPORT void lanescope_sync(int32_t kind, int64_t start, int64_t target, uint32_t
   contain_errors([&] { put_sync(kind, start, target, stack); });
 }
 
-// The same without a wait, only in recorded steps: locks have millions of such events.
+// The same without a wait, only within the step window: locks have millions of such events.
 EXPORT void lanescope_handover(int32_t kind, int64_t target) {
   contain_errors([&] {
-    if (recording.active.load(std::memory_order_relaxed)) {
+    if (recording.ordering.load(std::memory_order_relaxed)) {
       put_sync(kind, 0, target, 0);
     }
   });
@@ -295,7 +296,7 @@ EXPORT void lanescope_handover(int32_t kind, int64_t target) {
 // the device. `event` and `handle` are those of the device's API; `stream`: 0 without one.
 EXPORT void lanescope_device_sync(int32_t kind, int64_t event, uint64_t handle, int32_t stream) {
   contain_errors([&] {
-    if (recording.streams && recording.active.load(std::memory_order_relaxed)) {
+    if (recording.streams && recording.ordering.load(std::memory_order_relaxed)) {
       put_sync(kind, 0, event, 0, stream != 0 ? stream_with(handle) : 0);
     }
   });

@@ -4,7 +4,8 @@ Python gives a new thread an empty context, and a task of an executor the contex
 (PEP 567). So `ContextVar.get` returns the default there, though the starter had set a value. Each
 read by the program's own code whose value differs from the starter's is reported, unless the thread
 sets the variable later: it then has one of its own. Reads are observed from the first start of a
-thread, or submission of a task, while a variable is set.
+thread, or submission of a task, while a variable is set. Modes of torch that hold on the starter
+alone (no_grad, autocast, a default device) are noted likewise where the thread does not have them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from multiprocessing.pool import Pool, ThreadPool
 from threading import get_ident
 from typing import Any
 
-from ...format.marks import LostContext
+from ...format.marks import LostContext, LostMode
 from ...format.record_kinds import PhaseKind
 from ...journal import clock
 from ...journal.journal import Kind
@@ -27,6 +28,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Changed, Patches, around, caller
 from ..stacks import Stacks
+from .torch_modes import torch_modes
 
 _COMPARED_BY_VALUE = (bool, int, float, str, bytes, type(None))
 """Types whose values are kept. Other values may be large: only their identity is kept."""
@@ -49,6 +51,8 @@ class Inherited:
     phase: int
     stack: int  # text id of the stack that started it
     values: dict[Variable, tuple[type, Any]]
+    modes: tuple[str, ...] = ()  # of torch
+    began: int = 0  # instant; 0: the thread or task misses none of the modes
     missed: dict[Variable, tuple[str, int]] = field(default_factory=dict)  # sentence, instant
 
 
@@ -80,11 +84,13 @@ class Contexts:
             state = getattr(recorder.local, "state", None)
             phase = 0 if state is None else state.phase
             stack = self._starts.capture(f" (where the {what} was started)") if self._starts else 0
-            if not len(context):
+            modes = torch_modes()
+            if not len(context) and not modes:
                 return Inherited(what, "", phase, stack, {}) if phase or stack else None
-            self._watch()
+            if len(context):
+                self._watch()
             values = {variable: _trace(value) for variable, value in context.items()}
-            return Inherited(what, self._stacks.place(), phase, stack, values)
+            return Inherited(what, self._stacks.place(), phase, stack, values, modes)
         except Exception as error:
             recorder.failed(error)
             return None
@@ -95,8 +101,11 @@ class Contexts:
         state = getattr(self._recorder.local, "state", None)
         carried = (0, 0) if state is None else (state.carried, state.started)
         before = self._inherited.pop(own, None), *carried
-        if inherited is not None and inherited.values:
-            self._inherited[own] = inherited
+        if inherited is not None:
+            inherited.modes = tuple(set(inherited.modes) - set(torch_modes()))
+            inherited.began = clock.now() if inherited.modes else 0
+            if inherited.values or inherited.modes:
+                self._inherited[own] = inherited
         self._carry(*((0, 0) if inherited is None else (inherited.phase, inherited.stack)))
         return before
 
@@ -106,6 +115,7 @@ class Contexts:
         if inherited is not None:
             for sentence, instant in inherited.missed.values():
                 self._report(sentence, instant)
+            self._report_modes(inherited)
         outer, *carried = before
         if outer is not None:
             self._inherited[get_ident()] = outer
@@ -177,6 +187,12 @@ class Contexts:
             else:  # read again, and not set between
                 inherited.values.pop(variable, None)
                 self._report(*known)
+
+    def _report_modes(self, inherited: Inherited) -> None:
+        now = clock.now()
+        for mode in inherited.modes:
+            mark = LostMode(mode, now - inherited.began, inherited.what, inherited.where)
+            self._report(mark.encode(), now)
 
     def _report(self, sentence: str, instant: int) -> None:
         recorder = self._recorder

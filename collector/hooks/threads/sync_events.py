@@ -156,7 +156,7 @@ class SyncRecorder:
         recorder = self._recorder
         if not self.concurrent:
             return
-        if not recorder.active:
+        if not recorder.ordering:
             return
         try:
             state = recorder.local.state
@@ -218,7 +218,7 @@ class SyncRecorder:
 
     def _opened(self, kind: SyncKind, target: int, start: int) -> bool:
         recorder = self._recorder
-        if not recorder.active or not hasattr(recorder.local, "state"):
+        if not recorder.ordering or not hasattr(recorder.local, "state"):
             return False
         try:
             stack = self._stacks.capture() if self._stacks else 0

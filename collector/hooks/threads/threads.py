@@ -73,7 +73,7 @@ class Threads:
     def joining(self, thread: threading.Thread, start: int) -> bool:
         """Opens a wait for `thread`; returns whether it was recorded."""
         recorder, known = self._recorder, self._starts.get(thread)
-        if known is None or not recorder.active or not hasattr(recorder.local, "state"):
+        if known is None or not recorder.ordering or not hasattr(recorder.local, "state"):
             return False
         # An open event keeps only its target; for a join, decoding reads the peer from it.
         recorder.open_sync(SyncKind.thread_join, start, known.ordinal + 1, self._stack())

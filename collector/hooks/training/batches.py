@@ -2,13 +2,13 @@
 
 At the steps at which parameters are sampled, a few elements of each tensor are hashed: of a batch
 of a DataLoader, of the arguments of an outermost module in training and of its result. Beside the
-hash stands whether all rows are alike. A distributed sampler's epoch is recorded as an iteration
-begins.
+hash stands whether all rows are alike; beside that of a DataLoader's tensor its storage. The begin
+and the end of an iteration over a DataLoader are recorded, with a distributed sampler's epoch and
+seed; states of random generators, and what `replication` finds, as a model is called.
 """
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +19,17 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.modules import module as nn_module
 
-from ...format.names import BATCH_HASH, BATCH_ROWS, SAMPLER_END, SAMPLER_EPOCH
+from ...format.names import (
+    BATCH_HASH,
+    BATCH_ROWS,
+    BATCH_STORAGE,
+    BUFFER_HASH,
+    LOADER_BEGUN,
+    LOADER_END,
+    SAMPLER_END,
+    SAMPLER_EPOCH,
+    SAMPLER_SEED,
+)
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -28,6 +38,7 @@ from .device_readback import DeviceReadback
 from .modules import own_class, unwrap
 from .norms import has_norm
 from .parameters import is_sampled
+from .replication import own_buffers, random_states, replication, short_hash
 
 MAX_TENSORS = 3
 """Tensors of one batch or call that are hashed."""
@@ -38,8 +49,6 @@ MAX_CALLS = 2
 MAX_ROWS, MAX_ELEMENTS = 16, 512
 """Elements of a tensor that are hashed, evenly spaced."""
 
-HASH_BITS = 52  # exact in the float64 of a value
-
 _WITH_SIGNED_ZERO = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Dtypes whose zeros may have two signs, which are the same number."""
 
@@ -48,7 +57,7 @@ _MAX_FRAMES = 6
 
 
 class Batches:
-    """Writes values named BATCH_HASH and BATCH_ROWS, and SAMPLER_EPOCH."""
+    """Writes values named BATCH_* and LOADER_*, and SAMPLER_*."""
 
     def __init__(self, recorder: Recorder, is_transformed: Callable[[Any], bool]) -> None:
         self._recorder = recorder
@@ -59,23 +68,25 @@ class Batches:
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def iterates(self, iterator: Any) -> None:
-        """Records the epoch of a loader's sampler where an iteration begins."""
+        """Records that an iteration over a loader begins, and the epoch of its sampler."""
         if not getattr(iterator, "_num_yielded", 1):
-            self._epoch(SAMPLER_EPOCH, iterator)
+            self._edge(LOADER_BEGUN, iterator, {SAMPLER_EPOCH: "epoch", SAMPLER_SEED: "seed"})
 
     def exhausted(self, iterator: Any) -> None:
         """Records that an iteration over a loader ended with its last batch."""
-        self._epoch(SAMPLER_END, iterator)
+        self._edge(LOADER_END, iterator, {SAMPLER_END: "epoch"})
 
-    def _epoch(self, prefix: str, iterator: Any) -> None:
+    def _edge(self, edge: str, iterator: Any, attributes: dict[str, str]) -> None:
         if not self._recorder.active:
             return
+        self._recorder.value(edge, 1.0)
         outer = getattr(iterator, "_index_sampler", None)
         sampler = getattr(outer, "sampler", outer)
         if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
             return
         number = self._samplers.setdefault(sampler, len(self._samplers))
-        self._recorder.value(f"{prefix}{number}", float(sampler.epoch))
+        for prefix, name in attributes.items():
+            self._recorder.value(f"{prefix}{number}", float(getattr(sampler, name)))
 
     def loaded(self, batch: Any) -> None:
         """Samples a batch of a DataLoader."""
@@ -85,9 +96,11 @@ class Batches:
     def began(self, module: torch.nn.Module) -> None:
         """Samples the arguments of an outermost module that is being called."""
         if self._sampled():
-            name = f"input/{own_class(unwrap(module)).__name__}"
-            if self._due(name):
-                self._sample(name, _arguments())
+            kind = own_class(unwrap(module)).__name__
+            if self._due(f"input/{kind}"):
+                self._sample(f"input/{kind}", _arguments())
+            if self._due(f"replication/{kind}", 1):
+                self._replication(module)
 
     def ended(self, module: torch.nn.Module, output: Any) -> None:
         """Samples what an outermost module returned."""
@@ -106,13 +119,13 @@ class Batches:
         recorder = self._recorder
         return is_sampled(recorder.step, recorder.options.sample_every) and recorder.active
 
-    def _due(self, name: str) -> bool:
+    def _due(self, name: str, most: int = MAX_CALLS) -> bool:
         step = self._recorder.step
         if step != self._step:
             self._step = step
             self._calls.clear()
         self._calls[name] += 1
-        return self._calls[name] <= MAX_CALLS and not torch.compiler.is_compiling()
+        return self._calls[name] <= most and not torch.compiler.is_compiling()
 
     def _sample(self, name: str, tree: Any) -> None:
         recorder = self._recorder
@@ -123,7 +136,27 @@ class Batches:
             for number, tensor in zip(range(MAX_TENSORS), plain, strict=False):
                 write = partial(self._write, f"{name}/{number}", recorder.step)
                 self._readback.enqueue(_few(tensor), write)
+                if name == "loaded":
+                    place = float(tensor.untyped_storage().data_ptr())
+                    recorder.value(f"{BATCH_STORAGE}{name}/{number}", place)
             self._readback.drain(wait=False)
+
+    def _replication(self, module: torch.nn.Module) -> None:
+        recorder = self._recorder
+        if recorder.thread().busy:
+            return
+        with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
+            states = random_states() if self._due("random", 1) else ()
+            for name, number in (*states, *replication(module)):
+                recorder.value(name, number)
+            for name, buffer in own_buffers(module):
+                if self._is_plain(buffer):
+                    write = partial(self._write_buffer, f"{BUFFER_HASH}{name}", recorder.step)
+                    self._readback.enqueue(_few(buffer), write)
+            self._readback.drain(wait=False)
+
+    def _write_buffer(self, name: str, step: int, few: torch.Tensor) -> None:
+        self._recorder.value(name, short_hash(_bytes_of(few)), step)
 
     def _is_plain(self, tensor: torch.Tensor) -> bool:
         if self._is_transformed(tensor) or not has_norm(tensor) or tensor.is_complex():
@@ -137,13 +170,15 @@ class Batches:
         recorder = self._recorder
         if few.dtype in _WITH_SIGNED_ZERO:
             few = few + 0.0
-        data = few.contiguous().view(torch.uint8).numpy().tobytes()
-        digest = hashlib.blake2b(data, digest_size=8).digest()
-        number = int.from_bytes(digest, "little") >> (64 - HASH_BITS)
+        data = _bytes_of(few)
         rows = len(few)
         alike = data == data[: len(data) // rows] * rows
-        recorder.value(f"{BATCH_HASH}{name}", float(number), step)
+        recorder.value(f"{BATCH_HASH}{name}", short_hash(data), step)
         recorder.value(f"{BATCH_ROWS}{name}", float(-rows if alike else rows), step)
+
+
+def _bytes_of(few: torch.Tensor) -> bytes:
+    return few.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def _few(tensor: torch.Tensor) -> torch.Tensor:

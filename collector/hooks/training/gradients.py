@@ -8,7 +8,8 @@ once stay different, so doubling intervals find it at almost no cost.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,14 +55,20 @@ class Gradients:
     """Writes one record per parameter and optimizer step, and at some steps a sample of each."""
 
     def __init__(
-        self, recorder: Recorder, modules: Modules, norms: Norms, reader: Reader | None
+        self,
+        recorder: Recorder,
+        modules: Modules,
+        norms: Norms,
+        reader: Reader | None,
+        alone: Callable[[], AbstractContextManager[bool]],
     ) -> None:
+        """`alone`: see `ThreadGradients`."""
         self._recorder = recorder
         self._norms = norms
         self._reader = reader
         self._readback = DeviceReadback()
         self._held = OptimizerParameters(recorder, modules)
-        self._parameters = Parameters(recorder, self._held, self._readback, norms)
+        self._parameters = Parameters(recorder, self._held, self._readback, norms, alone)
         self._assertions = Assertions(recorder, modules, self._held)
 
     def record(self, optimizer: Optimizer, ordinal: int) -> None:
@@ -213,7 +220,13 @@ def _unscaled(norms: torch.Tensor, optimizer: Optimizer) -> torch.Tensor:
 def _hook(context: HookContext) -> Undo:
     reader = context.library.reader if context.library is not None else None
     context.norms = Norms(reader)
-    context.gradients = Gradients(context.recorder, context.modules, context.norms, reader)
+    context.gradients = Gradients(
+        context.recorder,
+        context.modules,
+        context.norms,
+        reader,
+        lambda: context.thread_gradients.alone(),  # which is installed later
+    )
     return context.gradients.close
 
 

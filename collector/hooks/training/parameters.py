@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -106,9 +107,16 @@ class Parameters:
     """Writes rows of the parameter table."""
 
     def __init__(
-        self, recorder: Recorder, held: OptimizerParameters, readback: DeviceReadback, norms: Norms
+        self,
+        recorder: Recorder,
+        held: OptimizerParameters,
+        readback: DeviceReadback,
+        norms: Norms,
+        alone: Callable[[], AbstractContextManager[bool]],
     ) -> None:
+        """`alone`: see `ThreadGradients`."""
         self._recorder = recorder
+        self._alone = alone
         self._norms = norms
         self._held = held
         self._readback = readback
@@ -132,9 +140,8 @@ class Parameters:
             lr, decay = _as_float(group.get("lr")), _as_float(group.get("weight_decay"))
             for parameter in group["params"]:
                 known = held.known[len(sample.rows)]
-                sample.rows.append(
-                    _Row(known, _scope(parameter), _is_readable(parameter), lr, decay)
-                )
+                readable = _is_readable(local_part(parameter.grad))
+                sample.rows.append(_Row(known, _scope(parameter), readable, lr, decay))
                 self._trainable[known.name] = parameter.requires_grad
         for same in gradients:
             self._gradients(sample, same)
@@ -198,22 +205,28 @@ class Parameters:
                 sample.changing.append(_Changing(changing, own, before))
 
     def others(self, instant: int) -> None:
-        """Samples parameters of no optimizer: frozen ones only once and when that changes."""
+        """Samples parameters of no optimizer: frozen ones only once and when that changes.
+
+        Does nothing once another thread has run a backward: they may be that thread's.
+        """
         self.listed = True
+        held = list(self._held.others())
+        with self._alone() as alone:
+            if not alone:
+                return
+            found = [(*each, local_part(each[0].grad)) for each in held]
         sample = Sample(instant, self._recorder.step, 0, 0)
         own: list[torch.Tensor] = []
         gradients: list[tuple[int, torch.Tensor]] = []
-        for parameter, known in self._held.others():
+        for parameter, known, gradient in found:
             trainable = parameter.requires_grad
             if not trainable and self._trainable.get(known.name) is False:
                 continue
             self._trainable[known.name] = trainable
-            if trainable:
-                gradient = local_part(parameter.grad)
-                if gradient is not None and not gradient.is_sparse:
-                    gradients.append((len(sample.rows), gradient))
+            if trainable and gradient is not None and not gradient.is_sparse:
+                gradients.append((len(sample.rows), gradient))
             own.append(local_part(parameter))
-            sample.rows.append(_Row(known, _scope(parameter), _is_readable(parameter)))
+            sample.rows.append(_Row(known, _scope(parameter), _is_readable(gradient)))
         for several in alike([gradient for _, gradient in gradients]):
             rows = [gradients[i][0] for i in several]
             sample.add(_NORM, rows, self._norms.of([gradients[i][1] for i in several]))
@@ -273,8 +286,7 @@ def _scope(parameter: torch.Tensor) -> int:
     return 0 if parameter.requires_grad else GradientScope.FROZEN
 
 
-def _is_readable(parameter: torch.Tensor) -> bool:
-    gradient = local_part(parameter.grad)
+def _is_readable(gradient: torch.Tensor | None) -> bool:
     return gradient is None or has_norm(gradient)
 
 

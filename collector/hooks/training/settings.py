@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from numbers import Real
 from typing import Any
@@ -9,7 +11,13 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from ...format.names import MATMUL_PRECISION, MATMUL_PRECISIONS, SETTING_FLAGS, SETTINGS
+from ...format.names import (
+    ENVIRONMENT,
+    MATMUL_PRECISION,
+    MATMUL_PRECISIONS,
+    SETTING_FLAGS,
+    SETTINGS,
+)
 from ...recorder.recorder import Recorder
 
 MAX_GROUPS = 8
@@ -17,6 +25,16 @@ MAX_GROUPS = 8
 
 _EXACT = 1 << 52
 """Seeds are recorded modulo this: a value is a float64."""
+
+_VARIABLES = re.compile(
+    r"(OMP|MKL|KMP|GOMP|OPENBLAS|BLIS|NUMEXPR|DNNL|ONEDNN|ATEN|CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA"
+    r"|NVTE|NCCL|GLOO|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|TRITON|HSA|HIP|ROCR|MIOPEN|XLA"
+    r"|TOKENIZERS)_\w+|PYTHONHASHSEED|PYTHONOPTIMIZE"
+)
+"""Names of variables of the environment that libraries of numerical programs read."""
+
+_TEXT = re.compile(r"[\w.,:;+=%-]{0,64}")
+"""Of such a variable that is recorded: no path, no address, nothing long."""
 
 
 def record_settings(recorder: Recorder, optimizer: Optimizer, ordinal: int) -> None:
@@ -36,6 +54,9 @@ def _of_process(ordinal: int) -> Iterator[tuple[str, float]]:
     yield MATMUL_PRECISION, float(MATMUL_PRECISIONS.index(torch.get_float32_matmul_precision()))
     yield cudnn_deterministic, float(torch.backends.cudnn.deterministic)
     yield cudnn_benchmark, float(torch.backends.cudnn.benchmark)
+    for name, text in os.environ.items():
+        if _VARIABLES.fullmatch(name) and _TEXT.fullmatch(text):
+            yield f"{ENVIRONMENT}{name}={text}", 1.0
 
 
 def _of_optimizer(optimizer: Optimizer, ordinal: int) -> Iterator[tuple[str, float]]:

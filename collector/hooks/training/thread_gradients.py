@@ -9,10 +9,12 @@ with such parameters is skipped.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import weakref
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -59,6 +61,17 @@ class ThreadGradients:
             self._running += 1
             if self._several and self._running == 1:  # a thread that begins now waits for the lock
                 self._put_hooks()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Yields True if no other thread has run a backward; keeps one from beginning meanwhile.
+
+        torch writes `grad` without Python's lock, in a backward and where a gradient is dropped.
+        Reading it of a parameter that another thread trains crashes the process.
+        """
+        state = self._recorder.thread()
+        with self._lock:
+            yield not self._several and self._first in (None, state)
 
     def end(self) -> None:
         """Ends a backward that returned or raised."""

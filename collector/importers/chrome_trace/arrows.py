@@ -9,12 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..arguments import joined
 from ..events import TraceEvent
 from ..spill import ARROW_ROW, Trace
 from ..timestamps import BoolArray, Int64Array
-
-LAUNCH = "launch"
-"""Category of the arrows that `lanescope export` writes from the call that launched an activity."""
 
 REDUNDANT_ARROWS = frozenset(
     {"fwdbwd", "ac2g", "async_cpu_to_gpu", "async_gpu", "forward_backward"}
@@ -29,20 +27,14 @@ def add_arrows(trace: Trace, group: list[TraceEvent], start: Int64Array, bad: Bo
     phase = np.frombuffer("".join([e.ph for e in group]).encode(), np.uint8)
     begins, ends = phase != ord("f"), phase != ord("s")
     step = begins & ends
-    launch = np.array([e.cat == LAUNCH for e in group], bool) & ~step
     keys = [f"{e.cat}\t{_id(e)}" for e in group]
     # Most arrows begin and end among the same few thousand events.
     known = {key: _object(key) for key in set(keys)}
-    on_stream = (launch & ends).tolist()
-    places = zip([e.pid for e in group], [e.tid for e in group], on_stream, strict=True)
     rows = np.zeros(len(group), ARROW_ROW)
     rows["start"], rows["begins"] = start, begins
-    rows["lane"] = [trace.lanes[place] for place in places]
+    rows["lane"] = [trace.lanes[e.pid, e.tid, False] for e in group]
     rows["object"] = [known[key] for key in keys]
-    trace.launches.add(rows[launch])
-    others = np.flatnonzero(~launch)
-    rows, step = rows[others], step[others]
-    trace.arguments.add(rows, [_about(group[i]) for i in others.tolist()])
+    trace.arguments.add(rows, joined([_about(event) for event in group]))
     # A step of an arrow becomes an end and a begin.
     both = np.repeat(rows, 1 + step)
     firsts = np.flatnonzero(step) + np.arange(int(step.sum()))
@@ -65,7 +57,7 @@ def add_bound_arrows(
     rows = np.zeros(len(found), ARROW_ROW)
     for position, name in enumerate(("start", "lane", "begins", "object")):
         rows[name] = [one[position] for one in found]
-    trace.arguments.add(rows, [one[4] for one in found])
+    trace.arguments.add(rows, joined([one[4] for one in found]))
     trace.arrows.add(rows)
 
 

@@ -9,10 +9,10 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arguments import merged
+from ..arguments import joined, merged
 from ..events import TraceEvent
 from ..limits import ImportRejected
-from ..spill import ARGS_FIELDS, UNFINISHED, USER, Rows, Spill, Trace, column, new_slices
+from ..spill import ARGS_FIELDS, UNFINISHED, USER, Rows, Spill, Trace, chosen, column, new_slices
 from ..timestamps import BoolArray, Int64Array
 from .arrows import add_bound_arrows
 
@@ -106,7 +106,7 @@ class BeginEndPairing:
         rows["start"], rows["key"], rows["lane"] = start, keys, lanes
         rows["name"] = [self._trace.texts[event.name] for event in group]
         rows["ends"] = [event.ph in ends for event in group]
-        self._trace.arguments.add(rows, [event.args for event in group])
+        self._trace.arguments.add(rows, joined([event.args for event in group]))
         self._edges.add(rows[~bad])
 
     def _check(self, waiting: int) -> None:
@@ -132,7 +132,7 @@ class BeginEndPairing:
         if merges:
             chosen = list(merges)
             both = rows[chosen]
-            self._trace.arguments.add(both, list(merges.values()))
+            self._trace.arguments.add(both, joined(list(merges.values())))
             rows[chosen] = both
         self._trace.slices.add(rows)
         self._trace.counts["imported_slices"] += len(slices)
@@ -146,7 +146,7 @@ def _key(event: TraceEvent) -> int:
 
 
 def _values(rows: Rows, order: NDArray[np.intp], first: int) -> Iterator[tuple[int, ...]]:
-    some = rows[order[first : first + _BATCH_ROWS]]
+    some = chosen(rows, order[first : first + _BATCH_ROWS])
     names = _EDGE_ROW.names or ()
     return zip(*(some[name].tolist() for name in names), strict=True)
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from ...format.names import ON_DEVICE
 from ...format.record_kinds import PhaseKind
-from ..events import Args, TraceEvent, decode_args, decode_plain
+from ..arguments import joined
+from ..events import Args, TraceEvent, decode_args
 from ..kineto import (
     COLLECTIVE_PREFIXES,
-    EXPORTED_PHASE,
     OPERATOR_OF_2021,
     WITH_ARGS,
     function_kind,
@@ -37,16 +37,18 @@ from ..spill import (
     UNFINISHED,
     USER,
     CollectiveSlice,
+    Lanes,
     Rows,
     Trace,
     new_slices,
 )
 from ..timestamps import column_of, exact_ns, rounded_ns
 from .arrows import add_bound_arrows
-from .lanescope_export import phase_kind
 
 _MAX_CACHED_BYTES = 1000
 """A longer signature is not cached by its bytes."""
+
+_MAX_CACHED_STREAMS = 1 << 16
 
 _MAX_COLLECTIVE_ARGS_BYTES = 64 << 20
 """Of the arguments of all slices of collectives; a call has a few hundred bytes."""
@@ -59,6 +61,7 @@ class CompleteEvents:
         self._trace = trace
         self._names = _Names(trace)
         self._signatures = _Signatures(trace)
+        self._streams = _Streams(trace.lanes)
         self._args_bytes = 0
 
     def take(self, category: str, group: list[TraceEvent]) -> None:
@@ -81,44 +84,34 @@ class CompleteEvents:
         rows["name"] = _numbers(trace.texts, [event.name for event in group])
         kind = kind_of(category)
         rows["kind"] = kind
-        args = None
+        raw, args = [event.args for event in group], None
+        texts = joined(raw)
         if category in WITH_ARGS or kind == LAUNCHING:
-            args = decode_args([event.args for event in group])
+            args = decode_args(raw, texts)
             self._describe(rows, args, kind)
         rows["lane"] = self._lanes(category, group, args)
-        trace.arguments.add(rows, [event.args for event in group])
-        if any(event.bind_id is not None for event in group):
+        trace.arguments.add(rows, texts)
+        if [event.bind_id for event in group].count(None) < len(group):
             add_bound_arrows(trace, group, start, rows["lane"].tolist())
         if kind == LAUNCHING:
             prefix = category.partition("_")[0]
             trace.platform = prefix if prefix.isalnum() else trace.platform
         if category in ("cpu_op", OPERATOR_OF_2021, "user_annotation"):
             self._by_name(rows, group, category)
-        elif category == EXPORTED_PHASE:
-            every = [decode_plain(bytes(event.args)) for event in group]
-            rows["kind"] = [phase_kind(one) for one in every]
-            rows["step"] = _steps([one.get("step") for one in every])
         trace.slices.add(rows)
 
     def _lanes(
         self, category: str, group: list[TraceEvent], args: list[Args] | None
     ) -> NDArray[np.uint32]:
-        stream = on_stream(category)
-        first, second = [event.pid for event in group], [event.tid for event in group]
-        if args is not None and category in ON_DEVICE:
-            known = [(one.device, one.stream) for one in args]
-            # A text names the worker of a merged trace: its devices are others.
-            first = [
-                p if d is None or isinstance(p, str) else d
-                for p, (d, _) in zip(first, known, strict=True)
-            ]
-            second = [t if s is None else s for t, (_, s) in zip(second, known, strict=True)]
-        keys = zip(first, second, repeat(stream, len(group)), strict=True)
-        return _numbers(self._trace.lanes, keys, len(group))
+        pids, tids = [event.pid for event in group], [event.tid for event in group]
+        if args is None or category not in ON_DEVICE:
+            keys = zip(pids, tids, repeat(on_stream(category), len(group)), strict=True)
+            return _numbers(self._trace.lanes, keys, len(group))
+        places = [one.device for one in args], [one.stream for one in args]
+        return _numbers(self._streams, zip(pids, tids, *places, strict=True), len(group))
 
     def _describe(self, rows: Rows, args: list[Args], kind: int) -> None:
         """Fills in the columns that come from arguments."""
-        rows["step"] = _steps([one.step for one in args])
         if kind not in (FUNCTION, USER):
             rows["correlation"] = _integers([one.correlation for one in args])
             return
@@ -131,15 +124,13 @@ class CompleteEvents:
     def _by_name(self, rows: Rows, group: list[TraceEvent], category: str) -> None:
         """Finds phases and slices of collectives by their names."""
         special = np.flatnonzero(self._names.special()[rows["name"]])
-        names, steps = rows["name"][special].tolist(), rows["step"][special].tolist()
+        names = rows["name"][special].tolist()
         collective_slices = []
-        for position, number, step in zip(special.tolist(), names, steps, strict=True):
+        for position, number in zip(special.tolist(), names, strict=True):
             phase = self._names.phases.get(number)
             if phase is None:
                 collective_slices.append(position)
-            elif category != "cpu_op" and step == NONE:
-                # An export writes phases in their own category; a user slice of such a name has a
-                # step there.
+            elif category != "cpu_op":
                 rows["kind"][position] = PHASE_KIND + phase[0]
                 rows["name"][position] = self._trace.texts[phase[1]]
         self._keep_collectives(
@@ -159,6 +150,24 @@ class CompleteEvents:
                 continue
             end = start + max(0, duration)
             kept.append(CollectiveSlice(trace.text(name), lane, start, end, signature, args))
+
+
+class _Streams(dict[tuple[Any, ...], int]):
+    """Numbers of lanes, by process, thread, device and stream of an event."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        super().__init__()
+        self._lanes = lanes
+
+    def __missing__(self, key: tuple[Any, ...]) -> int:
+        pid, tid, device, stream = key
+        # A text names the worker of a merged trace: its devices are others.
+        first = pid if device is None or isinstance(pid, str) else device
+        second = tid if stream is None else stream
+        number = self._lanes[first, second, True]
+        if len(self) < _MAX_CACHED_STREAMS and not isinstance(tid, str):
+            self[key] = number
+        return number
 
 
 class _Names:
@@ -204,7 +213,10 @@ class _Signatures:
 
     def of(self, args: list[Args]) -> NDArray[np.uint32]:
         """Returns the number of each event's signature; 0: none."""
-        dims = column_of([one.dims for one in args]).dictionary_encode()
+        written = [one.dims for one in args]
+        if not any(map(len, written)):
+            return np.zeros(len(args), np.uint32)
+        dims = column_of(written).dictionary_encode()
         types = column_of([one.types for one in args]).dictionary_encode()
         count = max(1, len(types.dictionary))
         both = _codes(dims).astype(np.int64) * count + _codes(types)
@@ -247,9 +259,3 @@ def _integers(values: list[Any]) -> NDArray[np.int64]:
         return np.array(values, np.int64)
     except OverflowError:
         return np.array([one if abs(one) < 1 << 63 else NONE for one in values], np.int64)
-
-
-def _steps(values: list[Any]) -> NDArray[np.int64]:
-    """Returns step numbers; NONE for values that are not step numbers."""
-    known = _integers([one if type(one) is int else NONE for one in values])
-    return np.where((known >= 0) & (known < 1 << 31), known, NONE)

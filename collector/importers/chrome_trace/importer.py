@@ -6,26 +6,25 @@ with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
+from ...format.exported_events import MANIFEST_EVENT, TABLE_EVENT
+from ...format.names import ANY_TOOL
 from ...format.record_kinds import ThreadKind
 from .. import kineto
 from ..base import Dialect, Importer
 from ..decompress import Blocks
 from ..events import Label, TraceEvent, decode_events, decode_one
+from ..exported_run import ExportedRun
 from ..json_stream import Document, Member, Metadata
 from ..kineto import merged_category
 from ..spill import Trace
 from ..timestamps import BoolArray, Int64Array, exact_ns
-from . import lanescope_export
 from .arrows import REDUNDANT_ARROWS, add_arrows
 from .begin_end_events import BeginEndPairing
 from .complete_events import CompleteEvents
-from .lanescope_export import ExportedCollectives
 from .other_events import OtherEvents
 
 READ = "read_events"
@@ -44,13 +43,11 @@ _MEMBERS = frozenset(
         "host_name",
         "hostname",
         "viztracer_metadata",
-        "otherData",
     }
 )
 """Members of the document that are kept."""
 
 DIALECTS = (
-    lanescope_export.DIALECT,
     Dialect("viztracer", lambda metadata: "viztracer_metadata" in metadata, ThreadKind.python),
     kineto.DIALECT,
 )
@@ -59,7 +56,7 @@ DIALECTS = (
 class ChromeTrace(Importer):
     """Reads the Chrome trace format, which torch.profiler, VizTracer and Perfetto write."""
 
-    name = "chrome"
+    name = ANY_TOOL
 
     def sniff(self, first_block: bytes) -> bool:
         """Returns True: `read` says what is wrong with a file that no importer knows."""
@@ -93,11 +90,10 @@ class _Reader:
         self._complete = CompleteEvents(self.trace)
         self._pairing = BeginEndPairing(self.trace)
         self._singles = OtherEvents(self.trace)
-        self._exported = ExportedCollectives(self.trace, self._pairing)
         singles = self._singles
         self._handlers: dict[str, Callable[[list[TraceEvent], Int64Array, BoolArray], None]] = {
             "B": self._pairing.threads,
-            "b": self._asynchronous,
+            "b": self._pairing.asynchronous,
             "i": singles.marks,
             "s": partial(add_arrows, self.trace),
             "C": singles.counters,
@@ -117,10 +113,12 @@ class _Reader:
         counts = self.trace.counts
         counts[READ] += len(events)
         for (phase, category), group in _grouped(events):
+            if phase != "M" and self.trace.exported is not None:
+                continue  # the tables say more
             if phase == "X":
                 self._complete.take(category, group)
             elif phase == "M":
-                self._singles.metadata(group)
+                self._metadata(group)
             elif phase == _REDUNDANT:
                 counts["imported_repeated_arrows"] += len(group)
             elif (handler := self._handlers.get(phase)) is None:
@@ -133,7 +131,6 @@ class _Reader:
     def finished(self) -> Trace:
         """Returns the trace, after all events were taken."""
         self._pairing.finish()
-        self._exported.finish()
         trace = self.trace
         trace.metadata = self.metadata
         for dialect in DIALECTS:
@@ -145,40 +142,34 @@ class _Reader:
         trace.counts = type(trace.counts)({k: v for k, v in trace.counts.items() if v})
         return trace
 
-    def _asynchronous(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
-        """Takes slices with an id; those of category collective may be from `lanescope export`."""
-        mine = np.array([event.cat == "collective" for event in group])
-        if mine.any():
-            chosen = np.flatnonzero(mine)
-            self._exported.collectives([group[i] for i in chosen], start[chosen], bad[chosen])
-            others = np.flatnonzero(~mine)
-            group, start, bad = [group[i] for i in others], start[others], bad[others]
-        self._pairing.asynchronous(group, start, bad)
+    def _metadata(self, group: list[TraceEvent]) -> None:
+        """Takes metadata; that of `lanescope export` is the tables of a run."""
+        others = [event for event in group if event.name not in (MANIFEST_EVENT, TABLE_EVENT)]
+        self._singles.metadata(others)
+        if len(others) < len(group):
+            trace = self.trace
+            trace.exported = trace.exported or ExportedRun(trace.path, trace.slices.path.parent)
+            for event in group:
+                if event.name in (MANIFEST_EVENT, TABLE_EVENT):
+                    trace.exported.take(event)
 
 
-def _grouped(events: list[TraceEvent]) -> Iterator[tuple[tuple[str, str], list[TraceEvent]]]:
-    """Yields events that are handled together, with their phase and category."""
+def _grouped(events: list[TraceEvent]) -> Iterable[tuple[tuple[str, str], list[TraceEvent]]]:
+    """Returns events that are handled together, with their phase and category."""
     groups = _Groups()
-    keys = zip([event.ph for event in events], [event.cat for event in events], strict=True)
-    codes = np.fromiter(map(groups.__getitem__, keys), np.int32, len(events))
-    found = groups.found
-    if len(found) < 2:
-        yield from zip(found, [events], strict=False)
-        return
-    ordered = [events[i] for i in np.argsort(codes, kind="stable").tolist()]
-    ends = np.cumsum(np.bincount(codes, minlength=len(found))).tolist()
-    for group, begin, end in zip(found, [0, *ends], ends, strict=False):
-        yield group, ordered[begin:end]
+    for event in events:
+        groups[event.ph, event.cat](event)
+    return groups.found.items()
 
 
-class _Groups(dict[tuple[str, Label], int]):
-    """Numbers groups of events; the key is phase and category as the trace writes them."""
+class _Groups(dict[tuple[str, Label], Callable[[TraceEvent], None]]):
+    """Adds an event to its group, by phase and category as the trace writes them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[tuple[str, str], int] = {}
+        self.found: dict[tuple[str, str], list[TraceEvent]] = {}
 
-    def __missing__(self, key: tuple[str, Label]) -> int:
+    def __missing__(self, key: tuple[str, Label]) -> Callable[[TraceEvent], None]:
         phase, category = key
         if phase == "X":
             group = phase, merged_category(category)
@@ -186,5 +177,5 @@ class _Groups(dict[tuple[str, Label], int]):
             group = _REDUNDANT, ""
         else:
             group = _TOGETHER.get(phase, phase), ""
-        self[key] = number = self.found.setdefault(group, len(self.found))
-        return number
+        self[key] = add = self.found.setdefault(group, []).append
+        return add

@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from ...format.names import stream_name
 from ...format.record_kinds import PhaseKind
+from ..arguments import joined
 from ..events import Label, TraceEvent, decode_memory, decode_numbers, decode_plain, is_number
 from ..limits import MAX_NAMED_THREADS
 from ..spill import (
@@ -27,9 +28,6 @@ from ..spill import (
 )
 from ..timestamps import BoolArray, Int64Array
 from .arrows import timed
-
-_STREAM = re.compile(r"stream \S+ \(([a-z]+:\d+)\)")
-"""Names of streams in an export of a recorded run."""
 
 _KINETO_THREAD = re.compile(r"thread -?\d+ \((.+)\)")
 
@@ -70,7 +68,7 @@ class OtherEvents:
             for event in group
         ]
         rows["kind"] = PHASE_KIND + PhaseKind.mark
-        trace.arguments.add(rows, [event.args for event in group])
+        trace.arguments.add(rows, joined([event.args for event in group]))
         trace.slices.add(rows)
         trace.counts["imported_marks"] += len(group)
 
@@ -119,10 +117,7 @@ class OtherEvents:
         seen: Counter[tuple[Label, str]] = Counter()
         for lane in trace.lanes.lanes:
             name = self._threads.get((lane.pid, lane.tid), "")
-            own = _STREAM.fullmatch(name)
-            if lane.stream and own:
-                lane.name, lane.device = name, own[1]
-            elif lane.stream:
+            if lane.stream:
                 lane.device = f"{trace.platform}:{unlabelled(lane.pid)}"[:40]
                 lane.name = stream_name(lane.device, "?" if lane.tid is None else str(lane.tid))
             elif (kernel_name := _KINETO_THREAD.fullmatch(name)) is not None:
@@ -174,7 +169,9 @@ class OtherEvents:
         rows = np.zeros(len(values), VALUE_ROW)
         firsts = np.cumsum([0, *lengths])[:-1][np.array(lengths, np.int64) > 0]
         described = rows[firsts]
-        self._trace.arguments.add(described, [a for a, n in zip(args, lengths, strict=True) if n])
+        self._trace.arguments.add(
+            described, joined([a for a, n in zip(args, lengths, strict=True) if n])
+        )
         rows[firsts] = described
         rows["start"] = np.repeat(start, lengths)
         rows["name"], rows["value"] = series, values

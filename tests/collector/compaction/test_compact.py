@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lanescope.collector.format.record_kinds import PhaseKind
 from lanescope.collector.journal import journal, writer
 from lanescope.collector.journal.journal import Kind
 from lanescope.collector.recorder.recorder import Recorder
+from lanescope.webapp.runs.run import open_run
 from tests.support.growing import begin, write_ops
 
 CHUNK = 1_500
@@ -69,7 +71,7 @@ def test_a_live_process_is_compacted_step_by_step(recorder: Recorder) -> None:
     parts = 0
     for first in range(0, OPS, 1_000):
         write_ops(recorder, first, 1_000)
-        assert compact.advance(run) is False
+        assert not compact.advance(run).done
         parts = len(list(run.glob("rank=*/thread=*/op-*.parquet")))
     assert parts >= 3
     # What is in the parts is no longer in the journal: disk stays bounded while recording.
@@ -153,3 +155,67 @@ def test_open_events_of_a_dead_process_come_out_unfinished(recorder: Recorder) -
     compact.compact(recorder.run)
     (phase,) = read(recorder.run, "phase").to_pylist()
     assert (phase["name"], phase["duration_ns"]) == ("backward", None)
+
+
+def write_short_threads(recorder: Recorder) -> None:
+    """Ten pairs of ops in each of six threads that end; the first one makes a collective too."""
+
+    def work(number: int) -> None:
+        write_ops(recorder, 10 * number, 10)
+        recorder.leave_thread()
+
+    recorder.thread()  # of the main thread, which goes on
+    for number in range(6):
+        thread = threading.Thread(target=work, args=(number,))
+        thread.start()
+        thread.join()
+
+
+def segments_of(recorder: Recorder) -> int:
+    assert recorder.folder is not None
+    return len(list(recorder.folder.glob(f"*{journal.SEGMENT_SUFFIX}")))
+
+
+def check_short_threads(recorder: Recorder) -> None:
+    recorder.close()
+    compact.compact(recorder.run)
+    run = open_run(recorder.run)
+    assert run.counts["op"] == 120
+    assert sorted(run.events("op")["start_ns"].to_pylist())[::2] == list(range(0, 6_000, 100))
+    assert run.complete
+
+
+def test_short_threads_are_finished_while_the_process_goes_on(recorder: Recorder) -> None:
+    write_short_threads(recorder)
+    assert segments_of(recorder) == 7
+    assert not compact.advance(recorder.run).behind
+    # That of the thread with a collective stays: another may know of its end.
+    assert segments_of(recorder) == 2
+    files = sorted(recorder.run.glob("rank=*/thread=*/op-*.parquet"))
+    assert [pq.read_metadata(file).num_rows for file in files] == [20] * 5
+    before = [file.read_bytes() for file in files]
+    assert open_run(recorder.run).counts["op"] == 120
+    check_short_threads(recorder)
+    assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (parts, "write_part"),
+        (parts.PendingParts, "commit"),
+        (parts.manifests, "write"),
+        (Path, "unlink"),
+    ],
+)
+def test_a_death_while_short_threads_are_finished(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, after: bool
+) -> None:
+    write_short_threads(recorder)
+    with monkeypatch.context() as patched:
+        dying(patched, owner, name, after=after)
+        with pytest.raises(Died):
+            compact.advance(recorder.run)
+    assert open_run(recorder.run).counts["op"] == 120
+    check_short_threads(recorder)

@@ -79,6 +79,7 @@ def test_every_field_of_every_kind_of_record(journal: Journal) -> None:
     assert failures(journal.decoded, wanted[::20]) == []
 
 
+@pytest.mark.slow
 def test_a_run_with_such_a_journal(journal: Journal) -> None:
     wanted = list(changes_of_all(journal.data))
     assert failures(journal.opened, wanted[::14]) == []

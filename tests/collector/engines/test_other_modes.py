@@ -8,7 +8,7 @@ import pytest
 
 from lanescope.webapp import open_run
 from tests.support.processes import fork_program
-from tests.support.recording import record_program, write_program
+from tests.support.recording import OBSERVERS, record_program, write_program
 
 MODES = """
     import threading, torch
@@ -225,7 +225,7 @@ RANKS = """
 @pytest.mark.parametrize(
     "text", [MODES, DEFAULTS, CLASSES, RANKS], ids=["modes", "defaults", "classes", "ranks"]
 )
-@pytest.mark.parametrize("engine", ["native", "portable"])
+@pytest.mark.parametrize("engine", OBSERVERS)
 def test_modes_and_tensor_classes_work_as_without(tmp_path: Path, text: str, engine: str) -> None:
     plain = fork_program(write_program(tmp_path, text))
     assert plain.returncode == 0, plain.stderr

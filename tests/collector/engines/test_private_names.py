@@ -51,6 +51,7 @@ def _check(folder: Path, engine: str, how: str) -> None:
         assert not run.coverage.get("recorder_errors"), one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observer", ["native", "portable"])
 def test_a_version_without_any_private_name_is_recorded(
     tmp_path: Path, native: Path, observer: str

@@ -371,7 +371,7 @@ MODULES = """
 """
 
 
-@pytest.mark.parametrize("observer", ENGINES)
+@pytest.mark.parametrize("observer", OBSERVERS)
 def test_modules_are_as_deep_and_their_graphs_the_same(
     observer: str, tmp_path: Path, native: Path
 ) -> None:
@@ -405,6 +405,7 @@ SPAWNING = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observer", OBSERVERS)
 def test_a_hooked_function_is_handed_to_a_spawned_worker(
     observer: str, tmp_path: Path, native: Path

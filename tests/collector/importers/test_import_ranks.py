@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lanescope.collector.importers import parallel
 from lanescope.collector.importers.clock_offsets import Source, comparable, offsets
 from lanescope.collector.importers.flight_recorder import plain_pickle
 from lanescope.collector.importers.limits import ImportRejected
@@ -377,3 +378,33 @@ def test_other_calls_are_not_matched_by_order(tmp_path: Path) -> None:
         groups = {group for (group,) in rows(run, "collective", "group")}
         assert groups == {"unknown, of rank 0", "unknown, of rank 1"}
         assert any("different collectives or world sizes" in warning for warning in run.warnings)
+
+
+def test_files_read_in_processes_of_their_own_make_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"pid": 7, "tid": 7}
+    files = [
+        write_trace(
+            tmp_path / f"rank{rank}.json",
+            [
+                kernel("gemm", 20 + rank, 5, 7),
+                slice_("work", 0, 9, args={"why": rank}),
+                {"ph": "C", "name": "heap", "ts": 1, "args": {"used": 3}, **place},
+                {"ph": "B", "name": "part", "ts": 10, "args": {"a": 1}, **place},
+                {"ph": "E", "ts": 12, "args": {"b": 2}, **place},
+                {"ph": "s", "id": 4, "ts": 1, "cat": "net", "name": "packet", **place},
+                {"ph": "f", "id": 4, "ts": 11, "cat": "net", "name": "packet", **place},
+            ],
+        )
+        for rank in range(2)
+    ]
+    alone = imported(tmp_path / "alone", *files)
+    monkeypatch.setattr(parallel, "MIN_BYTES", 0)
+    monkeypatch.setattr(parallel, "processors", lambda: 2)
+    run = imported(tmp_path / "run", *files)
+    assert run.manifest["files"] == alone.manifest["files"]
+    assert accounted(run) == accounted(alone)
+    (tmp_path / "rank1.json").write_text("{oops")
+    with pytest.raises(ImportRejected, match=r"rank1\.json: is not JSON: found b'oops'"):
+        imported(tmp_path / "broken", *files)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from lanescope.collector.importers.limits import ImportRejected
+from lanescope.collector.importers.spill import USER, Trace, new_slices
+from lanescope.collector.importers.worker_slices import by_rank, take_steps
 from lanescope.collector.importers.workers import Fields
 from lanescope.webapp.cli import main
 from lanescope.webapp.plugins.time.breakdown import step_time
@@ -80,6 +84,23 @@ def test_the_rank_may_be_an_argument_and_calls_are_named(tmp_path: Path) -> None
         imported(tmp_path / "other", trace, fields=Fields("args.rank"))
     with pytest.raises(ImportRejected, match="one file of several workers"):
         imported(tmp_path / "other", trace, trace, fields=Fields("pid"))
+
+
+def test_memory_does_not_grow_with_the_slices_of_workers(tmp_path: Path) -> None:
+    trace = Trace.create(tmp_path / "trace.json", tmp_path, "chrome")
+    rows = new_slices(1 << 20)
+    lanes = {rank: [trace.lanes[rank, 0, False]] for rank in range(4)}
+    rows["lane"], rows["kind"], rows["name"] = np.arange(len(rows)) % 4, USER, trace.texts["F1"]
+    trace.slices.add(rows)
+    tracemalloc.start()
+    take_steps(trace, lanes, None)
+    found = by_rank(trace, lanes)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # Every slice is a phase too.
+    assert [len(mine) for mine in found.values()] == [len(rows) // 2] * 4
+    assert all((mine["lane"] == rank).all() for rank, mine in found.items())
+    assert peak < rows.nbytes
 
 
 def test_coordinates_of_merged_traces_are_groups(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ QUICK = (
 """Tests of CPython that take little time; those that once differed are among them."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observer", OBSERVERS)
 def test_tests_of_cpython_come_out_the_same(
     observer: str, tmp_path: Path, quick: Result, native: Path
@@ -80,6 +81,7 @@ CRASHING = """
 """
 
 
+@pytest.mark.slow
 def test_what_comes_after_a_crash_is_run(tmp_path: Path) -> None:
     (tmp_path / "crashing.py").write_text(textwrap.dedent(CRASHING))
     unit = Unit("crashing", "unittest", ("crashing",), path=(tmp_path,))

@@ -199,6 +199,7 @@ SIGNALS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", OBSERVERS)
 def test_signals_are_the_program_s(tmp_path: Path, engine: str) -> None:
     same(tmp_path, SIGNALS, engine, "File too large")
@@ -220,6 +221,7 @@ CLOSED_AT_START = """
 """
 
 
+@pytest.mark.slow
 def test_standard_descriptors_that_are_closed_stay_so(tmp_path: Path) -> None:
     program = write_program(tmp_path, CLOSED_AT_START)
     answers = []
@@ -240,6 +242,7 @@ INHERITED = """
 """
 
 
+@pytest.mark.slow
 def test_a_command_keeps_the_descriptors_that_it_is_given(tmp_path: Path) -> None:
     program = write_program(tmp_path, INHERITED)
     script = (
@@ -259,6 +262,7 @@ FORWARDED = """
 """
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_command_reaches_it(tmp_path: Path) -> None:
     program = write_program(tmp_path, FORWARDED)
     run = tmp_path / "run"
@@ -293,6 +297,7 @@ OUT_OF_REACH = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing the root directory needs root")
 @pytest.mark.parametrize("engine", OBSERVERS)
 def test_a_run_that_the_program_can_no_longer_reach(tmp_path: Path, engine: str) -> None:

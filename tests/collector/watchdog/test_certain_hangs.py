@@ -99,6 +99,7 @@ PATIENT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", OBSERVERS)
 def test_a_program_that_waits_in_many_ways_and_then_hangs(tmp_path: Path, engine: str) -> None:
     recorded = record_program(tmp_path, PATIENT, "--engine", engine, *ABORT, real=True)

@@ -78,7 +78,7 @@ for (const [theme, tokens] of Object.entries(themes)) {
       const frame = { view: VIEW, layout, scrollY: 0, palette, matches: null, ticks: [], shaded };
       const sources = () => [{ tile, from: VIEW.t0, to: VIEW.t1 }];
       const failed = unreadable(painter.context, () =>
-        painter.draw({ ...frame, sources, whole: () => undefined }, Infinity),
+        painter.draw({ ...frame, sources, whole: () => undefined, shifts: new Map() }, Infinity),
       );
       equal(painter.stats.texts, LANES.filter(({ key }) => key !== "ink").length * DEPTHS * SLICES, "names");
       equal(failed, []);

@@ -37,6 +37,7 @@ const blocks = (lane) =>
   });
 const tile = new Tile(0, 0, 1, PAINTS, new Map(LANES.map(({ id }) => [id, blocks(id)])));
 
+const UNMOVED = new Map();
 const frame = (t0, t1, more = {}) => ({
   view: { t0, t1 },
   layout,
@@ -47,6 +48,7 @@ const frame = (t0, t1, more = {}) => ({
   shaded: [[310, 350, [1, 2, 5]]],
   sources: () => [{ tile, from: tile.start, to: tile.end }],
   whole: () => undefined,
+  shifts: UNMOVED,
   ...more,
 });
 

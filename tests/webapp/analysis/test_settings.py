@@ -1,4 +1,4 @@
-"""Limits and allowed findings, from files of all kinds."""
+"""Limits and accepted findings, from files of all kinds."""
 
 from __future__ import annotations
 

@@ -89,6 +89,36 @@ def test_a_service_of_others_holds_a_bundle(moto: str, run: Run, tmp_path: Path)
     assert "no such object" in lanescope("info", "s3://bucket/none.lanes").stderr
 
 
+def test_a_run_directory_in_a_store_is_read_where_it_is(
+    store: Store, run: Run, tmp_path: Path
+) -> None:
+    folder, where = "s3://bucket/runs/folder", "/bucket/runs/folder"
+    for path in run.path.rglob("*"):
+        if path.is_file():
+            name = path.relative_to(run.path).as_posix()
+            store.objects[f"{where}/{name}"] = path.read_bytes()
+    there = open_run(folder)
+    assert there.etag == run.etag == open_run(f"{folder}/").etag
+    there = open_run(folder)
+    store.asked.clear()
+    assert there.events("op", 2).equals(run.events("op", 2))
+    assert all(path.startswith(f"{where}/rank=00002/") for _, path, _ in store.asked)
+    here, remote = (lanescope("check", place, "--json") for place in (run.path, folder))
+    assert remote.stdout.replace(folder, str(run.path)) == here.stdout
+    assert lanescope("pack", folder, "-o", tmp_path / "packed.lanes").exit_code == 0
+    assert open_run(tmp_path / "packed.lanes").events("op").equals(run.events("op"))
+    del store.objects[f"{where}/rank=00001/thread=1001-0/op-00000.parquet"]
+    assert open_run(folder).ranks == (0, 2, 3)
+
+
+def test_a_service_of_others_holds_a_run_directory(moto: str, run: Run) -> None:
+    urlopen(Request(f"{moto}/bucket", method="PUT")).close()
+    for path in (path for path in run.path.rglob("*") if path.is_file()):
+        name = path.relative_to(run.path).as_posix()
+        urlopen(Request(f"{moto}/bucket/folder/{name}", path.read_bytes(), method="PUT")).close()
+    assert open_run("s3://bucket/folder").events("op", 1).equals(run.events("op", 1))
+
+
 def test_what_a_store_does_not_give_is_a_sentence(store: Store, run: Run) -> None:
     for address, said in (
         ("s3://bucket/none.lanes", "no such object"),

@@ -150,6 +150,7 @@ def test_a_file_with_wrong_options_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in called("record", "--config", tmp_path / "x", "--", "true").stderr
 
 
+@pytest.mark.slow
 def test_record_ends_with_the_most_severe_finding(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run")
     builder.phase(START_NS, 100, thread="1000-0")
@@ -207,6 +208,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_base_install_records_and_says_what_else_needs(tmp_path: Path) -> None:
     run, bundle = str(write_run(tmp_path / "run", steps=2)), str(tmp_path / "run.lanes")
     recorded = str(tmp_path / "recorded")

@@ -349,7 +349,7 @@ def test_phases_are_read_once_and_are_what_the_files_hold(
     asked: list[tuple[int | None, list[str] | None]]
     asked = [(None, None), (1, ["kind", "rank"]), (0, ["thread", "start_ns"])]
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "_KEPT_PHASES", 0)
+        patch.setattr(run_module, "_KEPT_ROWS", 0)
         read = open_run(path)
         plain = [read.events("phase", rank, columns=columns) for rank, columns in asked]
     run = open_run(path)

@@ -62,23 +62,8 @@ def graph_drawing(
     figure = go.Figure(layout={"template": template(theme)})
     _lines(figure, "", colour["muted"])
     _lines(figure, "back to a module above", colour["muted"], "dot")
-    scale = _scale(norms[g.module] for g in drawn if norms.get(g.module, 0) > 0)
-    ramp = _ramp(theme)
-    kinds: dict[str, list[Group]] = {"": [], "no norm": [], "zero, or NaN": []}
-    fills = {"no norm": colour["panel"], "zero, or NaN": colour["bad"]}
-    for group in drawn:
-        norm = norms.get(group.module)
-        kinds["no norm" if norm is None else "" if norm > 0 else "zero, or NaN"].append(group)
-    for kind, groups in kinds.items():
-        own = [fills[kind] if kind else over(ramp, _share(norms[g.module], scale)) for g in groups]
-        frames = [
-            colour["ink"] if g.module == chosen else colour["accent"] if g.module in found else None
-            for g in groups
-        ]
-        words = [_words(g, norms.get(g.module)) for g in groups]
-        _boxes(figure, groups, labels, theme, kind, own, words, frames)
-    if kinds[""]:
-        _colour_bar(figure, ramp, scale)
+    frames = dict.fromkeys(found, colour["accent"]) | {chosen: colour["ink"]}
+    _coloured_boxes(figure, drawn, labels, norms, theme, frames)
     if found and any(group.module in found for group in drawn):
         _key(
             figure,
@@ -103,6 +88,35 @@ def graph_drawing(
         "edges": [pair for pair in graph.edges if labels.keys() >= set(pair)],
         "alone": {name: _width(label) for name, label in alone.items()},
     }
+
+
+def _coloured_boxes(
+    figure: go.Figure,
+    drawn: Sequence[Group],
+    labels: Mapping[str, str],
+    norms: Mapping[str, float],
+    theme: Theme,
+    frames: Mapping[str, str],
+) -> None:
+    """Adds the boxes of modules, by the norm of their gradient, and the colour bar.
+
+    `frames`: module -> colour of its frame.
+    """
+    colour = tokens()[theme]
+    scale = _scale(norms[g.module] for g in drawn if norms.get(g.module, 0) > 0)
+    ramp = _ramp(theme)
+    kinds: dict[str, list[Group]] = {"": [], "no norm": [], "zero, or NaN": []}
+    fills = {"no norm": colour["panel"], "zero, or NaN": colour["bad"]}
+    for group in drawn:
+        norm = norms.get(group.module)
+        kinds["no norm" if norm is None else "" if norm > 0 else "zero, or NaN"].append(group)
+    for kind, groups in kinds.items():
+        own = [fills[kind] if kind else over(ramp, _share(norms[g.module], scale)) for g in groups]
+        words = [_words(g, norms.get(g.module)) for g in groups]
+        framed = [frames.get(g.module) for g in groups]
+        _boxes(figure, groups, labels, theme, kind, own, words, framed)
+    if kinds[""]:
+        _colour_bar(figure, ramp, scale)
 
 
 def _ramp(theme: Theme) -> list[tuple[float, str]]:

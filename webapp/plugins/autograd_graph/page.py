@@ -29,8 +29,8 @@ def layout(context: Context) -> Component:
     """Controls, the drawings, what they say."""
     run = context.run
     lead = (
-        "What handed gradients to what in the first backward of step 0, from the loss down. Click "
-        "a module to open it, and again to close it; choosing a level closes all."
+        "The modules and autograd nodes of the first backward of step 0, from the loss down. Click "
+        "a module to open or close it; choosing a level closes all."
     )
     ranks = [rank for rank in run.ranks if run.counts_of(rank)["node"]]
     if not ranks:

@@ -120,7 +120,7 @@ def about(
             [
                 html.B(module),
                 words,
-                dcc.Link("Its backward on the timeline", href=context.address(link)),
+                dcc.Link("Show its backward pass", href=context.address(link)),
             ]
         )
     ]
@@ -136,7 +136,7 @@ def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
                 html.B(name or "the model itself"),
                 f" {CAUSES[cause]}. ",
                 dcc.Link(
-                    "Step on the timeline",
+                    "Show the step on the timeline",
                     href=context.address(backward_link(context.run, rank, name, graph.step)),
                 ),
             ]

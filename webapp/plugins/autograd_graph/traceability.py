@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, having, to_frame
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
@@ -87,7 +88,12 @@ def untraceable_graphs(run: Run) -> list[Finding]:
 @lru_cache(maxsize=4)
 def walks(run: Run) -> tuple[Walk, ...]:
     """Returns the backward passes whose graph was walked."""
-    return tuple(walk for rank in run.ranks for walk in _walks(run, rank))
+    return tuple(walk for rank in run.ranks for walk in _of_rank(run, rank))
+
+
+@per_rank
+def _of_rank(run: Run, rank: int) -> tuple[Walk, ...]:
+    return tuple(_walks(run, rank))
 
 
 def _walks(run: Run, rank: int) -> Iterator[Walk]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
@@ -52,21 +53,30 @@ class _Step:
 
 def accumulation(run: Run) -> list[Finding]:
     """Findings of kind `environment`, at most one. Raises NotApplicable."""
-    calls = collective_calls(run)
-    calls = calls[(calls["phase"] == _BACKWARD) & calls["name"].str.startswith("all_reduce")]
+    calls = _reductions(run)
     if calls.empty:
         raise NotApplicable("record a backward that reduces gradients")
     found: dict[int, list[_Step]] = {}
-    for rank, own in calls.groupby("rank", sort=True):
-        steps = _steps(run, int(str(rank)), own)
-        whole = len(run.steps(int(str(rank)))) - 1
-        if len(steps) >= max(MIN_STEPS, MIN_SHARE * whole):
-            found[int(str(rank))] = steps
+    for rank in sorted(int(one) for one in calls["rank"].unique()):
+        steps = _steps(run, rank)
+        if len(steps) >= max(MIN_STEPS, MIN_SHARE * (len(run.steps(rank)) - 1)):
+            found[rank] = steps
     return [_finding(run, found)] if found else []
 
 
-def _steps(run: Run, rank: int, calls: pd.DataFrame) -> list[_Step]:
+def _reductions(run: Run) -> pd.DataFrame:
+    """The calls that reduce gradients within a backward."""
+    calls = collective_calls(run)
+    return calls[(calls["phase"] == _BACKWARD) & calls["name"].str.startswith("all_reduce")]
+
+
+@per_rank
+def _steps(run: Run, rank: int) -> list[_Step]:
     """The steps of a rank in which the same gradients were reduced several times."""
+    calls = _reductions(run)
+    calls = calls[calls["rank"] == rank]
+    if calls.empty:
+        return []
     parameters = gradient_rows(run)
     own = parameters[(parameters["rank"] == rank) & ~parameters["missing"]]
     sizes = own.groupby("step")["parameter"].nunique()

@@ -1,10 +1,12 @@
-"""Finds batch normalisation whose running statistics each rank keeps for itself.
+"""Finds running statistics that each rank keeps for itself.
 
 DistributedDataParallel broadcasts buffers from rank 0 before every forward. With
-`broadcast_buffers=False` the statistics of the ranks part, and a checkpoint holds those of a single
-rank.
-Found where ranks reduce gradients in every step, BatchNorm ran in training mode, and no collective
-call outside of backward moved anything but whole numbers after the first reduction.
+`broadcast_buffers=False`, and without that wrapper, the statistics of the ranks part, and a
+checkpoint holds those of a single rank.
+Found where ranks train replicas or shards of one model, buffers of floating point change in
+training and differ between the ranks at every sampled step but the first (or BatchNorm ran in
+training mode, where buffers were not hashed), and no step has collective calls outside of backward
+that others have not, as averaging before an evaluation would be.
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import BUFFER_HASH
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.checks.accumulation import MIN_STEPS
 from lanescope.webapp.runs.run import Run
 
 _KEEPS = ("torch.nn.modules.batchnorm.BatchNorm", "torch.nn.modules.batchnorm.LazyBatchNorm")
 _BACKWARD = schema.PhaseKind.backward.name
+_MIN_SAMPLED = 3
+"""Sampled steps, without the first."""
 
 
 def buffers(run: Run) -> list[Finding]:
@@ -33,28 +39,63 @@ def buffers(run: Run) -> list[Finding]:
         for rank in run.ranks
         if names[rank] and _apart(run, rank, calls[calls["rank"] == rank])
     )
-    if len(ranks) < 2:
+    if len(ranks) >= 2:
+        modules = names[ranks[0]]
+        return [_finding(run, ranks, modules, f"module {modules[0]}", "module")]
+    ranks, modules = _differing(run)
+    reduced = [rank for rank in ranks if _reduces(run, calls[calls["rank"] == rank])]
+    if len(ranks) < 2 or len(reduced) < len(ranks):
         return []
-    first, rank = names[ranks[0]][0], ranks[0]
-    return [
-        Finding(
-            kind="environment",
-            severity="info",
-            confidence="likely",
-            title=f"Each rank keeps its own running statistics of module {first}"
-            f"{and_more(len(names[rank]), 'module')}: no buffer is broadcast or averaged, and "
-            "evaluation and checkpoints use those of one rank. Leave broadcast_buffers=True, use "
-            "SyncBatchNorm, or average the buffers before evaluation.",
-            rank=rank,
-            ranks=ranks,
-            evidence={
-                "name": "broadcast_buffers",
-                "set": "DistributedDataParallel(broadcast_buffers=True)",
-                "modules": names[rank][:20],
-            },
-            link=step_link(run, rank, 0),
-        )
-    ]
+    return [_finding(run, ranks, modules, f"buffer {modules[0]}", "buffer")]
+
+
+def _finding(
+    run: Run, ranks: tuple[int, ...], modules: list[str], first: str, noun: str
+) -> Finding:
+    return Finding(
+        kind="environment",
+        severity="info",
+        confidence="likely",
+        title=f"Each rank keeps its own running statistics of {first}"
+        f"{and_more(len(modules), noun)}: no buffer is broadcast or averaged, and "
+        "evaluation and checkpoints use those of one rank. Leave broadcast_buffers=True, use "
+        "SyncBatchNorm, or average the buffers before evaluation.",
+        rank=ranks[0],
+        ranks=ranks,
+        evidence={
+            "name": "broadcast_buffers",
+            "set": "DistributedDataParallel(broadcast_buffers=True)",
+            "modules": modules[:20],
+        },
+        link=step_link(run, ranks[0], 0),
+    )
+
+
+def _differing(run: Run) -> tuple[tuple[int, ...], list[str]]:
+    """Ranks whose buffers are never equal once they trained, and these buffers."""
+    rows = logged(run, None, prefix=BUFFER_HASH)
+    rows = rows[rows["step"] > rows["step"].min()]
+    ranks = tuple(sorted(int(rank) for rank in rows["rank"].unique()))
+    names = []
+    for name, own in rows.groupby("name", sort=False):
+        steps = own.groupby("step").agg(hashes=("value", "nunique"), ranks=("rank", "nunique"))
+        changes = own.groupby("rank")["value"].nunique()
+        if (
+            len(steps) >= _MIN_SAMPLED
+            and (steps["ranks"] == len(ranks)).all()
+            and (steps["hashes"] > 1).all()
+            and (changes >= _MIN_SAMPLED).all()
+        ):
+            names.append(str(name))
+    return (ranks, names) if names else ((), [])
+
+
+def _reduces(run: Run, calls: pd.DataFrame) -> bool:
+    """Whether a rank reduces gradients, and makes the same calls in all steps but the first."""
+    reduces = calls["name"].str.startswith(("all_reduce", "reduce_scatter"))
+    floats = calls[(calls["bytes"] > 0) & ~calls["dtypes"].str.startswith("int")]
+    counts = floats[floats["phase"] != _BACKWARD].groupby("step").size().iloc[1:]
+    return bool(reduces.any()) and (counts.empty or counts.max() == counts.min())
 
 
 def _normalised(run: Run, rank: int) -> list[str]:

@@ -23,6 +23,9 @@ from lanescope.webapp.runs.run import Run
 WAITING = 0.2
 """Share of a step spent waiting for data from which workers are advised."""
 
+MIN_WAIT_NS = 2_000_000_000
+"""Least wait of a run: to start workers, once or in each epoch, takes as long."""
+
 MIN_STEPS = 5
 
 ACCUMULATES = re.compile("(^|::)AccumulateGrad$")
@@ -104,7 +107,7 @@ def _loading(run: Run) -> list[Finding]:
         waiting = Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))
         waiting = waiting.clip(int(steps.start_ns[1]), int(steps.end_ns[-1]))
         share = waiting.total / max(1, int(steps.end_ns[-1] - steps.start_ns[1]))
-        if share < WAITING:
+        if share < WAITING or waiting.total < MIN_WAIT_NS:
             continue
         workers = sum(p["rank"] == rank and p["role"] == "child" for p in run.manifest["processes"])
         more = "more of them" if workers else "num_workers above 0"

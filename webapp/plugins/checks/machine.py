@@ -232,7 +232,7 @@ def _ports(facts: Facts) -> Advice:
             "MASTER_PORT, torchrun --master-port, to one that is free",
             why,
         )
-    why = "They also have to be open in the firewall between hosts; from one host that is not seen."
+    why = "The firewall between hosts must also let them pass; one host cannot check that."
     return Advice("ports", "ok", f"{span} are free", "", why)
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.plugins.collectives.skew import LateMap
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.units import duration
 from lanescope.webapp.ui.charts import (
     DASHES,
@@ -45,7 +46,9 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
     """
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    late = [[None if np.isnan(v) else float(v) / 1e6 for v in row] for row in table.late_ns]
+    latest = float(np.nanmax(table.late_ns, initial=0.0))
+    factor, unit = units.unit_for(latest, "ns")
+    late = [[None if np.isnan(v) else float(v) / factor for v in row] for row in table.late_ns]
     words = [[_time(v) for v in row] for row in table.late_ns]
     figure.add_heatmap(
         x=[str(int(number)) for number in table.first],
@@ -57,8 +60,8 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
         xgap=1 if len(table.first) <= 120 else 0,
         ygap=1,
         zmin=0,
-        zmax=float(np.nanmax(table.late_ns, initial=0.0)) / 1e6 or 1.0,
-        colorbar=colour_bar("late, ms"),
+        zmax=latest / factor or 1.0,
+        colorbar=colour_bar(f"late, {unit}"),
         hovertemplate="<b>%{y}, call %{customdata}</b><br>%{text} after the first rank"
         "<extra></extra>",
     )

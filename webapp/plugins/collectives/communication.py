@@ -26,6 +26,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import COMMUNICATION_KERNEL
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.plugins.collectives.devices import device_time, talks_on_device
 from lanescope.webapp.runs.intervals import Intervals, union
@@ -103,6 +104,7 @@ def communication(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names).astype({"overlap": "float64"})
 
 
+@per_rank
 def comm_compute_overlap(run: Run, rank: int) -> float | None:
     """Share of a rank's communication, over the whole run, in which it also computes.
 

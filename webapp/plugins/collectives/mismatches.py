@@ -26,6 +26,7 @@ from lanescope.webapp.analysis.collective_calls import (
 )
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
+from lanescope.webapp.analysis.left_training import left_training
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
@@ -170,6 +171,9 @@ def _finding(run: Run, one: Mismatch) -> Finding:
     ordered = [values[rank] for rank in sorted(values)]
     norm = Counter(ordered).most_common(1)[0][0]
     odd = tuple(rank for rank in sorted(values) if values[rank] != norm)
+    leaving = left_training(run)
+    if leaving is not None and {*leaving.ranks} & {*values} and not {*leaving.ranks} >= {*values}:
+        odd = tuple(rank for rank in leaving.ranks if rank in values)
     first = one.rows[one.rows["rank"].isin(odd)].iloc[0]
     rank = int(first["rank"])
     known = rank_states(run)
@@ -181,7 +185,7 @@ def _finding(run: Run, one: Mismatch) -> Finding:
     return Finding(
         kind="collective_mismatch",
         severity=_severity(one),
-        title=_title(run, one, odd),
+        title=_title_of_leaving(run, one, odd, wheres) or _title(run, one, odd),
         rank=rank,
         ranks=tuple(sorted(values)),
         thread=str(first["thread"]),
@@ -227,6 +231,27 @@ def _severity(one: Mismatch) -> Severity:
 
 def _elements(shapes: str) -> list[int]:
     return [prod(int(n) for n in inner.split(",") if n.strip()) for inner in _SHAPE.findall(shapes)]
+
+
+def _title_of_leaving(
+    run: Run, one: Mismatch, odd: tuple[int, ...], wheres: dict[str, str | None]
+) -> str:
+    """That ranks left the training loop, where that is why they disagree; else nothing."""
+    leaving = left_training(run)
+    if leaving is None or not {*odd} <= {*leaving.ranks} or one.is_exchange:
+        return ""
+    sides = []
+    for rank in (odd[0], next(rank for rank in one.values if rank not in odd)):
+        row = one.rows[one.rows["rank"] == rank].iloc[0]
+        if row["step"] <= leaving.step:
+            return ""
+        place = f" at {wheres[str(rank)]}" if wheres[str(rank)] else ""
+        sides.append((rank, f"{row['name']}{place}", int(row["step"])))
+    (_, theirs, _), (rank, ours, step) = sides
+    return (
+        f"{leaving.words} and called {theirs}, while rank {rank} trains on and calls {ours} in "
+        f"step {step} (#{one.sequence} of {group_title(run, one.group)}). {leaving.advice}"
+    )
 
 
 def _title(run: Run, one: Mismatch, odd: tuple[int, ...]) -> str:

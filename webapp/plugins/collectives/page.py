@@ -33,7 +33,7 @@ from lanescope.webapp.ui.context import Context
 
 LEAD = (
     "Every collective of every rank, by process group and sequence number: which rank came last "
-    "and by how much, how long the transfer itself took, and how much of it computation hides. "
+    "and by how much, how long the transfer itself took, and how much of it overlaps with compute. "
     "Click a cell or a row to see the call on the timeline, across all ranks."
 )
 
@@ -88,8 +88,8 @@ def layout(context: Context) -> Component:
         html.P(
             "Latency, skew and transfer are medians over calls. Latency counts from a rank's own "
             "call, transfer from the last arrival; bandwidths are those of nccl-tests at that "
-            "transfer time. A dash: it cannot be known, as where ranks may leave a call before the "
-            "others come to it, or one rank alone was recorded.",
+            "transfer time. A dash means unknown: ranks may leave such a call before the others "
+            "come, or only one rank was recorded.",
             className="muted",
         ),
         _table(context, table),
@@ -194,7 +194,7 @@ def _note(run: Run, group: str, late: Any, per_column: int) -> str:
     if per_column == 1:
         return "A column is one call; the stronger the colour, the later the rank came."
     number = units.count(per_column)
-    return f"A column is {number} calls; shown is the one to which the rank came latest."
+    return f"A column is {number} calls; it shows the one to which the rank came latest."
 
 
 _RANK_TIMES = ("delay it caused", "waited for others", "communication", "exposed")

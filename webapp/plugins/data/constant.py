@@ -2,8 +2,8 @@
 
 A model's output does not depend on its input where, at every sampled step, rows of the input differ
 and all rows of all that it returned are the same, bit for bit, though not at all steps. An
-input does not vary where its rows are the same at every sampled step: a warning if the batches of
-the DataLoader do differ, else information, as one sample may be repeated on purpose.
+input does not vary where its rows are the same at every sampled step: a warning if it comes from a
+DataLoader, whether that varies or not, else information, as one sample may be repeated on purpose.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.findings import Finding, Severity
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
@@ -25,12 +25,33 @@ MIN_STEPS = 4
 AFTER = 8
 """Weights that begin as zero have been changed by then."""
 
+_SAME_ROWS = "gets the same values in every row of a batch"
+_WORDS = {
+    "output": (
+        "returns the same for every row of a batch",
+        ", and its input differs: the output does not depend on the input. Look for a factor of 0, "
+        "dead or saturated activations, or a reduction over the batch.",
+    ),
+    "input": (
+        _SAME_ROWS,
+        ", and the batches of the DataLoader differ. Pass it the batch, unless one sample is "
+        "repeated on purpose.",
+    ),
+    "row": (
+        _SAME_ROWS,
+        ", and the DataLoader's batches hold them so. Check that the dataset uses the index, and "
+        "that its samples are no views of one buffer.",
+    ),
+    "sample": (_SAME_ROWS, ". Pass it the batch, unless one sample is repeated on purpose."),
+}
+"""What does not vary -> what the model gets or returns, and the rest of the sentence."""
+
 
 def constant_data(run: Run) -> list[Finding]:
     """Findings of kind `repeated_data`, one per model. Raises NotApplicable."""
     samples = batch_samples(run)
     samples = samples[samples["rows"] >= MIN_ROWS]
-    found: dict[tuple[str, str], list[tuple[int, pd.DataFrame, Severity]]] = {}
+    found: dict[tuple[str, str], list[tuple[int, pd.DataFrame]]] = {}
     for (rank, model), own in samples.groupby(["rank", "model"], sort=True):
         inputs = own[(own["what"] == "input") & (own["position"] == 0)]
         outputs = own[own["what"] == "output"]
@@ -39,12 +60,12 @@ def constant_data(run: Run) -> list[Finding]:
         collapses = both["alike_out"].all() and not both["alike"].any()
         collapses = collapses and both["hash_out"].nunique() > 1  # else a table that is always so
         if _long(both) and len(both) == len(outputs) and collapses:
-            found.setdefault(("output", str(model)), []).append((int(rank), both, "warning"))
+            found.setdefault(("output", str(model)), []).append((int(rank), both))
         if _long(inputs) and len(outputs) and inputs["alike"].all():
             varies = len(loaded) and not loaded["alike"].any()
-            if varies or inputs["hash"].nunique() == 1:
-                severity: Severity = "warning" if varies else "info"
-                found.setdefault(("input", str(model)), []).append((int(rank), inputs, severity))
+            if len(loaded) or inputs["hash"].nunique() == 1:
+                what = "input" if varies else "row" if len(loaded) else "sample"
+                found.setdefault((what, str(model)), []).append((int(rank), inputs))
     return [_finding(run, *key, several) for key, several in found.items()]
 
 
@@ -52,29 +73,16 @@ def _long(samples: pd.DataFrame) -> bool:
     return bool(samples["step"].nunique() >= MIN_STEPS and samples["step"].max() >= AFTER)
 
 
-def _finding(
-    run: Run, what: str, model: str, several: list[tuple[int, pd.DataFrame, Severity]]
-) -> Finding:
-    rank, samples, severity = several[0]
+def _finding(run: Run, what: str, model: str, several: list[tuple[int, pd.DataFrame]]) -> Finding:
+    rank, samples = several[0]
     first, steps = samples.iloc[0], int(samples["step"].nunique())
     where = phase_place(run, rank, schema.PhaseKind.forward.name, None)
     at = f" at {where}" if where else ""
-    if what == "output":
-        title = (
-            f"{model} returns the same for every row of a batch at all {units.count(steps)} "
-            f"sampled steps{at}, and its input differs: the output does not depend on the input. "
-            "Look for a factor of 0, dead or saturated activations, or a reduction over the batch."
-        )
-    else:
-        title = (
-            f"{model} gets the same values in every row of a batch at all {units.count(steps)} "
-            f"sampled steps{at}"
-            + (", and the batches of the DataLoader differ" if severity == "warning" else "")
-            + ". Pass it the batch, unless one sample is repeated on purpose."
-        )
+    begin, end = _WORDS[what]
+    title = f"{model} {begin} at all {units.count(steps)} sampled steps{at}{end}"
     return Finding(
         kind="repeated_data",
-        severity=severity,
+        severity="info" if what == "sample" else "warning",
         confidence="likely",
         title=title,
         rank=rank,
@@ -83,6 +91,10 @@ def _finding(
         step=int(first["step"]),
         time_ns=int(first["time_ns"]),
         where=where,
-        evidence={"cause": f"constant_{what}", "steps": steps, "model": model},
+        evidence={
+            "cause": "constant_output" if what == "output" else "constant_input",
+            "steps": steps,
+            "model": model,
+        },
         link=step_link(run, rank, int(first["step"])),
     )

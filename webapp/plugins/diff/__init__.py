@@ -71,5 +71,6 @@ PLUGIN = Plugin(
         ),
     ),
     lanes="timeline_lanes:open_beside",
-    routes={"difference": "timeline_lanes:next_difference"},
+    routes={"difference": "differences:next_difference"},
+    span_facts="differences:facts",
 )

@@ -67,7 +67,7 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     )
     figure.update_layout(
         yaxis2={
-            "title": {"text": "tensors with other bits, %"},
+            "title": {"text": "tensors not bitwise identical, %"},
             "overlaying": "y",
             "side": "right",
             "range": [0, 102],
@@ -118,7 +118,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
 
     def word(value: float | None) -> str:
         if value is None:
-            return "the same bits"
+            return "bitwise identical"
         return "cannot be compared" if value == np.inf else f"differs by {units.number(value)}"
 
     rows = [[cells.get((name, step)) for step in steps] for name in modules]

@@ -93,9 +93,9 @@ def fluctuation_by_threads(
             figure,
             same,
             0.03,
-            name="the same bits",
+            name="bitwise identical",
             marker={"size": 9, "symbol": "circle-open", "color": tokens()[theme]["good"]},
-            hovertemplate="<b>%{x} threads</b><br>the same bits each time<extra></extra>",
+            hovertemplate="<b>%{x} threads</b><br>bitwise identical each time<extra></extra>",
         )
         # Fluctuating not at all, they must not stand above the limit.
         heights = [value for value in (limit, *values) if value and np.isfinite(value)]

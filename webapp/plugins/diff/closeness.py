@@ -37,14 +37,17 @@ def relative_of(dtype: str) -> float:
     return 0.0 if dtype.startswith(("int", "uint", "bool")) else RELATIVE.get(dtype, COARSEST)
 
 
-def tensor_states(base: Columns, run: Columns, dtypes: Sequence[str], mode: Mode) -> Any:
+def tensor_states(
+    base: Columns, run: Columns, dtypes: Sequence[str], mode: Mode, least: float = 0.0
+) -> Any:
     """0 identical, 1 within tolerance, 2 different, for each pair of tensors.
 
     The columns are those of the tensor table, shape and dtype as numbers of equal meaning on both
     sides, the latter positions in `dtypes`. Identical are shape, dtype and hash. Else shape and the
     numbers of NaN and of infinite elements must be equal and
     - tolerance: the L2 norms differ by at most the coarser dtype's relative tolerance times the
-      larger norm, the means by at most that times the larger root mean square;
+      larger norm, the means by at most that times the larger root mean square; of numbers of
+      floating point the tolerance is at least `least`;
     - simple: the means differ by at most `SIMPLE`.
     No mean (no finite element) equals no mean.
     """
@@ -64,6 +67,7 @@ def tensor_states(base: Columns, run: Columns, dtypes: Sequence[str], mode: Mode
         allowed: Any = SIMPLE
     else:
         table = np.array([relative_of(dtype) for dtype in dtypes])
+        table[table > 0] = table[table > 0].clip(min=least)
         relative = np.maximum(table[base["dtype"][rows]], table[run["dtype"][rows]])
         norm = np.fmax(norms[0], norms[1])
         close &= _near(norms[0], norms[1], relative * norm)

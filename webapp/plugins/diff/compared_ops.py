@@ -20,6 +20,7 @@ from lanescope.webapp.analysis.tensor_fingerprints import (
     with_turns,
 )
 from lanescope.webapp.plugins.diff.closeness import Mode, relative_differences, tensor_states
+from lanescope.webapp.plugins.diff.precision import least_tolerance
 from lanescope.webapp.plugins.diff.world_sizes import joined, optimizing, shares_differ
 from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run, Thread
@@ -99,7 +100,8 @@ def compared_ops(
         one, two, left_out = one[kept], two[kept], int((~kept).sum())
     was = {name: column[one] for name, column in old.tensors.items()}
     now = {name: column[two] for name, column in new.tensors.items()}
-    state = tensor_states(was, now, words.known["dtype"], mode)
+    least = least_tolerance(base, run)
+    state = tensor_states(was, now, words.known["dtype"], mode, least)
     apart = np.zeros(len(state))
     rows = np.flatnonzero(state)
     sides = ({name: column[rows] for name, column in side.items()} for side in (was, now))

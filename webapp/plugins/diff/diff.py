@@ -8,8 +8,9 @@ guessed at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,16 +19,20 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.cluster import Executor, spread
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.tensor_fingerprints import ARRIVES
 from lanescope.webapp.bundles.comparable import comparable
 from lanescope.webapp.plugins.diff import world_sizes
 from lanescope.webapp.plugins.diff.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
 from lanescope.webapp.plugins.diff.first_difference import hints, resumed
+from lanescope.webapp.plugins.diff.first_layer import FirstLayer, first_gradient, first_layer
+from lanescope.webapp.plugins.diff.logged_values import outputs_differ, values_differ
 from lanescope.webapp.plugins.diff.noise import Floor, tensor_floor
-from lanescope.webapp.plugins.diff.renaming import renamed
+from lanescope.webapp.plugins.diff.precision import least_tolerance
+from lanescope.webapp.plugins.diff.renaming import Renamed, renamed
 from lanescope.webapp.plugins.diff.roles import by_role
-from lanescope.webapp.plugins.diff.settings import losses_differ, outputs_differ, settings_notes
+from lanescope.webapp.plugins.diff.settings import settings_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.unpaired import (
     Unpaired,
@@ -35,7 +40,11 @@ from lanescope.webapp.plugins.diff.unpaired import (
     settings_words,
     unpaired_calls,
 )
-from lanescope.webapp.plugins.diff.value_differences import ValueDifferences, value_differences
+from lanescope.webapp.plugins.diff.value_differences import (
+    ValueDifferences,
+    of_rank,
+    value_differences,
+)
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number
@@ -119,8 +128,14 @@ def diff(base: Run, run: Run, mode: Mode = "bitwise") -> pd.DataFrame:
     return compare(base, run, mode).table
 
 
-def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = None) -> Comparison:
-    """Compares two runs.
+def compare(
+    base: Run,
+    run: Run,
+    mode: Mode = "bitwise",
+    noise: Run | None = None,
+    workers: Executor | None = None,
+) -> Comparison:
+    """Compares two runs; the values of each rank on `workers`, where there are any.
 
     Norms are equal in mode bitwise if their bits are (a NaN equals itself, 0.0 is not -0.0), in
     mode tolerance if |base - run| <= RELATIVE[dtype] * max(|base|, |run|), with the coarser dtype,
@@ -136,15 +151,23 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     recording of `base`: differences between the two are allowed as well, see `noise`.
     """
     _check_mode(mode, noise)
-    base, run = comparable(base, run)
-    floors = None if noise is None else (tensor_floor(base, noise), _norm_floor(base, noise))
-    base, roles = by_role(base, run)
-    names = renamed(base, run)
-    base = names.run
+    opened = base, run
+    floors = None
+    if noise is not None:
+        plain, _ = comparable(*opened)
+        floors = tensor_floor(plain, noise), _norm_floor(plain, noise)
+    base, run, roles, names = _prepared(*opened)
     norms = _norms(base, run, mode, floors[1] if floors else None)
     values = None
     if _both_have_values(base, run):
-        values = value_differences(base, run, mode, floors[0] if floors else None)
+        ask = partial(_values_of_rank, mode=mode, floor=floors[0] if floors else None)
+        ranks = sorted({*base.ranks, *run.ranks})
+        parts: Iterator[Any]
+        if workers is None:
+            parts = (ask(*opened, rank) for rank in ranks)
+        else:
+            parts = (part for part in spread(workers, ask, opened, ranks).values())
+        values = value_differences(base, run, parts)
     calls = _calls(base, run, values.names if values else {})
     matched = int((~norms["state"].isin(["only_in_base", "only_in_run"])).sum())
     only = [int((norms["state"] == f"only_in_{side}").sum()) for side in ("base", "run")]
@@ -160,13 +183,22 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     alone = (Unpaired(names_alone[0], only[0]), Unpaired(names_alone[1], only[1]))
     nothing = matched + ops == 0 or (matched + tensors == 0 and any(one.count for one in alone))
     wanted = "different" if "different" in states else "within_tolerance"
-    first = _first_of_all(values, norms[norms["state"] == wanted], run, wanted)
+    shares = world_sizes.shares_differ(base, run)
+    least = least_tolerance(base, run)
+    near: Mode = mode if wanted == "different" else "bitwise"
+    layer = None if shares else first_layer(base, run, near, least)
+    first = _first_of_all(values, norms[norms["state"] == wanted], layer, wanted)
     notes = values.notes if values else [_no_values(base, run)]
     outputs = outputs_differ(base, run)
-    logged = losses_differ(base, run, RELATIVE["float32"] if mode != "bitwise" else 0.0)
-    if logged or (outputs and mode == "bitwise"):
+    bits = values_differ(base, run, 0.0)
+    far = values_differ(base, run, 0.0 if mode == "bitwise" else max(RELATIVE["float32"], least))
+    logged = far or bits
+    if far or (outputs and mode == "bitwise"):
         states |= {"different"}
-    own = filter(None, [outputs, logged])
+    elif bits or outputs:
+        states |= {"within_tolerance"}
+    begins = layer.words if layer is not None and layer.module else None
+    own = filter(None, [begins, outputs, logged])
     notes = [*settings_notes(base, run), *own, *roles, *notes, *_floor_notes(floors)]
     notes += filter(None, [names.words()])
     if any(names_alone):
@@ -186,6 +218,22 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         timing=timing_differences(base, run),
         growth=values.grown() if values else pd.DataFrame(),
     )
+
+
+@lru_cache(maxsize=2)
+def _prepared(base: Run, run: Run) -> tuple[Run, Run, list[str], Renamed]:
+    """Both runs with base's ranks and modules as run has them; what to say of ranks, and names."""
+    base, run = comparable(base, run)
+    base, roles = by_role(base, run)
+    names = renamed(base, run)
+    return names.run, run, roles, names
+
+
+def _values_of_rank(
+    base: Run, run: Run, rank: int, mode: Mode, floor: Floor | None
+) -> ValueDifferences:
+    """What differs in a rank of two runs as they were opened."""
+    return of_rank(*_prepared(base, run)[:2], rank, mode, floor)
 
 
 def _check_mode(mode: str, noise: Run | None) -> None:
@@ -249,12 +297,12 @@ def _no_values(base: Run, run: Run) -> str:
 
 
 def _first_of_all(
-    values: ValueDifferences | None, norms: pd.DataFrame, run: Run, wanted: str
+    values: ValueDifferences | None, norms: pd.DataFrame, layer: FirstLayer | None, wanted: str
 ) -> dict[str, Any] | None:
     decides = values is not None and (wanted == "within_tolerance" or values.different)
     if values is not None and values.first is not None and decides:
         return values.first.entry
-    return _first(norms, run)
+    return _first(norms, layer)
 
 
 _FLOORS = ("tensors", "norms of gradients")
@@ -290,7 +338,7 @@ def _norms(base: Run, run: Run, mode: Mode, floor: Floor | None = None) -> pd.Da
     low = both["norm_base"].to_numpy(np.float64)
     high = both["norm_run"].to_numpy(np.float64)
     gone = both[["missing_base", "missing_run"]].fillna(False).to_numpy(bool)
-    state = _states(low, high, gone, _tolerances(both, floor), mode)
+    state = _states(low, high, gone, _tolerances(both, floor, least_tolerance(base, run)), mode)
     state[~here.to_numpy()] = "only_in_base"
     state[~there.to_numpy()] = "only_in_run"
     with np.errstate(invalid="ignore"):
@@ -321,10 +369,10 @@ def _plain_keys(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(names, "object"))
 
 
-def _tolerances(both: pd.DataFrame, floor: Floor | None) -> Float64Array:
+def _tolerances(both: pd.DataFrame, floor: Floor | None, least: float) -> Float64Array:
     sides = [both[name].map(RELATIVE).fillna(COARSEST) for name in ("dtype_base", "dtype_run")]
     low, high = (side.to_numpy(np.float64) for side in sides)
-    coarser: Float64Array = np.maximum(low, high)
+    coarser: Float64Array = np.maximum(low, high).clip(min=least)
     if floor is None:
         return coarser
     codes, dtypes = pd.factorize(both["dtype_base"].fillna(""))
@@ -406,10 +454,10 @@ def _counted(run: Run, other_names: Mapping[tuple[int, str], str]) -> pd.DataFra
     )
 
 
-def _first(differing: pd.DataFrame, run: Run) -> dict[str, Any] | None:
+def _first(differing: pd.DataFrame, layer: FirstLayer | None) -> dict[str, Any] | None:
     if differing.empty:
         return None
-    row = differing.iloc[0]
+    row = first_gradient(differing, layer).iloc[0]
     parameter = str(row["name"])
     sides = {
         side: {

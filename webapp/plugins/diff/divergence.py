@@ -33,11 +33,15 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
         f"{what.capitalize()} differ from the baseline since step {first.get('step')}, first "
         f"{place}{line}. Its origin is on the Compare page."
     )
-    if not first:
+    if not first and (words := next(filter(_is_difference, result.notes), None)):
+        title = f"{words[0].upper()}{words[1:]}, in the run compared with the baseline."
+    elif not first:
         title = (
             "Other operators ran than in the baseline, and the runs share no values. Record both "
             "with --level numerics."
         )
+    known = [note for note in result.notes if note.startswith(("settings differ", "the precision"))]
+    title += "".join(f" Look at this first: {note}." for note in known[:1])
     return [
         Finding(
             kind="divergence",
@@ -53,6 +57,11 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
             link=_address(run, first),
         )
     ]
+
+
+def _is_difference(note: str) -> bool:
+    """Whether a note of the verdict names a value that differs."""
+    return note.startswith(("the logged value", "the first module")) or "returns something" in note
 
 
 def _address(run: Run, first: dict[str, Any]) -> str:

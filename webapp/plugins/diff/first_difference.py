@@ -18,6 +18,7 @@ from lanescope.webapp.analysis.stack_frames import frame_texts
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
 from lanescope.webapp.plugins.diff.compared_ops import ComparedOps
 from lanescope.webapp.plugins.diff.world_sizes import shares_differ
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number
 from lanescope.webapp.runs.types import Int64Array
@@ -229,9 +230,10 @@ def _before(run: Run, first: First, side: str, other: str) -> str:
     columns = ["name", "module", "start_ns", "depth"]
     [op] = run.events("op", rank, thread, columns=columns).slice(int(alone[-1]), 1).to_pylist()
     where = stack_frames.place(_stack(run, rank, (thread, op["start_ns"], op["depth"])))
+    count = units.counted(len(alone), "operator")
     return (
-        f"before the first difference the {side} has operators of that step that the {other} has "
-        f"not: {len(alone)}, the last {op['name']}"
+        f"before the first difference the {side} ran {count} of that step that the {other} did not "
+        f"run, the last {op['name']}"
         + (f" in {op['module']}" if op["module"] else "")
         + (f" at {where}" if where else "")
         + (first.reshaped if side == "run" else "")
@@ -352,11 +354,11 @@ def resumed(base: Run, run: Run) -> list[str]:
     if len(both) == 1:
         return [said]
     if parted is None:
-        return [f"{said}, and so have all after it: the run goes on where the base was then"]
+        return [f"{said}, and so have all after it: the run resumes there"]
     return [
-        f"{said}, and step {parted} not those of step {parted + later}: the run goes on with the "
-        "parameters that the base had then, and not with all else (state of the optimizer, "
-        "learning rate, data, random numbers)"
+        f"{said}, and step {parted} not those of step {parted + later}: the run resumes with the "
+        "base's parameters of that step, but not with all else (optimizer state, learning rate, "
+        "data, random numbers)"
     ]
 
 

@@ -42,7 +42,7 @@ from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.page_selection import selection_in
 
 MODE_WORDS = {
-    "bitwise": "bit by bit",
+    "bitwise": "bitwise",
     "tolerance": "within the tolerance of the dtype",
     "simple": "within 1e-4",
 }
@@ -78,11 +78,11 @@ def layout(context: Context) -> Component:
             ", aligned by rank, step and name",
             "."
             if context.noise is None
-            else f"; what the baseline is apart from {context.noise.title} is allowed.",
+            else f"; differences between the baseline and {context.noise.title} are allowed.",
         ],
         widgets.controls(
             widgets.choice(
-                "numbers are the same",
+                "equality",
                 ids.DIFF_MODE,
                 [{"label": MODE_WORDS[m], "value": m} for m in MODES],
                 "bitwise" if context.noise is None else "tolerance",

@@ -105,7 +105,7 @@ def by_threads(found: Repetition, limit: float) -> Component:
             [
                 str(one["threads"]),
                 str(len(found.places(one["threads"]))),
-                "the same bits" if one["bitwise_identical"] else "not the same bits",
+                "identical" if one["bitwise_identical"] else "different",
                 units.number(size) if isinstance(size, float | int) else size,
                 f"beyond {units.number(limit)}" if beyond else f"within {units.number(limit)}",
                 f"{place}{where}" if place else "–",

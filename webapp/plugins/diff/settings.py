@@ -1,17 +1,13 @@
 """In what settings of the program do two runs differ? Optimizers, seeds, flags, versions, data.
 
-What recordings do not hold is not compared: environment variables, files, and settings that a
-program keeps to itself.
+What recordings do not hold is not compared: files, other variables of the environment, and settings
+that a program keeps to itself.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-import pandas as pd
-
 from lanescope.collector.format.names import (
-    BATCH_HASH,
+    ENVIRONMENT,
     MATMUL_PRECISION,
     MATMUL_PRECISIONS,
     SETTING_FLAGS,
@@ -19,6 +15,8 @@ from lanescope.collector.format.names import (
 )
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.plugins.diff.logged_values import batches_differ
+from lanescope.webapp.plugins.diff.precision import precision_note
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -35,17 +33,56 @@ def settings_notes(base: Run, run: Run) -> list[str]:
         if name in own[1] and own[0][name] != own[1][name]
     ]
     if all(own):
-        for one, words in ((0, "in the base alone"), (1, "in the run alone")):
-            alone = [name for name in own[one] if name not in own[1 - one]]
-            apart += [f"{alone[0].partition(', ')[0]} {words}"] if alone else []
+        apart += [*_alone(own[0], own[1], "base"), *_alone(own[1], own[0], "run")]
+        apart += _environment(base, run)
     notes = [f"settings differ: {_listed(apart)}"] if apart else []
-    return [*notes, *_versions(base, run), *_rates(base, run), *_batches(base, run)]
+    precision = precision_note(base, run)
+    notes += [precision] if precision else []
+    data = [] if precision else _batches(base, run)  # other bits of the same numbers
+    return [*notes, *_versions(base, run), *_rates(base, run), *data]
+
+
+def _alone(own: dict[str, float], other: dict[str, float], side: str) -> list[str]:
+    """What one run alone has: optimizers and groups of parameters as a whole, else settings."""
+    missing = [name for name in own if name not in other]
+    found = dict[str, None]()
+    for name in missing:
+        parts = name.split(", ")
+        wholes = (", ".join(parts[:count]) for count in range(1, len(parts)))
+        whole = next((one for one in wholes if not _has(other, one)), None)
+        text = whole or f"{_short(name)} {_number(name, own[name])}"
+        found[f"{text} in the {side} alone"] = None
+    return list(found)
+
+
+def _has(settings: dict[str, float], whole: str) -> bool:
+    """Whether an optimizer, or one of its groups, is there."""
+    return any(name == whole or name.startswith(f"{whole},") for name in settings)
+
+
+def _environment(base: Run, run: Run) -> list[str]:
+    """Variables of the environment with other texts, or that one run alone has."""
+    sides = [_variables(one) for one in (base, run)]
+    found = []
+    for name in sorted({*sides[0], *sides[1]}):
+        was, now = (side.get(name) for side in sides)
+        if was != now:
+            texts = ("not set" if text is None else text or "empty" for text in (was, now))
+            found.append(f"{name} {units.printable(' became '.join(texts))}")
+    return found
+
+
+def _variables(run: Run) -> dict[str, str]:
+    rows = logged(run, min(run.ranks), prefix=f"{SETTINGS}{ENVIRONMENT}")
+    pairs = (str(name).partition("=") for name in rows["name"])
+    return {name: text for name, _, text in pairs}
 
 
 def _settings(run: Run) -> dict[str, float]:
     """The first value of each setting, of the lowest rank."""
     rows = logged(run, min(run.ranks), prefix=SETTINGS)
     first = rows.sort_values("time_ns", kind="stable").drop_duplicates("name")
+    first = first[~first["name"].str.startswith(ENVIRONMENT)]
     return dict(zip(first["name"].astype("str"), first["value"].astype(float), strict=True))
 
 
@@ -104,72 +141,19 @@ def _rates(base: Run, run: Run) -> list[str]:
     return found
 
 
-def _beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
-    """Values of two runs that have the same rank, step and name, and the same place among these."""
-    keys = ["rank", "step", "name"]
-    sides = []
-    for one in (base, run):
-        rows = one.sort_values("time_ns", kind="stable").astype({"name": "object"})
-        rows["call"] = rows.groupby(keys).cumcount()
-        sides.append(rows[[*keys, "call", "value"]])
-    return sides[0].merge(sides[1], on=[*keys, "call"], suffixes=("_base", "_run"))
-
-
-@lru_cache(maxsize=2)
-def batches_differ(base: Run, run: Run) -> pd.DataFrame:
-    """Samples of batches, arguments and outputs that both runs hold and that differ, by step.
-
-    rank, step, name (loaded/0, input/<class>/0, output/<class>/0), call. Callers must not change
-    it.
-    """
-    both = _beside(*(logged(one, None, prefix=BATCH_HASH) for one in (base, run)))
-    apart = both[both["value_base"] != both["value_run"]]
-    return apart.sort_values(["step", "rank"], kind="stable", ignore_index=True)
-
-
 def _batches(base: Run, run: Run) -> list[str]:
     apart = batches_differ(base, run)
     given = apart[~apart["name"].str.startswith("output/")]
     if given.empty:
         return []
     first = given.iloc[0]
+    if first["rows_base"] != first["rows_run"]:
+        return [
+            f"batches have {first['rows_run']:.0f} sampled rows where the base has "
+            f"{first['rows_base']:.0f}, since step {int(first['step'])} of rank "
+            f"{int(first['rank'])} at the latest: another batch size, or parts of batches"
+        ]
     return [
         f"the data differs since step {int(first['step'])} of rank {int(first['rank'])} at the "
         "latest: compare the data, its order and the seed"
     ]
-
-
-def outputs_differ(base: Run, run: Run) -> str | None:
-    """The first step at which a model returned something else; None where none was seen."""
-    apart = batches_differ(base, run)
-    made = apart[apart["name"].str.startswith("output/")]
-    if made.empty:
-        return None
-    first = made.iloc[0]
-    model = units.printable(str(first["name"]).split("/")[1])
-    return f"{model} returns something else since step {int(first['step'])} at the latest"
-
-
-def _losses(run: Run) -> pd.DataFrame:
-    rows = to_frame(run.events("value", columns=["rank", "step", "name", "value", "time_ns"]))
-    names = rows["name"].astype("object").astype("str")
-    own = names.str.contains("loss", case=False) & ~names.str.startswith("lanescope/")
-    return rows.assign(name=names.astype("object"))[own & (names != "loss_scale")]
-
-
-def losses_differ(base: Run, run: Run, relative: float) -> str | None:
-    """The first value of the program's own series with "loss" in its name that differs.
-
-    By more than `relative` of the larger. None: no such series, or all are equal.
-    """
-    both = _beside(_losses(base), _losses(run))
-    low, high = both["value_base"], both["value_run"]
-    far = (low - high).abs() > relative * low.abs().combine(high.abs(), max)
-    apart = both[far | (low.isna() != high.isna())].sort_values("step", kind="stable")
-    if apart.empty:
-        return None
-    first = apart.iloc[0]
-    return (
-        f"the logged value {units.printable(str(first['name']))} differs since step "
-        f"{int(first['step'])}: {first['value_base']:.9g} became {first['value_run']:.9g}"
-    )

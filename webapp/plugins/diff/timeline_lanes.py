@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,12 +32,12 @@ from lanescope.webapp.plugins.diff.compared_ops import (
     compared_ops,
     with_inner,
 )
+from lanescope.webapp.plugins.diff.differences import PAIRS, PLACE, Differences, Partners
 from lanescope.webapp.plugins.diff.noise import tensor_floor
 from lanescope.webapp.plugins.diff.renaming import renamed
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 from lanescope.webapp.timeline import index as indexes
-from lanescope.webapp.timeline.arguments import forward, integer
 from lanescope.webapp.timeline.array_store import Store, load
 from lanescope.webapp.timeline.index import (
     DTYPES,
@@ -59,49 +59,24 @@ from lanescope.webapp.timeline.spans import (
 )
 from lanescope.webapp.timeline.styles import BESIDE, STYLES, phase_styles
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
-from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 ADDED, REMOVED, SLOWER, FASTER = 3, 4, 5, 6
 """States of an op beside those of its values."""
 
 _STYLE = np.array([STYLES.index(name) for name in BESIDE], np.uint8)
-PLACE = ("start", "lane", "row", "ref", "state")
-"""Columns of `Differences`."""
-
 _STOPS = (WITHIN, DIFFERENT, ADDED, REMOVED)
 Content = LaneSlices | LaneSamples
 
 
-@dataclass(frozen=True, eq=False)
-class Differences:
-    """Places that N leads to, by (start, lane, row): ops whose own values differ, and ops, or the
-    outermost of several, that one side alone has; else those that are slower.
-    """
+class _Made(NamedTuple):
+    """A lane and its slices; of each row of its op table the state and whether N leads there."""
 
-    start: Int64Array
-    lane: Int64Array
-    row: Int64Array
-    ref: Int64Array
-    state: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def next(self, place: tuple[int, int, int], *, forward: bool) -> dict[str, Any] | None:
-        """The first place after (start, lane, row), or the last before it; None: not found."""
-        after = np.stack([self.start, self.lane, self.row])
-        # Lexicographic comparison, the first key that is unequal decides.
-        order = np.zeros(len(self), np.int64)
-        for own, other in zip(after, place, strict=True):
-            order = np.where(order == 0, np.sign(own - other), order)
-        found = np.flatnonzero(order > 0 if forward else order < 0)
-        if not len(found):
-            return None
-        at = int(found[0 if forward else -1])
-        keys = ("lane", "row", "ref")
-        found_at: dict[str, Any] = {key: int(getattr(self, key)[at]) for key in keys}
-        kind = STYLES[int(_STYLE[self.state[at]])]
-        return {**found_at, "kind": kind, "position": at + 1, "total": len(self)}
+    lane: Lane
+    content: Content
+    state: States | None = None
+    stops: BoolArray | None = None
+    pairs: tuple[Int64Array, Int64Array] = (np.empty(0, np.int64), np.empty(0, np.int64))
+    """Rows of the op tables of the baseline and of the run that belong together."""
 
 
 class Beside:
@@ -117,6 +92,7 @@ class Beside:
         plain = comparable(base, run)
         self._alike = renamed(*plain).run, plain[1]
         self._places: list[Int64Array] = []
+        self._pairs: list[tuple[Int64Array, Int64Array]] = []
 
     def lanes(self, names: Names) -> Iterator[tuple[Lane, Content]]:
         """As `lanes.lanes_of` with the same numbers, and after these those of kind BASELINE."""
@@ -133,17 +109,18 @@ class Beside:
                 if ghost is not None:
                     ghosts.append((None if own is None else number, ghost))
                 if own is not None:
+                    self._pairs.append(own.pairs)
                     yield self._numbered(number, own)
                     number += 1
-        for above, (lane, content, state, stops) in ghosts:
-            yield self._numbered(number, (replace(lane, above=above), content, state, stops))
+        for above, ghost in ghosts:
+            yield self._numbered(number, ghost, above)
             number += 1
 
-    def _numbered(self, number: int, made: _Made) -> tuple[Lane, Content]:
-        lane, content, state, stops = made
+    def _numbered(self, number: int, made: _Made, above: int | None = None) -> tuple[Lane, Content]:
+        content, state, stops = made.content, made.state, made.stops
         if isinstance(content, LaneSlices) and state is not None and stops is not None:
             self._places.append(_places(number, content, state, stops))
-        return replace(lane, id=number), content
+        return replace(made.lane, id=number, above=above), content
 
     def differences(self) -> Differences:
         """What `lanes` came by."""
@@ -152,7 +129,15 @@ class Beside:
         wanted = np.isin(columns[4], _STOPS)
         columns = columns[:, wanted if wanted.any() else columns[4] == SLOWER]
         start, lane, row, ref, state = columns[:, np.lexsort((columns[2], columns[1], columns[0]))]
-        return Differences(start, lane, row, ref, state)
+        return Differences(start, lane, row, ref, state, self._partners())
+
+    def _partners(self) -> Partners:
+        at = np.cumsum([0, *(len(right) for _, right in self._pairs)])
+        none = np.empty(0, np.int64)
+        base, run = (
+            np.concatenate([none, *(pair[side] for pair in self._pairs)]) for side in (0, 1)
+        )
+        return Partners(at.astype(np.int64), base.astype(np.int32), run.astype(np.int32))
 
     def _steps(self, run: Run, rank: int) -> Steps:
         empty = np.empty(0, np.int64)
@@ -174,17 +159,17 @@ class Beside:
             theirs = threads.get(lane.thread or "")
             mine = partner.get((rank, lane.thread or ""))
             if lane.kind != THREAD or theirs is None or not isinstance(content, LaneSlices):
-                yield None, (lane, content, None, None)
+                yield None, _Made(lane, content)
             elif (rank, theirs.kind, theirs.name) in self._pools:
                 there = None if mine is None else self._slices(mine, names)
                 ghost = None
                 if mine is not None and there is not None:
                     ghost = self._ghost(mine, there, np.full(_ops_of(there), UNKNOWN), warp)
-                yield ghost, (lane, content, None, None)
+                yield ghost, _Made(lane, content)
             elif mine is None:
                 state = np.full(_ops_of(content), ADDED, np.int8)
                 stops = _outermost(content, state, ADDED)
-                yield None, (lane, _styled(content, state), state, stops)
+                yield None, _Made(lane, _styled(content, state), state, stops)
             else:
                 pairs = compared_ops(*self._alike, mine, theirs, words, "tolerance", self._floor)
                 yield self._pair(lane, content, mine, pairs, warp, names)
@@ -227,7 +212,8 @@ class Beside:
         stops = (own >= WITHIN) | (shown["run"] == SLOWER)
         stops |= _outermost(content, shown["run"], ADDED)
         state = np.where(own >= WITHIN, own, shown["run"]).astype(np.int8)
-        return ghost, (lane, _styled(content, shown["run"]), state, stops)
+        paired = pairs.left, pairs.right
+        return ghost, _Made(lane, _styled(content, shown["run"]), state, stops, paired)
 
     def _slices(self, thread: Thread, names: Names) -> LaneSlices | None:
         by_name = cache(partial(phase_styles, self._base, thread.rank))
@@ -248,11 +234,7 @@ class Beside:
             last_ns=int(end.max()),
             baseline=thread.thread,
         )
-        return lane, placed, state, _outermost(slices, state, REMOVED)
-
-
-_Made = tuple[Lane, Content, States | None, BoolArray | None]
-"""A lane, its slices, and of each row of its op table the state and whether N leads there."""
+        return _Made(lane, placed, state, _outermost(slices, state, REMOVED))
 
 
 class Warp:
@@ -337,10 +319,12 @@ def _places(lane: int, slices: LaneSlices, state: States, stops: BoolArray) -> I
     return columns
 
 
-COMPARED = 5
+COMPARED = 6
 """Version of the pairing, and of the rule for same, slower and faster ops."""
 
-_DTYPES = {**DTYPES, **{f"place_{name}": "<i8" for name in PLACE}}
+_PLACES = {f"place_{name}": "<i8" for name in PLACE}
+_PAIRS = {f"pair_{name}": dtype for name, dtype in PAIRS.items()}
+_DTYPES = {**DTYPES, **_PLACES, **_PAIRS}
 
 
 def open_beside(
@@ -369,6 +353,8 @@ def open_beside(
             found = beside.differences()
             for name in PLACE:
                 store.append(f"place_{name}", getattr(found, name))
+            for name in PAIRS:
+                store.append(f"pair_{name}", getattr(found.partners, name))
 
         return built(run, store, events, progress, beside.lanes, last)
 
@@ -377,13 +363,17 @@ def open_beside(
 
 
 def _differences(index: Index) -> Differences:
-    return Differences(*(index.arrays[f"place_{name}"] for name in PLACE))
+    partners = Partners(*(index.arrays[name] for name in _PAIRS))
+    places = {name: index.arrays[f"place_{name}"] for name in PLACE}
+    return Differences(**places, partners=partners)
 
 
 def _fits(index: Index) -> bool:
     """Returns True if the stored differences are places of the index."""
     found = _differences(index)
     if any(len(getattr(found, name)) != len(found) for name in PLACE):
+        return False
+    if not found.partners.fit(index.lanes):
         return False
     rows = np.array([*(lane.rows for lane in index.lanes), 0], np.int64)
     lane = found.lane.clip(-1, len(rows) - 1)
@@ -392,14 +382,3 @@ def _fits(index: Index) -> bool:
         and np.all((found.ref >= 0) & (found.ref < len(index.slices.start)))
         and np.all((found.state >= 0) & (found.state < len(BESIDE)))
     )
-
-
-def next_difference(timeline: Timeline, arguments: Mapping[str, str]) -> dict[str, Any]:
-    """The next or previous place where the run differs from its baseline, from a place on."""
-    place = integer("t", arguments.get("t", "")), integer("lane", arguments.get("lane", "-1"))
-    key = *place, integer("row", arguments.get("row", "-1"))
-    known = timeline.differences
-    if known is None:
-        raise NoSuch("this run is shown without a baseline; lanescope view RUN --baseline RUN0")
-    found = known.next(key, forward=forward(arguments.get("dir", "next")))
-    return found or {"ref": None, "total": len(known)}

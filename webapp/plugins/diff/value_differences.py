@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -67,29 +68,51 @@ class ValueDifferences:
             )
         )
 
+    def add(self, other: ValueDifferences) -> None:
+        """Adds what was found of other ranks."""
+        for each in fields(self):
+            ours, theirs = getattr(self, each.name), getattr(other, each.name)
+            if isinstance(ours, dict) and not isinstance(ours, Counter):
+                ours.update(theirs)
+            else:
+                setattr(self, each.name, ours + theirs)
+
     @property
     def first(self) -> First | None:
         """The earliest of the worst state of all ranks, by step and then by instant."""
         return min(self.firsts.values(), key=lambda first: first.order, default=None)
 
 
-def value_differences(
-    base: Run, run: Run, mode: Mode, floor: Floor | None = None
+def value_differences(base: Run, run: Run, parts: Iterable[ValueDifferences]) -> ValueDifferences:
+    """All that differs between two runs of level numerics: `parts` is what `of_rank` found of each
+    rank, in order."""
+    found = ValueDifferences()
+    for name, one, other in (("base", base, run), ("run", run, base)):
+        ranks = sorted(set(one.ranks) - set(other.ranks))
+        if ranks:
+            found.notes.append(f"only in the {name}: {ranks_named(ranks)}")
+    for part in parts:
+        found.add(part)
+    if found.first is not None:
+        found.notes += explained(base, run, found.first, found.firsts)
+    if found.unset:
+        found.notes.append(_unset_words(base, run, found.unset))
+    return found
+
+
+def of_rank(
+    base: Run, run: Run, rank: int, mode: Mode, floor: Floor | None = None
 ) -> ValueDifferences:
-    """Compares two runs of level numerics thread by thread, so as to hold one of each at a time.
+    """Compares one rank of two runs thread by thread, so as to hold one of each at a time.
 
     Tensors no further apart than `floor` are within tolerance.
     """
     found = ValueDifferences()
     words = Words()
-    for name, one, other in (("base", base, run), ("run", run, base)):
-        ranks = sorted(set(one.ranks) - set(other.ranks))
-        if ranks:
-            found.notes.append(f"only in the {name}: {ranks_named(ranks)}")
-    counted = pools(base) | pools(run)
+    counted = pools(base, rank) | pools(run, rank)
     for key in sorted(counted):
         _count_pool(found, base, run, key, words)
-    for mine, theirs in thread_pairs(base, run):
+    for mine, theirs in thread_pairs(base, run, rank):
         if any(t is not None and (t.rank, t.kind, t.name) in counted for t in (mine, theirs)):
             continue
         if mine is not None and theirs is not None:
@@ -98,10 +121,6 @@ def value_differences(
             found.only_in_base += _lone_thread(base, mine)
         elif theirs is not None:
             found.only_in_run += _lone_thread(run, theirs)
-    if found.first is not None:
-        found.notes += explained(base, run, found.first, found.firsts)
-    if found.unset:
-        found.notes.append(_unset_words(base, run, found.unset))
     return found
 
 

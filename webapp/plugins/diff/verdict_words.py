@@ -40,12 +40,12 @@ def counted(result: Comparison) -> str:
     """What was compared."""
     words = f"compared {units.counted(result.norms, 'gradient norm')}"
     if result.valued:
-        words += f" and {units.counted(result.ops, 'operator')}, by what was in "
+        words += f" and {units.counted(result.ops, 'operator')}, by the contents of "
         words += units.counted(result.tensors, "tensor")
     else:
         words += f" and, by their number alone, {units.counted(result.ops, 'call')} of operators"
     if result.differing:
-        words += f"; tensors that differ {units.count(result.differing)}"
+        words += f"; {units.counted(result.differing, 'tensor')} not equal"
     return words
 
 
@@ -81,10 +81,8 @@ def origin(first: dict[str, Any]) -> str | None:
     rank = found["rank"]
     known = [len(first[side].get("inputs", ())) for side in ("base", "run")]
     if other_inputs(first):
-        of = (
-            " from inputs that are not equal, written by what only one run has or by views of what "
-        )
-        of += "differs"
+        of = " from unequal inputs, written by operators that only one run has or by views of "
+        of += "different tensors"
     elif reads_other_parts(first):
         of = " from another part of an input that is the same in both"
     elif known[0] == known[1]:
@@ -228,8 +226,16 @@ def _tensor(base: dict[str, Any], run: dict[str, Any]) -> str:
 def _apart(base: dict[str, Any], run: dict[str, Any]) -> str:
     for name in ("dtype", "shape", "nan", "inf", "mean", "l2"):
         if base[name] != run[name]:
-            return f"{name} {base[name]} became {run[name]}"
+            return f"{name} {' became '.join(_apart_enough(base[name], run[name]))}"
     return f"hash {base['hash']} became {run['hash']}"
+
+
+def _apart_enough(was: Any, now: Any) -> tuple[str, str]:
+    """Returns both values; numbers with as few digits, four or more, as show that they differ."""
+    if not (isinstance(was, float) and isinstance(now, float)):
+        return str(was), str(now)
+    texts = ((f"{was:.{digits}g}", f"{now:.{digits}g}") for digits in range(4, 18))
+    return next((pair for pair in texts if pair[0] != pair[1]), (str(was), str(now)))
 
 
 def _code(text: str) -> str:

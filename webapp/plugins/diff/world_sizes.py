@@ -8,7 +8,6 @@ that is compared: gradient norms, and tensors of operators inside its step.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +19,8 @@ import pyarrow.compute as pc
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
-from lanescope.webapp.plugins.diff.closeness import RELATIVE, relative_of
+from lanescope.webapp.plugins.diff.closeness import relative_of
+from lanescope.webapp.plugins.diff.precision import coarsest_half
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
@@ -122,7 +122,7 @@ def notes(
     apart = apart[apart["step"] == apart["step"].min()]
     if apart.empty and first is None:
         return sentences
-    joined_by, dtype = _joined_by(run, first), _half(base, run)
+    joined_by, dtype = _joined_by(run, first), coarsest_half(base, run)
     if not _is_rounding(apart, first, dtype):
         return [*sentences, f"they part by more than the number of ranks explains, {joined_by}"]
     return [
@@ -148,7 +148,7 @@ def notes_on_passes(
     apart = apart[apart["step"] == apart["step"].min()]
     if apart.empty and first is None:
         return [sentences]
-    dtype = _half(base, run)
+    dtype = coarsest_half(base, run)
     if not _is_rounding(apart, first, dtype):
         return [sentences, "they part by more than the number of passes explains"]
     return [
@@ -208,17 +208,6 @@ def _joined_by(run: Run, first: dict[str, Any] | None) -> str:
         f"whose values {call['name']} joined last before "
         f"(call {call['sequence']} of group {call['group']}, step {call['step']})"
     )
-
-
-def _half(base: Run, run: Run) -> str | None:
-    """The coarsest dtype of 16 bits that operators of the runs work in. A gradient of another dtype
-    is as exact as that: it is converted from it, or comes of what was.
-    """
-    texts = set[str]()
-    for one in (base, run):
-        texts |= set(pc.unique(one.events("op", columns=["dtypes"])["dtypes"]).to_pylist())
-    words = {word for text in texts if text for word in re.findall(r"\w+", text)}
-    return max(words & {"bfloat16", "float16"}, key=RELATIVE.__getitem__, default=None)
 
 
 def _in(dtype: str | None) -> str:

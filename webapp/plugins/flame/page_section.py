@@ -112,11 +112,7 @@ class Section:
 
         `window_of` raises NotApplicable where nothing is selected.
         """
-        choices = (
-            Input(self.by, "value"),
-            Input(self.lanes, "value"),
-            Input(self.beside, "value"),
-        )
+        choices = [Input(one, "value") for one in (self.by, self.lanes, self.beside)]
 
         @app.callback(
             Output(self.graph, "figure"),
@@ -132,13 +128,8 @@ class Section:
             try:
                 shown = _Shown(context, window_of(selected), by, lanes, beside)
             except NotApplicable as reason:
-                return (
-                    nothing(""),
-                    {"height": "0"},
-                    no_update,
-                    [],
-                    html.P(str(reason), className="hint"),
-                )
+                note = html.P(str(reason), className="hint")
+                return nothing(""), {"height": "0"}, no_update, [], note
             picture = shown.picture(theme or "light", self._width_px)
             heads, rows = widgets.measured(_columns(context), shown.rows())
             return picture, shown.style(ROOT), heads, rows, shown.note(theme or "light")
@@ -156,9 +147,7 @@ class Section:
             click: dict[str, Any] | None,
             rows: list[dict[str, Any]] | None,
             selected: Selected,
-            by: str,
-            lanes: str,
-            beside: str,
+            *chosen: str,
         ) -> Any:
             if ctx.triggered_id == self.graph:
                 node = _clicked(click)
@@ -166,7 +155,7 @@ class Section:
                 node = rows[0].get("node") if rows else None
             if not isinstance(node, int):
                 return no_update, no_update
-            shown = _Shown(context, window_of(selected), by, lanes, beside)
+            shown = _Shown(context, window_of(selected), *chosen)
             return shown.widened(node, self._width_px), shown.style(node)
 
 
@@ -235,7 +224,9 @@ class _Shown:
         found = flame(run, self._parts, folded, context.baseline if self._beside else None)
         self._table = found.frames()
         if not self._table[self._column].iloc[0]:
-            whose = "In the baseline, nothing" if self._column == "base_total_ns" else "Nothing"
+            whose = (
+                "In the baseline, no operator" if self._column == "base_total_ns" else "No operator"
+            )
             raise NotApplicable(f"{whose} ran here.")
         if why := missing(run, folded, self._table["frame"]):
             raise NotApplicable(why)

@@ -29,7 +29,7 @@ MEASURES = {
     "added": "norm added",
     "accumulations": "gradients added",
     "elements": "elements added",
-    "backward_s": "time in backward, s",
+    "backward_s": "time in backward",
     "norm": "norm at its own steps",
 }
 """Columns of `backward_threads` that can be drawn, and what to call them beside an axis."""

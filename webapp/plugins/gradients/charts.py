@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.runs.types import Float64Array
+from lanescope.webapp.runs.types import BoolArray, Float64Array
 from lanescope.webapp.ui.charts import (
     DASHES,
     MAX_LINES,
@@ -96,16 +96,23 @@ def layer_heat(
         (np.isnan(values), none, colour["line"]),
     ):
         if wrong.any():
-            figure.add_heatmap(
-                z=np.where(wrong, np.float32(1), np.float32(np.nan)),
-                name=words,
-                colorscale=[[0, ink], [1, ink]],
-                showscale=False,
-                hovertemplate=hover.replace("%{text}", f"{words}<extra></extra>"),
-                **common,
-            )
+            _one_colour(figure, wrong, words, ink, hover, common)
     _heat_axes(figure, shown, across)
     return figure
+
+
+def _one_colour(
+    figure: go.Figure, cells: BoolArray, words: str, ink: str, hover: str, common: dict[str, Any]
+) -> None:
+    """Adds the cells that have no logarithm, in a colour of their own."""
+    figure.add_heatmap(
+        z=np.where(cells, np.float32(1), np.float32(np.nan)),
+        name=words,
+        colorscale=[[0, ink], [1, ink]],
+        showscale=False,
+        hovertemplate=hover.replace("%{text}", f"{words}<extra></extra>"),
+        **common,
+    )
 
 
 def bins(count: int, most: int) -> list[tuple[int, int]]:

@@ -24,11 +24,11 @@ DECAY = 0.7
 
 MEASURES = {
     "gradient": "norm of the gradient",
-    "relative": "gradient per element, in parts of the model's",
-    "update": "norm of the update, in parts of the parameters'",
+    "relative": "gradient per element, relative to the model's",
+    "update": "norm of the update, relative to the parameters'",
     "parameters": "norm of the parameters",
     "alive": "share of the gradient that is not zero",
-    "baseline": "norm of the gradient, in parts of the baseline's",
+    "baseline": "norm of the gradient, relative to the baseline's",
 }
 """What can be shown of a layer at a step, and what to call it."""
 

@@ -68,7 +68,7 @@ def layout(context: Context) -> Component:
         html.H2("Parameters"),
         html.P(
             "Every trainable parameter, in forward order, also without a gradient; norms of its "
-            "gradient over the run. Without: optimizer steps of all ranks at which it had none.",
+            "gradient over the run. Without counts the steps of all ranks without a gradient.",
             className="muted",
         ),
         widgets.controls(

@@ -10,6 +10,7 @@ from dash.development.base_component import Component
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
 from lanescope.webapp.plugins.gradients import ids
 from lanescope.webapp.plugins.gradients.backward_threads import MEASURES, backward_threads
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import widgets
@@ -74,7 +75,13 @@ def figure(run: Run, measure: str, rank: int, theme: Theme) -> tuple[go.Figure, 
         note += f"The {MAX_LINES} of {len(curves)} threads with the most of it are drawn."
         most = sorted(curves, key=lambda name: -curves[name].sum())[:MAX_LINES]
         curves = {name: series for name, series in curves.items() if name in most}
-    return gradient_charts.thread_curves(curves, MEASURES[measure], theme), note
+    title = MEASURES[measure]
+    if measure == "backward_s":
+        longest = max((float(series.max()) for series in curves.values()), default=0.0)
+        factor, unit = units.unit_for(longest * 1e9, "ns")
+        curves = {name: series * (1e9 / factor) for name, series in curves.items()}
+        title = f"{title}, {unit}"
+    return gradient_charts.thread_curves(curves, title, theme), note
 
 
 def _curves(run: Run, measure: str, rank: int) -> dict[str, pd.Series]:

@@ -134,7 +134,7 @@ def not_finite(context: Context) -> list[Component]:
     height = None if len(rows) <= 14 else "400px"
     label = "NaN and infinite gradients"
     also = (
-        " Of elements: of what the layer's backward computed in the whole run."
+        " Of elements is the share of all that the layer's backward computed in the run."
         if elements.notna().any()
         else ""
     )
@@ -142,7 +142,7 @@ def not_finite(context: Context) -> list[Component]:
         html.H2(label),
         html.P(
             "Layers with NaN or infinite gradients on any rank, and the share of their steps with "
-            "gradients. Skipped: left out by a gradient scaler." + also,
+            "gradients. Skipped counts the steps that a gradient scaler left out." + also,
             className="muted",
         ),
         widgets.grid("not-finite-table", columns, rows, label=label, height=height),
@@ -322,7 +322,7 @@ def _note(
         *hint,
         html.B(layer or "the model itself"),
         f" at step {step}, rank {rank}: {words}. ",
-        dcc.Link("Its backward on the timeline", href=link),
+        dcc.Link("Show its backward pass", href=link),
     ]
 
 

@@ -132,7 +132,7 @@ def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[s
 def chosen(context: Context, click: dict[str, Any] | None, depth: int | None) -> list[Any]:
     """The norms of all ranks at the cell that was clicked, and the way to its backward."""
     what = (
-        "Norm of each layer's gradient, in parts of the median of all ranks at the same step; of "
+        "Norm of each layer's gradient, relative to the median of all ranks at the same step; of "
         "the layers in which they differ."
     )
     point = (click or {}).get("points", [{}])[0]
@@ -151,5 +151,5 @@ def chosen(context: Context, click: dict[str, Any] | None, depth: int | None) ->
     return [
         html.B(layer or "the model itself"),
         f" at step {step}. {', '.join(values)}. ",
-        dcc.Link(f"Its backward on rank {rank}", href=link),
+        dcc.Link(f"Show its backward pass on rank {rank}", href=link),
     ]

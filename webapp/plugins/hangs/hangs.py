@@ -24,10 +24,11 @@ from lanescope.webapp.analysis.incomplete_collectives import (
     cycle,
     incomplete_collectives,
 )
-from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.left_training import left_training
+from lanescope.webapp.analysis.links import group_lane, step_bounds, timeline_address
 from lanescope.webapp.analysis.process_exits import asked_to_stop, left_by_a_stop
 from lanescope.webapp.analysis.rank_state import QUIET_NS, rank_states
-from lanescope.webapp.analysis.stack_frames import where_of
+from lanescope.webapp.analysis.stack_frames import phase_place, where_of
 from lanescope.webapp.plugins.collectives.given_up import calls_left, given_up
 from lanescope.webapp.plugins.collectives.mismatches import (
     ended_in,
@@ -67,7 +68,10 @@ def hangs(run: Run) -> list[Finding]:
             raise NotApplicable("the program made no collective call")
         return failed
     if cut_short(run):
-        raise NotApplicable("record without --steps and --keep-last: the recording is not whole")
+        raise NotApplicable(
+            "record without --steps and --keep-last, with a larger --max-disk: the recording is "
+            "not whole"
+        )
     found = incomplete_collectives(run)
     rest = [wait for wait in found if not _disagrees(run, wait)]
     circle = cycle(rest)
@@ -297,6 +301,15 @@ def _left_behind(
             f"{who.capitalize()} never {done} {_call(run, wait)} of {ranks_named(ranks)}. "
             f"Add the {needed}, or remove the {others[0].name}."
         )
+    elif (leaving := left_training(run)) is not None and {*wait.missing} <= {*leaving.ranks}:
+        place = where_of(run, others[0].rank, others[0].stack)
+        title = (
+            f"{leaving.words}"
+            f"{_last_place(run, wait.missing[0], leaving.step)} and ended, while "
+            f"{ranks_named(ranks)} {'trains' if len(ranks) == 1 else 'train'} on and "
+            f"{'waits' if len(ranks) == 1 else 'wait'} in {_call(run, wait)}"
+            f"{f' at {place}' if place else ''}. {leaving.advice}"
+        )
     else:
         title = (
             f"Only {ranks_named(ranks)} called {_call(run, wait)}: {who} ended without it. Let all "
@@ -304,6 +317,13 @@ def _left_behind(
         )
     severity: Severity = "error" if wait.waiting else "warning"
     return _mismatch(run, wait, title, severity, {"also_waiting": _also(run, waiters)})
+
+
+def _last_place(run: Run, rank: int, step: int) -> str:
+    """Where a rank ran its last step, as words behind that step."""
+    bounds = step_bounds(run, rank, step)
+    place = bounds and phase_place(run, rank, schema.PhaseKind.optimizer.name, bounds)
+    return f" ({place})" if place else ""
 
 
 def _circle(

@@ -48,7 +48,7 @@ def layout(context: Context) -> Component:
     elif cut_short(run):
         verdict = widgets.note(
             "Not checked: the recording is not whole, so a missing call proves nothing. Record "
-            "without --steps and --keep-last."
+            "without --steps and --keep-last, and with a larger --max-disk where steps are missing."
         )
     elif waiting:
         verdict = widgets.note("Ranks wait for others, but not for longer than is normal here.")

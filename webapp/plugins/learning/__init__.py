@@ -26,6 +26,17 @@ PLUGIN = Plugin(
             misses="sharded parameters; ranks that part and are averaged again",
         ),
         Question(
+            "Ranks that train apart",
+            "unsynchronised:unsynchronised",
+            ("rank_divergence",),
+            order=41,
+            area="Learning",
+            recorded=True,
+            needs="level access; a DistributedSampler on two ranks, or a value reduced in every "
+            "step",
+            misses="ranks that share neither samples nor a loss",
+        ),
+        Question(
             "Vanishing gradients",
             "vanishing:vanishing",
             ("vanishing_gradient",),
@@ -53,8 +64,19 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="2 optimizer steps (5 for gradients of zero)",
-            misses="layers that take turns; parameters frozen on purpose; single dead units of "
-            "a layer",
+            misses="layers that take turns; frozen parameters among others of their group",
+        ),
+        Question(
+            "Dead and saturated units",
+            "silent_units:silent_units",
+            ("dead_parameter",),
+            order=152,
+            area="Learning",
+            recorded=True,
+            needs="level access; 4 sampled optimizer steps, with 8 rows in a batch; a bias, or "
+            "torch.nn.Tanh or Sigmoid",
+            misses="units of layers without bias; a few dead units; functional tanh and sigmoid "
+            "that still have a gradient",
         ),
         Question(
             "Training without optimizer steps",
@@ -114,8 +136,9 @@ PLUGIN = Plugin(
             order=195,
             area="Learning",
             recorded=True,
-            needs="clip_grad_norm_; parts of one model that exchange gradients in backward",
-            misses="pipelines; ranks whose backward calls no collective; clipping by hand",
+            needs="parts of one model that exchange gradients in backward, or scatter them",
+            misses="pipelines; ranks whose backward calls no collective; clipping by hand that "
+            "scales less than six steps",
         ),
         Question(
             "Failed validators",

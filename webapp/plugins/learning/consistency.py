@@ -3,8 +3,9 @@
 After synchronisation every replica has the same gradients, and so the same parameters, bit for bit.
 Compared are the recorded hashes of both, on the ranks of a process group that are replicas:
 
-- the group was seen to keep them so: its ranks broadcast at least half of the parameters' bytes
-  before the first step (as DDP does), or reduce at least half of the gradients' bytes in a step;
+- the group was seen to keep them so: its ranks call a DistributedDataParallel, broadcast at least
+  half of the parameters' bytes before the first step (as DDP does), or reduce at least half of the
+  gradients' bytes in a step;
 - at least half of the elements are equal on all its ranks when they are first hashed, in the
   parameters or, where gradients are reduced, in these. That leaves out sharded, pipelined and
   deliberately different models, which have neither in common.
@@ -19,10 +20,12 @@ come together again: those that average their parameters now and then (local SGD
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
@@ -32,7 +35,15 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_bounds, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.process_exits import of_last_attempt, reduction_unfinished
+from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.dead_parameters import dead_parameters
+from lanescope.webapp.plugins.learning.parting_causes import (
+    Cause,
+    ignored,
+    other_settings,
+    replaced,
+    wrapped,
+)
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_text
 
@@ -61,7 +72,7 @@ def divergence(run: Run) -> list[Finding]:
     """Findings of kind `rank_divergence`. Raises NotApplicable where nothing can be compared."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
-    if _hashes(run).empty:
+    if hashes(run).empty:
         raise NotApplicable("record with --level access: nothing was hashed")
     if not replicas(run):
         raise NotApplicable(
@@ -71,8 +82,10 @@ def divergence(run: Run) -> list[Finding]:
 
 
 def _reported_as_unused(run: Run, parting: Parting) -> bool:
-    return _was_cut_off(run, parting) and any(
-        one.evidence["cause"] == "unused" for one in dead_parameters(run)
+    return (
+        _was_cut_off(run, parting)
+        and replaced(run, parting.group, parting.ranks) is None
+        and any(one.evidence["cause"] == "unused" for one in dead_parameters(run))
     )
 
 
@@ -90,7 +103,7 @@ def replicas(run: Run) -> dict[str, tuple[int, ...]]:
         present = tuple(sorted(rank for rank in ranks if rank in run.ranks))
         if len(present) < 2 or present in found.values() or not _synchronises(run, group, present):
             continue
-        rows = _hashes(run)
+        rows = hashes(run)
         common = _common(rows[rows["rank"].isin(present)], present, "param_hash")
         if common.empty:
             continue
@@ -103,7 +116,7 @@ def replicas(run: Run) -> dict[str, tuple[int, ...]]:
 
 def _meant_equal(run: Run, group: str, ranks: tuple[int, ...]) -> set[str]:
     """Parameters that are equal when first hashed, or whose gradients are, once reduced."""
-    rows = _hashes(run)
+    rows = hashes(run)
     rows = rows[rows["rank"].isin(ranks)]
     found = _equal_at_first(_common(rows, ranks, "param_hash"))
     graded = _common(rows[rows["norm"] > 0], ranks, "grad_hash")  # zeros are alike on all shards
@@ -124,7 +137,7 @@ def partings(run: Run) -> tuple[Parting, ...]:
     """Per group of replicas the first step at which they part; groups that stay equal have none."""
     found = []
     for group, ranks in replicas(run).items():
-        rows = _hashes(run)
+        rows = hashes(run)
         rows = rows[rows["rank"].isin(ranks)]
         meant = _meant_equal(run, group, ranks)
         parts = []
@@ -156,21 +169,68 @@ def partings(run: Run) -> tuple[Parting, ...]:
     return tuple(found)
 
 
+def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
+    """A parameter that was equal on the ranks and parted, and the step; None without one.
+
+    Among those that did not begin as a constant, which may be equal by chance.
+    """
+    rows = hashes(run)
+    rows = rows[rows["rank"].isin(ranks)]
+    common = _common(rows, ranks, "param_hash").reset_index()
+    equal = _equal_at_first(common.set_index(["step", "parameter"])) - _constant(run)
+    apart = common[common["parameter"].isin(equal) & ~common["equal"]]
+    if apart.empty:
+        return None
+    first = apart.sort_values("step", kind="stable").iloc[0]
+    return str(first["parameter"]), int(first["step"])
+
+
+def parted(run: Run, ranks: tuple[int, ...]) -> tuple[list[str], int]:
+    """Parameters that began equal, had other gradients from then on, and are equal no more.
+
+    With the step at which they are first seen to differ; none, unless they are at least half of
+    the elements of all, and differ at the last hashed step. Constants may be equal by chance.
+    """
+    rows = hashes(run)
+    rows = rows[rows["rank"].isin(ranks)]
+    values, slopes = (_common(rows, ranks, name) for name in ("param_hash", "grad_hash"))
+    began = _equal_at_first(values) - _constant(run) - _equal_at_first(slopes)
+    sizes = values.groupby("parameter", sort=False)["numel"].first()
+    apart = values[~values["equal"]].reset_index()
+    last = apart.loc[apart["step"] == rows["step"].max(), "parameter"]
+    names = [name for name in sizes.index if name in began and name in set(last)]
+    if sizes[names].sum() < SHARE * sizes.sum() or not names:
+        return [], 0
+    return names, int(apart.loc[apart["parameter"].isin(names), "step"].min())
+
+
+def _constant(run: Run) -> set[str]:
+    """Parameters whose first norm is that of all zeros, or of all ones."""
+    rows = to_frame(run.events("parameter", columns=["parameter", "norm", "numel", "step"]))
+    first = rows.sort_values("step", kind="stable").drop_duplicates("parameter")
+    alike = (first["norm"] == 0) | np.isclose(first["norm"] ** 2, first["numel"], rtol=1e-5)
+    return set(first.loc[alike, "parameter"])
+
+
 def _come_together(
     run: Run, group: str, ranks: tuple[int, ...], meant: set[str], parted: int
 ) -> bool:
     """Whether parameters are equal again later, or may be: were averaged and not hashed after it.
 
-    Averaging is a reduction of at least half of their bytes outside of backward.
+    So it is where gradients alone part. Averaging is a reduction or a broadcast of at least half of
+    their bytes outside of backward.
     """
-    rows = _hashes(run)
+    rows = hashes(run)
     common = _common(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
-    common = common[common["parameter"].isin(meant) & (common["step"] > parted)]
+    common = common[common["parameter"].isin(meant) & (common["step"] >= parted)]
     equal = common.groupby("step")["equal"].all()
-    if equal.any():
+    later = equal[equal.index > parted]
+    if len(later) and (equal.all() or later[later.index > equal.idxmin()].any()):
         return True
-    calls = _reductions(run, group, ranks[0])
-    calls = calls[calls["phase"] != schema.PhaseKind.backward.name]
+    calls = _calls_of(run, group, ranks[0], (*_REDUCES, "broadcast"))
+    first = rows.loc[rows["rank"] == ranks[0], "time_ns"].min()
+    at_start = (calls["name"] == "broadcast") & (calls["start_ns"] < first)
+    calls = calls[(calls["phase"] != schema.PhaseKind.backward.name) & ~at_start]
     moved = calls.groupby("step")["bytes"].sum()
     enough = moved >= SHARE * _bytes_of_step(rows[rows["rank"] == ranks[0]])
     averaged = set(moved.index[enough])
@@ -178,11 +238,24 @@ def _come_together(
     now_and_then = (
         bool(averaged) and max(averaged) >= parted and not set(rows["step"]) - {parted} <= averaged
     )
-    return now_and_then and not any(step - 1 in averaged for step in equal.index)
+    return now_and_then and not any(_not_after_all(run, rows, ranks[0], calls, later.index))
+
+
+def _not_after_all(
+    run: Run, rows: pd.DataFrame, rank: int, calls: pd.DataFrame, steps: pd.Index[Any]
+) -> Iterator[bool]:
+    """Of each step whether averaging went before its hashes, with no optimizer step in between."""
+    mine = rows[rows["rank"] == rank]
+    for step in steps:
+        before = step_bounds(run, rank, int(step) - 1)
+        since = before[1] if before is not None else 0
+        until = mine.loc[mine["step"] == step, "time_ns"].min()
+        between = calls["start_ns"].between(since, until)
+        yield bool(calls.loc[between, "bytes"].sum() >= SHARE * _bytes_of_step(mine))
 
 
 @lru_cache(maxsize=4)
-def _hashes(run: Run) -> pd.DataFrame:
+def hashes(run: Run) -> pd.DataFrame:
     """Gradient rows of steps at which hashes were taken, in the order of recording."""
     columns = [
         "rank",
@@ -217,7 +290,7 @@ def _common(rows: pd.DataFrame, ranks: tuple[int, ...], column: str) -> pd.DataF
 
 
 def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
-    rows = _hashes(run)
+    rows = hashes(run)
     mine = rows[rows["rank"] == ranks[0]]
     if mine.empty:
         return False
@@ -226,7 +299,15 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
     early = calls[(calls["name"] == "broadcast") & (calls["start_ns"] < mine["time_ns"].min())]
     reduced = _reductions(run, group, ranks[0]).groupby("step")["bytes"].sum()
     moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
+    if all(wrapped(run).get(rank) == len(members(run)[group]) for rank in ranks):
+        return True
     return moved >= SHARE * _bytes_of_step(mine)
+
+
+def bytes_of_step(run: Run, rank: int) -> float:
+    """Bytes of all parameters of a rank that were hashed at its first step."""
+    rows = hashes(run)
+    return _bytes_of_step(rows[rows["rank"] == rank])
 
 
 def _bytes_of_step(rows: pd.DataFrame) -> float:
@@ -236,9 +317,13 @@ def _bytes_of_step(rows: pd.DataFrame) -> float:
 
 
 def _reductions(run: Run, group: str, rank: int) -> pd.DataFrame:
+    return _calls_of(run, group, rank, _REDUCES)
+
+
+def _calls_of(run: Run, group: str, rank: int, names: tuple[str, ...]) -> pd.DataFrame:
     calls = collective_calls(run)
     same = (calls["group"] == group) & (calls["rank"] == rank)
-    return calls[same & calls["name"].isin(_REDUCES)]
+    return calls[same & calls["name"].isin(names)]
 
 
 def _reduced(run: Run, group: str, rank: int, step: int) -> bool:
@@ -253,33 +338,63 @@ def _finding(run: Run, parting: Parting) -> Finding:
     time = int(first["time_ns"].min())
     window = step_bounds(run, int(mine["rank"]), parting.step) or (time, time + 1)
     more = f" and of {len(names) - 1} more parameters" if len(names) > 1 else ""
-    if parting.last_equal is None and parting.what == "parameter":
-        reason = "It was never equal: broadcast it from one rank at the start."
-    elif _was_cut_off(run, parting):
-        reason = (
-            "Not all were reduced, as the loss does not depend on one of the parameters, and that "
-            "is what ended this run: set find_unused_parameters=True in DistributedDataParallel."
-        )
-    elif parting.what == "gradient" and not parting.synchronised:
-        reason = "Nothing was reduced in that step: call the DDP wrapper, not the module in it."
-    elif len(names) < parting.compared:
-        reason = "The others are equal: check that it is synchronised as they are."
-    else:
-        reason = "No parameter is equal any more: compare what the ranks do in that step."
+    cause = _cause(run, parting, names)
+    where = cause.where or _where(run, int(mine["rank"]), parting)
     what = "gradient" if parting.what == "gradient" else "value"
     return Finding(
         kind="rank_divergence",
         severity="error",
         title=f"Ranks {ranks_text(parting.ranks)} diverge at step {parting.step}: the {what} of "
-        f"{names[0]}{more} differs. {reason}",
+        f"{names[0]}{more} differs. {cause.words}",
         rank=int(mine["rank"]),
         ranks=parting.ranks,
         thread=str(mine["thread"]),
         step=parting.step,
         time_ns=time,
-        evidence=_evidence(run, parting, names, first),
+        where=where,
+        evidence={**_evidence(run, parting, names, first), "left_out": list(cause.parameters)},
         link=timeline_address(*window, run.duration_ns),
     )
+
+
+def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
+    known = replaced(run, parting.group, parting.ranks) or ignored(
+        run, parting.group, parting.ranks, names
+    )
+    if known is None and parting.what == "parameter":
+        known = other_settings(run, parting.ranks, parting.step)
+    if known is not None:
+        return known
+    if parting.last_equal is None and parting.what == "parameter":
+        words = "It was never equal: broadcast it from one rank at the start."
+    elif _was_cut_off(run, parting):
+        words = (
+            "Not all were reduced, as the loss does not depend on one of the parameters, and that "
+            "is what ended this run: set find_unused_parameters=True in DistributedDataParallel."
+        )
+    elif parting.what == "gradient" and not parting.synchronised:
+        words = (
+            "Nothing was reduced in that step: call the DDP wrapper, not the module in it, and "
+            "let the last backward of a step run outside of no_sync()."
+        )
+    elif len(names) < parting.compared:
+        words = "The others are equal: check that it is synchronised as they are."
+    else:
+        words = "No parameter is equal any more: compare what the ranks do in that step."
+    return Cause(words)
+
+
+def _where(run: Run, rank: int, parting: Parting) -> str | None:
+    """The line that runs backward in the step, or that steps the optimizer."""
+    gradient = parting.what == "gradient"
+    kinds = (schema.PhaseKind.backward, schema.PhaseKind.optimizer)
+    window = step_bounds(run, rank, parting.step)
+    places = (
+        phase_place(run, rank, kind.name, within)
+        for kind in (kinds if gradient else reversed(kinds))
+        for within in (window, None)
+    )
+    return next(filter(None, places), None)
 
 
 def _evidence(run: Run, parting: Parting, names: list[str], first: pd.DataFrame) -> dict[str, Any]:

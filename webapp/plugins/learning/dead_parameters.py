@@ -11,6 +11,7 @@ A layer is a module with parameters of its own. Causes:
   its value does not change (something else may train it);
 - clipped, rounded, no_rate, undone: its optimizer's steps change nothing, or not for good
   (`unmoved`);
+- frozen, replaced: an optimizer holds it, or what it was replaced by, in vain (`held_in_vain`);
 - decay: at the last DECAY_SAMPLES samples weight decay was stronger than the gradient (`decay`),
   and the parameter has shrunk to SHRUNK of what it was.
 
@@ -20,7 +21,6 @@ frozen ones. Adapters have an analysis of their own (`lora`).
 
 from __future__ import annotations
 
-import re
 from pathlib import PurePath
 from typing import TypedDict
 
@@ -39,6 +39,7 @@ from lanescope.webapp.analysis.parameter_history import (
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
+from lanescope.webapp.plugins.learning.held_in_vain import UNNAMED, Found, frozen, join_replaced
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.update_effects import decays, unmoved
 from lanescope.webapp.runs import units
@@ -52,8 +53,6 @@ TURNS = 2.0  # times the longest stretch before that it was zero for
 DECAY_SAMPLES = 3  # samples, the last of the run
 SHRUNK = 0.5  # of the first norm
 LISTED = 20  # parameters named in the evidence
-UNNAMED = re.compile(r"optimizer(\d+)\.parameter(\d+)")
-"""A parameter of no module that was called, by its place in its optimizer."""
 
 _WORDS = {
     "unused": (
@@ -98,6 +97,19 @@ _WORDS = {
         "do not learn: steps change them, and before each they have their first values again",
         "Find what writes the old values back.",
     ),
+    "frozen": (
+        "is frozen at every sampled step, though an optimizer has a group for it alone",
+        "are frozen at every sampled step, though an optimizer has a group for them alone",
+        "Call requires_grad_(True) on {it}, or leave {it} out of the optimizer to keep {it} as "
+        "loaded (Embedding.from_pretrained() freezes unless freeze=False).",
+    ),
+    "replaced": (
+        "has gradients that no optimizer uses: it replaced a parameter after the optimizer was "
+        "built",
+        "have gradients that no optimizer uses: they replaced parameters after the optimizer was "
+        "built, which still holds the old ones",
+        "Build the optimizer after the last change of the model, or add_param_group() {it}.",
+    ),
     "decay": (
         "shrinks: weight decay is stronger than its gradient",
         "shrink: weight decay is stronger than their gradients",
@@ -112,7 +124,7 @@ _ENDS = {
 }
 """Causes of breaks in the autograd graph that a program can take away, and how."""
 
-_SEVERE = ("zero",)
+_SEVERE = ("replaced", "zero")
 _OF_ALL = {
     "unused": "No parameter has a gradient when the optimizer steps",
     "zero": "All gradients are exactly zero",
@@ -134,9 +146,11 @@ def dead_parameters(run: Run) -> list[Finding]:
         raise NotApplicable("record an optimizer step: the run has no steps")
     rows = rows[~is_lora(rows["parameter"]) & (rows["numel"] > 0)]
     sampled = samples(run)
-    sampled = sampled[~is_lora(sampled["parameter"]) & sampled["trainable"].astype(bool)]
+    sampled = sampled[~is_lora(sampled["parameter"])]
+    idle = frozen(sampled)
+    sampled = sampled[sampled["trainable"].astype(bool)]
     held = set(zip(gradient_rows(run)["rank"], gradient_rows(run)["parameter"], strict=True))
-    found: dict[str, dict[str, tuple[int, int, list[int]]]] = {}
+    found: Found = {}
 
     def add(cause: str, name: str, rank: int, step: int, numel: int) -> None:
         entry = found.setdefault(cause, {}).setdefault(name, (step, numel, []))
@@ -167,10 +181,11 @@ def dead_parameters(run: Run) -> list[Finding]:
         since = _decaying(group)
         if since is not None and str(name) not in found.get("zero", {}):
             add("decay", str(name), int(rank), since, int(first["numel"]))
-    for cause, own in unmoved(run, sampled).items():
+    for cause, own in {"frozen": idle, **unmoved(run, sampled)}.items():
         for (rank, name), group in own.groupby(["rank", "parameter"], sort=False):
             first = group.iloc[0]
             add(cause, str(name), int(rank), int(first["step"]), int(first["numel"]))
+    join_replaced(found)
     had = set(rows.loc[~rows["missing"], "parameter"])
     return [
         _finding(run, cause, names, whole=cause in _OF_ALL and had <= set(names))

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, logged, streaks
@@ -32,9 +33,11 @@ def exploding(run: Run) -> list[Finding]:
     """Findings of kind `exploding_gradient`, at most one per optimizer. Raises NotApplicable."""
     found: dict[int, Finding] = {}
     ranks: dict[int, list[int]] = {}
-    for (rank, optimizer), rows in _by_optimizer(run):
-        one = _not_finite(run, rank, rows) or _growing(run, rank, rows) or _high(run, rank, rows)
-        if one is not None:
+    rows = gradient_rows(run)
+    if rows.empty:
+        raise NotApplicable("record an optimizer step: the run has no steps")
+    for rank in sorted(int(one) for one in rows["rank"].unique()):
+        for optimizer, one in _of_rank(run, rank).items():
             found.setdefault(optimizer, one)
             ranks.setdefault(optimizer, []).append(rank)
     return [
@@ -43,14 +46,16 @@ def exploding(run: Run) -> list[Finding]:
     ]
 
 
-def _by_optimizer(run: Run) -> list[tuple[tuple[int, int], pd.DataFrame]]:
+@per_rank
+def _of_rank(run: Run, rank: int) -> dict[int, Finding]:
+    """What is wrong with the gradients of each optimizer of a rank."""
+    found: dict[int, Finding] = {}
     rows = gradient_rows(run)
-    if rows.empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
-    return [
-        ((int(rank), int(optimizer)), group)
-        for (rank, optimizer), group in rows.groupby(["rank", "optimizer"], sort=True)
-    ]
+    for optimizer, own in rows[rows["rank"] == rank].groupby("optimizer", sort=True):
+        one = _not_finite(run, rank, own) or _growing(run, rank, own) or _high(run, rank, own)
+        if one is not None:
+            found[int(str(optimizer))] = one
+    return found
 
 
 def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:

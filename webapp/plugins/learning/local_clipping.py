@@ -1,12 +1,16 @@
 """Finds parts of one model, on several ranks, that are each clipped by their own norm.
 
-With tensor or expert parallelism a rank holds a part of the parameters. `clip_grad_norm_` on a rank
-then knows the norm of that part alone, and the parts are scaled by different factors. Found where
+With tensor or expert parallelism, or sharded parameters, a rank holds a part of the parameters.
+`clip_grad_norm_` on a rank then knows the norm of that part alone, and the parts are scaled by
+different factors. Found where
 
 - ranks of a group call collectives together in the backward of every step, as parts of one model
-  do, and are no data-parallel replicas,
+  do, or scatter reduced gradients, and are no data-parallel replicas,
 - the norms by which they clip differ in every step, and
 - at least one of them is above the limit in MIN_STEPS steps, so that it is scaled.
+
+Clipping that is written by hand shows in what it leaves: on each of these ranks the norm of all
+its gradients is the same in MIN_STEPS steps or more, and larger in none.
 """
 
 from __future__ import annotations
@@ -15,16 +19,21 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_title, members
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
-from lanescope.webapp.analysis.parameter_history import last_logged
+from lanescope.webapp.analysis.parameter_history import last_logged, sharded_names
 from lanescope.webapp.plugins.learning.consistency import replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 
 MIN_STEPS = 3
+MIN_CLIPPED_BY_HAND = 6
+
+AS_LARGE = 1e-4
+"""Relative difference of norms that were scaled to one limit, whose last bits may differ."""
 
 
 def local_clipping(run: Run) -> list[Finding]:
@@ -33,16 +42,18 @@ def local_clipping(run: Run) -> list[Finding]:
         raise NotApplicable("the job has a single rank")
     norms = {rank: last_logged(run, rank, CLIP_NORM) for rank in run.ranks}
     limits = {rank: last_logged(run, rank, CLIP_LIMIT) for rank in run.ranks}
-    if not any(map(len, norms.values())):
-        raise NotApplicable("the program does not call clip_grad_norm_")
     calls = collective_calls(run)
-    calls = calls[calls["phase"] == schema.PhaseKind.backward.name]
+    within = calls["phase"] == schema.PhaseKind.backward.name
+    calls = calls[within | calls["name"].str.startswith("reduce_scatter")]
     found = []
     for group, own in calls.groupby("group", sort=True):
         ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
         if len(ranks) < 2 or _are_replicas(run, ranks):
             continue
         table = pd.DataFrame({rank: norms[rank] for rank in ranks}).dropna()
+        if not any(len(norms[rank]) for rank in ranks):
+            found += _by_hand(run, str(group), ranks, own)
+            continue
         together = own.groupby("step")["rank"].nunique() == len(ranks)
         over = pd.DataFrame({rank: norms[rank] > limits[rank] for rank in ranks})
         scaled = over.reindex(table.index).fillna(value=False).any(axis=1)
@@ -53,6 +64,23 @@ def local_clipping(run: Run) -> list[Finding]:
     return found
 
 
+def _by_hand(run: Run, group: str, ranks: tuple[int, ...], calls: pd.DataFrame) -> list[Finding]:
+    """Clipping without clip_grad_norm_, at most one finding."""
+    rows = to_frame(run.events("gradient", columns=["rank", "step", "parameter", "norm"]))
+    rows = rows[rows["rank"].isin(ranks) & ~rows["parameter"].isin(sharded_names(run))]
+    squares = (rows["norm"] ** 2).groupby([rows["step"], rows["rank"]]).sum(min_count=1)
+    table = squares.pow(0.5).unstack().dropna()
+    together = calls.groupby("step")["rank"].nunique() == len(ranks)
+    if tuple(table.columns) != ranks or not together.reindex(table.index, fill_value=False).all():
+        return []
+    limit = table.max().max()
+    clipped = table >= limit * (1 - AS_LARGE)
+    apart = rows.groupby(["step", "parameter"])["norm"].nunique() > 1
+    if limit <= 0 or not (clipped.sum() >= MIN_CLIPPED_BY_HAND).all() or not apart.any():
+        return []
+    return [_finding(run, group, ranks, table[clipped.all(axis=1)])]
+
+
 def _are_replicas(run: Run, ranks: tuple[int, ...]) -> bool:
     return any(len(set(ranks) & set(same)) > 1 for same in replicas(run).values())
 
@@ -60,12 +88,13 @@ def _are_replicas(run: Run, ranks: tuple[int, ...]) -> bool:
 def _finding(run: Run, group: str, ranks: tuple[int, ...], norms: pd.DataFrame) -> Finding:
     step, first = int(norms.index[0]), norms.iloc[0]
     low, high = first.min(), first.max()
+    by = " to ".join(dict.fromkeys(map(units.number, (low, high))))
     return Finding(
         kind="rank_divergence",
         severity="warning",
         confidence="likely",
         title=f"{ranks_named(ranks).capitalize()} hold parts of one model and clip each by its own "
-        f"norm: {units.number(low)} to {units.number(high)} at step {step}, so the parts are "
+        f"norm: {by} at step {step}, so the parts are "
         "scaled by different factors. Add up the squares of the norms over the ranks, and clip "
         "by the root with torch.nn.utils.clip_grads_with_norm_.",
         rank=ranks[0],

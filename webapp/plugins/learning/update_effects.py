@@ -2,10 +2,11 @@
 
 - clipped: gradients were CLIPPED_AWAY times what they are clipped to, and at every sampled step the
   parameters together changed by less than UNMOVED of what they were;
-- rounded: of parameters in 16 bits that have gradients and a learning rate, no step changed most:
-  what it adds is less than half of the last bit;
-- no_rate: its learning rate was 0 at every sampled step, or, for more than half of them up to the
-  last, less than FADED of the largest it had, and no step changed it by more than CHANGED;
+- rounded: no sampled step changed a parameter in 16 bits that has gradients and a learning rate, as
+  what it adds is less than half of the last bit; or plain SGD changed it by less than LOST of what
+  it should add;
+- no_rate: its learning rate was 0, or less than FADED of the largest it had, from the first half of
+  the run on up to its end, and no sampled step changed it by more than CHANGED;
 - undone: steps changed a parameter, and before the next one it was again what it had been at first,
   to the last bit: something writes the old values back.
 """
@@ -22,7 +23,8 @@ from lanescope.webapp.runs.run import Run
 CLIPPED_AWAY = 1e4  # times the norm to which it is clipped
 UNMOVED = 1e-7  # of the norm of all parameters
 MIN_SAMPLES = 4  # sampled steps
-MIN_SHARE = 0.5  # of the elements in 16 bits
+MIN_SHARE = 0.5  # of the elements
+LOST = 0.25  # of the norm of a step
 CHANGED = 1e-6  # of the norm of a parameter
 FADED = 1e-6  # of the largest learning rate
 MIN_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
@@ -68,12 +70,14 @@ def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of parameters in 16 bits that have a gradient at most elements, and stay."""
     rows = rows[rows["dtype"].isin(LOW) & (rows["lr"] > 0) & (rows["grad_norm"] > 0)]
-    groups = rows[rows["update_ratio"].notna()].groupby("parameter", sort=False)
-    stuck = (groups["update_ratio"].max() == 0) & (groups.size() >= MIN_SAMPLES)
-    sizes = groups["numel"].first()
-    if not sizes[stuck].sum() > MIN_SHARE * sizes.sum():
-        return rows.iloc[:0]
+    rows = rows[rows["update_ratio"].notna() & (rows["grad_zeros"].fillna(0.0) < MIN_SHARE)]
+    due = (rows["lr"] * rows["grad_norm"] / rows["norm"]).where(rows["rule"] == "SGD", np.inf)
+    groups = rows.assign(kept=rows["update_ratio"] / due).groupby("parameter", sort=False)
+    still = (groups["update_ratio"].max() == 0) & (groups["norm"].nunique() == 1)
+    lost = groups["kept"].max().between(0, LOST, inclusive="neither")
+    stuck = (still | lost) & (groups.size() >= MIN_SAMPLES)
     return rows[rows["parameter"].isin(set(stuck.index[stuck]))]
 
 
@@ -84,9 +88,12 @@ def _without_rate(rows: pd.DataFrame) -> pd.DataFrame:
     small = rows["update_ratio"].fillna(0.0) <= CHANGED
     last_step = rows["call"].where(~(faded & small)).groupby(rows["parameter"]).transform("max")
     tail = rows[rows["call"] > last_step.fillna(-1)]
-    sizes, all_ = tail.groupby("parameter", sort=False).size(), groups.size()
-    long = (sizes >= MIN_SAMPLES) & (sizes > all_.reindex(sizes.index) / 2)
-    learns = tail.groupby("parameter", sort=False)["grad_norm"].max() > 0
+    tails = tail.groupby("parameter", sort=False)
+    middle = (groups["step"].first() + groups["step"].last()) / 2
+    long = (tails.size() >= MIN_SAMPLES) & (
+        tails["step"].first() < middle.reindex(tails.size().index)
+    )
+    learns = tails["grad_norm"].max() > 0
     return tail[tail["parameter"].isin(set(long.index[long & learns]))]
 
 

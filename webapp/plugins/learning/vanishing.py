@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
@@ -59,15 +60,20 @@ def vanishing(run: Run) -> list[Finding]:
     rows = gradient_rows(run)
     if rows.empty:
         raise NotApplicable("record an optimizer step: the run has no steps")
-    rows = rows[~is_lora(rows["parameter"])]
     found: dict[tuple[Vanished, ...], list[int]] = {}
-    for rank, own in rows.groupby("rank", sort=True):
-        judged = (_vanished(*one) for one in _relative(run, int(rank), own))
-        gone = [one for one in judged if one is not None]
-        if gone:
-            key = tuple(sorted(gone, key=lambda one: (one.step, one.relative)))
-            found.setdefault(key, []).append(int(rank))
+    for rank in sorted(int(one) for one in rows["rank"].unique()):
+        if gone := _of_rank(run, rank):
+            found.setdefault(gone, []).append(rank)
     return [_finding(run, gone, ranks) for gone, ranks in found.items()]
+
+
+@per_rank
+def _of_rank(run: Run, rank: int) -> tuple[Vanished, ...]:
+    rows = gradient_rows(run)
+    own = rows[(rows["rank"] == rank) & ~is_lora(rows["parameter"])]
+    judged = (_vanished(*one) for one in _relative(run, rank, own))
+    gone = [one for one in judged if one is not None]
+    return tuple(sorted(gone, key=lambda one: (one.step, one.relative)))
 
 
 def _relative(run: Run, rank: int, rows: pd.DataFrame) -> Iterator[tuple[str, pd.Series, str]]:

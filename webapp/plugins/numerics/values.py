@@ -163,7 +163,7 @@ def _deed(tensor: dict[str, Any], op: dict[str, Any], kind: str) -> str:
 
 def _advice(tensor: dict[str, Any], op: dict[str, Any]) -> str:
     if _fills(op):
-        return "Nothing to do where that is a mask."
+        return "Expected for a mask; otherwise check the fill value."
     if tensor["position"].startswith("read"):
         return "Check the data, and what else writes to that tensor."
     return "Check its inputs for zeros, negative numbers and overflow: add an epsilon, or clamp."
@@ -238,7 +238,7 @@ def _write_finding(
     thread, tensor, op = group[0]
     advice = (
         "Numpy or C code through a pointer, a compiled kernel or another process writes to its "
-        "memory: let that end before, or copy the tensor."
+        "memory: let it finish first, or copy the tensor."
     )
     place = f" at {where}" if where else ""
     times = f", {units.count(len(group))} times" if len(group) > 1 else ""

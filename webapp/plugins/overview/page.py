@@ -111,6 +111,14 @@ def register(app: Dash, context: Context) -> None:
         return [*_findings(context, report), page_checks.section(context, report)]
 
     @app.callback(
+        Output(ids.RECORDING, "children"),
+        Input(ids.RECORDING_LINE, "n_clicks"),
+        prevent_initial_call=True,
+    )
+    def list_recording(clicks: int) -> Any:
+        return page_recording.contents(run) if clicks == 1 else no_update
+
+    @app.callback(
         Output(frame_ids.LOCATION, "href", allow_duplicate=True),
         Input(ids.STEPS, "clickData"),
         prevent_initial_call=True,
@@ -187,7 +195,8 @@ def _path(run: Run) -> list[Component]:
                         html.Code(row.where) if row.where else "",
                         " ",
                         f"{row.name}, rank {row.rank}",
-                    ]
+                    ],
+                    title=f"{row.where} {row.name}, rank {row.rank}".strip(),
                 ),
                 html.I(className="bar", style={"--share": f"{row.duration_ns / most:.4f}"}),
                 html.Span(widgets.duration(row.duration_ns), className="n"),

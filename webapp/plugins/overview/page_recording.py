@@ -7,6 +7,7 @@ from dash.development.base_component import Component
 
 from lanescope.collector.format.names import MISSING, UNTESTED
 from lanescope.webapp.analysis.source_lines import source_coverage
+from lanescope.webapp.plugins.overview import ids
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import widgets
@@ -23,22 +24,29 @@ NAMES = {
 
 
 def section(run: Run) -> Component:
-    """The recording in one line; opened, everything about it."""
+    """The recording in one line; `contents` comes when it is opened."""
     return html.Details(
         [
-            html.Summary(_line(run)),
-            html.H3("Not in the recording"),
-            *_missing(run),
-            html.H3("Ranks"),
-            html.Div(_ranks(run), className="wide-table"),
-            html.H3("Threads"),
-            html.Div(_threads(run), className="wide-table"),
-            html.H3("Versions"),
-            _recording(run),
-            widgets.downloads(*(name for name, rows in run.counts.items() if rows)),
+            html.Summary(_line(run), id=ids.RECORDING_LINE),
+            html.Div(id=ids.RECORDING),
         ],
         className="recording",
     )
+
+
+def contents(run: Run) -> list[Component]:
+    """Everything about the recording: with many ranks more than a page should begin with."""
+    return [
+        html.H3("Not in the recording"),
+        *_missing(run),
+        html.H3("Ranks"),
+        html.Div(_ranks(run), className="wide-table"),
+        html.H3("Threads"),
+        html.Div(_threads(run), className="wide-table"),
+        html.H3("Versions"),
+        _recording(run),
+        widgets.downloads(*(name for name, rows in run.counts.items() if rows)),
+    ]
 
 
 def _line(run: Run) -> str:

@@ -17,8 +17,8 @@ PLUGIN = Plugin(
             area="Threads",
             recorded=True,
             needs="level access, the native engine",
-            misses="memory that is reached without torch; torch.jit.fork; writes of several "
-            "processes into shared memory",
+            misses="memory that is reached without torch; functions of torch.jit.fork that did not "
+            "overlap; writes of several processes into shared memory",
         ),
         Question(
             "In-place changes of tensors that backward needs",

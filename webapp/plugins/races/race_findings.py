@@ -11,6 +11,7 @@ import pandas as pd
 from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.plugins.races.forked_functions import forked_races
 from lanescope.webapp.plugins.races.hogwild import Hogwild, fold
 from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.races import Race
@@ -46,6 +47,7 @@ def race_findings(run: Run) -> list[Finding]:
         *(_hogwild(run, one) for one in trained),
         *(_finding(run, race) for race in rest),
         *(_of_streams(run, race) for race in found if race.first.stream),
+        *(_of_forked(run, race) for race in forked_races(run)),
     ]
 
 
@@ -121,6 +123,17 @@ def _of_streams(run: Run, race: Race) -> Finding:
         f"Data race on {tensor}: {verbs[0]}, {verbs[1]}, and neither stream waits for the other",
         f"Before {second.place}, let its stream wait for the other: call wait_stream(), or wait "
         f"for an event recorded after {first.place}.",
+    )
+
+
+def _of_forked(run: Run, race: Race) -> Finding:
+    verbs = [_verb(touch) for touch in (race.first, race.second)]
+    return _race_finding(
+        run,
+        race,
+        f"Data race on {race.tensors[0]} between functions that torch.jit.fork started near "
+        f"{race.first.place}: one {verbs[0]} while another {verbs[1]}",
+        "Give each function a tensor of its own, or wait for one before the next is forked.",
     )
 
 

@@ -28,6 +28,7 @@ from lanescope.webapp.analysis.access_site import (
     phase_names,
     storage_names,
 )
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.stack_frames import frame_texts, line, place
 from lanescope.webapp.analysis.vector_clocks import Order, order_of
 from lanescope.webapp.plugins.races.access_table import (
@@ -68,24 +69,33 @@ class Race:
         )
 
 
+CAST = "aten::_to_copy"
+
+
 @lru_cache(maxsize=4)
 def find_races(run: Run) -> tuple[Race, ...]:
     """All races of the run, one per pair of places, by instant."""
-    found: list[Race] = []
-    python = {(t.rank, t.thread) for t in run.threads if t.kind != "native"}
-    for rank, threads in processes_of(run):
-        own = [thread for thread in threads if (rank, thread) in python]
-        if len(own) > 1:
-            found += _of_process(run, rank, threads, own)
+    found = [race for rank in run.ranks for race in _of_rank(run, rank)]
     return tuple(sorted(found, key=lambda race: race.first.start_ns))
 
 
-def processes_of(run: Run) -> list[tuple[int, list[str]]]:
-    """Of each process its rank and its threads."""
-    processes: dict[tuple[int, int], list[str]] = {}
-    for thread in run.threads:
-        processes.setdefault((thread.rank, thread.pid), []).append(thread.thread)
-    return [(rank, threads) for (rank, _), threads in processes.items()]
+@per_rank
+def _of_rank(run: Run, rank: int) -> list[Race]:
+    found: list[Race] = []
+    python = {t.thread for t in run.threads_of(rank) if t.kind != "native"}
+    for threads in processes_of(run, rank):
+        own = [thread for thread in threads if thread in python]
+        if len(own) > 1:
+            found += _of_process(run, rank, threads, own)
+    return found
+
+
+def processes_of(run: Run, rank: int) -> list[list[str]]:
+    """The threads of each process of a rank."""
+    processes: dict[int, list[str]] = {}
+    for thread in run.threads_of(rank):
+        processes.setdefault(thread.pid, []).append(thread.thread)
+    return list(processes.values())
 
 
 def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str]) -> list[Race]:
@@ -243,9 +253,13 @@ def _published(
 
     Where each makes what the other uses, or one line does both, threads put something in place of
     what they found (`total = total + x`), and what one of them put there may be lost. The line
-    shows it also where one thread found what the other made and not, this time, the reverse.
+    shows it also where one thread found what the other made and not, this time, the reverse. A cast
+    puts nothing in place of another tensor: threads in autocast share casts of parameters, which
+    torch keeps under a lock of its own.
     """
     ends = [sites.known[int(accesses.site[row])] for row in (group[0].a, group[0].b)]
+    if all(pair.maker is not None and pair.maker.op == CAST for pair in group):
+        return True
     lines = {_place(one, stacks) for one in ends}
     makers = {None if pair.maker is None else _place(pair.maker, stacks) for pair in group}
     return len(lines) == 2 and len(makers) == 1 and None not in makers

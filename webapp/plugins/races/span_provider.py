@@ -12,7 +12,7 @@ from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.stream_races import all_races
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.flows import end, flow
-from lanescope.webapp.timeline.lanes import Lane
+from lanescope.webapp.timeline.lanes import BASELINE, Lane
 from lanescope.webapp.timeline.lookup import slice_at
 from lanescope.webapp.timeline.timeline import Timeline
 
@@ -22,7 +22,7 @@ MAX_ACCESSES = 20_000_000
 
 def facts(timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]) -> dict[str, Any]:
     """`races` of an operator's slice (as `span_details` describes it), and an arrow to each."""
-    if table != "op":
+    if table != "op" or lane.kind == BASELINE:
         return {}
     races = _races(timeline, lane, span)
     here = end(span, span["drawn"][0])

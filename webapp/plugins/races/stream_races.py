@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.access_site import CallSites
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.vector_clocks import Order
 from lanescope.webapp.plugins.races.access_table import Columns, Reader
 from lanescope.webapp.plugins.races.races import (
@@ -43,12 +44,15 @@ def _places(race: Race) -> frozenset[tuple[str, str | None]]:
 @lru_cache(maxsize=4)
 def find_stream_races(run: Run) -> tuple[Race, ...]:
     """All of the run, one per pair of places, by instant; none where streams were not recorded."""
-    if not run.manifest["options"].get("streams"):  # else all accesses would be gone through
-        return ()
-    found = [
-        race for rank, threads in processes_of(run) for race in _of_process(run, rank, threads)
-    ]
+    found = [race for rank in run.ranks for race in _of_rank(run, rank)]
     return tuple(sorted(found, key=lambda race: race.first.start_ns))
+
+
+@per_rank
+def _of_rank(run: Run, rank: int) -> list[Race]:
+    if not run.manifest["options"].get("streams"):  # else all accesses would be gone through
+        return []
+    return [race for threads in processes_of(run, rank) for race in _of_process(run, rank, threads)]
 
 
 def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:

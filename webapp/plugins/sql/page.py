@@ -76,9 +76,9 @@ LIMIT 50""",
 }
 
 LEAD = (
-    "A question in DuckDB's SQL over the run's tables. Times are whole nanoseconds from the run's "
-    "start, the same on all ranks. A query can read these tables and nothing else: no file, no "
-    "network, no extension; it ends after some seconds."
+    "Query the run's tables in DuckDB's SQL. Times are whole nanoseconds from the start of the "
+    "run, on one axis for all ranks. A query reads these tables only: no file, no network, no "
+    "extension; it ends after some seconds."
 )
 
 
@@ -171,7 +171,7 @@ def answered(answer: pa.Table, query: str, context: Context) -> list[Component]:
         rows,
         label="Answer",
         height=height,
-        empty="No row answers it.",
+        empty="The query returned no rows.",
         leads="link" if leads else "",
     )
     return [html.P(links, className="muted"), grid]
@@ -243,6 +243,6 @@ def _tables() -> Component:
         [
             html.Summary("Names of tables and columns"),
             widgets.plain_table(("table", "columns"), rows),
-            html.P(["What analyses say, as tables: ", html.Code(analyses)], className="muted"),
+            html.P(["Results of analyses, as tables: ", html.Code(analyses)], className="muted"),
         ]
     )

@@ -92,8 +92,8 @@ class Queries:
             )
         except subprocess.TimeoutExpired:
             raise QueryError(
-                f"stopped after {self._limits.seconds} s: ask for less, or export the tables as "
-                "Parquet and ask DuckDB itself"
+                f"stopped after {self._limits.seconds} s: narrow the query, or export the tables "
+                "as Parquet and query them with DuckDB"
             ) from None
         if done.returncode == REFUSED:
             raise QueryError(done.stdout.decode(errors="replace").strip())
@@ -122,8 +122,8 @@ class Queries:
             table = self._run.rows.read(name, (), None, None)
         elif (rows := self._run.counts.get(name, 0)) > MAX_ROWS:
             raise QueryError(
-                f"{name} has {count(rows)} rows, more than can be asked here: lanescope export "
-                f"RUN --to parquet --table {name} -o FILE, and ask DuckDB itself"
+                f"{name} has {count(rows)} rows, the most here is {count(MAX_ROWS)}: lanescope "
+                f"export RUN --to parquet --table {name} -o FILE, and query that with DuckDB"
             )
         else:
             table = pa.concat_tables(pieces_of(self._run, name), promote_options="permissive")

@@ -39,7 +39,7 @@ PLUGIN = Plugin(
             order=100,
             area="Threads",
             recorded=True,
-            misses="loops other than asyncio's; locks held at a fork; locks written in C",
+            misses="loops other than asyncio's; locks written in C",
         ),
         Question(
             "Lost context variables",
@@ -48,7 +48,16 @@ PLUGIN = Plugin(
             order=110,
             area="Threads",
             recorded=True,
-            misses="modes of torch, such as autocast",
+        ),
+        Question(
+            "Lost modes of torch",
+            "lost_modes:lost_modes",
+            ("lost_context",),
+            order=112,
+            area="Threads",
+            recorded=True,
+            misses="modes that are entered after the thread was started; default devices of "
+            "threads that make no tensor by a factory of torch",
         ),
         Question(
             "Threads on the wrong CUDA device",
@@ -81,7 +90,7 @@ PLUGIN = Plugin(
             evidence="rate",
         ),
     ),
-    figures=(Figure("Backward overlap of threads", "headlines:backward_overlap", 50, "/threads"),),
+    figures=(Figure("Backward overlap", "headlines:backward_overlap", 50, "/threads"),),
     pages=(
         Page(
             "threads",

@@ -134,5 +134,6 @@ def pair_rates(
         hovertemplate="<b>%{y}</b> and %{x}<br>%{z:.3g} %<extra></extra>",
     )
     figure.update_xaxes(type="category", side="top", showgrid=False)
+    figure.update_layout(margin_t=60)  # the buttons stand above the columns' numbers
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure

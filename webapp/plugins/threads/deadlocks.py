@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work
@@ -53,6 +54,7 @@ def deadlocks(run: Run) -> list[Finding]:
     return found
 
 
+@per_rank
 def _waits(run: Run, rank: int) -> dict[str, _Wait]:
     columns = ["start_ns", "duration_ns", "kind", "peer", "object", "step", "stack", "thread"]
     table = run.events("sync", rank, columns=columns)

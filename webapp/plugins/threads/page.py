@@ -41,9 +41,9 @@ def layout(context: Context) -> Component:
     ranks = list(context.run.ranks)
     return widgets.page(
         "Threads",
-        "Threads of one rank that are in the same phase at the same time. In the backward phase "
-        "that may mean that gradients are written from two sides at once. The rate of a pair is "
-        "the time both are in it, over the time of the one that is in it less.",
+        "Threads of one rank in the same phase at the same time. Two backward passes at once may "
+        "write the same gradients. The rate of a pair is the time that both are in the phase, as a "
+        "share of the shorter one's time in it.",
         widgets.controls(widgets.choice("phase", ids.OVERLAP_PHASE, list(PHASES), "backward")),
         html.Div(states.loading("Measuring the overlap of threads"), id=ids.OVERLAP_BODY),
         html.Div(
@@ -55,8 +55,8 @@ def layout(context: Context) -> Component:
                 ),
                 widgets.graph(ids.OVERLAP_MATRIX, height=240, what="the rate of each pair"),
                 html.P(
-                    "Percent of each pair. A click on a rate leads to the longest region of its "
-                    "two threads on the timeline.",
+                    "Percent of each pair. Click a rate to see the longest region of its two "
+                    "threads on the timeline.",
                     className="muted",
                 ),
             ],
@@ -64,7 +64,7 @@ def layout(context: Context) -> Component:
         ),
         html.H2("Over time"),
         widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
-        html.P("A click on a stretch leads there on the timeline.", className="muted"),
+        html.P("Click a stretch to see it on the timeline.", className="muted"),
         widgets.downloads("overlap"),
         *_windows(context.run),
     )
@@ -208,11 +208,11 @@ def _links(run: Run, phase: str) -> dict[tuple[int, str, str], str]:
 
 def _verdict(run: Run, rate: float, phase: str, limit: float) -> Component:
     text = (
-        f"{units.share(rate)} of the time in which a rank is in the {phase} phase, two or more of "
-        "its threads are."
+        f"for {units.share(rate)} of the time that a rank spends in the {phase} phase, two or more "
+        "of its threads are in it."
     )
     if phase != "backward":
-        return widgets.note(text)
+        return widgets.note(f"F{text[1:]}")
     if rate < limit:
         return widgets.note(
             [html.B("within the limit"), f" of {units.share(limit)} · {text}"], "good"
@@ -293,8 +293,8 @@ def _windows(run: Run) -> list[Component]:
         head,
         html.P(
             "The time between the end of a thread's forward phase and the start of its backward: "
-            "the loss, and all that another thread may still do to the graph. A click on a point "
-            "leads there on the timeline.",
+            "the loss, and all that another thread may still do to the graph. Click a point "
+            "to see it on the timeline.",
             className="muted",
         ),
         widgets.graph(ids.WINDOWS_CHART, height=240, what="the time from forward to backward"),

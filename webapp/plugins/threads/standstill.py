@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import FORKED_LOCK
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
@@ -87,7 +88,9 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     )
     rows += children
     waiting = [_waiting(run, rank, row, names, pid) for row in rows]
-    own = [one for one in waiting if one["where"] is not None] or waiting[:1]
+    own = [
+        one for one in waiting if one["where"] is not None or one["waits_for"] == FORKED_LOCK
+    ] or waiting[:1]
     said = [
         f"{one['name']} waits for {one['waits_for']}" + (f" at {one['where']}" * bool(one["where"]))
         for one in own[:_MAX_NAMED]
@@ -131,7 +134,8 @@ def _rests(row: dict[str, Any]) -> bool:
 
 def _closed(rows: list[dict[str, Any]], children: list[dict[str, Any]]) -> bool:
     """Whether each thread waits for another one, of its process or of one that that started."""
-    brought = _BROUGHT_BY_THREADS | (_BROUGHT_BY_PROCESSES if children else frozenset())
+    forked = any(row["waiting"] == FORKED_LOCK for row in rows)
+    brought = _BROUGHT_BY_THREADS | (_BROUGHT_BY_PROCESSES if children or forked else frozenset())
     return all(
         row["waiting"] in brought or row["waiting"].startswith("a lock that ")
         for row in (*rows, *children)
@@ -166,7 +170,11 @@ def _waiting(
 
 
 def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:
-    if any(row["pid"] != rows[0]["pid"] and row["waiting"] == "a lock" for row in rows):
+    if any(
+        row["waiting"] == FORKED_LOCK
+        or (row["pid"] != rows[0]["pid"] and row["waiting"] == "a lock")
+        for row in rows
+    ):
         return (
             "Start processes before threads, or with spawn: a forked process has only the thread "
             "that forked it, and locks of the other threads stay locked in it."
@@ -174,6 +182,11 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:
     for row in rows:
         frames = frames_of(run, rank, row["stack"])
         callers = {(PurePath(f["file"]).name, f["function"]) for f in frames}
+        if row["waiting"] == "a future of asyncio":
+            return (
+                "Find the task that should set the future or event, or put the item: every task of "
+                "the loop waits as well, or has ended."
+            )
         if "future" not in row["waiting"] and ("_base.py", "result") not in callers:
             continue
         if ("thread.py", "_worker") in callers:

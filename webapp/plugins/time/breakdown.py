@@ -13,7 +13,8 @@ nothing is left over. On a rank whose device communicates by kernels of its own,
 Elsewhere the training thread decides, with the autograd threads that work for it:
 
     exposed_communication   it is blocked in a collective and no operator runs
-    waiting_for_ranks       of that, before the last rank of the group has arrived
+    waiting_for_ranks       of that, before the last rank of the group has arrived; or nothing runs
+                            until another pipeline stage has ended the microbatch (`pipeline`)
     data_loading            it fetches a batch
     waiting_for_threads     it is blocked in a lock, queue, event, future or join
     forward, backward, optimizer   an operator runs in that phase
@@ -35,11 +36,14 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import ANY_TOOL
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.analysis.thread_waits import thread_waits
 from lanescope.webapp.plugins.collectives.communication import in_calls, operators
 from lanescope.webapp.plugins.collectives.devices import DeviceTime, device_time, talks_on_device
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.plugins.time import pipeline
 from lanescope.webapp.runs.intervals import Intervals, union
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.threads import Thread
@@ -68,24 +72,7 @@ _DATA = schema.PhaseKind.data.name
 _NO_CATEGORY = (schema.PhaseKind.user.name, schema.PhaseKind.mark.name)
 """A range that the program named says nothing about what runs in it."""
 
-_ANY_TOOL = "chrome"
-"""Engine of imported traces in Chrome's format that no known tool wrote."""
-
 _NOTHING = Intervals.of([], [])
-
-_WAITS = (
-    schema.SyncKind.thread_join.name,
-    schema.SyncKind.lock_acquire.name,
-    schema.SyncKind.condition_wait.name,
-    schema.SyncKind.event_wait.name,
-    schema.SyncKind.semaphore_acquire.name,
-    schema.SyncKind.barrier_leave.name,
-    schema.SyncKind.queue_get.name,
-    schema.SyncKind.queue_room.name,
-    schema.SyncKind.queue_join.name,
-    schema.SyncKind.future_get.name,
-)
-"""Synchronisation events whose duration is a wait."""
 
 WAKE_NS = 1_000_000
 """A thread without operators whose collective completes this shortly before its next operator was
@@ -148,7 +135,7 @@ def between_operators(run: Run, rank: int) -> str:
         for one in run.manifest["processes"]
         if (one["rank"], one["pid"]) == (rank, pid)
     }
-    return "idle" if engines == {_ANY_TOOL} else "python"
+    return "idle" if engines == {ANY_TOOL} else "python"
 
 
 def _thread_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
@@ -161,14 +148,23 @@ def _thread_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
     blocked = called.union(Intervals.of(waits["start_ns"], waits["end_ns"]))
     exposed = pending.union(called).intersection(blocked).subtraction(work)
     arrived = transfer.union(exposed.subtraction(pending))
+    stages = pipeline_waits(run, rank)
     return [
         ("exposed_communication", exposed.intersection(arrived)),
-        ("waiting_for_ranks", exposed),
+        ("waiting_for_ranks", exposed.union(Intervals.of(stages["start_ns"], stages["woken_ns"]))),
         ("data_loading", phases.get(_DATA, _NOTHING)),
         ("waiting_for_threads", _waits(run, thread).subtraction(work)),
         *((name, phases[name].intersection(work)) for name in _PHASES if name in phases),
         ("other", work),
     ]
+
+
+def pipeline_waits(run: Run, rank: int) -> pd.DataFrame:
+    """`pipeline.stage_waits` of a rank; no rows in runs that record threads of Python."""
+    if between_operators(run, rank) != "idle":
+        return pd.DataFrame(columns=pipeline.COLUMNS, dtype="int64")
+    lanes = tuple((one, training_thread(run, one).thread) for one in run.ranks)
+    return pipeline.stage_waits(run, lanes)[rank]
 
 
 @lru_cache(maxsize=256)
@@ -301,10 +297,8 @@ def _completed(frame: pd.DataFrame, run_end: int) -> Int64Array:
 
 
 def _waits(run: Run, thread: Thread) -> Intervals:
-    columns = ["start_ns", "duration_ns", "kind"]
-    rows = run.events("sync", thread.rank, thread.thread, columns).to_pandas()
-    rows = rows[rows["kind"].isin(_WAITS) & (rows["duration_ns"] > 0)]
-    return Intervals.of(rows["start_ns"], rows["start_ns"] + rows["duration_ns"].astype("int64"))
+    rows = thread_waits(run, thread.rank, thread.thread)
+    return Intervals.of(rows["start_ns"], rows["end_ns"])
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ thread. Within work it stays; it leaves a wait for the thread that ended it, at 
     a thread's start     the thread that started it
     backward             the autograd thread that worked for it, and back
     a synchronisation with a device   the stream whose kernel ended last
+    a microbatch         the pipeline stage that ended it, in traces without sends (`pipeline`)
     a kernel             what was last: its launch, the kernel before it on its stream, or the
                          kernel of another stream that its stream waits for
     a kernel of a collective   the last rank's kernel to begin; from there on it is transfer
@@ -44,6 +45,7 @@ from lanescope.webapp.plugins.time.breakdown import (
     autograd_threads,
     collective_waits,
     phases_of,
+    pipeline_waits,
     training_thread,
 )
 from lanescope.webapp.plugins.time.lane_work import LaneWork, Row
@@ -246,7 +248,12 @@ class _Walk:
             if lane.thread in streams(self.run, lane.rank):
                 found = sorted(self._stream_waits(lane))
             else:
-                waits = (self._collective_waits, self._thread_waits, self._device_waits)
+                waits = (
+                    self._collective_waits,
+                    self._thread_waits,
+                    self._device_waits,
+                    self._stage_waits,
+                )
                 found = sorted({one for kind in waits for one in kind(lane)}, key=itemgetter(0, 1))
             self._waits[lane] = [one for one in found if one.end_ns > one.start_ns]
             self._begins[lane] = np.array([one.start_ns for one in self._waits[lane]], np.int64)
@@ -288,6 +295,16 @@ class _Walk:
             & (frame["sequence"] == sequence)
         ]
         return Lane(int(row["last_rank"]), str(own["thread"].iloc[0])), int(row["last_ns"])
+
+    def _stage_waits(self, lane: Lane) -> Iterator[Wait]:
+        """Waits for another stage of a pipeline."""
+        training = training_thread(self.run, lane.rank)
+        if lane.thread != training.thread:
+            return
+        for row in pipeline_waits(self.run, lane.rank).itertuples():
+            waker = Lane(row.waker, training_thread(self.run, row.waker).thread)
+            name = f"microbatch {row.microbatch}"
+            yield Wait(row.start_ns, row.end_ns, waker, row.woken_ns, name, "idle")
 
     # ---- devices ----
 

@@ -36,7 +36,7 @@ def communication(run: Run) -> Headline | None:
         return None
     hidden = [comm_compute_overlap(run, rank) for rank in run.ranks]
     known = [one for one in hidden if one is not None]
-    note = f"{units.share(sum(known) / len(known))} overlapped with compute" if known else ""
+    note = f"{units.share(sum(known) / len(known))} overlapped" if known else ""
     return _share(run, "exposed_communication", note)
 
 

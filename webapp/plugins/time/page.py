@@ -198,7 +198,7 @@ def _slowdown_panel(run: Run) -> Component:
         what="the slowdown by each rank",
     )
     words = html.Div(states.loading("Replaying all steps with ideal durations"), id=ids.SLOWDOWN)
-    about = "if only this rank took its own time, and all others the mean · click for that step"
+    about = "if this rank kept its own times and all others took the mean · click for that step"
     return _panel("Slowdown by stragglers", about, html.Div([heat, words], className="split"))
 
 
@@ -231,7 +231,7 @@ def _slowdown_words(found: Slowdown) -> list[Component]:
         for rank, factor in sorted(found.workers.items(), key=lambda one: -one[1])[:MAX_ROWS]
         if factor >= MIN_SLOWDOWN
     ]
-    table = widgets.plain_table(("if only this is not ideal", "slowdown"), rows, (1,))
+    table = widgets.plain_table(("if all else were ideal", "slowdown"), rows, (1,))
     return [html.P([html.B(f"×{found.job:.2f} "), text, fixed]), table]
 
 

@@ -59,8 +59,8 @@ def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
     held = held_in_memory(run)
     if not held and not summable(run, window):
         raise RunError(
-            f"the window holds more than {MAX_OPS:,} ops, which is what a table is made of; "
-            "choose a shorter one"
+            f"the window holds more than {MAX_OPS:,} ops, the most that one table sums up; "
+            "choose a shorter window"
         )
     ops = _ops(run, None if held else window)
     low, high = window if window is not None else (0, run.duration_ns + 1)

@@ -10,8 +10,10 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.collectives.skew import waiting
+from lanescope.webapp.analysis.thread_waits import WAITS_FOR
+from lanescope.webapp.plugins.collectives import skew
 from lanescope.webapp.plugins.flame.page_section import Section
+from lanescope.webapp.plugins.threads import waiting
 from lanescope.webapp.plugins.threads.overlap import Region, overlap, overlap_rate, overlap_regions
 from lanescope.webapp.plugins.threads.overlap_findings import shared_gradients
 from lanescope.webapp.plugins.timeline_page import ids
@@ -28,6 +30,9 @@ from lanescope.webapp.ui.matrices import matrices
 TIMES = dict.fromkeys(("total", "self"), "sums") | dict.fromkeys(("mean", "p50", "p99", "max"), "")
 USUAL = "backward"
 """The phase whose overlap is looked for unless another one is chosen."""
+
+WAITING_THREADS = 10
+"""Threads that the dock lists with their waits, the longest."""
 
 REGIONS = 100
 """Longest regions that the dock lists."""
@@ -94,8 +99,11 @@ def layout(context: Context) -> Component:
 def _op_columns() -> list[dict[str, Any]]:
     return [
         widgets.column("op", "op", minWidth=130, flex=3, cellClassRules=_swatches()),
-        widgets.column("count", "count", number=True, text=True),
-        *(widgets.column(name, name, base="ns", together=of) for name, of in TIMES.items()),
+        widgets.column("count", "count", number=True, text=True, minWidth=60),
+        *(
+            widgets.column(name, name, base="ns", together=of, minWidth=70)
+            for name, of in TIMES.items()
+        ),
         widgets.column("share", "share", number=True, text=True, minWidth=68),
     ]
 
@@ -228,7 +236,7 @@ def _overlap(run: Run, window: tuple[int, int], where: str, of: str, limit: floa
     if table.empty:
         what = of if of.startswith("/") else f"the {of} phase"
         words = f"No {'thread is' if rate is None else 'rank has two threads'} in {what} here."
-        return [head, html.P(words, className="hint"), *_waiting(run, window)]
+        return [head, html.P(words, className="hint"), *_all_waiting(run, window)]
     regions = overlap_regions(run, of, window)
     foot: list[Any] = [f"{units.count(len(regions))} region{'' if len(regions) == 1 else 's'}"]
     if regions:
@@ -240,7 +248,7 @@ def _overlap(run: Run, window: tuple[int, int], where: str, of: str, limit: floa
             [html.Div(matrices(run, table)), _regions(run, regions)],
             className="overlap-split",
         ),
-        *_waiting(run, window),
+        *_all_waiting(run, window),
     ]
 
 
@@ -281,9 +289,43 @@ def _regions(run: Run, regions: list[Region]) -> Component:
     return html.Ol(rows, className="regions", **widgets.attributes(aria_label="Longest regions"))
 
 
+def _all_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
+    return [*_waiting(run, window), *_threads_waiting(run, window)]
+
+
+def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
+    """How long threads waited for other threads: in locks, queues, events, futures, joins."""
+    table = waiting.waiting(run, window)
+    if table.empty:
+        return []
+    known = widgets.thread_names(run)
+    rows = [
+        (
+            html.Div(
+                [
+                    f"rank {row.rank} · {known[row.rank, row.thread]}",
+                    html.Div(
+                        f"for {WAITS_FOR[row.kind]}" + (", never ended" if row.open else ""),
+                        className="muted",
+                    ),
+                ]
+            ),
+            widgets.duration(row.waiting_ns),
+            units.share(row.share),
+        )
+        for row in table.head(WAITING_THREADS).itertuples()
+    ]
+    more = len(table) - len(rows)
+    return [
+        html.H2("Threads waiting for threads", className="below"),
+        widgets.plain_table(("thread", "waiting", "share"), rows, (1, 2)),
+        *([html.P(f"and {units.count(more)} shorter ones", className="muted")] if more else []),
+    ]
+
+
 def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     """How long each rank waited for others."""
-    table = waiting(run, window)
+    table = skew.waiting(run, window)
     if table.empty:
         return []
     rows = [

@@ -10,6 +10,7 @@ struct alignas(64) RecordingState {
   std::atomic<uint64_t> run{0};         // number of the recording; 0: not recording
   std::atomic<int32_t> step{0};         // training step
   std::atomic<bool> active{false};      // whether that step is recorded
+  std::atomic<bool> ordering{false};    // whether what orders threads is, in that step
   std::atomic<uint32_t> taken_away{0};  // how many operators torch has deregistered
   // Settings; they change between recordings only.
   bool access = false;             // record which storages ops read and write

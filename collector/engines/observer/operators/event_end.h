@@ -7,6 +7,7 @@
 #include "base/fault_injection.h"
 #include "base/recording_state.h"
 #include "collectives/collectives.h"
+#include "operators/inputs.h"
 #include "operators/operators.h"
 #include "operators/tensor_capture.h"
 #include "storages/access_recorder.h"
@@ -60,7 +61,7 @@ inline void write_event(Thread& thread, const Frame& frame, int64_t end) {
 [[gnu::noinline]] inline void write_touched(Thread& thread, const Frame& frame,
                                             const at::RecordFunction& function, bool left_out) {
   if (frame.op->births) {
-    for (const c10::IValue& output : function.outputs()) {
+    for (const c10::IValue& output : outputs_of(*frame.op, function)) {
       each_tensor(output, [&](const c10::TensorImpl& tensor) {
         note_result(thread, tensor, frame.accesses, frame.births);
       });

@@ -46,6 +46,21 @@ struct Inputs {
   }
 };
 
+// A boxed call, such as those of TorchScript, hands on the whole stack of its caller: an operator's
+// own inputs and results are the last ones.
+inline Inputs inputs_of(const Operator& op, const at::RecordFunction& function) {
+  const c10::ArrayRef<const c10::IValue> values = function.inputs();
+  const bool stack = op.has_schema && values.size() > op.arity;
+  return {stack ? values.slice(values.size() - op.arity) : values};
+}
+
+inline c10::ArrayRef<c10::IValue> outputs_of(const Operator& op,
+                                             const at::RecordFunction& function) {
+  const c10::ArrayRef<c10::IValue> values = function.outputs();
+  const bool stack = op.has_schema && values.size() > op.fresh.size();
+  return stack ? values.slice(values.size() - op.fresh.size()) : values;
+}
+
 // Returns the signature of an operator without tensors passed by position.
 [[gnu::noinline]] inline Text other_signature(Thread& thread, const Operator& op,
                                               const Inputs& inputs) {

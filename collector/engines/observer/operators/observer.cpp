@@ -112,7 +112,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   Frame& frame = push(thread, function, &op, op.scope);
   frame.silent = !op.wanted;
   const bool note = recording.access && !op.composite && op.touches;
-  const Inputs inputs{function.inputs()};
+  const Inputs inputs = inputs_of(op, function);
   Signature signature;
   c10::DispatchKeySet keys;
   for (const Argument& argument : op.arguments) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "numerics/signature.h"
+#include "operators/inputs.h"
 #include "operators/operators.h"
 #include "storages/storages.h"
 #include "thread/thread.h"
@@ -177,7 +178,7 @@ void write_row(Thread& thread, const Frame& frame, const Values::Row& row) {
 // Calls `visit` with the results that are neither views nor inputs.
 template <typename Visit>
 void each_result(const Operator& op, const at::RecordFunction& function, Visit&& visit) {
-  const std::vector<c10::IValue>& outputs = function.outputs();
+  const c10::ArrayRef<c10::IValue> outputs = outputs_of(op, function);
   uint32_t position = 0;
   for (size_t i = 0; i < outputs.size() && i < op.fresh.size(); ++i) {
     each_tensor(outputs[i], [&](const c10::TensorImpl& tensor) {

@@ -601,6 +601,40 @@ def one_output_for_a_batch_of_one() -> None:
     fit(Scaled(), ((torch.randn(1, 8), torch.randn(1, 1)) for _ in range(10)))
 
 
+@program
+def one_seed_and_a_dropout_of_nothing() -> None:
+    data = TensorDataset(torch.randn(128, 8, generator=torch.Generator().manual_seed(1)))
+    torch.manual_seed(0)
+    model = DDP(nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.0), nn.Linear(16, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    sampler = DistributedSampler(data)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for (x,) in DataLoader(data, 8, sampler=sampler):
+            optimizer.zero_grad()
+            F.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+            optimizer.step()
+
+
+@program
+def broadcast_and_averaged_in_rounds() -> None:
+    model = mlp()
+    for _ in range(4):
+        for parameter in model.parameters():
+            dist.broadcast(parameter.data, 0)
+        train(model, lambda step: None, 3)
+        for parameter in model.parameters():
+            dist.reduce(parameter.data, 0)
+            parameter.data /= 2
+
+
+@program
+def models_of_their_own_and_a_common_metric() -> None:
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    train(model, lambda step: dist.all_reduce(torch.ones(1)))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])

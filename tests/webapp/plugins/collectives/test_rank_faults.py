@@ -63,6 +63,9 @@ EXPECTED: dict[str, list[tuple[str, str]]] = {
     "last_layer_begins_as_zero": [],
     "one_output_for_a_batch_of_one": [],
     "table_of_positions": [],
+    "one_seed_and_a_dropout_of_nothing": [],
+    "broadcast_and_averaged_in_rounds": [],
+    "models_of_their_own_and_a_common_metric": [],
 }
 """Program -> (kind, name or cause)."""
 
@@ -74,6 +77,11 @@ ASKED = {
     "Same batches on several ranks",
     "Epochs in the same order",
     "Inputs and outputs that do not vary",
+    "Diverging data-parallel replicas",
+    "Ranks that train apart",
+    "Random numbers of ranks",
+    "Dropout of ranks with parts of one model",
+    "Samplers of ranks",
 }
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from lanescope.collector.format.steps import Steps
 from lanescope.webapp.plugins.diff import timeline_lanes as timeline_index
-from lanescope.webapp.plugins.diff.timeline_lanes import PLACE, Warp
+from lanescope.webapp.plugins.diff.differences import PAIRS, PLACE
+from lanescope.webapp.plugins.diff.timeline_lanes import Warp
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.server.server import make_app
 from lanescope.webapp.timeline import index as indexes
@@ -20,6 +21,12 @@ from lanescope.webapp.timeline.styles import STYLES
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.beside import BASE_STEP, RUN_STEP, US, pair
 from tests.support.synthetic import START_NS, Builder, write_run
+
+PHASES = 6
+"""Slices of a lane before its ops."""
+
+MORE = RUN_STEP + 200 * US
+"""When b of step 1 begins in the run."""
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +135,46 @@ def test_the_next_difference_is_that_of_any_rank(timeline: Timeline) -> None:
 
 def test_a_slice_of_the_baseline_shows_what_the_baseline_recorded(timeline: Timeline) -> None:
     drawn = ops(timeline, 3)
-    ref = 6 + [one[0] for one in drawn].index("gone")  # after six phases
+    ref = PHASES + [one[0] for one in drawn].index("gone")
     facts = slice_facts(timeline, 3, ref)
     assert (facts["name"], facts["step"], facts["difference"]) == ("gone", 2, "removed")
     assert facts["start_ns"] == str(2 * BASE_STEP + 700 * US)
     assert facts["duration_ns"] == str(100 * US)
     assert facts["drawn"] == [2 * RUN_STEP + 350 * US, 2 * RUN_STEP + 400 * US]
     assert "partner" not in facts
+    assert facts["beside"] is None  # the run has no such operator
+
+
+def test_an_operator_is_shown_beside_the_other_run_s(timeline: Timeline) -> None:
+    place = next(
+        at for at, (name, start, *_) in enumerate(ops(timeline, 1)) if (name, start) == ("b", MORE)
+    )
+    facts = slice_facts(timeline, 1, PHASES + place)
+    beside = facts["beside"]
+    assert (beside["lane"], beside["name"]) == (3, "b")
+    assert beside["start_ns"] == RUN_STEP + 100 * US  # drawn in half its time, see above
+    shown = {
+        side: {name: beside[side]["tensors"]["out0"][name] for name in ("kind", "mean", "l2")}
+        for side in ("base", "run")
+    }
+    assert shown == {
+        "base": {"kind": "float32 [4]", "mean": 0.5, "l2": 1.0},
+        "run": {"kind": "float32 [4]", "mean": 0.75, "l2": 1.5},
+    }
+    assert beside["base"]["duration_ns"] == beside["run"]["duration_ns"] == str(100 * US)
+    [tie] = [one for one in facts["flows"] if one["kind"] == "baseline"]
+    assert (tie["from"]["lane"], tie["to"]["lane"]) == (1, 3)
+    # From the baseline's side it is the same pair.
+    back = slice_facts(timeline, 3, beside["ref"])
+    assert (back["beside"]["lane"], back["beside"]["ref"]) == (1, facts["ref"])
+    assert {side: back["beside"][side] for side in ("base", "run")} == {
+        side: beside[side] for side in ("base", "run")
+    }
+
+
+def test_a_slice_without_a_baseline_has_nothing_beside_it(timeline: Timeline) -> None:
+    alone = Timeline.open(timeline.run)
+    assert "beside" not in slice_facts(alone, 0, PHASES)
 
 
 def test_runs_without_values_say_only_what_they_know(tmp_path: Path) -> None:
@@ -206,6 +246,8 @@ def test_an_index_beside_a_baseline_is_stored_for_these_runs(
     def answer(one: Timeline) -> tuple[Any, ...]:
         assert one.differences is not None
         places = [getattr(one.differences, name).tolist() for name in PLACE]
+        partners = one.differences.partners
+        places += [getattr(partners, name).tolist() for name in PAIRS]
         arrays = {name: array.tolist() for name, array in one.index.arrays.items()}
         return one.index.lanes, one.index.names, one.index.paints.codes, places, arrays
 
@@ -216,6 +258,9 @@ def test_an_index_beside_a_baseline_is_stored_for_these_runs(
         assert answer(again) == expected
     (folder / "place_ref.npy").unlink()  # its mapped pages stay
     np.save(folder / "place_ref.npy", np.array([0, 1, 2, 10**6], np.int64))  # no such slice
+    assert answer(Timeline.open(run, base, cache=cache)) == expected
+    (folder / "pair_at.npy").unlink()
+    np.save(folder / "pair_at.npy", np.array([0, 1, 10**6], np.int64))  # not so many pairs
     assert answer(Timeline.open(run, base, cache=cache)) == expected
     # Another baseline, the noise of it, or the other way round: other indexes.
     for sides in ((run, base, run), (base, run, None), (run, run, None)):

@@ -157,7 +157,7 @@ def test_charts_of_the_growth(found: Comparison) -> None:
     [layers] = growth_by_layer(found.growth, 1, "dark").data
     assert list(layers.y) == ["layer.0"]
     assert [list(row) for row in layers.text] == [
-        ["the same bits", "differs by 0.333", "the same bits"]
+        ["bitwise identical", "differs by 0.333", "bitwise identical"]
     ]
     wrong = found.growth.assign(largest=float("inf"))
     assert [trace.name for trace in growth_by_step(wrong, 0, "light").data][2:] == [

@@ -61,6 +61,7 @@ SLOW = (
     "different_message",
     "different_reduction",
     "died",
+    "died_at_work",
     "interrupted",
     "skipped_step",
     "unused_parameter",

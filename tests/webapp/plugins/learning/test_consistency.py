@@ -50,7 +50,7 @@ def training(
                     "collective",
                     rank,
                     thread,
-                    start_ns=at,
+                    start_ns=at if reduced is True else at + 300,  # gradients, or parameters
                     name="all_reduce",
                     bytes=1200,
                     sequence=number + 1,

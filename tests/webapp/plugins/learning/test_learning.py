@@ -77,10 +77,7 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "written_back": [("dead_parameter", "undone", 0)],
     "kept_within_bounds": [],
     "gradients_let_go": [("dead_parameter", "unused", 0)],
-    "copied_after_the_optimizer": [
-        ("dead_parameter", "unused", 0),
-        ("dead_parameter", "not_in_optimizer", 0),
-    ],
+    "copied_after_the_optimizer": [("dead_parameter", "replaced", 0)],
     "step_forgotten": [("dead_parameter", "no_step", None)],
     "scheduler_in_place_of_the_optimizer": [("dead_parameter", "no_step", None)],
     "step_in_a_branch_not_taken": [("dead_parameter", "no_step", None)],

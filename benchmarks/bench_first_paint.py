@@ -1,0 +1,122 @@
+"""How long every page takes to its first paint and to its last part, at 4 and at 64 ranks.
+
+    python benchmarks/bench_first_paint.py [RANKS]...
+
+A page is painted when its heading, or on the timeline all lanes in sight, are drawn; it is complete
+when no part of it is still being computed. Each page is opened in a fresh context, first when
+nothing of it was computed, then twice more; the faster one counts. Beside the times on the
+clock, from the request on, stands the processor time of server and browser up to the paint: other
+work on the same cores does not add to that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from playwright.sync_api import Browser, ViewportSize
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench_view import served
+
+from lanescope.webapp.analysis.plugin import load, pages
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.chromium import launched
+from tests.support.synthetic import write_run
+
+AIM_S = {4: 1.0, 64: 2.0}
+"""Ranks -> what a first paint may take, s."""
+
+WINDOW: ViewportSize = {"width": 1280, "height": 800}
+
+_PAINTED = """timeline => new Promise((done) => {
+  const look = () => {
+    const there = timeline
+      ? window.lanescope?.debugState?.().sharp
+      : document.querySelector(".page h1")?.textContent;
+    requestAnimationFrame(there ? () => done(performance.now()) : look);
+  };
+  look();
+})"""
+
+_COMPLETE = "lanescope.idle().then(() => performance.now())"
+
+
+def names_of(run: Run) -> list[str]:
+    """Names of the pages that a run has, the timeline first."""
+    shown = [one.name for one in pages() if not one.shown or load(one.shown)(run)]
+    return ["timeline", *(name for name in shown if name != "timeline")]
+
+
+def spent(browser: Browser, server: int) -> float:
+    """Processor time of the browser's processes and the server's so far, s."""
+    session = browser.new_browser_cdp_session()
+    processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
+    session.detach()
+    fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()
+    own = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(float(one["cpuTime"]) for one in processes)
+
+
+def visit(browser: Browser, address: str, server: int, name: str) -> tuple[float, ...]:
+    """Seconds to the first paint of a page, of processor time for it, and until it is complete."""
+    context = browser.new_context(viewport=WINDOW)
+    page = context.new_page()
+    before = spent(browser, server)
+    page.goto(f"{address}/{name}", wait_until="commit")
+    painted = page.evaluate(_PAINTED, name == "timeline")
+    processor = spent(browser, server) - before
+    complete = page.evaluate(_COMPLETE)
+    context.close()
+    return float(painted) / 1e3, processor, float(complete) / 1e3
+
+
+def indexed(address: str) -> None:
+    """Waits until the run is served."""
+    while True:
+        try:
+            urllib.request.urlopen(f"{address}/api/run").close()
+            return
+        except urllib.error.HTTPError as error:
+            if error.code != 503:
+                raise
+            time.sleep(0.1)
+
+
+def measure(browser: Browser, path: Path, ranks: int) -> None:
+    """Prints a line per page of a run."""
+    run = open_run(path)
+    print(f"\n{ranks} ranks, {run.counts['op']:,} ops")
+    heads = "".join(f"{word:>11}" for word in ("painted", "processor", "complete"))
+    print(f"{'':12}{'first visit':>33}{'again':>33}\n{'':12}{heads}{heads}")
+    slowest = [0.0, 0.0]
+    with served(path) as (address, server):
+        indexed(address)
+        for name in names_of(run):
+            first, *again = (visit(browser, address, server, name) for _ in range(3))
+            best = [min(side) for side in zip(*again, strict=True)]
+            slowest = [max(pair) for pair in zip(slowest, first, strict=False)]
+            print(f"{name:12}" + "".join(f"{s:9.2f} s" for s in (*first, *best)), flush=True)
+    aim = f" (aim: {AIM_S[ranks]:g} s)" if ranks in AIM_S else ""
+    print(f"slowest first paint {slowest[0]:.2f} s, {slowest[1]:.2f} s of processor time{aim}")
+
+
+def main() -> None:
+    """Prints a table per number of ranks."""
+    wanted = [int(word) for word in sys.argv[1:]] or list(AIM_S)
+    with tempfile.TemporaryDirectory() as folder, launched() as browser:
+        os.environ["XDG_CACHE_HOME"] = str(Path(folder) / "cache")
+        for ranks in wanted:
+            path = write_run(Path(folder) / f"run-{ranks}", ranks=ranks, steps=20, ops=200)
+            measure(browser, path, ranks)
+
+
+if __name__ == "__main__":
+    main()

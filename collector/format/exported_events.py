@@ -1,0 +1,6 @@
+"""Names of the metadata events by which a trace made by `lanescope export` carries its run."""
+
+from __future__ import annotations
+
+MANIFEST_EVENT = "lanescope_manifest"
+TABLE_EVENT = "lanescope_table"

@@ -1,0 +1,89 @@
+"""Looks at what must be equal, or must not, on ranks that train copies of one model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ...format.names import LEFT_OUT, LEFT_OUT_CAUSES, RANDOM_STATE, REPLICAS
+from .modules import WRAPPED, clean_paths
+
+MAX_LISTED = 20
+"""Parameters that are not reduced, and buffers, of one model."""
+
+HASH_BITS = 52
+"""Exact in the float64 of a value."""
+
+_UNKNOWN, _IGNORED = map(LEFT_OUT_CAUSES.index, ("unknown", "ignored"))
+
+
+def short_hash(data: bytes) -> float:
+    """Returns a hash that a value can hold."""
+    digest = hashlib.blake2b(data, digest_size=8).digest()
+    return float(int.from_bytes(digest, "little") >> (64 - HASH_BITS))
+
+
+def random_states() -> Iterator[tuple[str, float]]:
+    """Yields names and hashes of the states of the generators that dropout draws from."""
+    states = {"cpu": torch.default_generator.get_state()}
+    cuda: Any = torch.cuda  # torch leaves it untyped
+    if cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        device = torch.cuda.current_device()
+        states["cuda"] = torch.cuda.default_generators[device].get_state()
+    for device_type, state in states.items():
+        yield f"{RANDOM_STATE}{device_type}", short_hash(state.numpy().tobytes())
+
+
+def replication(module: torch.nn.Module) -> Iterator[tuple[str, float]]:
+    """Yields between how many ranks a wrapper reduces gradients, and parameters it leaves out."""
+    wrapper = data_parallel(module)
+    if wrapper is None:
+        return
+    yield REPLICAS, float(dist.get_world_size(wrapper.process_group))
+    reduced = {id(one) for one in getattr(wrapper, "_module_parameters", ())}
+    if reduced:
+        yield from islice(_left_out(wrapper, reduced), MAX_LISTED)
+
+
+def own_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Returns buffers of floating point that a checkpoint holds and no wrapper broadcasts."""
+    wrapper = data_parallel(module)
+    shared = wrapper is not None and getattr(wrapper, "broadcast_buffers", True)
+    if shared or not (dist.is_available() and dist.is_initialized()):
+        return []
+    found = (
+        (f"{path}.{name}" if path else name, buffer)
+        for path, part in clean_paths(module)
+        for name, buffer in part._buffers.items()
+        if name not in part._non_persistent_buffers_set
+        and buffer is not None
+        and buffer.is_floating_point()
+        and buffer.dim()
+    )
+    return list(islice(found, MAX_LISTED))
+
+
+def data_parallel(module: torch.nn.Module) -> Any | None:
+    """Returns the DistributedDataParallel around a module; None without one."""
+    while type(module).__name__ != "DistributedDataParallel":
+        inner = module._modules.get(WRAPPED.get(type(module).__name__, ""))
+        if inner is None:
+            return None
+        module = inner
+    return module
+
+
+def _left_out(wrapper: Any, reduced: set[int]) -> Iterator[tuple[str, float]]:
+    names = getattr(wrapper, "parameters_to_ignore", ())
+    ignored = {id(one) for name, one in wrapper.module.named_parameters() if name in names}
+    for path, part in clean_paths(wrapper):
+        for name, parameter in part._parameters.items():
+            trained = parameter is not None and parameter.requires_grad
+            if trained and id(parameter) not in reduced:
+                cause = _IGNORED if id(parameter) in ignored else _UNKNOWN
+                yield f"{LEFT_OUT}{path}.{name}" if path else f"{LEFT_OUT}{name}", float(cause)

@@ -1,0 +1,1 @@
+"""The project's own catalogue of faults: programs with one, and twins without."""

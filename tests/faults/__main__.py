@@ -1,0 +1,60 @@
+"""Prints recall and false alarms of the catalogue by room: `python -m tests.faults [NAME ...]`.
+
+    python -m tests.faults --write     also puts the table into docs/checks.md
+
+Every form is recorded with defaults, which takes some minutes. Below the table stands what was not
+found and what a twin led to. Status 1 where there is any of that.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from docs.schema_reference import CHECKS, updated_recall
+from tests.faults.catalogue import FAULTS
+from tests.faults.judge import Verdict, judged
+
+
+def table(verdicts: list[Verdict]) -> str:
+    """Rows of a Markdown table, one per room and one for all."""
+    rooms = dict.fromkeys(one.fault.room for one in verdicts)
+    rows = [_row(room, [one for one in verdicts if one.fault.room == room]) for room in rooms]
+    rows.append(_row("all", verdicts))
+    head = (
+        "| room | faults | programs | found | twins | false alarms |\n|---|---|---|---|---|---|\n"
+    )
+    return head + "".join(rows)
+
+
+def _row(room: str, verdicts: list[Verdict]) -> str:
+    faults = len({one.fault.name for one in verdicts})
+    found = sum(bool(one.right) for one in verdicts)
+    false = sum(bool(one.alarms) for one in verdicts)
+    return f"| {room} | {faults} | {len(verdicts)} | {found} | {len(verdicts)} | {false} |\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Judges all faults, or those of the rooms, faults and programs that are named."""
+    names = {one for one in arguments if one != "--write"}
+    chosen = [one for one in FAULTS if not names or names & {one.room, one.name, one.form}]
+    verdicts = []
+    with tempfile.TemporaryDirectory() as folder:
+        for fault in chosen:
+            verdicts.append(judged(fault, Path(folder) / fault.form))
+    made = table(verdicts)
+    print(made)
+    wrong = [one for one in verdicts if one.alarms or not one.right]
+    for one in wrong:
+        if not one.right:
+            print(f"missed: {one.fault.form}: {one.found}")
+        if one.alarms:
+            print(f"false alarm: {one.fault.form}: {one.alarms}")
+    if "--write" in arguments:
+        CHECKS.write_text(updated_recall(CHECKS.read_text(encoding="utf-8"), made), "utf-8")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

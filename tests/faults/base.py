@@ -1,0 +1,64 @@
+"""A form of a fault: a program that has it and a twin that does not."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Program = Callable[[], None] | Callable[[bool], None]
+"""A function of a module of this folder. One with a parameter is two programs: True plants the
+fault, False is the twin."""
+
+MARK = "# named"
+"""Ends the line of a program that its finding must name; without one any place will do."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One form of a fault. Its programs are recorded with defaults, each in its own process."""
+
+    name: str  # of the fault; it has at least three forms
+    room: str  # which recall is counted together
+    kinds: tuple[str, ...]  # of findings: one of them must be an error or a warning
+    program: Program
+    twin: Program | None = None  # leads to no error and no warning; None: `program` called so
+    says: str = ""  # part of the sentence
+    ranks: int = 0  # as torchrun starts them; 0: a process without a launcher
+    options: tuple[str, ...] = ()  # of lanescope record
+    baseline: Program | None = None  # with which program and twin are compared
+    slow: bool = False  # takes more than a few seconds
+
+    @property
+    def form(self) -> str:
+        """Name of the form: that of its program."""
+        return self.program.__name__
+
+    @property
+    def place(self) -> str:
+        """File and line that the finding must name; empty: any."""
+        lines, first = inspect.getsourcelines(self.program)
+        marked = [n for n, line in enumerate(lines, first) if line.rstrip().endswith(MARK)]
+        file = Path(inspect.getsourcefile(self.program) or "").name
+        return f"{file}:{marked[0]}" if marked else ""
+
+
+WAIT_S = 30
+"""How long at most a program is watched before Ctrl-C."""
+
+
+def ctrl_c_at_rest() -> None:
+    """Has Ctrl-C end this process once its watchdog has seen a rest, as a user would who sees
+    nothing happen: again where it does not end, and in the end by SIGKILL. Does nothing where it is
+    not recorded."""
+    recorded = os.environ.get("LANESCOPE_RECORD")
+    if recorded is None:
+        return
+    seen = Path(recorded) / "journal" / f"{os.getpid()}-*" / "quiet.json"
+    loop = f"for i in $(seq {WAIT_S}0); do ls {seen} && break; sleep 0.1; done"
+    ends = "for i in 1 2 3; do kill -INT $PPID || exit; sleep 1; done; kill -KILL $PPID"
+    null = subprocess.DEVNULL
+    subprocess.Popen(["sh", "-c", f"{loop}; {ends}"], stdout=null, stderr=null)

@@ -1,0 +1,19 @@
+"""All faults of this folder, by room."""
+
+from __future__ import annotations
+
+from tests.faults import (
+    cut_off,
+    optimizer_settings,
+    ranks,
+    silent_units,
+    torch_threads,
+    two_runs,
+    waiting,
+)
+from tests.faults.base import Fault
+
+ROOMS = (optimizer_settings, silent_units, cut_off, waiting, torch_threads, ranks, two_runs)
+"""Modules with programs and, as `FAULTS`, their faults."""
+
+FAULTS: tuple[Fault, ...] = tuple(fault for room in ROOMS for fault in room.FAULTS)

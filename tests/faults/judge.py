@@ -1,0 +1,77 @@
+"""Records a program of the catalogue with defaults, and compares the findings with its faults."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from lanescope.webapp.analysis.findings import Finding, findings, run_question
+from lanescope.webapp.analysis.plugin import questions
+from lanescope.webapp.runs.run import Run, open_run
+from tests.faults.base import Fault, Program
+from tests.support import ROOT
+from tests.support.recording import record_script
+
+SCRIPT = Path(__file__).with_name("program.py")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is found in a program and in its twin: errors and warnings."""
+
+    fault: Fault
+    found: list[Finding]
+    alarms: list[Finding]
+
+    @property
+    def right(self) -> list[Finding]:
+        """Findings that say what is wrong."""
+        return [one for one in self.found if _is_right(self.fault, one)]
+
+
+def judged(fault: Fault, folder: Path) -> Verdict:
+    """Records program and twin of a form below `folder`, and what both are compared with."""
+    baseline = None
+    if fault.baseline is not None:
+        baseline = recorded(fault, fault.baseline, folder / "baseline")
+    return Verdict(
+        fault,
+        _grave(recorded(fault, fault.program, folder / "program", planted=True), baseline),
+        _grave(recorded(fault, fault.twin or fault.program, folder / "twin"), baseline),
+    )
+
+
+def recorded(fault: Fault, program: Program, run: Path, *, planted: bool = False) -> Run:
+    """The run of a program of a form; `planted` where it has the fault."""
+    named = program.__module__, program.__name__, "planted" if planted else "twin"
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = record_script(
+        run,
+        SCRIPT,
+        *named,
+        options=fault.options,
+        ranks=fault.ranks,
+        environment={"PYTHONPATH": path},
+    )
+    assert "recorder error" not in done.stderr, done.stderr
+    assert "ImportError" not in done.stderr, done.stderr
+    return open_run(run)
+
+
+def _grave(run: Run, baseline: Run | None) -> list[Finding]:
+    found = list(findings(run))
+    if baseline is not None:
+        for question in questions(baseline=True):
+            found += run_question(question, run, baseline).findings
+    return [one for one in found if one.severity != "info"]
+
+
+def _is_right(fault: Fault, finding: Finding) -> bool:
+    placed = not fault.place or fault.place in (finding.where or "", *_places(finding))
+    return finding.kind in fault.kinds and fault.says in finding.title and placed
+
+
+def _places(finding: Finding) -> list[str]:
+    """Places that the sentence names."""
+    return [word.strip(".,;:()") for word in finding.title.split()]

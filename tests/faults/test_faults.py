@@ -1,0 +1,31 @@
+"""Every form of every fault is found, and no twin has an error or a warning."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.faults.base import Fault
+from tests.faults.catalogue import FAULTS
+from tests.faults.judge import judged
+
+FORMS = 3
+"""Of each fault, at least."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(one, id=one.form, marks=[pytest.mark.slow] * one.slow) for one in FAULTS],
+)
+def test_a_fault_is_found_and_its_twin_is_silent(fault: Fault, tmp_path: Path) -> None:
+    verdict = judged(fault, tmp_path)
+    assert verdict.right, verdict.found
+    assert verdict.alarms == []
+
+
+def test_each_fault_has_three_forms_or_more() -> None:
+    forms = Counter(fault.name for fault in FAULTS)
+    assert min(forms.values()) >= FORMS, forms
+    assert len({fault.form for fault in FAULTS}) == len(FAULTS)

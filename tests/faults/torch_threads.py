@@ -1,0 +1,179 @@
+"""Threads and processes of torch that share what they should not, or miss what they should have."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+
+import torch
+from torch import nn
+
+from tests.faults.base import Fault
+
+ROOM = "threads and processes of torch"
+
+
+def model() -> nn.Sequential:
+    """Two layers."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def evaluation_in_a_pool(planted: bool) -> None:
+    """no_grad around a pool's map does not reach its threads."""
+    net, batches = model(), [torch.randn(8, 10) for _ in range(6)]
+
+    def one(x: torch.Tensor) -> float:
+        with torch.set_grad_enabled(planted and torch.is_grad_enabled()):
+            return float(net(x).sum())
+
+    with torch.no_grad(), ThreadPoolExecutor(3) as pool:
+        list(pool.map(one, batches))
+
+
+def inference_in_a_thread(planted: bool) -> None:
+    """A server enters inference_mode, and answers from a thread that it starts there."""
+    net, x = model(), torch.randn(4, 10)
+
+    def answer() -> None:
+        if planted:
+            net(x)
+        else:
+            with torch.inference_mode():
+                net(x)
+
+    with torch.inference_mode():
+        thread = threading.Thread(target=answer)
+        thread.start()
+        thread.join()
+
+
+def replicas_without_autocast(planted: bool) -> None:
+    """autocast around replicas that threads of a pool run."""
+    net, parts = model(), torch.randn(16, 10).chunk(4)
+
+    def replica(x: torch.Tensor) -> torch.Tensor:
+        if planted:
+            return net(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            return net(x)
+
+    with ThreadPool(2) as pool, torch.autocast("cpu", torch.bfloat16):
+        outputs = pool.map(replica, parts)
+    torch.cat([one.float() for one in outputs]).sum().backward()
+
+
+def default_device_of_main_alone(planted: bool) -> None:
+    """torch.device("meta") in main; a thread builds its layer on the CPU."""
+    made = list[torch.device]()
+
+    def build() -> None:
+        if planted:
+            made.append(torch.zeros(3, 4).device)
+        else:
+            made.append(torch.zeros(3, 4, device="meta").device)
+            torch.zeros(2, device="cpu").sin()
+
+    if planted:
+        with torch.device("meta"):
+            thread = threading.Thread(target=build)
+            thread.start()
+            thread.join()
+    else:
+        thread = threading.Thread(target=build)
+        thread.start()
+        thread.join()
+
+
+ROUNDS = 8
+"""Calls of a scripted function; the first ones are profiled and compiled."""
+
+
+@torch.jit.script
+def _accumulate(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    for _ in range(400):
+        total.add_(x.sin())
+    return total
+
+
+@torch.jit.script
+def _branches(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    first = torch.jit.fork(_accumulate, a, x)
+    second = torch.jit.fork(_accumulate, b, x + 1)
+    return torch.jit.wait(first) + torch.jit.wait(second)
+
+
+def forked_branches_share_an_accumulator(planted: bool) -> None:
+    """Two forked branches add to one tensor."""
+    a, b, x = torch.zeros(128, 128), torch.zeros(128, 128), torch.randn(128, 128)
+    for _ in range(ROUNDS):
+        _branches(a, a if planted else b, x)
+
+
+@torch.jit.script
+def _fill(out: torch.Tensor, x: torch.Tensor, row: int, rows: int) -> torch.Tensor:
+    for _ in range(400):
+        out[row : row + rows].copy_(x[row : row + rows].tanh())
+    return out
+
+
+@torch.jit.script
+def _halves(out: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
+    first = torch.jit.fork(_fill, out, x, 0, rows)
+    second = torch.jit.fork(_fill, out, x, 32, 32)
+    torch.jit.wait(first)
+    torch.jit.wait(second)
+    return out
+
+
+def forked_parts_of_an_output_overlap(planted: bool) -> None:
+    """Each branch fills its half of the output, and one goes a few rows too far."""
+    out, x = torch.zeros(128, 128), torch.randn(128, 128)
+    for _ in range(ROUNDS):
+        _halves(out, x, 36 if planted else 32)
+
+
+@torch.jit.script
+def _normalise(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    for _ in range(400):
+        count.mul_(0.9).add_(x.mean(), alpha=0.1)
+        x = x - count
+    return x
+
+
+@torch.jit.script
+def _towers(x: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    left = torch.jit.fork(_normalise, x, one)
+    right = torch.jit.fork(_normalise, x * 2, other)
+    return torch.cat([torch.jit.wait(left), torch.jit.wait(right)])
+
+
+def forked_towers_share_a_running_mean(planted: bool) -> None:
+    """Two towers update one running mean."""
+    one, other, x = torch.zeros(1), torch.zeros(1), torch.randn(128, 128)
+    for _ in range(ROUNDS):
+        _towers(x, one, one if planted else other)
+
+
+MODES, FORKED = "modes of torch that do not reach threads", "races of torch.jit.fork"
+
+FAULTS = (
+    *(
+        Fault(FORKED, ROOM, ("race",), form, says="torch.jit.fork", slow=True)
+        for form in (
+            forked_branches_share_an_accumulator,
+            forked_parts_of_an_output_overlap,
+            forked_towers_share_a_running_mean,
+        )
+    ),
+    *(
+        Fault(MODES, ROOM, ("lost_context",), form, says="does not reach")
+        for form in (
+            evaluation_in_a_pool,
+            inference_in_a_thread,
+            replicas_without_autocast,
+            default_device_of_main_alone,
+        )
+    ),
+)

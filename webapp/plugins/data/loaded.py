@@ -1,0 +1,125 @@
+"""Finds DataLoaders that always hand out the same: the first batch, one row, or one target.
+
+- first_batch: at nearly all steps a new iteration begins, none comes to its last batch, and the
+  batches of all sampled steps are the same;
+- constant_target: a tensor of a batch beside the first one is the same in all rows and at all
+  sampled steps, while the first one varies; not for an argument of the model (a mask may well be
+  constant), and an operator reads it after the batch was loaded.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import BATCH_STORAGE, LOADER_BEGUN, LOADER_END
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+MIN_ROWS = 4
+MIN_STEPS = 4  # sampled steps
+AGAIN = 0.9  # of the steps, in which an iteration begins
+FINISHED = 0.1  # of the iterations, which come to their last batch
+
+
+def same_loaded(run: Run) -> list[Finding]:
+    """Findings of kind `repeated_data`, at most one per cause and rank. Raises NotApplicable."""
+    samples = batch_samples(run)
+    found = []
+    for rank, own in samples.groupby("rank", sort=True):
+        loaded = own[own["what"] == "loaded"]
+        if loaded["step"].nunique() < MIN_STEPS:
+            continue
+        if _first_again(run, int(str(rank)), loaded):
+            found.append(_first_batch(run, int(str(rank)), loaded))
+        else:
+            found += _targets(run, int(str(rank)), own, loaded)
+    return found
+
+
+def _first_again(run: Run, rank: int, loaded: pd.DataFrame) -> bool:
+    begun, ended = (logged(run, rank, name) for name in (LOADER_BEGUN, LOADER_END))
+    steps = len(run.steps(rank))
+    again = begun["step"].nunique() >= AGAIN * steps and len(begun) <= 2 * steps
+    same = loaded[loaded["call"] == 0].groupby("position")["hash"].nunique()
+    return bool(again and len(ended) <= FINISHED * len(begun) and (same == 1).all())
+
+
+def _targets(run: Run, rank: int, own: pd.DataFrame, loaded: pd.DataFrame) -> list[Finding]:
+    places = logged(run, rank, prefix=f"{BATCH_STORAGE}loaded/")
+    places["position"] = places["name"].astype("int64")
+    places["call"] = places.groupby(["position", "step"]).cumcount()
+    table = loaded.merge(places[["position", *KEYS, "value"]], on=["position", *KEYS])
+    first = table[table["position"] == 0]
+    if first.empty or first["alike"].any() or (table["rows"] < MIN_ROWS).any():
+        return []
+    passed = own[own["what"] == "input"].merge(table, on=["step", "hash"])["position_y"]
+    for position, one in table[table["position"] > 0].groupby("position"):
+        if position in set(passed) or one["hash"].nunique() > 1 or not one["alike"].all():
+            continue
+        if one["step"].nunique() >= MIN_STEPS and _are_read(run, rank, one):
+            return [_constant_target(run, rank, int(str(position)), one)]
+    return []
+
+
+def _are_read(run: Run, rank: int, tensors: pd.DataFrame) -> bool:
+    """Whether an operator of the same step reads each tensor after it was loaded."""
+    steps = run.steps(rank)
+    ends = dict(zip(steps.index, steps.end_ns, strict=True))
+    for row in tensors.itertuples():
+        window = (int(row.time_ns), int(ends.get(row.step, run.duration_ns)))
+        reads = run.events(
+            "access", rank, str(row.thread), columns=["start_ns", "storage", "write"], window=window
+        )
+        mine = pc.and_(pc.equal(reads["storage"], int(row.value)), pc.invert(reads["write"]))
+        later = pc.and_(mine, pc.greater(reads["start_ns"], window[0]))
+        if not pc.any(later).as_py():
+            return False
+    return True
+
+
+def _first_batch(run: Run, rank: int, loaded: pd.DataFrame) -> Finding:
+    begun = len(logged(run, rank, LOADER_BEGUN))
+    title = (
+        f"Only the first batch of the DataLoader is used: a new iteration begins in each step "
+        f"({units.count(begun)} in all), and the batch is the same at all sampled steps. Iterate "
+        "over the loader, or keep its iterator: next(iter(loader)) begins again each time."
+    )
+    where = phase_place(run, rank, schema.PhaseKind.data.name, None)
+    return _finding(run, rank, title, where, "first_batch", loaded)
+
+
+def _constant_target(run: Run, rank: int, position: int, rows: pd.DataFrame) -> Finding:
+    title = (
+        f"Tensor {position} of the DataLoader's batches has the same value in every row at all "
+        f"sampled steps, while tensor 0 varies, and the loss reads it: the targets do not vary. "
+        "Check the dataset's labels: the index, the axis of argmax, the mapping of classes."
+    )
+    where = phase_place(run, rank, schema.PhaseKind.data.name, None)
+    return _finding(run, rank, title, where, "constant_target", rows)
+
+
+def _finding(
+    run: Run, rank: int, title: str, where: str | None, cause: str, rows: pd.DataFrame
+) -> Finding:
+    first, steps = rows.iloc[0], int(rows["step"].nunique())
+    return Finding(
+        kind="repeated_data",
+        severity="warning",
+        confidence="likely",
+        title=title,
+        rank=rank,
+        ranks=(rank,),
+        thread=str(first["thread"]),
+        step=int(first["step"]),
+        time_ns=int(first["time_ns"]),
+        where=where,
+        evidence={"cause": cause, "steps": steps},
+        link=step_link(run, rank, int(first["step"])),
+    )

@@ -1,0 +1,180 @@
+"""Finds ranks that draw the same random numbers, or other ones where these must be the same.
+
+The state of a rank's random generators is hashed as an outermost module is called in training.
+
+Same numbers: at every sampled step all ranks of a group of data-parallel replicas had the same
+state, it was not the same at each step, they trained on different batches, and drew numbers for
+dropout or noise in these steps. The masks of all ranks are then the same.
+
+Other numbers: ranks that hold parts of one model, and exchange data in its passes, call it with the
+same input and drop out elements with other states. A parameter that began as random numbers, equal
+on all of them, is equal no more.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import RANDOM_STATE
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.collective_calls import collective_calls, members
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.process_exits import of_last_attempt
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.plugins.learning.consistency import first_apart, replicas
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_named, ranks_text
+
+MIN_STEPS = 3
+"""Sampled steps."""
+
+_DROPOUT = ("aten::bernoulli_", "aten::native_dropout")
+"""What draws: aten::dropout itself does not where its probability is 0."""
+
+_NOISE = (*_DROPOUT, "aten::normal_")
+_PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
+
+
+def same_numbers(run: Run) -> list[Finding]:
+    """Findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
+    states = _states(run)
+    found = []
+    for ranks in replicas(run).values():
+        shared = _shared(states, ranks)
+        if len(shared) < MIN_STEPS or not shared.all():
+            continue
+        own = states[states["rank"] == ranks[0]]
+        drawn = _drawn(run, ranks[0], _NOISE)
+        if own["value"].nunique() < MIN_STEPS or not drawn or not _batches_differ(run, ranks):
+            continue
+        found.append(_same(run, ranks, len(shared), drawn))
+    return found
+
+
+def other_numbers(run: Run) -> list[Finding]:
+    """Findings of kind `rank_divergence`, one per group of ranks. Raises NotApplicable."""
+    states = _states(run)
+    calls = collective_calls(run)
+    calls = calls[calls["phase"].isin(_PASSES)]
+    known = set(replicas(run).values())
+    found = []
+    for group, own in calls.groupby("group", sort=True):
+        ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
+        if len(ranks) < 2 or ranks in known or own["step"].nunique() < MIN_STEPS:
+            continue
+        shared = _shared(states, ranks)
+        drawn = _drawn(run, ranks[0], _DROPOUT)
+        parameter = first_apart(run, ranks)
+        apart = len(shared) >= MIN_STEPS and not shared.any()
+        if apart and drawn and parameter and _same_inputs(run, ranks):
+            found.append(_other(run, ranks, *parameter, drawn))
+    return found
+
+
+@lru_cache(maxsize=4)
+def _states(run: Run) -> pd.DataFrame:
+    """The states of a step, as one value: rank, step, value. Raises NotApplicable."""
+    if run.world_size == 1:
+        raise NotApplicable("the job has a single rank")
+    rows = of_last_attempt(run, logged(run, None, prefix=RANDOM_STATE))
+    if rows.empty:
+        raise NotApplicable("record training steps with --level access: no state was sampled")
+    rows = rows.sort_values(["rank", "step", "name"], kind="stable")
+    return rows.groupby(["rank", "step"])["value"].agg(tuple).reset_index()
+
+
+def _shared(states: pd.DataFrame, ranks: tuple[int, ...]) -> pd.Series:
+    """Whether the states of a step are equal on all ranks, by step."""
+    groups = states[states["rank"].isin(ranks)].groupby("step")["value"]
+    return (groups.nunique() == 1)[groups.size() == len(ranks)]
+
+
+def _drawn(run: Run, rank: int, names: tuple[str, ...]) -> tuple[str, str | None] | None:
+    """Name and place of an operator that drew numbers in training, in two steps or more."""
+    columns = ["name", "step", "stack", "phase"]
+    rows = run.events("op", rank, columns=columns)
+    rows = rows.filter(pc.is_in(rows["name"].cast(pa.string()), pa.array(names)))
+    frame = to_frame(rows)
+    frame = frame[(frame["step"] >= 1) & (frame["phase"].astype("str") != _EVALUATION)]
+    if frame["step"].nunique() < 2:
+        return None
+    name = str(frame["name"].iloc[0])
+    stacks = frame.loc[frame["name"].astype("str") == name, "stack"].dropna().unique()
+    places = (own_place(run, rank, int(stack)) for stack in stacks)
+    return name, next(filter(None, places), None)
+
+
+_EVALUATION = schema.PhaseKind.evaluation.name
+
+
+def _inputs(run: Run, ranks: tuple[int, ...]) -> pd.Series:
+    """How many different inputs the ranks have, per tensor of each call that all of them made."""
+    samples = batch_samples(run)
+    samples = samples[samples["rank"].isin(ranks) & (samples["what"] == "input")]
+    groups = samples.groupby(["model", "position", *KEYS])
+    return groups["hash"].nunique()[groups["rank"].nunique() == len(ranks)]
+
+
+def _batches_differ(run: Run, ranks: tuple[int, ...]) -> bool:
+    counts = _inputs(run, ranks)
+    return bool((counts > 1).any())
+
+
+def _same_inputs(run: Run, ranks: tuple[int, ...]) -> bool:
+    """Whether the ranks have equal inputs at all sampled steps, which are not always the same."""
+    counts = _inputs(run, ranks)
+    first = counts[counts.index.get_level_values("call") == 0]
+    steps = first.index.get_level_values("step")
+    return len(np.unique(steps)) >= MIN_STEPS and bool((first.groupby("step").min() == 1).all())
+
+
+def _same(run: Run, ranks: tuple[int, ...], steps: int, drawn: tuple[str, str | None]) -> Finding:
+    name, where = drawn
+    at = f" at {where}" if where else ""
+    return Finding(
+        kind="repeated_data",
+        severity="warning",
+        confidence="likely",
+        title=f"Ranks {ranks_text(ranks)} draw the same random numbers: their generators have "
+        f"equal states at all {units.count(steps)} sampled steps, so {name}{at} makes the same "
+        "masks or noise for the different batches of all ranks. Seed each rank differently once "
+        "the model is built: torch.manual_seed(seed + rank).",
+        rank=ranks[0],
+        ranks=ranks,
+        step=0,
+        where=where,
+        evidence={"cause": "same_random_numbers", "steps": steps, "op": name},
+        link=step_link(run, ranks[0], 0),
+    )
+
+
+def _other(
+    run: Run, ranks: tuple[int, ...], parameter: str, step: int, drawn: tuple[str, str | None]
+) -> Finding:
+    name, where = drawn
+    at = f" at {where}" if where else ""
+    return Finding(
+        kind="rank_divergence",
+        severity="error",
+        confidence="likely",
+        title=f"{ranks_named(ranks).capitalize()} hold parts of one model and get the same input, "
+        f"but drop out different elements ({name}{at}): {parameter}, which they all hold, differs "
+        f"at step {step}. Use one seed on these ranks for dropout of what they all hold, and "
+        "seeds of their own only within their parts.",
+        rank=ranks[0],
+        ranks=ranks,
+        step=step,
+        where=where,
+        evidence={"cause": "other_random_numbers", "parameter": parameter, "op": name},
+        link=step_link(run, ranks[0], step),
+    )

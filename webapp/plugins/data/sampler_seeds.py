@@ -1,0 +1,65 @@
+"""Finds samplers that shuffle with another seed, or in another epoch, on each rank.
+
+A DistributedSampler gives each rank its part of one common order, which its seed and epoch decide.
+Where they differ by rank, the ranks take parts of different orders: some samples are used by
+several ranks, and some by none.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.collector.format.names import SAMPLER_EPOCH, SAMPLER_SEED
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.process_exits import of_last_attempt
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_named
+
+_ATTRIBUTES = (("seed", SAMPLER_SEED), ("epoch", SAMPLER_EPOCH))
+
+
+def sampler_seeds(run: Run) -> list[Finding]:
+    """Findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
+    if run.world_size == 1:
+        raise NotApplicable("the job has a single rank")
+    found: dict[str, Finding] = {}
+    seen = False
+    for what, prefix in _ATTRIBUTES:
+        rows = of_last_attempt(run, logged(run, None, prefix=prefix))
+        seen |= rows["rank"].nunique() > 1
+        rows = rows.sort_values(["rank", "name", "time_ns"], kind="stable")
+        rows["iteration"] = rows.groupby(["rank", "name"]).cumcount()
+        for name, own in rows.groupby("name", sort=True):
+            apart = own.groupby("iteration")["value"].nunique() > 1
+            if apart.any() and str(name) not in found:
+                found[str(name)] = _finding(run, what, own, int(apart.idxmax()))
+    if not seen:
+        raise NotApplicable("no shuffling DistributedSampler was iterated at level access")
+    return list(found.values())
+
+
+def _finding(run: Run, what: str, own: pd.DataFrame, iteration: int) -> Finding:
+    rows = own[own["iteration"] == iteration]
+    ranks = tuple(sorted(int(rank) for rank in rows["rank"]))
+    values = ", ".join(f"{int(row.value)} on rank {row.rank}" for row in rows.itertuples())
+    mine = rows.iloc[0]
+    advice = (
+        "Give DistributedSampler the same seed on all ranks."
+        if what == "seed"
+        else "Call sampler.set_epoch with the same epoch on all ranks."
+    )
+    return Finding(
+        kind="repeated_data",
+        severity="warning",
+        title=f"The DistributedSamplers of {ranks_named(ranks)} shuffle differently: their {what} "
+        f"is {values}. Some samples are used by several ranks, and some by none. {advice}",
+        rank=int(mine["rank"]),
+        ranks=ranks,
+        thread=str(mine["thread"]),
+        step=int(mine["step"]),
+        time_ns=int(mine["time_ns"]),
+        evidence={"cause": f"sampler_{what}", "steps": len(rows)},
+        link=step_link(run, int(mine["rank"]), int(mine["step"])),
+    )

@@ -1,0 +1,95 @@
+"""Values that two programs logged, and what their models returned: where these differ."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import pandas as pd
+
+from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS, LOSS_SCALE
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_OF_THE_MACHINE = re.compile(
+    r"time|elapsed|second|speed|/s\b|per_s|(^|[^a-z])(s|ms|us|ns|eta|fps|tps|mfu|wall)($|[^a-z])"
+    r"|throughput|latency|duration|memory|bytes|util",
+    re.IGNORECASE,
+)
+"""Series that differ between two recordings of one program: they do not decide."""
+
+
+def beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
+    """Values of two runs that have the same rank, step and name, and the same place among these."""
+    keys = ["rank", "step", "name"]
+    sides = []
+    for one in (base, run):
+        rows = one.sort_values("time_ns", kind="stable").astype({"name": "object"})
+        rows["call"] = rows.groupby(keys).cumcount()
+        sides.append(rows[[*keys, "call", "value"]])
+    return sides[0].merge(sides[1], on=[*keys, "call"], suffixes=("_base", "_run"))
+
+
+@lru_cache(maxsize=2)
+def batches_differ(base: Run, run: Run) -> pd.DataFrame:
+    """Samples of batches, arguments and outputs that both runs hold and that differ, by step.
+
+    rank, step, name (loaded/0, input/<class>/0, output/<class>/0), call, rows_base and rows_run
+    (how many rows of it were looked at). Callers must not change it.
+    """
+    both, rows = (
+        beside(*(logged(one, None, prefix=prefix) for one in (base, run)))
+        for prefix in (BATCH_HASH, BATCH_ROWS)
+    )
+    keys = ["rank", "step", "name", "call"]
+    counts = rows.assign(rows_base=rows["value_base"].abs(), rows_run=rows["value_run"].abs())
+    both = both.merge(counts[[*keys, "rows_base", "rows_run"]], on=keys, how="left")
+    apart = both[both["value_base"] != both["value_run"]]
+    return apart.sort_values(["step", "rank"], kind="stable", ignore_index=True)
+
+
+def outputs_differ(base: Run, run: Run) -> str | None:
+    """The first step at which a model returned something else; None where none was seen."""
+    apart = batches_differ(base, run)
+    made = apart[apart["name"].str.startswith("output/")]
+    if made.empty:
+        return None
+    first = made.iloc[0]
+    model = units.printable(str(first["name"]).split("/")[1])
+    return f"{model} returns something else since step {int(first['step'])} at the latest"
+
+
+def _values(run: Run) -> pd.DataFrame:
+    rows = to_frame(run.events("value", columns=["rank", "step", "name", "value", "time_ns"]))
+    rows = rows.assign(name=rows["name"].astype("object").astype("str"))
+    names = rows["name"].drop_duplicates()
+    known = {
+        name
+        for name in names
+        if not name.startswith("lanescope/")
+        and name != LOSS_SCALE
+        and ("loss" in name.lower() or not _OF_THE_MACHINE.search(name))
+    }
+    return rows[rows["name"].isin(known)]
+
+
+def values_differ(base: Run, run: Run, relative: float) -> str | None:
+    """The first value of the program's own series that differs; a loss comes first.
+
+    By more than `relative` of the larger. Series of times, speeds and memory are left out. None: no
+    such series, or all are equal.
+    """
+    both = beside(_values(base), _values(run))
+    low, high = both["value_base"], both["value_run"]
+    far = (low - high).abs() > relative * low.abs().combine(high.abs(), max)
+    apart = both[far | (low.isna() != high.isna())]
+    if apart.empty:
+        return None
+    no_loss = ~apart["name"].str.contains("loss", case=False)
+    first = apart.assign(no_loss=no_loss).sort_values(["step", "no_loss"], kind="stable").iloc[0]
+    return (
+        f"the logged value {units.printable(str(first['name']))} differs since step "
+        f"{int(first['step'])}: {first['value_base']:.9g} became {first['value_run']:.9g}"
+    )

@@ -1,0 +1,128 @@
+"""Why replicas part: parameters that a wrapper leaves out, and settings that differ by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lanescope.collector.format.names import (
+    LEFT_OUT,
+    LEFT_OUT_CAUSES,
+    REPLICAS,
+    SETTINGS,
+)
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.collective_calls import collective_calls
+from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_OF_RANKS = ("seed", "threads", "environment ")
+"""Beginnings of settings that may differ by rank."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why replicas part, and what to do."""
+
+    words: str
+    where: str | None = None
+    parameters: tuple[str, ...] = ()  # that no rank synchronises
+
+
+@lru_cache(maxsize=4)
+def wrapped(run: Run) -> dict[int, int]:
+    """Ranks that called a DistributedDataParallel -> between how many ranks it reduces."""
+    rows = logged(run, None, REPLICAS)
+    return {int(rank): int(own["value"].max()) for rank, own in rows.groupby("rank")}
+
+
+def left_out(run: Run, ranks: tuple[int, ...], cause: str) -> list[str]:
+    """Trained parameters that the wrapper of a model leaves out, by a word of LEFT_OUT_CAUSES."""
+    rows = logged(run, None, prefix=LEFT_OUT)
+    rows = rows[rows["rank"].isin(ranks) & (rows["value"] == LEFT_OUT_CAUSES.index(cause))]
+    return list(dict.fromkeys(rows.sort_values("time_ns")["name"]))
+
+
+def replaced(run: Run, group: str, ranks: tuple[int, ...]) -> Cause | None:
+    """Parameters that took the place of others after their model was wrapped."""
+    names = left_out(run, ranks, "unknown")
+    if not names:
+        return None
+    more = and_more(len(names), "parameter")
+    return Cause(
+        f"DistributedDataParallel does not reduce {names[0]}{more}: put into the model after it "
+        "was wrapped. Wrap the model after the last change to its parameters, and build the "
+        "optimizer then.",
+        _wrapping_place(run, group, ranks[0]),
+        tuple(names),
+    )
+
+
+def ignored(run: Run, group: str, ranks: tuple[int, ...], parting: list[str]) -> Cause | None:
+    """Parameters that part, and that the wrapper of the model ignores on purpose."""
+    names = left_out(run, ranks, "ignored")
+    names = [name for name in names if any(_same(name, one) for one in parting)]
+    if not names:
+        return None
+    return Cause(
+        f"DistributedDataParallel is set to ignore {names[0]}"
+        f"{and_more(len(names), 'parameter')}: reduce them by hand, or do not ignore them.",
+        _wrapping_place(run, group, ranks[0]),
+        tuple(names),
+    )
+
+
+def other_settings(run: Run, ranks: tuple[int, ...], step: int) -> Cause | None:
+    """Settings of optimizers that differ by rank, until a step."""
+    apart = list(_other_rates(run, ranks, step)) or list(_other_settings(run, ranks))
+    if not apart:
+        return None
+    return Cause(f"{'; '.join(apart[:3])}. Give all ranks the same settings.")
+
+
+def _same(name: str, recorded: str) -> bool:
+    """Whether a parameter's name within its model is that under which it is recorded."""
+    return recorded == name or recorded.endswith(f".{name}")
+
+
+def _wrapping_place(run: Run, group: str, rank: int) -> str | None:
+    """The line that made the wrapper: it broadcasts the model's parameters."""
+    rows = collective_calls(run)
+    rows = rows[(rows["group"] == group) & (rows["rank"] == rank) & (rows["name"] == "broadcast")]
+    return own_place(run, rank, int(rows["stack"].iloc[0])) if len(rows) else None
+
+
+def _other_rates(run: Run, ranks: tuple[int, ...], step: int) -> Iterator[str]:
+    """Learning rates and weight decays as they were at sampled steps, up to `step`."""
+    columns = ["rank", "step", "parameter", "optimizer", "lr", "weight_decay"]
+    rows = to_frame(run.events("parameter", columns=columns))
+    rows = rows[rows["rank"].isin(ranks) & (rows["step"] <= step)]
+    for name, words in (("lr", "learning rate"), ("weight_decay", "weight decay")):
+        known = rows[rows[name].notna()].sort_values("step", kind="stable")
+        spread = known.groupby(["step", "parameter", "optimizer"])[name].nunique()
+        if (spread > 1).any():
+            at, parameter, _ = spread.index[spread > 1][0]
+            own = known[(known["step"] == at) & (known["parameter"] == parameter)]
+            said = ", ".join(
+                f"{units.number(row.value)} on rank {row.rank}"
+                for row in own.rename(columns={name: "value"}).drop_duplicates("rank").itertuples()
+            )
+            yield f"The {words} differs at step {at}: {said}"
+
+
+def _other_settings(run: Run, ranks: tuple[int, ...]) -> Iterator[str]:
+    rows = logged(run, None, prefix=SETTINGS)
+    rows = rows[rows["rank"].isin(ranks) & ~rows["name"].str.startswith(_OF_RANKS)]
+    first = rows.sort_values("time_ns", kind="stable").drop_duplicates(["rank", "name"])
+    for name, own in first.groupby("name", sort=True):
+        if own["value"].nunique() > 1 or own["rank"].nunique() < len(ranks):
+            values = dict(zip(own["rank"], own["value"], strict=True))
+            said = ", ".join(
+                f"{units.number(values[rank]) if rank in values else 'none'} on rank {rank}"
+                for rank in ranks
+            )
+            yield f"The setting {name} differs: {said}"

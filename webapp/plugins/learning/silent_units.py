@@ -1,0 +1,118 @@
+"""Finds layers most of whose units are dead or saturated.
+
+- dead: at every sampled step the gradient of most elements of its bias was exactly zero, although
+  the batch had rows enough: no row reached these units. Layers whose output nothing else uses are
+  left out: of many outputs the loss may choose one.
+- saturated: at every sampled step what a Tanh or a Sigmoid returned was next to its bounds, as its
+  norm proves, and a layer came after it. The mean slope of tanh is 1 - mean square of its results;
+  that of a sigmoid at most the root of the mean square of its results, or 1 - that mean square.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from lanescope.collector.format.names import BATCH_ROWS
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.parameter_history import logged, samples
+from lanescope.webapp.plugins.learning.gradient_paths import ways
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+MOST = 0.75  # of the elements of a bias
+MIN_UNITS = 16
+MIN_ROWS = 8  # of a batch: of fewer, none may reach a unit by chance
+MIN_SAMPLES = 4  # sampled steps
+SLOPE = 0.03  # mean slope of an activation below which it is saturated
+MIN_ELEMENTS = 64
+LISTED = 20  # layers named in the evidence
+
+_ADVICE = (
+    "Check the scale of the input, the initialisation and the learning rate; normalise before the "
+    "activation, or use one that has a gradient everywhere."
+)
+
+
+def silent_units(run: Run) -> list[Finding]:
+    """Findings of kind `dead_parameter`. Raises NotApplicable."""
+    sampled = samples(run)
+    if sampled.empty:
+        raise NotApplicable("record an optimizer step: no parameter was sampled")
+    found = []
+    for rank in run.ranks:
+        found += _dead(run, rank, sampled[sampled["rank"] == rank])
+        found += _saturated(run, rank)
+    return found
+
+
+def _dead(run: Run, rank: int, sampled: pd.DataFrame) -> list[Finding]:
+    rows = logged(run, rank, prefix=BATCH_ROWS)
+    few = rows["name"].astype("str").str.startswith("input/") & (rows["value"].abs() < MIN_ROWS)
+    known = ways(run, rank)
+    inner = [layer for layer, passed in zip(known.layers, known.some, strict=True) if passed.any()]
+    if rows.empty or few.any() or not inner:
+        return []
+    bias = sampled["parameter"].astype("str").str.rpartition(".")[2].eq("bias")
+    own = sampled[bias & sampled["layer"].isin(inner) & (sampled["numel"] >= MIN_UNITS)]
+    own = own[own["trainable"].astype(bool) & own["grad_zeros"].notna()]
+    groups = own.groupby("layer", sort=False)
+    least = groups["grad_zeros"].min()
+    dead = (least >= MOST) & (groups["grad_zeros"].max() > 0) & (groups.size() >= MIN_SAMPLES)
+    dead &= groups["grad_norm"].max() > 0  # zero as a whole is another finding
+    if not dead.any():
+        return []
+    names = [str(one) for one in dead.index[dead]]
+    first = own[own["layer"] == names[0]].iloc[0]
+    count, steps = round(float(least[names[0]]) * first["numel"]), int(groups.size()[names[0]])
+    title = (
+        f"{count} of {first['numel']} units of {names[0]}{and_more(len(names), 'layer')} have a "
+        f"gradient of exactly zero at each of {steps} sampled steps: they are dead (ReLU) or "
+        f"saturated, and learn nothing. {_ADVICE}"
+    )
+    return [_finding(run, rank, int(first["step"]), title, "dead_units", names)]
+
+
+def _saturated(run: Run, rank: int) -> list[Finding]:
+    rows = to_frame(run.events("activation", rank)).sort_values("time_ns")
+    modules = to_frame(run.events("module", rank)).drop_duplicates("path").set_index("path")
+    rows = rows[rows["training"].astype(bool)]
+    if rows.empty or modules.empty:
+        return []
+    kind = rows["module"].map(modules["class"].astype("str").str.rpartition(".")[2])
+    layer = rows["module"].map(modules["parameters"]).fillna(0) > 0
+    last = rows["time_ns"].where(layer).groupby(rows["step"]).transform("max")
+    square = rows["norm"] ** 2 / rows["numel"]
+    slope = (1 - square).where(kind == "Tanh")
+    # A sigmoid's results are of one sign, and so a mean square next to 1 means a mean next to 1.
+    slope = slope.mask(kind == "Sigmoid", np.minimum(np.sqrt(square), 1 - square))
+    own = rows.assign(slope=slope)[slope.notna() & (rows["time_ns"] < last)]
+    own = own[own["numel"] >= MIN_ELEMENTS]
+    highest = own.groupby("module", sort=False, observed=True)["slope"].max()
+    names = [str(one) for one in highest.index[highest < SLOPE]]
+    if not names:
+        return []
+    steps = int(own.loc[own["module"] == names[0], "step"].nunique())
+    at = "sampled step" if steps == 1 else f"of {steps} sampled steps"
+    title = (
+        f"{names[0]}{and_more(len(names), 'activation')} saturated at each {at}: what it returns "
+        f"is next to its bounds, and its slope is {units.share(float(highest[names[0]]))} on "
+        f"average, so almost no gradient passes. {_ADVICE}"
+    )
+    return [_finding(run, rank, int(own["step"].iloc[0]), title, "saturated", names)]
+
+
+def _finding(run: Run, rank: int, step: int, title: str, cause: str, names: list[str]) -> Finding:
+    return Finding(
+        kind="dead_parameter",
+        severity="warning",
+        confidence="likely",
+        title=title,
+        rank=rank,
+        ranks=(rank,),
+        step=step,
+        evidence={"cause": cause, "layers": names[:LISTED], "dead": len(names)},
+        link=step_link(run, rank, step),
+    )

@@ -1,0 +1,97 @@
+"""Finds ranks that begin with the same model and then train apart: nothing keeps them equal.
+
+Found where
+
+- parameters that did not begin as constants were equal on all ranks of a group when first hashed,
+  at least half of the elements of all, and are not at the last hashed step,
+- their gradients differed from the first step on,
+- the ranks mean to train together: they share a DistributedSampler's order, or reduce a small value
+  (the loss) in every step, and
+- in no step do they exchange half of the parameters' bytes, nor anything within forward or
+  backward, as parts of one model do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import SAMPLER_EPOCH
+from lanescope.webapp.analysis.collective_calls import calls, collective_calls, members
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.plugins.learning.consistency import (
+    SHARE,
+    bytes_of_step,
+    hashes,
+    parted,
+    replicas,
+)
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_named
+
+MIN_STEPS = 3
+
+_PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
+
+
+def unsynchronised(run: Run) -> list[Finding]:
+    """Findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
+    if run.world_size == 1:
+        raise NotApplicable("the job has a single rank")
+    if hashes(run).empty:
+        raise NotApplicable("record with --level access: nothing was hashed")
+    known = [set(ranks) for ranks in replicas(run).values()]
+    found: list[Any] = []
+    for group, own in calls(run).groupby("group", sort=True):
+        ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
+        if len(ranks) < 2 or any(len(same & {*ranks}) > 1 for same in known):
+            continue
+        if any({*one.ranks} & {*ranks} for one in found) or not _trains_together(run, ranks, own):
+            continue
+        names, step = parted(run, ranks)
+        if names:
+            found.append(_finding(run, ranks, names, step))
+    return found
+
+
+def _trains_together(run: Run, ranks: tuple[int, ...], own: pd.DataFrame) -> bool:
+    """Whether the ranks share samples or losses, and exchange nothing that keeps them equal."""
+    mine = own[own["rank"] == ranks[0]]
+    if mine["name"].isin(["send", "recv"]).any() or mine["phase"].isin(_PASSES).any():
+        return False
+    every = calls(run)
+    moved = every[every["rank"] == ranks[0]].groupby("step")["bytes"].sum()
+    if len(moved) and moved.max() >= SHARE * bytes_of_step(run, ranks[0]):
+        return False
+    sampled = logged(run, None, prefix=SAMPLER_EPOCH)
+    shared = set(sampled["rank"]) >= set(ranks)
+    reduced = collective_calls(run)
+    reduced = reduced[(reduced["rank"] == ranks[0]) & (reduced["name"] == "all_reduce")]
+    steps = len(run.steps(ranks[0]))
+    each = steps >= MIN_STEPS and reduced["step"].nunique() >= steps - 1
+    return shared or each
+
+
+def _finding(run: Run, ranks: tuple[int, ...], names: list[str], step: int) -> Finding:
+    where = phase_place(run, ranks[0], schema.PhaseKind.backward.name, None)
+    return Finding(
+        kind="rank_divergence",
+        severity="error",
+        confidence="likely",
+        title=f"{ranks_named(ranks).capitalize()} begin with equal parameters and train apart: no "
+        f"gradient is reduced, and {names[0]}{and_more(len(names), 'parameter')} differ"
+        f"{'s' if len(names) == 1 else ''} at step {step}. Wrap the model in "
+        "DistributedDataParallel, or average the gradients before each optimizer step; a loss "
+        "that is reduced does not reduce them.",
+        rank=ranks[0],
+        ranks=ranks,
+        step=step,
+        where=where,
+        evidence={"cause": "never_reduced", "parameters": names[:20], "differing": len(names)},
+        link=step_link(run, ranks[0], step),
+    )

@@ -1,0 +1,118 @@
+"""Finds threads that miss a mode of torch which held where they were started, and work without it.
+
+Modes of torch hold on one thread. The recorder noted that a thread or task did not have the
+starter's. That it worked without is seen in its operators meanwhile: they made nodes of the
+autograd graph though the starter ran in no_grad, multiplied float32 numbers though it ran in
+autocast, or made tensors though it had another default device.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.marks import LostMode
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
+from lanescope.webapp.analysis.stack_frames import where_of
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
+_OPS = ["start_ns", "name", "sequence", "dtypes", "stack"]
+
+_PRODUCTS = re.compile(r"^aten::(addmm|mm|bmm|baddbmm|_?convolution|mkldnn_convolution)$")
+_FACTORIES = re.compile(r"^aten::(randn|rand|zeros|ones|full|randint|eye|linspace|empty)$")
+
+_WORKS = {
+    "no_grad": "an autograd graph is recorded in {}, which takes time and memory",
+    "autocast": "float32 numbers are multiplied in {}",
+    "device": "tensors are made on another device in {}",
+}
+_ADVICE = {
+    "no_grad": "Enter torch.no_grad() in the function that the thread runs.",
+    "autocast": "Enter torch.autocast() in the function that the thread runs.",
+    "device": "Pass device= where the thread makes tensors, or set the default device in it.",
+}
+
+
+def lost_modes(run: Run) -> list[Finding]:
+    """Findings of kind `lost_context`: one per rank, mode and line that starts the thread."""
+    rows = run.events("phase", columns=_COLUMNS)
+    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), LostMode.PREFIX))
+    found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
+    for row in rows.sort_by("start_ns").to_pylist():
+        mark = LostMode.parse(row["name"])
+        if mark is None or row["kind"] != schema.PhaseKind.mark.name:
+            continue
+        window = (row["start_ns"] - mark.lasted_ns, row["start_ns"])
+        op = _without(run, row["rank"], row["thread"], window, mark.mode)
+        if op is not None:
+            seen = {**row, "op": op, "what": mark.started_as, "started": mark.started_at}
+            found.setdefault((row["rank"], mark.mode, mark.started_at), []).append(seen)
+    return [_finding(run, *key, several) for key, several in found.items()]
+
+
+def _without(
+    run: Run, rank: int, thread: str, window: tuple[int, int], mode: str
+) -> dict[str, Any] | None:
+    """Returns the first operator of a thread that shows that it works without a mode."""
+    ops = to_frame(run.events("op", rank, thread, columns=_OPS, window=window))
+    ops = ops[ops["start_ns"] >= window[0]]
+    names, kind = ops["name"].astype("str"), mode.partition(" ")[0]
+    if kind == "no_grad":
+        shows = ops["sequence"].notna()
+    elif kind == "autocast":
+        products = names.str.match(_PRODUCTS)
+        low = ops["dtypes"].astype("str").str.contains("16")
+        shows = products & ops["dtypes"].astype("str").str.contains("float32")
+        shows &= not (products & low).any()  # it has an autocast of its own
+    else:
+        shows = names.str.match(_FACTORIES)
+    return None if not shows.any() else dict(ops[shows].iloc[0])
+
+
+def _finding(
+    run: Run, rank: int, mode: str, started_at: str, several: list[dict[str, Any]]
+) -> Finding:
+    first, kind = several[0], mode.partition(" ")[0]
+    started = started_at.rpartition("/")[2]
+    threads = list(dict.fromkeys(one["thread"] for one in several))
+    name = next(t.name for t in run.threads if (t.rank, t.thread) == (rank, first["thread"]))
+    op, start = first["op"], int(first["op"]["start_ns"])
+    stack = None if pd.isna(op["stack"]) else int(op["stack"])
+    where = where_of(run, rank, stack) or started
+    who = f"{name}{and_more(len(threads), 'thread')}"
+    times = f", {units.count(len(several))} times" if len(several) > 1 else ""
+    return Finding(
+        kind="lost_context",
+        severity="warning",
+        confidence="likely",
+        title=f"Mode {mode} does not reach the {first['what']} that is started in it at {started}: "
+        f"{_WORKS[kind].format(who)} ({op['name']}{times}). Modes of torch hold on one thread. "
+        f"{_ADVICE[kind]}",
+        rank=rank,
+        ranks=(rank,),
+        thread=first["thread"],
+        step=first["step"],
+        time_ns=start,
+        where=where,
+        evidence={
+            "variable": mode,
+            "found": str(op["name"]),
+            "started_as": first["what"],
+            "started_at": started,
+            "threads": threads,
+            "times": len(several),
+            "advice": _ADVICE[kind],
+        },
+        link=timeline_address(
+            start, start, run.duration_ns, (thread_lane(rank, first["thread"]), start)
+        ),
+    )
