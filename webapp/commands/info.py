@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -107,7 +108,7 @@ def show(run: Run, console: Console) -> None:
     for name, value in facts:
         console.print(Text(f"  {name:<9}{value}"))
     table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1, 0, 0))
-    groups = {str(rank): [rank] for rank in run.ranks}
+    groups: Mapping[str, Sequence[int]] = {str(rank): [rank] for rank in run.ranks}
     if len(run.ranks) > EACH:
         groups = {f"{host}, {ranks_named(of)}": of for host, of in run.ranks_by_host.items()}
     first = "rank" if len(run.ranks) <= EACH else "host"

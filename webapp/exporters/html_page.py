@@ -24,8 +24,8 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.js_bundle import joined
-from lanescope.webapp.timeline.lod import TILE_BITS
 from lanescope.webapp.timeline.lane_pages import all_lanes
+from lanescope.webapp.timeline.lod import TILE_BITS
 from lanescope.webapp.timeline.span_details import run_facts
 from lanescope.webapp.timeline.timeline import Timeline
 

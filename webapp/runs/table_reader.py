@@ -152,7 +152,7 @@ class Rows:
         return Steps(steps.index, starts, ends)
 
     def listed_training(self, rank: int) -> list[int] | None:
-        """First phase of training of each file of a rank, as the catalogue lists them; None: read."""
+        """Starts of training in the files of a rank, as the catalogue lists them; None: read."""
         found = []
         for part in self.parts.get(("phase", rank), ()):
             if part.listed is None or part.thread is None:
