@@ -228,12 +228,10 @@ export class Timeline {
   }
 
   revealRow(lane, row) {
-    const group = () => this.groupOf(lane);
-    while (this.collapsed.has(group()?.index)) this.arranger.toggleGroup(group().index);
+    while (this.collapsed.has(this.groupOf(lane)?.index)) this.arranger.toggleGroup(this.groupOf(lane).index);
     if (!this.layout.find(lane, row) && this.arrangement.filter) this.arranger.rearrange({ filter: "" });
     const place = this.layout.find(lane, row);
-    if (!place) return;
-    if (this.arrangement.pins.includes(lane)) return; // always visible
+    if (!place || this.arrangement.pins.includes(lane)) return; // pinned: always visible
     const top = this.layout.pinnedHeight + 24;
     if (place.y - top < this.scrollY) this.scrollBy(place.y - top - this.scrollY);
     else if (place.y + place.h + 24 > this.scrollY + this.height)
