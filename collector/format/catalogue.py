@@ -53,7 +53,7 @@ CATALOGUE = pa.schema(
         ("shortest_ns", INT64),
         ("longest_ns", INT64),
         # Texts of the column that says what rows are (WORDS_OF), and the least start of a phase of
-        # training; null: of another table, or there is none.
+        # training. Null: another table, or without any.
         ("words", pa.list_(pa.string())),
         ("training_ns", INT64),
         # Of a rank's thread table: its rows, and the steps of the rank's own process on its own
