@@ -27,15 +27,19 @@ def load(path: Path) -> ModuleType:
 
 
 def examples(language: str) -> list[object]:
-    """Code blocks marked ```<language> run, as parameters named after page and line."""
+    """Code blocks marked ```<language> run, as parameters named after page and line.
+
+    A block marked `run on` continues the block before it.
+    """
     found: list[object] = []
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
+        text, code = page.read_text(encoding="utf-8"), ""
         for block in re.finditer(
-            rf"^```{language} run\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+            rf"^```{language} run( on)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
         ):
             line = text.count("\n", 0, block.start()) + 1
-            found.append(pytest.param(block[1], id=f"{page.name}:{line}"))
+            code = code + block[2] if block[1] else block[2]
+            found.append(pytest.param(code, id=f"{page.name}:{line}"))
     return found
 
 

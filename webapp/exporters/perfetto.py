@@ -170,12 +170,16 @@ def _slice(row: dict[str, Any], category: str, args: str, order: int) -> _Slice:
 
 
 def _syncs(run: Run, thread: Thread) -> Iterator[_Slice]:
-    """Slices of a recording's events that arrows begin or end at: viewers draw arrows to slices."""
+    """Slices of a recording's events that arrows begin or end at: viewers draw arrows to slices.
+
+    A wait gets one more at its end: Perfetto takes the slice that starts first for the source.
+    """
     for row in rows(run, "sync", thread, SYNC):
         if row["kind"] in ARROW and row["args"] is None and row["duration_ns"] is not None:
             begin = f'{{"ph":"X","cat":"sync","name":{_text(row["kind"])},"args":{{}}'
-            start = row["start_ns"]
-            yield start, start + max(row["duration_ns"], 1), 1 << 20, begin
+            end = row["start_ns"] + max(row["duration_ns"], 1)
+            for start in {row["start_ns"], end - 1}:
+                yield start, end, 1 << 20, begin
 
 
 def _collectives(run: Run, rank: int, places: Places) -> Iterator[str]:

@@ -55,6 +55,6 @@ export class Alignment {
   /** Returns the words behind a lane's label. @param {number} lane id */
   words(lane) {
     const shift = this.of(lane);
-    return shift ? `moved by ${shift > 0 ? "+" : ""}${duration(shift)}` : "";
+    return shift ? `${shift > 0 ? "+" : ""}${duration(shift)}` : "";
   }
 }

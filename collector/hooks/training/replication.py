@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 from collections.abc import Iterator
 from itertools import islice
@@ -36,7 +37,9 @@ def random_states() -> Iterator[tuple[str, float]]:
         device = torch.cuda.current_device()
         states["cuda"] = torch.cuda.default_generators[device].get_state()
     for device_type, state in states.items():
-        yield f"{RANDOM_STATE}{device_type}", short_hash(state.numpy().tobytes())
+        # Bytes in host memory. Within torch.func an operator would make a tensor without any.
+        data = ctypes.string_at(state.data_ptr(), state.nbytes)
+        yield f"{RANDOM_STATE}{device_type}", short_hash(data)
 
 
 def replication(module: torch.nn.Module) -> Iterator[tuple[str, float]]:
@@ -71,7 +74,9 @@ def own_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 def data_parallel(module: torch.nn.Module) -> Any | None:
     """Returns the DistributedDataParallel around a module; None without one."""
     while type(module).__name__ != "DistributedDataParallel":
-        inner = module._modules.get(WRAPPED.get(type(module).__name__, ""))
+        wrapped = WRAPPED.get(type(module).__name__)
+        # The modules of a scripted module are no dict.
+        inner = None if wrapped is None else module._modules.get(wrapped)
         if inner is None:
             return None
         module = inner

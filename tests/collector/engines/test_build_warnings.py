@@ -28,3 +28,17 @@ def test_every_unit_compiles_without_warnings(native: Path, tmp_path: Path) -> N
 def test_warnings_are_on_and_no_errors_for_users() -> None:
     assert {"-Wall", "-Wextra"} <= set(build.FLAGS)
     assert not {"-w", "-Werror"} & set(build.FLAGS)
+
+
+def test_where_trimmed_headers_do_not_do_torchs_own_are_taken(tmp_path: Path) -> None:
+    header = tmp_path / "include/ATen/ATen.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("constexpr int whole = 1;\n")
+    source = tmp_path / "unit.cpp"
+    source.write_text("#include <ATen/ATen.h>\nint found = whole;\n")
+    compiler = build.find_compiler()
+    trimmed, own = f"-isystem{build.TRIMMED}", f"-isystem{tmp_path / 'include'}"
+    command = (str(compiler), trimmed, own, "-c", str(source), "-o", str(tmp_path / "unit.o"))
+    assert trimmed in " ".join(build.compile_commands(build.find_torch(), Path("c++"), tmp_path)[0])
+    assert build._run(command, tmp_path).returncode != 0
+    assert build._compiled(command, tmp_path).returncode == 0

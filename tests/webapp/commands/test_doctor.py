@@ -161,11 +161,18 @@ def test_of_this_machine_as_json() -> None:
     assert (status["TORCH_DISTRIBUTED_DEBUG"], status["torch"]) == ("error", "ok")
 
 
-def training(path: Path, *, data_ns: int = 0, unused: bool = False, reached: int = 2) -> Path:
+def training(
+    path: Path,
+    *,
+    data_ns: int = 0,
+    unused: bool = False,
+    reached: int = 2,
+    step_ns: int = 1000,
+) -> Path:
     builder = Builder(path, world_size=1)
     thread = builder.thread()
     for step in range(8):
-        at = START_NS + step * 1000
+        at = START_NS + step * step_ns
         if data_ns:
             builder.phase(at, data_ns, "data", step=step)
         if unused:
@@ -198,7 +205,7 @@ def training(path: Path, *, data_ns: int = 0, unused: bool = False, reached: int
                 dtype="float32",
                 device="cpu",
             )
-        builder.phase(at + 900, 100, "optimizer", step=step)
+        builder.phase(at + step_ns - 100, 100, "optimizer", step=step)
     return builder.write()
 
 
@@ -222,9 +229,14 @@ def test_a_run_set_up_well(tmp_path: Path) -> None:
 
 
 def test_a_run_that_waits_for_data(tmp_path: Path) -> None:
-    (found,) = of_run(training(tmp_path, data_ns=400))["findings"]
+    seconds = training(tmp_path, data_ns=400_000_000, step_ns=1_000_000_000)
+    (found,) = of_run(seconds)["findings"]
     assert (found["kind"], found["rank"]) == ("environment", 0)
     assert "waits for data in 40 % of its time, with 0 workers" in found["title"]
+
+
+def test_a_short_run_gets_no_advice_on_workers(tmp_path: Path) -> None:
+    assert of_run(training(tmp_path, data_ns=400))["findings"] == []
 
 
 def test_a_run_that_looks_for_unused_parameters_in_vain(tmp_path: Path) -> None:

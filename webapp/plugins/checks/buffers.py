@@ -43,7 +43,7 @@ def buffers(run: Run) -> list[Finding]:
         modules = names[ranks[0]]
         return [_finding(run, ranks, modules, f"module {modules[0]}", "module")]
     ranks, modules = _differing(run)
-    reduced = [rank for rank in ranks if _reduces(run, calls[calls["rank"] == rank])]
+    reduced = [rank for rank in ranks if _reduces(run, rank, calls[calls["rank"] == rank])]
     if len(ranks) < 2 or len(reduced) < len(ranks):
         return []
     return [_finding(run, ranks, modules, f"buffer {modules[0]}", "buffer")]
@@ -90,12 +90,18 @@ def _differing(run: Run) -> tuple[tuple[int, ...], list[str]]:
     return (ranks, names) if names else ((), [])
 
 
-def _reduces(run: Run, calls: pd.DataFrame) -> bool:
-    """Whether a rank reduces gradients, and makes the same calls in all steps but the first."""
+def _reduces(run: Run, rank: int, calls: pd.DataFrame) -> bool:
+    """Whether a rank reduces gradients, and no step but the first has more calls than usual.
+
+    Nor has the time after the last step, in which buffers may be averaged.
+    """
     reduces = calls["name"].str.startswith(("all_reduce", "reduce_scatter"))
     floats = calls[(calls["bytes"] > 0) & ~calls["dtypes"].str.startswith("int")]
-    counts = floats[floats["phase"] != _BACKWARD].groupby("step").size().iloc[1:]
-    return bool(reduces.any()) and (counts.empty or counts.max() == counts.min())
+    counts = floats[floats["phase"] != _BACKWARD].groupby("step").size()
+    steps = run.steps(rank).index
+    usual = counts.reindex(steps[1:], fill_value=0).median()
+    more = counts[counts.index > steps.min(initial=0)] > usual
+    return bool(reduces.any()) and not more.any()
 
 
 def _normalised(run: Run, rank: int) -> list[str]:

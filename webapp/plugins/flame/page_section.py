@@ -147,7 +147,9 @@ class Section:
             click: dict[str, Any] | None,
             rows: list[dict[str, Any]] | None,
             selected: Selected,
-            *chosen: str,
+            by: str,
+            lanes: str,
+            beside: str,
         ) -> Any:
             if ctx.triggered_id == self.graph:
                 node = _clicked(click)
@@ -155,7 +157,7 @@ class Section:
                 node = rows[0].get("node") if rows else None
             if not isinstance(node, int):
                 return no_update, no_update
-            shown = _Shown(context, window_of(selected), *chosen)
+            shown = _Shown(context, window_of(selected), by, lanes, beside)
             return shown.widened(node, self._width_px), shown.style(node)
 
 

@@ -13,8 +13,6 @@ Found where
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from lanescope.collector.format import schema
@@ -46,7 +44,7 @@ def unsynchronised(run: Run) -> list[Finding]:
     if hashes(run).empty:
         raise NotApplicable("record with --level access: nothing was hashed")
     known = [set(ranks) for ranks in replicas(run).values()]
-    found: list[Any] = []
+    found: list[Finding] = []
     for group, own in calls(run).groupby("group", sort=True):
         ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
         if len(ranks) < 2 or any(len(same & {*ranks}) > 1 for same in known):
