@@ -276,7 +276,7 @@ def _rank(
     ]
     calls = []
     counts: Counter[tuple[str, str, int | None]] = Counter()
-    last = max(call["step"] for call in job.calls)
+    last = max((call["step"] for call in job.calls), default=0)
     for call in job.calls:
         if not call["who"][rank]:
             continue
@@ -314,7 +314,8 @@ def _write(rank: _Rank) -> dict[str, schema.File]:
         work = rank.work if ordinal == 0 else _beside(rank.work, ordinal)
         tables = {"op": _ops(work), "phase": _phases(work)}
         if ordinal == 0:
-            tables["collective"] = {k: [call[k] for call in rank.calls] for k in rank.calls[0]}
+            if rank.calls:
+                tables["collective"] = {k: [one[k] for one in rank.calls] for k in rank.calls[0]}
             tables |= _learning(work)
         for table, columns in tables.items():
             folder = f"{schema.rank_folder(rank.rank)}/{schema.thread_folder(thread)}"

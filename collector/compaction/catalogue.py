@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..format.catalogue import CATALOGUE, WORTH_LISTING
+from ..format.catalogue import CATALOGUE, WORDS_OF, WORTH_LISTING
 from ..format.columns import TIME_COLUMNS
 from ..format.file_names import PART_CATALOGUE, named_parts
 from ..format.record_kinds import MAX_TIME_NS
 from ..format.schema import TABLES, THREAD, File, Process
-from ..format.steps import PHASE_COLUMNS, steps_of
+from ..format.steps import PHASE_COLUMNS, steps_of, training_start
 from . import parquet_footer
 from .parquet import COMPRESSION
 
@@ -65,12 +65,16 @@ def catalogue_of(
             with opened(path) as source, parquet_footer.opened(source) as file:
                 row = _described(path, entry, table, thread, source, file)
                 row["changed_ns"] = 0 if changed is None else changed(path)
+                if table in WORDS_OF:
+                    row["words"] = _words(file, WORDS_OF[table])
                 if table == THREAD.name:
                     row["known_threads"] = _thread_rows(file)
                 elif table == "phase" and thread is not None:
                     pid = int(thread.partition("-")[0])
                     of_rank = phases.setdefault(rank, {})
-                    of_rank.setdefault(pid, []).append(_phase_rows(file))
+                    found = _phase_rows(file)
+                    of_rank.setdefault(pid, []).append(found)
+                    row["training_ns"] = training_start(found)
         except (OSError, pa.ArrowException, UnicodeDecodeError):
             continue  # a reader finds out
         rows.append(row)
@@ -130,6 +134,15 @@ def _thread_rows(file: pq.ParquetFile) -> list[dict[str, Any]]:
     names = [column.name for column in THREAD.columns]
     rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()
     return rows
+
+
+def _words(file: pq.ParquetFile, column: str) -> list[str]:
+    """Texts that a column holds, one row group in memory at a time."""
+    found: set[str] = set()
+    for number in range(file.metadata.num_row_groups):
+        texts = file.read_row_group(number, [column], use_threads=False)[column]
+        found.update(text or "" for text in texts.unique().to_pylist())
+    return sorted(found)
 
 
 def _phase_rows(file: pq.ParquetFile) -> pa.Table:

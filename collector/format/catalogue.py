@@ -30,6 +30,9 @@ THREADS = pa.list_(
 )
 STEPS = pa.list_(pa.struct([("step", INT64), ("start_ns", INT64), ("end_ns", INT64)]))
 
+WORDS_OF = {"op": "scope", "phase": "kind"}
+"""Column by table."""
+
 CATALOGUE = pa.schema(
     [
         ("path", pa.string()),  # below the run
@@ -49,6 +52,10 @@ CATALOGUE = pa.schema(
         ("last_ns", INT64),
         ("shortest_ns", INT64),
         ("longest_ns", INT64),
+        # Texts of the column that says what rows are (WORDS_OF), and the least start of a phase of
+        # training. Null: another table, or without any.
+        ("words", pa.list_(pa.string())),
+        ("training_ns", INT64),
         # Of a rank's thread table: its rows, and the steps of the rank's own process on its own
         # clock, as process `pid` reads it. Null: of another table, or to be found in the phases.
         ("known_threads", THREADS),

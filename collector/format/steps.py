@@ -19,6 +19,11 @@ Int64Array = npt.NDArray[np.int64]
 _OPTIMIZER = PhaseKind.optimizer.name
 
 
+_TRAINING = tuple(
+    kind.name for kind in (PhaseKind.forward, PhaseKind.backward, PhaseKind.optimizer)
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Steps:
     """Steps of one rank, int64, ascending: step `index[i]` is [start_ns[i], end_ns[i])."""
@@ -63,3 +68,10 @@ def steps_of(phases: pa.Table) -> Steps:
     follows = np.flatnonzero(np.diff(index) == 1) + 1
     starts[follows] = ends[follows - 1]
     return Steps(index, np.minimum(starts, ends), ends)
+
+
+def training_start(phases: pa.Table) -> int | None:
+    """Returns the least start of a phase of training; None without any."""
+    trains = pc.is_in(phases["kind"].cast(pa.string()), pa.array(_TRAINING))
+    found: int | None = pc.min(phases.filter(trains)["start_ns"]).as_py()
+    return found

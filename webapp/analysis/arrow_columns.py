@@ -39,6 +39,11 @@ def having(column: pa.ChunkedArray, test: Callable[[str], object]) -> BoolArray:
 @lru_cache(maxsize=64)
 def texts_of(run: Run, table: str, column: str, rank: int | None = None) -> frozenset[str]:
     """The texts that occur in a column of a table kept per thread, of one rank or of all."""
+    ranks = run.ranks if rank is None else (rank,)
+    listed = [run.rows.listed_words(table, column, one) for one in ranks]
+    known = [words for words in listed if words is not None]
+    if len(known) == len(listed):
+        return frozenset().union(*known)
     found: set[str] = set()
     for piece in run.pieces(table, rank, columns=[column]):
         for chunk in piece[column].chunks:

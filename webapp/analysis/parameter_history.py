@@ -101,9 +101,10 @@ def _calls(frame: pd.DataFrame) -> pd.Series:
     return groups.rank(method="dense").astype("int64") - 1
 
 
-def sharded_names(run: Run) -> set[str]:
+@lru_cache(maxsize=4)  # asked for each process group
+def sharded_names(run: Run) -> frozenset[str]:
     """Parameters that are sharded: a rank has only a part."""
-    return {name for _, name in _sharded(run)}
+    return frozenset(name for _, name in _sharded(run))
 
 
 def _sharded(run: Run) -> dict[tuple[int, str], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -107,9 +108,9 @@ def show(run: Run, console: Console) -> None:
     for name, value in facts:
         console.print(Text(f"  {name:<9}{value}"))
     table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1, 0, 0))
-    groups = {str(rank): [rank] for rank in run.ranks}
+    groups: Mapping[str, Sequence[int]] = {str(rank): [rank] for rank in run.ranks}
     if len(run.ranks) > EACH:
-        groups = {f"{host}, {ranks_named(of)}": of for host, of in by_host(run).items()}
+        groups = {f"{host}, {ranks_named(of)}": of for host, of in run.ranks_by_host.items()}
     first = "rank" if len(run.ranks) <= EACH else "host"
     for name in (first, "threads", "steps", *EVENTS, "dropped"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -131,15 +132,6 @@ def show(run: Run, console: Console) -> None:
     console.print(table)
     for warning in run.warnings:
         console.print(Text(f"  ! {units.printable(warning)}", style="yellow"))
-
-
-def by_host(run: Run) -> dict[str, list[int]]:
-    """Ranks by the name of their host, each in order."""
-    hosts = {p["rank"]: p["host"] for p in reversed(run.manifest["processes"])}
-    found: dict[str, list[int]] = {}
-    for rank in run.ranks:
-        found.setdefault(hosts.get(rank, "unknown host"), []).append(rank)
-    return found
 
 
 def _clock(run: Run) -> str:

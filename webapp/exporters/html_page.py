@@ -24,6 +24,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.js_bundle import joined
+from lanescope.webapp.timeline.lane_pages import all_lanes
 from lanescope.webapp.timeline.lod import TILE_BITS
 from lanescope.webapp.timeline.span_details import run_facts
 from lanescope.webapp.timeline.timeline import Timeline
@@ -69,7 +70,8 @@ def page_of(
     lanes = [lane.id for lane in opened.index.lanes if ranks is None or lane.rank in ranks]
     places, packed = _tiles(opened, t0, t1, lanes)
     facts = run_facts(opened)
-    facts["lanes"] = [lane for lane in facts["lanes"] if lane["id"] in set(lanes)]
+    kept_lanes = set(lanes)
+    facts["lanes"] = [lane for lane in all_lanes(opened) if lane["id"] in kept_lanes]
     facts["title"] = run.title
     kept = kept_slices(opened, (t0, t1), lanes)
     data = {

@@ -44,6 +44,7 @@ class ListedFile:
     _catalogue: Catalogue
     _row: int
     decoded: int  # bytes of its rows in memory
+    training_ns: int | None  # least start of a phase of training
     bounds: tuple[int | None, int | None, int | None, int | None]
     """Least and greatest instant, least and greatest duration, ns; None: not known."""
 
@@ -53,6 +54,11 @@ class ListedFile:
         row = self._catalogue.rows.slice(self._row, 1).to_pydict()
         columns: list[Any] = [row[name][0] for name in _GROUPS]
         return list(zip(*columns, strict=True))
+
+    @property
+    def words(self) -> list[str] | None:
+        """Texts of the column WORDS_OF of its table; None: not known."""
+        return self._catalogue.words[self._row]
 
     @property
     def threads(self) -> list[dict[str, Any]] | None:
@@ -76,7 +82,7 @@ class Catalogue:
         said = self._by_path.get(path)
         if said is None:
             return None
-        row, count, size, digest, changed, footer, decoded, *bounds = said
+        row, count, size, digest, changed, footer, decoded, training, *bounds = said
         if (count, size) != (expected["rows"], expected["bytes"]) or not digest:
             return None
         if not expected["sha256"].startswith(digest):
@@ -89,15 +95,22 @@ class Catalogue:
                 if footer is None or parquet_footer.checksum(source) != footer:
                     return None
         first, last, shortest, longest = bounds
-        return ListedFile(self, row, decoded, (first, last, shortest, longest))
+        return ListedFile(self, row, decoded, training, (first, last, shortest, longest))
 
     @cached_property
     def _by_path(self) -> Mapping[str, tuple[Any, ...]]:
         names = ["rows", "bytes", "sha256", "changed_ns", "footer", "decoded"]
+        names += ["training_ns"]
         names += ["first_ns", "last_ns", "shortest_ns", "longest_ns"]
         columns = [self.rows[name].to_pylist() for name in names]
         paths = self.rows["path"].to_pylist()
         return dict(zip(paths, zip(range(len(paths)), *columns, strict=True), strict=True))
+
+    @cached_property
+    def words(self) -> list[list[str] | None]:
+        """Texts of the column WORDS_OF, by the row of the file."""
+        found: list[list[str] | None] = self.rows["words"].to_pylist()
+        return found
 
     @cached_property
     def threads(self) -> Mapping[int, list[dict[str, Any]]]:
@@ -143,7 +156,7 @@ def read_catalogue(files: Files, count: int) -> Catalogue | None:
 def _makes_sense(rows: pa.Table) -> bool:
     """Whether each file is listed once, with the rows of its row groups."""
     nulls = [rows[name].null_count for name in _NEVER_NULL]
-    nulls += [pc.list_flatten(rows["group_rows"]).null_count]
+    nulls += [pc.list_flatten(rows[name]).null_count for name in ("group_rows", "words")]
     for name, fields in _MEMBERS.items():
         members = pc.list_flatten(rows[name])
         nulls += [members.null_count]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of
+from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of, training_start
 from lanescope.webapp.runs.catalogue import read_catalogue
 from lanescope.webapp.runs.clock_axis import Axis
 from lanescope.webapp.runs.errors import RunError
@@ -141,10 +141,28 @@ class Run:
 
     def process(self, rank: int, pid: int) -> schema.Process | None:
         """The manifest's entry of a process; None where it died before it was listed."""
+        return self._processes.get((rank, pid))
+
+    @cached_property
+    def hosts(self) -> Mapping[int, str]:
+        """Host names of the ranks, by that of the rank's own process."""
+        found: dict[int, str] = {}
         for process in self.manifest["processes"]:
-            if (process["rank"], process["pid"]) == (rank, pid):
-                return process
-        return None
+            if process["role"] == "rank" or process["rank"] not in found:
+                found[process["rank"]] = process["host"]
+        return {rank: found.get(rank, "unknown host") for rank in self.ranks}
+
+    @cached_property
+    def ranks_by_host(self) -> Mapping[str, Sequence[int]]:
+        """Ranks on each host, in order."""
+        found: dict[str, list[int]] = {}
+        for rank, host in self.hosts.items():
+            found.setdefault(host, []).append(rank)
+        return found
+
+    @cached_property
+    def _processes(self) -> Mapping[tuple[int, int], schema.Process]:
+        return {(one["rank"], one["pid"]): one for one in self.manifest["processes"]}
 
     def events(
         self,
@@ -218,6 +236,15 @@ class Run:
         if rank not in self._known_steps:
             self._known_steps[rank] = self._steps(rank)
         return self._known_steps[rank]
+
+    @cached_property
+    def training_start(self) -> int | None:
+        """Start of the first phase of training of all ranks, ns; None without any."""
+        listed = [self.rows.listed_training(rank) for rank in self.ranks]
+        known = [of for of in listed if of is not None]
+        if len(known) < len(listed):
+            return training_start(self.events("phase", columns=["start_ns", "kind"]))
+        return min((one for of in known for one in of), default=None)
 
     def know_steps(self, rank: int, steps: Steps) -> None:
         """Takes the steps of a rank that a worker worked out from the same files."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.catalogue import WORDS_OF
 from lanescope.collector.format.steps import Steps
 from lanescope.webapp.runs.clock_axis import Axis, axis_of
 from lanescope.webapp.runs.errors import RunError
@@ -149,6 +150,26 @@ class Rows:
             return None
         starts, ends = (axis.readings(of, self.origin_ns) for of in (steps.start_ns, steps.end_ns))
         return Steps(steps.index, starts, ends)
+
+    def listed_training(self, rank: int) -> list[int] | None:
+        """Starts of training in the files of a rank, as the catalogue lists them; None: read."""
+        found = []
+        for part in self.parts.get(("phase", rank), ()):
+            if part.listed is None or part.thread is None:
+                return None
+            if (start := part.listed.training_ns) is not None:
+                axis = axis_of(self.axes, rank, int(part.thread.partition("-")[0]))
+                found.append(axis.instant(start) - self.origin_ns)
+        return found
+
+    def listed_words(self, table: str, column: str, rank: int) -> frozenset[str] | None:
+        """Texts of a column of a rank, as the catalogue lists them; None: they have to be read."""
+        listed = [part.listed for part in self.parts.get((table, rank), ())]
+        if WORDS_OF.get(table) != column:
+            return None
+        words = [None if one is None else one.words for one in listed]
+        known = [one for one in words if one is not None]
+        return frozenset().union(*known) if len(known) == len(words) else None
 
     def _of_threads(
         self,

@@ -96,9 +96,11 @@ def in_order(run: Run, lanes: Sequence[Lane]) -> list[tuple[Lane, int | None]]:
     they have without one.
     """
     over = {lane.above: lane for lane in lanes if lane.above is not None}
+    by_rank: dict[int, list[Lane]] = {}
+    for lane in lanes:
+        by_rank.setdefault(lane.rank, []).append(lane)
     found: list[tuple[Lane, int | None]] = []
-    for rank in dict.fromkeys(lane.rank for lane in lanes):
-        mine = [lane for lane in lanes if lane.rank == rank]
+    for rank, mine in by_rank.items():
         first = next((thread.pid for thread in run.threads_of(rank)), None)
         processes = dict.fromkeys(
             [first, *(lane.pid for lane in mine if lane.kind != BASELINE and lane.pid is not None)]

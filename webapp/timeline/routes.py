@@ -22,6 +22,7 @@ from lanescope.webapp.analysis import plugin
 from lanescope.webapp.analysis.plugin import load
 from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.timeline.arguments import BadRequest, forward, integer, window
+from lanescope.webapp.timeline.lane_pages import lanes_of_ranks
 from lanescope.webapp.timeline.lod import TILE_BUCKETS, WHOLE
 from lanescope.webapp.timeline.lookup import look
 from lanescope.webapp.timeline.span_details import nearest, run_facts, slice_facts
@@ -48,6 +49,7 @@ def register(
         "/api/run": routes.run,
         **({} if live is None else {"/api/live": routes.live}),
         "/tile/<etag>/<level>/<index>": routes.tile,
+        "/api/lanes/<etag>": routes.lanes,
         "/api/slice/<etag>/<lane>/<ref>": routes.slice,
         "/api/nearest/<etag>/<lane>": routes.nearest,
         "/api/look/<etag>/<lane>": routes.look,
@@ -125,6 +127,11 @@ class _Routes:
         response.set_etag(tag)
         return response
 
+    def lanes(self, etag: str) -> flask.Response:
+        self._check(etag)
+        ranks, lanes = (_numbers(name, flask.request.args.get(name)) for name in ("ranks", "lanes"))
+        return _kept(_json(lanes_of_ranks(self._timeline, ranks, lanes)))
+
     def slice(self, etag: str, lane: str, ref: str) -> flask.Response:
         self._check(etag)
         place = (integer("lane", lane), integer("slice", ref))
@@ -161,10 +168,16 @@ class _Routes:
 
 def _lanes(text: str) -> list[int]:
     """Distinct lanes of a list like 0,1,2."""
+    return _numbers("lanes", text)
+
+
+def _numbers(name: str, text: str | None) -> list[int]:
+    if text is None:
+        return []
     parts = text.split(",", MAX_LANES)
     if len(parts) > MAX_LANES:
-        raise BadRequest(f"more than {MAX_LANES} lanes in one request, ask for them in parts")
-    return list(dict.fromkeys(integer("lanes", part) for part in parts))
+        raise BadRequest(f"more than {MAX_LANES} {name} in one request, ask for them in parts")
+    return list(dict.fromkeys(integer(name, part) for part in parts))
 
 
 def _most(text: str | None) -> int | None:

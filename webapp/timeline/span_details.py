@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,8 @@ from lanescope.webapp.analysis.source_lines import stack_excerpts
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import members_of
 from lanescope.webapp.timeline.flows import flows_of, launches, sync_flows
-from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, in_order
+from lanescope.webapp.timeline.lane_pages import all_lanes, first_lanes, in_pages
+from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane
 from lanescope.webapp.timeline.span_links import (
     Place,
     autograd_partner,
@@ -39,7 +39,10 @@ EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns", "launch_ns")
 
 
 def run_facts(timeline: Timeline) -> Json:
-    """The run as the page needs it to begin: its axis, steps, threads, lanes and names."""
+    """The run as the page needs it to begin: its axis, steps, lanes and names.
+
+    `lanes` are all of them, or none where they come in pages; `first_lanes` then are the first.
+    """
     run = timeline.run
     first = run.ranks[0] if run.ranks else None
     steps: list[list[int]] = []
@@ -56,7 +59,6 @@ def run_facts(timeline: Timeline) -> Json:
         "missing_ranks": list(run.missing_ranks),
         "steps": {"count": len(steps), "rank0": steps},
         "opening": opening(run),
-        "threads": [{**asdict(thread), "key": thread.key} for thread in run.threads],
         "events": dict(run.counts),
         "dropped": run.dropped,
         "clock": {"calibrated": run.clock_calibrated, "uncertainty_ns": run.clock_uncertainty_ns},
@@ -65,21 +67,13 @@ def run_facts(timeline: Timeline) -> Json:
         "baseline": None if timeline.baseline is None else timeline.baseline.title,
         "differences": len(timeline.differences or ()),
         "paints": {"names": timeline.index.paints.names, "styles": timeline.index.paints.styles},
-        "lanes": [
-            {
-                **asdict(lane),
-                "group": f"rank {lane.rank}",
-                "process": None if pid is None else _process(run, lane.rank, pid),
-            }
-            for lane, pid in in_order(run, timeline.index.lanes)
-        ],
+        "lanes": [] if in_pages(timeline) else all_lanes(timeline),
+        "first_lanes": first_lanes(timeline) if in_pages(timeline) else None,
     }
 
 
 MIN_START_SHARE = 0.1
 """Share of the run before and after training from which the page opens without it."""
-
-_TRAINING = ("forward", "backward", "optimizer")
 
 
 def opening(run: Run) -> list[int]:
@@ -87,23 +81,11 @@ def opening(run: Run) -> list[int]:
     end, ns from the start of the run; all of it where that is most of the run, or not known."""
     steps = [run.steps(rank) for rank in run.ranks]
     last = max((int(one.end_ns[-1]) for one in steps if len(one)), default=0)
-    phases = run.events("phase", columns=["start_ns", "kind"])
-    trains = pc.is_in(phases["kind"].cast(pa.string()), pa.array(_TRAINING))
-    first = pc.min(phases.filter(trains)["start_ns"]).as_py()
+    first = run.training_start
     if first is None or last <= first or last - first > (1 - MIN_START_SHARE) * run.duration_ns:
         return [0, run.duration_ns]
     margin = (last - first) // 50
     return [max(0, first - margin), min(run.duration_ns, last + margin)]
-
-
-def _process(run: Run, rank: int, pid: int) -> Json:
-    """What stands above the lanes of one of a rank's processes."""
-    known = run.process(rank, pid)
-    thread = next(one for one in run.threads if (one.rank, one.pid) == (rank, pid))
-    about = [thread.process_name] if thread.process_name else []
-    if known is not None and known["role"] != "rank":
-        about.append(f"started by {known['parent_pid']}")
-    return {"name": f"process {pid}", "about": " · ".join(about)}
 
 
 def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:

@@ -22,9 +22,9 @@ export const BUDGET = 4;
  */
 export function drawLanes(timeline) {
   const { view, layout, scrollY, tileSource, width, height } = timeline;
-  const inSight = layout
-    .parts(scrollY, height)
-    .flatMap(({ items }) => items.flatMap((item) => item.rows.map((row) => row.lane.id)));
+  const items = layout.parts(scrollY, height).flatMap((part) => part.items);
+  timeline.lanePages.see(items);
+  const inSight = items.flatMap((item) => item.rows.map((row) => row.lane.id));
   tileSource.frame(view, timeline.goal, width, inSight, timeline.alignment.shifts);
   timeline.ruler = ticksFor(view.t0, view.t1, width);
   timeline.shaded = timeline.overlaps.visible(view);

@@ -49,6 +49,7 @@ export class Arranger {
     if (collapsed || scrollY) this.timeline.collapsed = new Set(collapsed);
     this.timeline.expanded = new Set(expanded);
     this.timeline.relayout();
+    this.timeline.lanePages.bring([...lanes.pins, ...expanded]);
   }
 
   toggleGroup(index) {

@@ -28,14 +28,15 @@ export const PIN_EDGE = 3;
  * @property {number} rank
  * @property {string} kind thread, collectives or counter
  * @property {string} label
- * @property {string} group of its rank
- * @property {{name: string, about: string}|null} [process] where the rank has several
+ * @property {string} group of its rank; in a run of many ranks, of its host
+ * @property {{name: string, about: string}|null} [process] where the rank has several; in a run of
+ *   many ranks, its rank
  * @property {number} rows
  * @property {string} [title]
  *
  * @typedef {{lane: Lane, row: number, y: number, h: number, text: boolean}} Row
  * @typedef {{type: "group"|"lane", group: Group|null, lane: Lane|null, y: number, h: number, rows: Row[]}} Item
- * @typedef {object} Group a rank, or a process of a rank that has several
+ * @typedef {object} Group a rank, or a process of a rank that has several; or a host, and its ranks
  * @property {number} index position among all groups as they are listed
  * @property {string} name
  * @property {string} about text behind its name; "": its process, as its first lane names it
@@ -67,8 +68,8 @@ export function groupsOf(lanes) {
   }
   const groups = [...ranks.values(), ...processes.values()];
   for (const rank of ranks.values()) {
-    const count = groups.filter((group) => group.parent === rank.index).length;
-    if (count) rank.about = `${count} processes`;
+    const inner = groups.filter((group) => group.parent === rank.index);
+    if (inner.length) rank.about = `${inner.length} ${inner[0].name.startsWith("rank ") ? "ranks" : "processes"}`;
   }
   return groups;
 }

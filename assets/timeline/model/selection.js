@@ -63,10 +63,11 @@ export class Selection {
    */
   async select(span, reveal = false) {
     const { timeline } = this;
-    const lane = timeline.laneById.get(span.lane);
-    if (!lane) return;
     this.asked += 1;
     const mine = this.asked;
+    if (!timeline.laneById.has(span.lane)) await timeline.lanePages.bring([span.lane]);
+    const lane = timeline.laneById.get(span.lane);
+    if (!lane || mine !== this.asked) return;
     if (span.start !== undefined) this.set(span, reveal);
     try {
       const full = await this.awaits(this.facts(span));

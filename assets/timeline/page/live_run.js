@@ -6,6 +6,7 @@
 
 import { getJson, setStore } from "../base/bridge.js";
 import { element } from "../base/dom.js";
+import { withFirstLanes } from "../model/lane_pages.js";
 import { groupsOf } from "../model/layout.js";
 import { Picker } from "../model/pick.js";
 import { PageStates } from "./page_states.js";
@@ -111,7 +112,7 @@ export class LiveRun {
 
   async take() {
     const { timeline } = this;
-    const run = await getJson("/api/run");
+    const run = withFirstLanes(await getJson("/api/run"));
     const tileSource = timeline.tileSourceOf(run);
     const ids = renumbered(timeline.lanes, run.lanes);
     const inSight = timeline.layout.items.flatMap((item) =>
@@ -179,6 +180,7 @@ function replace(timeline, run, tileSource, ids) {
     },
   });
   timeline.adopt(run, tileSource, groups);
+  timeline.lanePages.forget();
   timeline.picker = new Picker(run.etag, timeline.idle, () => timeline.invalidate("overlay"));
   for (const part of [selection, timeline.hits, timeline.overlaps]) part.etag = run.etag;
   timeline.overlaps.regions = null;

@@ -17,6 +17,7 @@ import { listen } from "../input/gestures.js";
 import { listenKeys } from "../input/keys.js";
 import { listenLaneDrag } from "../input/lane_drag.js";
 import { LaneFilter } from "../input/lane_filter.js";
+import { withFirstLanes } from "../model/lane_pages.js";
 import { SpanPanel } from "../model/span_panel.js";
 import { CommandBar } from "../panels/command_bar.js";
 import { Dock, Tabs } from "../panels/dock.js";
@@ -229,7 +230,7 @@ async function start() {
   const lanesDrawn = await placeEarly(host);
   let run;
   try {
-    run = await description;
+    run = withFirstLanes(await description);
   } catch (error) {
     failed(host, error);
     lanesDrawn();

@@ -18,6 +18,7 @@ import { Alignment } from "../model/alignment.js";
 import { Differences } from "../model/differences.js";
 import { hitRow } from "../model/hit_test.js";
 import { arrange, asListed } from "../model/lane_order.js";
+import { LanePages } from "../model/lane_pages.js";
 import { groupsOf, Layout } from "../model/layout.js";
 import { Overlaps } from "../model/overlaps.js";
 import { Picker } from "../model/pick.js";
@@ -49,6 +50,7 @@ export class Timeline {
     Object.assign(this, { dom, run, idle, whenDrawn: page.drawn, width: 0, height: 0 });
     this.painter = new Painter(dom.lanesCanvas, run.names);
     this.adopt(run, this.tileSourceOf(run), groupsOf(run.lanes));
+    this.lanePages = new LanePages(this);
     this.view = this.opening;
     this.goal = this.view;
     this.scrollY = 0;
@@ -226,12 +228,10 @@ export class Timeline {
   }
 
   revealRow(lane, row) {
-    const group = () => this.groupOf(lane);
-    while (this.collapsed.has(group()?.index)) this.arranger.toggleGroup(group().index);
+    while (this.collapsed.has(this.groupOf(lane)?.index)) this.arranger.toggleGroup(this.groupOf(lane).index);
     if (!this.layout.find(lane, row) && this.arrangement.filter) this.arranger.rearrange({ filter: "" });
     const place = this.layout.find(lane, row);
-    if (!place) return;
-    if (this.arrangement.pins.includes(lane)) return; // always visible
+    if (!place || this.arrangement.pins.includes(lane)) return; // pinned: always visible
     const top = this.layout.pinnedHeight + 24;
     if (place.y - top < this.scrollY) this.scrollBy(place.y - top - this.scrollY);
     else if (place.y + place.h + 24 > this.scrollY + this.height)

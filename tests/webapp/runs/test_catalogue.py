@@ -16,14 +16,16 @@ import pytest
 
 from lanescope.collector.compaction import catalogue as writer
 from lanescope.collector.compaction.catalogue import write_catalogue
-from lanescope.collector.format.catalogue import CATALOGUE
+from lanescope.collector.format.catalogue import CATALOGUE, WORDS_OF
 from lanescope.collector.format.file_names import PART_CATALOGUE
+from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.bundles.merge_ranks import merge
 from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.commands.info import summary
 from lanescope.webapp.runs import parquet_parts
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline.span_details import opening
 from tests.support.run_builder import START_NS, Builder
 from tests.support.synthetic import write_run
 
@@ -70,6 +72,8 @@ def answers(run: Run) -> dict[str, Any]:
         "threads": run.threads,
         "steps": [[a.tolist() for a in vars(run.steps(rank)).values()] for rank in run.ranks],
         "ops": run.events("op", window=(0, 500_000)).to_pylist(),
+        "words": [texts_of(run, table, column) for table, column in WORDS_OF.items()],
+        "opening": opening(run),
         "about": run.rows_about("op", (0, 500_000)),
     }
 
@@ -163,6 +167,7 @@ def _changed(column: str, value: Any) -> Callable[[Path], None]:
         _changed("group_rows", lambda row: [row["rows"] + 1, -1]),
         _changed("group_rows", lambda _: [None]),
         _changed("group_last_ns", lambda _: []),
+        _changed("words", [None]),
         _changed("footer", None),
         _changed("changed_ns", None),
         _changed("steps_pid", 7),

@@ -56,7 +56,7 @@ def test_run_facts(served: tuple[FlaskClient, Timeline]) -> None:
         "count": 3,
         "rank0": [[0, 0, 1_050_000], [1, 1_050_000, 2_150_000], [2, 2_150_000, 3_250_000]],
     }
-    assert [thread["key"] for thread in facts["threads"]] == [
+    assert [lane["key"] for lane in facts["lanes"] if lane["kind"] == "thread"] == [
         "0/1000-0",
         "0/1000-1",
         "1/1001-0",

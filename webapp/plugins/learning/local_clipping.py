@@ -66,8 +66,9 @@ def local_clipping(run: Run) -> list[Finding]:
 
 def _by_hand(run: Run, group: str, ranks: tuple[int, ...], calls: pd.DataFrame) -> list[Finding]:
     """Clipping without clip_grad_norm_, at most one finding."""
-    rows = to_frame(run.events("gradient", columns=["rank", "step", "parameter", "norm"]))
-    rows = rows[rows["rank"].isin(ranks) & ~rows["parameter"].isin(sharded_names(run))]
+    columns = ["rank", "step", "parameter", "norm"]
+    rows = pd.concat([to_frame(run.events("gradient", rank, columns=columns)) for rank in ranks])
+    rows = rows[~rows["parameter"].isin(sharded_names(run))]
     squares = (rows["norm"] ** 2).groupby([rows["step"], rows["rank"]]).sum(min_count=1)
     table = squares.pow(0.5).unstack().dropna()
     together = calls.groupby("step")["rank"].nunique() == len(ranks)

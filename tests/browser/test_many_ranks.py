@@ -1,0 +1,68 @@
+"""The page of a run of many ranks: hosts first, lanes of the ranks that are opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.generate_job import Faults, generate_job
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline import lane_pages
+from tests.browser.conftest import Opener, Server
+from tests.support.page import LanePage
+
+MOST_ELEMENTS = 3_000
+
+
+@pytest.fixture
+def page(
+    opened: Opener, serve: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> LanePage:
+    """The timeline of 16 ranks on two hosts, as if they were too many to list at once."""
+    monkeypatch.setattr(lane_pages, "LISTED", 20)
+    path = generate_job(tmp_path / "run", 16, threads=2, steps=2, faults=Faults(), processes=1)
+    return opened(at=serve(open_run(path)), height=420)  # no host fits open
+
+
+def elements(page: LanePage) -> int:
+    found: int = page.page.evaluate("document.querySelectorAll('*').length")
+    return found
+
+
+def test_hosts_come_first_and_ranks_bring_their_lanes(page: LanePage) -> None:
+    names = page.page.locator(".tl-group:not(.process)").all_inner_texts()
+    assert names[0].split("\n")[0].startswith("gpu-000 · ranks 0-7")
+    assert page.state["layout"]["groups"] == 2 + 16
+    assert elements(page) < MOST_ELEMENTS
+    asked: list[str] = []
+    page.page.on("request", lambda request: asked.append(request.url))
+    page.page.click(".tl-group:not(.process) >> nth=0")
+    page.idle()
+    assert {lane["rank"] for lane in page.state["lanes"]} <= {0}
+    page.page.click(".tl-group.process >> nth=0")
+    page.idle()
+    assert [url.partition("?")[2] for url in asked if "/api/lanes/" in url] == ["ranks=0"]
+    lanes = [lane for lane in page.state["lanes"] if lane["rank"] == 0]
+    assert [lane["label"] for lane in lanes][:2] == ["MainThread", "loader-1"]
+    assert any(lane["kind"] == "collectives" for lane in lanes)
+    assert elements(page) < MOST_ELEMENTS
+
+
+def test_a_slice_of_a_lane_that_was_not_listed_is_shown(page: LanePage) -> None:
+    lane = next(
+        lane for lane in page.page.evaluate(_LANES_OF_12) if lane[3] == "thread" and lane[4] != 0
+    )
+    page.show(f"/timeline?sel={lane[0]}.1.0")
+    page.idle()
+    assert page.state["selection"]["lane"] == lane[0]
+    assert "rank 12 · loader-1" in page.text("#slice-panel")
+
+
+_LANES_OF_12 = """async () => {
+  const etag = lanescope.debugState().etag;
+  const page = await (await fetch(`/api/lanes/${etag}?ranks=12`)).json();
+  const at = (name) => page.columns.indexOf(name);
+  const [id, key, rank, kind] = ["id", "key", "rank", "kind"].map(at);
+  return page.rows.map((row, i) => [row[id], row[key], row[rank], row[kind], i]);
+}"""
