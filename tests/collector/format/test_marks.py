@@ -17,6 +17,7 @@ from lanescope.collector.format.marks import (
     CudaRejected,
     ExpectedGradient,
     LostContext,
+    LostMode,
     ValidatorVerdict,
 )
 
@@ -39,6 +40,9 @@ NAMES: dict[str, Any] = {
     "backward raised RuntimeError: lost": BackwardRaised("RuntimeError: lost"),
     "lost context: rank at /a/b.py:3 was its default, set where the thread was started at c.py:4": (
         LostContext("rank", "/a/b.py:3", "its default", "thread", "c.py:4")
+    ),
+    "lost mode: autocast cpu for 7 ns, in force where the task was started at /a/b.py:3": (
+        LostMode("autocast cpu", 7, "task", "/a/b.py:3")
     ),
     "cuda: begun on cuda:0 at /train.py:1 of 8 devices, visible 3,4, local rank 1": CudaBegun(
         0, "/train.py:1", 8, "3,4", "1"

@@ -96,5 +96,5 @@ def test_a_large_run_is_summed_up_a_stretch_at_a_time(
     monkeypatch.setattr(ranges, "KEPT_OPS", 1)
     for window, expected in zip(windows, whole, strict=True):
         assert op_table(run, window).equals(expected)
-    with pytest.raises(RunError, match="choose a shorter one"):
+    with pytest.raises(RunError, match="choose a shorter window"):
         op_table(run)
