@@ -7,7 +7,8 @@ run (names, stacks, sentences, notes), wherever it stands, are replaced
 - names of users, as paths name them, and that of the user who packs;
 - paths: below the program's own folder they become relative to it, of installed packages and of
   Python paths within them stay, any other becomes `<path 3>`;
-- arguments of the command, where they occur in a name: `<argument 2>`.
+- arguments of the command, where they occur in a name: `<argument 2>`;
+- texts of recorded variables of the environment: `<variable 1>`.
 
 Of the arguments of imported events numbers stay, and texts are left out. The lines of the program
 are left out as a whole: no rule finds every secret in a program's text.
@@ -31,6 +32,7 @@ import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.columns import ARGS
+from lanescope.collector.format.names import ENVIRONMENT, SETTINGS
 from lanescope.webapp.runs.run import Run
 
 LEFT_OUT = "<left out>"
@@ -52,6 +54,9 @@ _INSTALLED = re.compile(r".*[\\/](?:site|dist)-packages[\\/](.+)")
 _PYTHON = re.compile(r".*[\\/]lib[\\/](python3[^\\/]*[\\/].+)")
 _OPERATOR = re.compile(r"[A-Za-z_][\w.]*::[\w.:]+")
 _EXCEPTION = re.compile(r"([\w.]+)(?::.*?)?(?: \(([^()]*):([0-9]+)\))?", re.DOTALL)
+
+_VARIABLE = f"{SETTINGS}{ENVIRONMENT}"
+"""Begins the name of a recorded variable of the environment; "=" and its text follow."""
 
 _FIXED = {
     "scope",
@@ -197,6 +202,9 @@ class Redactor:
         return f"?{urlencode(pairs, quote_via=quote)}" if pairs else ""
 
     def _text(self, text: str, arguments: bool) -> str:
+        if text.startswith(_VARIABLE):
+            name, _, given = text.partition("=")
+            return f"{name}=<{self._number('variable', given)}>"
         if _WHOLE.fullmatch(text):
             return self._rest(self._path(text), arguments)
         text = _URL.sub(lambda m: "<address>", text)

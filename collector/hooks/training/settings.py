@@ -33,6 +33,9 @@ _VARIABLES = re.compile(
 )
 """Names of variables of the environment that libraries of numerical programs read."""
 
+_SECRET = re.compile(r"(?:^|_)(KEY|TOKEN|SECRET|PASS|PASSWORD|CREDENTIALS?|AUTH)(?:_|$)")
+"""Within such a name: what it holds is not for a recording."""
+
 _TEXT = re.compile(r"[\w.,:;+=%-]{0,64}")
 """Of such a variable that is recorded: no path, no address, nothing long."""
 
@@ -55,7 +58,7 @@ def _of_process(ordinal: int) -> Iterator[tuple[str, float]]:
     yield cudnn_deterministic, float(torch.backends.cudnn.deterministic)
     yield cudnn_benchmark, float(torch.backends.cudnn.benchmark)
     for name, text in os.environ.items():
-        if _VARIABLES.fullmatch(name) and _TEXT.fullmatch(text):
+        if _VARIABLES.fullmatch(name) and not _SECRET.search(name) and _TEXT.fullmatch(text):
             yield f"{ENVIRONMENT}{name}={text}", 1.0
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import ENVIRONMENT, SETTINGS
 from lanescope.webapp.bundles.redaction import _FIXED, Redactor
 from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.runs.files import Folder
@@ -164,6 +165,9 @@ def test_the_same_is_replaced_by_the_same() -> None:
     assert redactor.text("node-2, node-1, node-2") == "<host 1>, <host 2>, <host 1>"
     assert redactor.text("/a/b") == redactor.text("/a/b") != redactor.text("/a/c")
     assert redactor.text("phoenix.layer") == "<argument 1>.layer"
+    setting = f"{SETTINGS}{ENVIRONMENT}NCCL_SOCKET_IFNAME="
+    assert redactor.text(f"{setting}eth0") == f"{setting}<variable 1>"
+    assert redactor.text(f"{setting}eth0,eth1") == f"{setting}<variable 2>"
     assert redactor.text("bob and bobby, root") == "<user> and bobby, root"
     four = Redactor(arguments=["fire", "ice"])  # three letters are in every other word
     assert four.text("fire and ice") == "<argument 1> and ice"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from lanescope.collector.format.names import ENVIRONMENT, SETTINGS
 from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.runs.run import open_run
 from tests.support.processes import fork_program
@@ -26,6 +28,8 @@ PROGRAM = """
     def train(seed=0, kind=torch.optim.SGD, decay_at=99, shift=0.0, offset=0.0, rows=None,
               tiny=0.0, accuracy=0.5, variable="", **settings):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = variable
+        os.environ["NVIDIA_API_KEY"] = os.environ["TORCH_HUB_TOKEN"] = "nvapi-of-alice"
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
         torch.manual_seed(seed)
         model = Model(shift)
         optimizer = kind(model.parameters(), **{"lr": 0.1, **settings})
@@ -99,6 +103,12 @@ def test_what_differs_is_named(recorded: Path, run: str, verdict: str, note: str
     found = compare(open_run(recorded / "base"), open_run(recorded / run))
     assert found.verdict == verdict, found.notes
     assert found.notes[0].startswith(note), found.notes
+
+
+def test_keys_and_tokens_are_not_recorded(recorded: Path) -> None:
+    names = open_run(recorded / "base").events("value")["name"].cast(pa.string()).to_pylist()
+    assert f"{SETTINGS}{ENVIRONMENT}TOKENIZERS_PARALLELISM=false" in names
+    assert not [name for name in names if "nvapi" in name]
 
 
 def test_betas(recorded: Path) -> None:
