@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -43,15 +44,21 @@ def connected(address: str | None, *, local: bool = False) -> Iterator[Any]:
     `local`, else None.
 
     Raises ModuleNotFoundError without the extra `cluster`, ClusterError where no cluster of the
-    same version answers, and where it is lost before the end.
+    same version answers, and where it or a local process is lost before the end.
     """
     if address is None:
         processes = min(_processors(), MAX_LOCAL) if local else 1
         if processes < 2:
             yield None
             return
-        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-            yield pool
+        try:
+            with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+                yield pool
+        except BrokenProcessPool:
+            raise ClusterError(
+                f"one of {processes} processes that did the work was ended, maybe because memory "
+                "ran out; free some, or give the work to a cluster with --cluster"
+            ) from None
         return
     import distributed  # first: the extra may be missing
     from distributed.comm.addressing import parse_host_port

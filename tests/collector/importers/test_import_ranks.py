@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import pickletools
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lanescope.collector.importers import parallel
 from lanescope.collector.importers.clock_offsets import Source, comparable, offsets
 from lanescope.collector.importers.flight_recorder import plain_pickle
 from lanescope.collector.importers.limits import ImportRejected
+from lanescope.collector.importers.run_writer import import_files
 from lanescope.collector.importers.spill import CollectiveCall
 from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.analysis.findings import findings, run_questions
@@ -380,9 +382,7 @@ def test_other_calls_are_not_matched_by_order(tmp_path: Path) -> None:
         assert any("different collectives or world sizes" in warning for warning in run.warnings)
 
 
-def test_files_read_in_processes_of_their_own_make_the_same_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_read_in_processes_of_their_own_make_the_same_run(tmp_path: Path) -> None:
     place = {"pid": 7, "tid": 7}
     files = [
         write_trace(
@@ -400,11 +400,11 @@ def test_files_read_in_processes_of_their_own_make_the_same_run(
         for rank in range(2)
     ]
     alone = imported(tmp_path / "alone", *files)
-    monkeypatch.setattr(parallel, "MIN_BYTES", 0)
-    monkeypatch.setattr(parallel, "processors", lambda: 2)
-    run = imported(tmp_path / "run", *files)
-    assert run.manifest["files"] == alone.manifest["files"]
-    assert accounted(run) == accounted(alone)
-    (tmp_path / "rank1.json").write_text("{oops")
-    with pytest.raises(ImportRejected, match=r"rank1\.json: is not JSON: found b'oops'"):
-        imported(tmp_path / "broken", *files)
+    with ProcessPoolExecutor(2, get_context("spawn")) as workers:
+        import_files(files, tmp_path / "run", workers=workers)
+        run = open_run(tmp_path / "run")
+        assert run.manifest["files"] == alone.manifest["files"]
+        assert accounted(run) == accounted(alone)
+        (tmp_path / "rank1.json").write_text("{oops")
+        with pytest.raises(ImportRejected, match=r"rank1\.json: is not JSON: found b'oops'"):
+            import_files(files, tmp_path / "broken", workers=workers)

@@ -192,3 +192,12 @@ done = CliRunner().invoke(main, ["check", sys.argv[1], "--cluster", sys.argv[2]]
 print(done.exit_code)
 print(done.stderr, end="", file=sys.stderr)
 """
+
+
+def test_a_local_process_that_is_killed_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_processors", lambda: 2)
+    with (
+        pytest.raises(workers.ClusterError, match="one of 2 processes that did the work was ended"),
+        workers.connected(None, local=True) as pool,
+    ):
+        pool.submit(signal.raise_signal, signal.SIGKILL).result()
