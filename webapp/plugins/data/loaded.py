@@ -91,8 +91,7 @@ def _first_batch(run: Run, rank: int, loaded: pd.DataFrame) -> Finding:
         f"({units.count(begun)} in all), and the batch is the same at all sampled steps. Iterate "
         "over the loader, or keep its iterator: next(iter(loader)) begins again each time."
     )
-    where = phase_place(run, rank, schema.PhaseKind.data.name, None)
-    return _finding(run, rank, title, where, "first_batch", loaded)
+    return _finding(run, rank, title, "first_batch", loaded)
 
 
 def _constant_target(run: Run, rank: int, position: int, rows: pd.DataFrame) -> Finding:
@@ -101,13 +100,10 @@ def _constant_target(run: Run, rank: int, position: int, rows: pd.DataFrame) -> 
         f"sampled steps, while tensor 0 varies, and the loss reads it: the targets do not vary. "
         "Check the dataset's labels: the index, the axis of argmax, the mapping of classes."
     )
-    where = phase_place(run, rank, schema.PhaseKind.data.name, None)
-    return _finding(run, rank, title, where, "constant_target", rows)
+    return _finding(run, rank, title, "constant_target", rows)
 
 
-def _finding(
-    run: Run, rank: int, title: str, where: str | None, cause: str, rows: pd.DataFrame
-) -> Finding:
+def _finding(run: Run, rank: int, title: str, cause: str, rows: pd.DataFrame) -> Finding:
     first, steps = rows.iloc[0], int(rows["step"].nunique())
     return Finding(
         kind="repeated_data",
@@ -119,7 +115,7 @@ def _finding(
         thread=str(first["thread"]),
         step=int(first["step"]),
         time_ns=int(first["time_ns"]),
-        where=where,
+        where=phase_place(run, rank, schema.PhaseKind.data.name, None),
         evidence={"cause": cause, "steps": steps},
         link=step_link(run, rank, int(first["step"])),
     )

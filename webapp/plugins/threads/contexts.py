@@ -51,17 +51,47 @@ _ADVICE = (
 def _finding(run: Run, rank: int, variable: str, path: str, reads: list[dict[str, Any]]) -> Finding:
     first = reads[0]
     where, started = (place.rpartition("/")[2] for place in (path, first["started"]))
-    threads = list(dict.fromkeys(read["thread"] for read in reads))
-    name = next(t.name for t in run.threads if (t.rank, t.thread) == (rank, first["thread"]))
-    times = f", {units.count(len(reads))} times" if len(reads) > 1 else ""
-    start = int(first["start_ns"])
+    title = (
+        f"Context variable {variable} is lost: it is set where the {first['what']} is "
+        f"started ({started}), but {who(run, rank, reads)} found {first['saw']} "
+        f"at {where}{times(reads)}. {_ADVICE}"
+    )
+    facts = {"variable": variable, "found": first["saw"], "advice": _ADVICE}
+    return lost(run, rank, reads, title, where, int(first["start_ns"]), facts)
+
+
+def who(run: Run, rank: int, several: list[dict[str, Any]]) -> str:
+    """Returns the name of the first thread that misses something, and how many more do."""
+    threads = {one["thread"] for one in several}
+    first = several[0]["thread"]
+    name = next(t.name for t in run.threads if (t.rank, t.thread) == (rank, first))
+    return f"{name}{and_more(len(threads), 'thread')}"
+
+
+def times(several: list[dict[str, Any]]) -> str:
+    """Returns how often something was missed, as the end of a clause."""
+    return f", {units.count(len(several))} times" if len(several) > 1 else ""
+
+
+def lost(
+    run: Run,
+    rank: int,
+    several: list[dict[str, Any]],
+    title: str,
+    where: str,
+    start: int,
+    facts: dict[str, str],
+) -> Finding:
+    """Returns the finding that threads miss something of those that started them.
+
+    `several`: the marks of it, in time order, with `what` was started and where it was `started`.
+    """
+    first = several[0]
     return Finding(
         kind="lost_context",
         severity="warning",
         confidence="likely",
-        title=f"Context variable {variable} is lost: it is set where the {first['what']} is "
-        f"started ({started}), but {name}{and_more(len(threads), 'thread')} found {first['saw']} "
-        f"at {where}{times}. {_ADVICE}",
+        title=title,
         rank=rank,
         ranks=(rank,),
         thread=first["thread"],
@@ -69,13 +99,11 @@ def _finding(run: Run, rank: int, variable: str, path: str, reads: list[dict[str
         time_ns=start,
         where=where,
         evidence={
-            "variable": variable,
-            "found": first["saw"],
+            **facts,
             "started_as": first["what"],
-            "started_at": started,
-            "threads": threads,
-            "times": len(reads),
-            "advice": _ADVICE,
+            "started_at": first["started"].rpartition("/")[2],
+            "threads": list(dict.fromkeys(one["thread"] for one in several)),
+            "times": len(several),
         },
         link=timeline_address(
             start, start, run.duration_ns, (thread_lane(rank, first["thread"]), start)

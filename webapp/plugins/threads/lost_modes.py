@@ -19,9 +19,8 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.marks import LostMode
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import where_of
-from lanescope.webapp.runs import units
+from lanescope.webapp.plugins.threads.contexts import lost, times, who
 from lanescope.webapp.runs.run import Run
 
 _COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
@@ -83,36 +82,13 @@ def _finding(
 ) -> Finding:
     first, kind = several[0], mode.partition(" ")[0]
     started = started_at.rpartition("/")[2]
-    threads = list(dict.fromkeys(one["thread"] for one in several))
-    name = next(t.name for t in run.threads if (t.rank, t.thread) == (rank, first["thread"]))
-    op, start = first["op"], int(first["op"]["start_ns"])
+    op = first["op"]
     stack = None if pd.isna(op["stack"]) else int(op["stack"])
-    where = where_of(run, rank, stack) or started
-    who = f"{name}{and_more(len(threads), 'thread')}"
-    times = f", {units.count(len(several))} times" if len(several) > 1 else ""
-    return Finding(
-        kind="lost_context",
-        severity="warning",
-        confidence="likely",
-        title=f"Mode {mode} does not reach the {first['what']} that is started in it at {started}: "
-        f"{_WORKS[kind].format(who)} ({op['name']}{times}). Modes of torch hold on one thread. "
-        f"{_ADVICE[kind]}",
-        rank=rank,
-        ranks=(rank,),
-        thread=first["thread"],
-        step=first["step"],
-        time_ns=start,
-        where=where,
-        evidence={
-            "variable": mode,
-            "found": str(op["name"]),
-            "started_as": first["what"],
-            "started_at": started,
-            "threads": threads,
-            "times": len(several),
-            "advice": _ADVICE[kind],
-        },
-        link=timeline_address(
-            start, start, run.duration_ns, (thread_lane(rank, first["thread"]), start)
-        ),
+    title = (
+        f"Mode {mode} does not reach the {first['what']} that is started in it at {started}: "
+        f"{_WORKS[kind].format(who(run, rank, several))} ({op['name']}{times(several)}). "
+        f"Modes of torch hold on one thread. {_ADVICE[kind]}"
     )
+    facts = {"variable": mode, "found": str(op["name"]), "advice": _ADVICE[kind]}
+    where = where_of(run, rank, stack) or started
+    return lost(run, rank, several, title, where, int(op["start_ns"]), facts)
