@@ -63,8 +63,8 @@ class DiskBound:
         """Returns how much of each bound is used."""
         segments = _bytes_in(journal)
         shares = [0.0 if self._ring else segments / JOURNAL_BYTES]
-        if self._free:
-            shares.append((self._free - _free_bytes(self._run)) / (SHARE_OF_FREE * self._free))
+        if self._free and (free := _free_bytes(self._run)) is not None:
+            shares.append((self._free - free) / (SHARE_OF_FREE * self._free))
         if self._max_bytes is not None:
             own = segments + self._part_bytes(self._run / rank_folder(rank), pid)
             shares.append(own * world_size / self._max_bytes)
@@ -92,10 +92,11 @@ def _bytes_in(folder: Path) -> int:
     return total
 
 
-def _free_bytes(run: Path) -> int:
-    """Returns the free space of the run's disk; 0 if it is not known."""
+def _free_bytes(run: Path) -> int | None:
+    """Returns the free space of the run's disk; None if it is not known, as where the program has
+    given up the right to read the folder."""
     try:
         found = os.statvfs(run if run.exists() else run.parent)
     except OSError:
-        return 0
+        return None
     return found.f_bavail * found.f_frsize

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,14 @@ def test_the_bound_of_a_run_is_shared_by_its_ranks(tmp_path: Path) -> None:
     assert looked(bound, journal, world_size=4) == ALL
     assert looked(bound, journal, world_size=7) == SOME
     assert looked(bound, journal, world_size=9) == []
+
+
+def test_a_folder_that_can_no_longer_be_reached_is_not_a_full_disk(tmp_path: Path) -> None:
+    run = tmp_path / "project" / "run"
+    run.mkdir(parents=True)
+    bound = DiskBound(run, None, ring=False)
+    shutil.rmtree(run.parent)
+    assert looked(bound, run / "journal") == ALL
 
 
 def test_a_disk_that_fills_counts_also_for_other_writers(
