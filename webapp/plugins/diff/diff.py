@@ -23,24 +23,24 @@ from lanescope.webapp.analysis.cluster import Executor, spread
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.tensor_fingerprints import ARRIVES
 from lanescope.webapp.bundles.comparable import comparable
-from lanescope.webapp.plugins.diff import world_sizes
-from lanescope.webapp.plugins.diff.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
-from lanescope.webapp.plugins.diff.first_difference import hints, resumed
-from lanescope.webapp.plugins.diff.first_layer import FirstLayer, first_gradient, first_layer
-from lanescope.webapp.plugins.diff.logged_values import outputs_differ, values_differ
-from lanescope.webapp.plugins.diff.noise import Floor, tensor_floor
-from lanescope.webapp.plugins.diff.precision import least_tolerance
-from lanescope.webapp.plugins.diff.renaming import Renamed, renamed
-from lanescope.webapp.plugins.diff.roles import by_role
-from lanescope.webapp.plugins.diff.settings import settings_notes
-from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
-from lanescope.webapp.plugins.diff.unpaired import (
+from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed
+from lanescope.webapp.plugins.diff.pairing.roles import by_role
+from lanescope.webapp.plugins.diff.pairing.unpaired import (
     Unpaired,
     compiled_words,
     settings_words,
     unpaired_calls,
 )
-from lanescope.webapp.plugins.diff.value_differences import (
+from lanescope.webapp.plugins.diff.settings import settings_notes
+from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
+from lanescope.webapp.plugins.diff.values import world_sizes
+from lanescope.webapp.plugins.diff.values.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
+from lanescope.webapp.plugins.diff.values.first_difference import hints, resumed
+from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer, first_gradient, first_layer
+from lanescope.webapp.plugins.diff.values.logged_values import outputs_differ, values_differ
+from lanescope.webapp.plugins.diff.values.noise import Floor, tensor_floor
+from lanescope.webapp.plugins.diff.values.precision import least_tolerance
+from lanescope.webapp.plugins.diff.values.value_differences import (
     ValueDifferences,
     of_rank,
     value_differences,
