@@ -168,8 +168,7 @@ def compare(
         *roles,
         *(values.notes if values else [_no_values(base, run)]),
         *_floor_notes(floors),
-        *filter(None, [names.words()]),
-        *_alone_notes(base, run, alone),
+        *_alone_notes(base, run, alone, names),
         *_explained(base, run, norms, values),
     ]
     return Comparison(
@@ -314,11 +313,13 @@ def _all_rows(norms: pd.DataFrame, calls: pd.DataFrame, tables: list[pd.DataFram
     return pd.concat(frames, ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
 
 
-def _alone_notes(base: Run, run: Run, alone: tuple[Unpaired, Unpaired]) -> list[str]:
-    """Returns why operators have no partner, as far as settings and torch.compile explain it."""
-    if not any(one.ops for one in alone):
-        return []
-    found = settings_words(base, run), compiled_words(base, run)
+def _alone_notes(
+    base: Run, run: Run, alone: tuple[Unpaired, Unpaired], names: Renamed
+) -> list[str]:
+    """Returns which names differ, and why operators have no partner: settings or torch.compile."""
+    found = [names.words()]
+    if any(one.ops for one in alone):
+        found += [settings_words(base, run), compiled_words(base, run)]
     return [words for words in found if words]
 
 
