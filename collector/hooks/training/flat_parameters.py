@@ -57,14 +57,14 @@ def _of_fsdp(flat: Any, name: str) -> Iterator[Shard]:
             yield Shard(prefix + inner, info.offset_in_shard, info.numel_in_shard, math.prod(shape))
 
 
-def _of_zero(flat: torch.Tensor, parameters: Iterable[tuple[torch.Tensor, str]]) -> Iterator[Shard]:
+def _of_zero(flat: torch.Tensor, parameters: Iterable[tuple[Any, str]]) -> Iterator[Shard]:
     """Yields those of a partition in full precision; parameters know their place in it."""
     for parameter, name in parameters:
         stage_3 = getattr(parameter, "_z3_optimizer", None)
         if stage_3 is not None:
             group, start, numel = stage_3.grad_position[stage_3.get_param_id(parameter)]
             if stage_3.fp32_partitioned_groups_flat[group] is flat:
-                yield Shard(name, start, numel, parameter.ds_numel)  # type: ignore[attr-defined]
+                yield Shard(name, start, numel, parameter.ds_numel)
             continue
         mapping = getattr(parameter, "_hp_mapping", None)
         part = getattr(mapping, "hp_fragment", None)
