@@ -65,6 +65,7 @@ def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
         "modules_root": process["modules_root"],
         "clock": _clock(process, reference),
         "coverage": process.get("coverage", {}),
+        **({"worker": process["worker"]} if "worker" in process else {}),
     }
 
 
