@@ -14,6 +14,7 @@ from .threads import (
     futures,
     locks,
     queues,
+    ray_tasks,
     sync_events,
     threads,
     torch_futures,
@@ -62,6 +63,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     streams.HOOK,
     contexts.HOOK,
     threads.HOOK,
+    ray_tasks.HOOK,
 )
 """Before the engine records: its first operator needs the names of modules."""
 

@@ -122,6 +122,29 @@ for _ in range(3):
     engine.step()
 """
 
+RAY = """
+import ray
+import torch
+
+ray.init(num_cpus=1, include_dashboard=False, configure_logging=False)
+
+@ray.remote
+def square(x):
+    return float((x @ x).sum())
+
+@ray.remote
+class Learner:
+    def __init__(self):
+        self.layer = torch.nn.Linear(8, 2)
+    def train(self, x):
+        self.layer(x).square().mean().backward()
+
+print(ray.get([square.remote(torch.ones(8, 8)) for _ in range(2)]))
+learner = Learner.remote()
+ray.get([learner.train.remote(torch.ones(4, 8)) for _ in range(3)])
+ray.shutdown()
+"""
+
 READ = """
 import glob, json
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -220,3 +243,17 @@ def test_deepspeed_names_its_shards(tmp_path: Path) -> None:
         assert not first["missing"].any()
     assert norms[1].to_list() == pytest.approx(norms[2].to_list(), rel=1e-5)
     assert norms[1].to_list() == pytest.approx(norms[3].to_list(), rel=1e-5)
+
+
+def test_tasks_of_ray_are_phases_of_workers_with_names(tmp_path: Path) -> None:
+    python = environment_with(tmp_path / "venv", "ray") / "bin/python"
+    program = tmp_path / "tasks.py"
+    program.write_text(RAY)
+    output_of(python, "-m", "lanescope", "record", "-o", str(tmp_path / "run"), python, program)
+    run = open_run(tmp_path / "run")
+    phases = run.events("phase").to_pandas()
+    worker = {thread.thread: thread.process_name for thread in run.threads}
+    found = [(worker[row["thread"]], row["name"]) for _, row in phases.iterrows()]
+    assert found.count(("square", "square")) == 2
+    assert found.count(("Learner", "Learner.train")) == 3
+    assert {process["role"] for process in run.manifest["processes"]} == {"rank", "child"}
