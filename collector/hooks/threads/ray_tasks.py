@@ -1,6 +1,6 @@
 """Records tasks and methods of actors that a worker process of Ray runs, and names the process.
 
-Ray itself shows the running task as the title of the process, which is what is read here.
+Ray shows the running task as the title of the process; the hook reads that title.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Tasks(threading.local):
 
 
 def install(recorder: Recorder) -> Undo:
-    """Records from now on; nothing in a process that is no worker of Ray."""
+    """Records from now on; nothing in a process that Ray did not start as a worker."""
     ray: Any = sys.modules.get(_MODULE)
     if ray is None or ray.global_worker.mode != ray.WORKER_MODE:
         return lambda: None
