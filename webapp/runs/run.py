@@ -20,24 +20,19 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of, training_start
-from lanescope.webapp.runs.catalogue import read_catalogue
 from lanescope.webapp.runs.clock_axis import Axis
+from lanescope.webapp.runs.consistent_read import read_moment
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
 from lanescope.webapp.runs.html_summary import html_of, title_of
 from lanescope.webapp.runs.impossible_times import impossible_times
-from lanescope.webapp.runs.journal_recovery import RecoveredJournals, leftovers, segments
-from lanescope.webapp.runs.manifest import read_manifest
-from lanescope.webapp.runs.parquet_parts import Part, PartScan, survey
+from lanescope.webapp.runs.parquet_parts import Part, PartScan
 from lanescope.webapp.runs.run_warnings import nothing_to_read, ranks_text, warnings_of
 from lanescope.webapp.runs.table_reader import Rows
 from lanescope.webapp.runs.threads import Thread, threads_of
 
 __all__ = ["Run", "RunError", "Steps", "Thread", "open_run"]
 
-
-_READINGS = 4
-"""Most times that a run is read until nothing moves meanwhile; then the last reading is taken."""
 
 _KEPT_TABLES = ("phase", "value")
 _KEPT_ROWS = 200_000
@@ -326,8 +321,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 def run_of(files: Files, title: str) -> Run:
     """The run of these files, as `open_run` promises it."""
-    manifest, raw, found, left = _read(files)
-    manifest = _with(manifest, left)
+    manifest, raw, found, left = read_moment(files)
     axes = {(p["rank"], p["pid"]): Axis.of(p) for p in manifest["processes"]}
 
     parts: dict[int, list[Part]] = {}
@@ -373,35 +367,9 @@ def run_of(files: Files, title: str) -> Run:
     )
 
 
-def _read(files: Files) -> tuple[schema.Manifest, bytes, PartScan, RecoveredJournals]:
-    """Reads the manifest, and what the files and the journals of that very moment hold.
-
-    While a run is recorded, rows move out of journals into files. Where that happened meanwhile,
-    some would be missing in both, so all is read again.
-    """
-    for _ in range(_READINGS):
-        before = segments(files)
-        manifest, raw = read_manifest(files)
-        found = survey(files, manifest, read_catalogue(files, len(manifest["files"])))
-        left = leftovers(files, manifest, found.parts)
-        if not before or (before <= segments(files) and raw == read_manifest(files)[1]):
-            break
-    return manifest, raw, found, left
-
-
 def _dropped(process: schema.Process) -> int:
     coverage = process["coverage"]
     return sum(count for reason, count in coverage.items() if reason.startswith("dropped"))
-
-
-def _with(manifest: schema.Manifest, left: RecoveredJournals) -> schema.Manifest:
-    """The manifest with the processes whose journals were read, in the place of older entries."""
-    return {
-        **manifest,
-        "processes": left.processes,
-        "groups": {**left.groups, **manifest["groups"]},
-        "world_size": max(manifest["world_size"], left.world_size),
-    }
 
 
 def _etag(raw: bytes, found: PartScan, used: list[Part]) -> str:

@@ -9,7 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES
-from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES, Window
+from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES
+from lanescope.webapp.plugins.time.job_steps import Window
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.ui.charts import BUTTONS_ASIDE, colour_bar, escaped, nothing

@@ -20,7 +20,8 @@ from lanescope.webapp.plugins.time.breakdown import (
     phases_of,
     training_thread,
 )
-from lanescope.webapp.plugins.time.critical_path import Lane, Window
+from lanescope.webapp.plugins.time.critical_path import Lane
+from lanescope.webapp.plugins.time.job_steps import Window
 from lanescope.webapp.plugins.time.lane_work import LaneWork
 from lanescope.webapp.plugins.time.replay import Actor, Event, Replay, arriving_ranks, pieces_of
 from lanescope.webapp.plugins.time.stream_work import launching

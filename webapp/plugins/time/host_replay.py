@@ -13,7 +13,8 @@ from lanescope.webapp.analysis.links import step_bounds
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.plugins.time.breakdown import collective_waits, training_thread
 from lanescope.webapp.plugins.time.buckets import gradients_ready, reductions
-from lanescope.webapp.plugins.time.critical_path import Lane, Window
+from lanescope.webapp.plugins.time.critical_path import Lane
+from lanescope.webapp.plugins.time.job_steps import Window
 from lanescope.webapp.plugins.time.lane_work import LaneWork
 from lanescope.webapp.plugins.time.replay import (
     Actor,

@@ -24,7 +24,7 @@ import numpy as np
 
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.time.buckets import MIB, assigned
-from lanescope.webapp.plugins.time.critical_path import Window
+from lanescope.webapp.plugins.time.job_steps import Window
 from lanescope.webapp.plugins.time.lane_work import LaneWork
 from lanescope.webapp.runs.types import Float64Array, Int64Array
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lanescope.webapp.analysis.findings import NotApplicable
-from lanescope.webapp.plugins.time.critical_path import Window
+from lanescope.webapp.plugins.time.job_steps import Window
 from lanescope.webapp.plugins.time.replay import Actor, Event, Replay
 from lanescope.webapp.plugins.time.slowdown import (
     pipeline_stages,
