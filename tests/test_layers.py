@@ -354,7 +354,7 @@ def test_package_itself_loads_nothing() -> None:
 
 
 def test_command_line_s_help_loads_nothing_heavy() -> None:
-    heavy = {"torch", "pyarrow", "numpy", "pandas", "dash", "plotly"}
+    heavy = {"torch", "pyarrow", "numpy", "pandas", "dash", "plotly", "multiprocessing", "email"}
     show = "from lanescope.webapp.cli import main; main(['--help'], standalone_mode=False)"
     assert loaded(show) & heavy == set()
 

@@ -18,7 +18,7 @@ from typing import Any
 from ..format.names import NOT_COMPUTING
 from ..format.record_kinds import ThreadKind
 from ..hooks.stacks import Stacks
-from ..journal.journal import NO_SEQUENCE, RECORD, RECORD_BYTES, json_bytes
+from ..journal.journal import RECORD, RECORD_BYTES, json_bytes
 from ..journal.process_journals import ModuleCalls, Store, ThreadState
 from ..journal.string_table import MAX_SIGNATURES
 from ..journal.writer import ThreadJournal
@@ -58,39 +58,8 @@ class _Journal(ThreadJournal):
         """Stores several records, packed as `RECORD`."""
         self._library.append(records, len(records) // RECORD_BYTES)
 
-    def push_open(
-        self,
-        level: int,
-        kind: int,
-        scope: int,
-        name: int,
-        start: int,
-        step: int,
-        phase: int,
-        stack: int = 0,
-        extra: int = 0,
-    ) -> None:
-        """Stores that an event began; the observer knows its level among open operators."""
-        self.push_open_record(
-            level,
-            kind,
-            scope,
-            level,
-            name,
-            start,
-            0,
-            NO_SEQUENCE,
-            step,
-            0,
-            0,
-            stack,
-            phase,
-            0,
-            extra,
-        )
-
     def push_open_record(self, level: int, *fields: int) -> None:
-        """Stores that an event began; fields in the order of `RECORD`."""
+        """Stores that an event began; the observer knows its level among open operators."""
         self._levels.append(self._library.push_open(RECORD.pack(*fields)))
 
     def pop_open(self, level: int) -> None:

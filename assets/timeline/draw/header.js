@@ -16,7 +16,7 @@ const TOP = 6;
 /** Grip on either edge of the window, px. */
 export const GRIP = 6;
 /** A narrower window is drawn this wide, so that it can be seen and gripped, px. */
-export const MIN_WINDOW = 8;
+const MIN_WINDOW = 8;
 const MAX_WIDTHS = 4096;
 /** Room that the number of a step needs, px. */
 const MIN_STEP = 14;

@@ -16,26 +16,14 @@ from lanescope.collector.recorder import workers
 from lanescope.webapp.analysis import cluster as cluster_module
 from lanescope.webapp.cli import main
 from tests.support import ROOT
+from tests.support.dask_cluster import SCHEDULER, WORKER
 from tests.support.processes import first_line, run_program, started
 from tests.support.recording import BIN
 from tests.support.synthetic import write_run
 from tests.support.trace_files import slice_, write_trace
 
-SCHEDULER = """
-import asyncio
-from distributed import Scheduler
-
-async def main():
-    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
-        print(scheduler.address, flush=True)
-        await scheduler.finished()
-
-asyncio.run(main())
-"""
-
-WORKER = """
-import asyncio, os, signal, sys
-from distributed import Worker
+MORTAL = """
+import os, signal, sys
 from lanescope.webapp.analysis import cluster
 
 def dies_half_way(run, rank, answers=cluster._answers):
@@ -44,13 +32,6 @@ def dies_half_way(run, rank, answers=cluster._answers):
 
 if "mortal" in sys.argv:
     cluster._answers = dies_half_way
-
-async def main():
-    async with Worker(sys.argv[1], host="127.0.0.1", nthreads=1, dashboard=False) as worker:
-        print(worker.address, flush=True)
-        await worker.finished()
-
-asyncio.run(main())
 """
 
 
