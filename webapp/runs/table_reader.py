@@ -27,7 +27,7 @@ _SORT_KEYS = ("start_ns", "time_ns", "depth")  # a parent starts no later and is
 Equal = tuple[str, int]
 """A column of integers and the value that it has in the rows that are wanted."""
 
-Change = Callable[[str, pa.Table], pa.Table]
+RowChange = Callable[[str, pa.Table], pa.Table]
 """Takes a table's name and rows of it; returns as many rows with the same columns."""
 
 _ALWAYS = (-(1 << 63), 1 << 63)
@@ -63,10 +63,10 @@ class Rows:
     axes: Mapping[tuple[int, int], Axis]
     threads: tuple[Thread, ...]
     origin_ns: int
-    changes: tuple[Change, ...] = ()
+    changes: tuple[RowChange, ...] = ()
     """What is done to rows once they are read, one after the other."""
 
-    def changed_by(self, change: Change) -> Rows:
+    def changed_by(self, change: RowChange) -> Rows:
         """The same rows with another change, after all others."""
         return replace(self, changes=(*self.changes, change))
 

@@ -33,8 +33,8 @@ from lanescope.webapp.plugins.diff.values.closeness import MODES, RELATIVE, Mode
 from lanescope.webapp.plugins.diff.values.first_difference import hints
 from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer, first_layer
 from lanescope.webapp.plugins.diff.values.gradient_norms import (
+    compared_norms,
     first_norm,
-    gradient_norms,
     norm_floor,
 )
 from lanescope.webapp.plugins.diff.values.logged_values import outputs_differ, values_differ
@@ -153,7 +153,7 @@ def compare(
     opened = base, run
     floors = _floors(*opened, noise)
     base, run, roles, names = _prepared(*opened)
-    norms = gradient_norms(base, run, mode, floors[1] if floors else None)
+    norms = compared_norms(base, run, mode, floors[1] if floors else None)
     values = _values(opened, (base, run), mode, floors[0] if floors else None, workers)
     calls = call_counts(base, run, values.names if values else {})
     ops, alone = _pairs(norms, calls, values)

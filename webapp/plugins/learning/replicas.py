@@ -101,7 +101,7 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
     calls = collective_calls(run)
     calls = calls[(calls["group"] == group) & (calls["rank"] == ranks[0])]
     early = calls[(calls["name"] == "broadcast") & (calls["start_ns"] < mine["time_ns"].min())]
-    reduced = reductions(run, group, ranks[0]).groupby("step")["bytes"].sum()
+    reduced = gradient_reductions(run, group, ranks[0]).groupby("step")["bytes"].sum()
     moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
     if all(wrapped(run).get(rank) == len(members(run)[group]) for rank in ranks):
         return True
@@ -120,7 +120,7 @@ def _bytes_of_step(rows: pd.DataFrame) -> float:
     return float((first["dtype"].map(_ITEM_BYTES).fillna(4) * first["numel"]).sum())
 
 
-def reductions(run: Run, group: str, rank: int) -> pd.DataFrame:
+def gradient_reductions(run: Run, group: str, rank: int) -> pd.DataFrame:
     """Collective calls of a rank in a group that reduce gradients."""
     return group_calls(run, group, rank, _REDUCES)
 
@@ -134,4 +134,4 @@ def group_calls(run: Run, group: str, rank: int, names: tuple[str, ...]) -> pd.D
 
 def was_reduced(run: Run, group: str, rank: int, step: int) -> bool:
     """Returns True if the rank reduced gradients in the group at this step."""
-    return bool((reductions(run, group, rank)["step"] == step).any())
+    return bool((gradient_reductions(run, group, rank)["step"] == step).any())

@@ -46,7 +46,7 @@ from lanescope.webapp.plugins.time.breakdown import (
     pipeline_waits,
     training_thread,
 )
-from lanescope.webapp.plugins.time.job_steps import Window, job_step
+from lanescope.webapp.plugins.time.job_steps import JobStep, job_step
 from lanescope.webapp.plugins.time.lane_work import LaneWork, Row
 from lanescope.webapp.plugins.time.stream_work import StreamWork
 from lanescope.webapp.plugins.time.streams import dependency, host_waits, last_kernels, streams
@@ -144,7 +144,7 @@ def _while_waiting(wait: Wait, waker: Lane | None) -> str:
 class _Walk:
     """Goes back from the end of a step."""
 
-    def __init__(self, run: Run, window: Window) -> None:
+    def __init__(self, run: Run, window: JobStep) -> None:
         self.run = run
         self.window = window
         self._lanes: dict[Lane, LaneWork | StreamWork] = {}

@@ -11,7 +11,7 @@ from lanescope.webapp.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Window:
+class JobStep:
     """A step of the job, ns from the start of the run, and the rank that ends it last."""
 
     step: int
@@ -20,7 +20,7 @@ class Window:
     last_rank: int
 
 
-def job_steps(run: Run) -> list[Window]:
+def job_steps(run: Run) -> list[JobStep]:
     """The steps of the job, one after another without gaps but for steps that were not recorded."""
     ends: dict[int, tuple[int, int]] = {}
     starts: dict[int, int] = {}
@@ -36,7 +36,7 @@ def job_steps(run: Run) -> list[Window]:
         end, rank = ends[step]
         start = ends[step - 1][0] if step - 1 in ends else starts[step]
         if start < end:
-            found.append(Window(step, start, end, rank))
+            found.append(JobStep(step, start, end, rank))
     return found
 
 
@@ -49,7 +49,7 @@ def median_step(run: Run) -> int | None:
     return steps[int(np.argmin(np.abs(length - np.median(length))))].step
 
 
-def job_step(run: Run, step: int | None) -> Window:
+def job_step(run: Run, step: int | None) -> JobStep:
     """A step of the job, by default `median_step`. Raises NotApplicable without one."""
     chosen = median_step(run) if step is None else step
     found = next((one for one in job_steps(run) if one.step == chosen), None)
