@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of, training_start
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.clock_axis import Axis
 from lanescope.webapp.runs.consistent_read import read_moment
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
-from lanescope.webapp.runs.html_summary import html_of, title_of
+from lanescope.webapp.runs.html_summary import TABLES, run_html
 from lanescope.webapp.runs.impossible_times import impossible_times
 from lanescope.webapp.runs.parquet_parts import Part, PartScan
 from lanescope.webapp.runs.run_warnings import nothing_to_read, ranks_text, warnings_of
@@ -57,10 +58,27 @@ class Run:
     rows: Rows  # as the files hold them; `events` is what to ask
 
     def __repr__(self) -> str:
-        return f"<run {title_of(self)}>"
+        return f"<run {self._facts}>"
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        ranks = (
+            (rank, [len(self.threads_of(rank)), len(self.steps(rank)), *map(counts.get, TABLES)])
+            for rank in self.ranks
+            for counts in [self.counts_of(rank)]
+        )
+        return run_html(self._facts, ranks, self.warnings)
+
+    @property
+    def _facts(self) -> str:
+        """`runs/a: 4 ranks, 12 steps, 1.24 s`; of an incomplete run says so."""
+        steps = max((len(self.steps(rank)) for rank in self.ranks), default=0)
+        facts = [
+            units.counted(len(self.ranks), "rank"),
+            units.counted(steps, "step"),
+            units.duration(self.duration_ns),
+            *([] if self.complete else ["not complete"]),
+        ]
+        return f"{self.title}: {', '.join(facts)}"
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from lanescope.webapp.plugins.diff.settings import settings_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.values import world_sizes
 from lanescope.webapp.plugins.diff.values.closeness import MODES, RELATIVE, Mode
+from lanescope.webapp.plugins.diff.values.compared_ops import tensor_floor
 from lanescope.webapp.plugins.diff.values.first_difference import hints
 from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer, first_layer
 from lanescope.webapp.plugins.diff.values.gradient_norms import (
@@ -38,7 +39,7 @@ from lanescope.webapp.plugins.diff.values.gradient_norms import (
     norm_floor,
 )
 from lanescope.webapp.plugins.diff.values.logged_values import outputs_differ, values_differ
-from lanescope.webapp.plugins.diff.values.noise import Floor, tensor_floor
+from lanescope.webapp.plugins.diff.values.noise import Floor
 from lanescope.webapp.plugins.diff.values.precision import least_tolerance
 from lanescope.webapp.plugins.diff.values.resumed import resumed
 from lanescope.webapp.plugins.diff.values.value_differences import (
