@@ -10,8 +10,10 @@ import ast
 import posixpath
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -239,6 +241,13 @@ def owed() -> Arrows:
 
 def test_imports_point_downwards() -> None:
     assert owed() == set()
+
+
+def test_reader_s_imports_form_no_circle() -> None:
+    graph: dict[str, set[str]] = defaultdict(set)
+    for module, name in arrows("webapp"):
+        graph[module].add(name)
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..compaction.process_placement import UNCALIBRATED_NS
+from ..format.array_types import Int64Array
 from ..format.names import PAIRED, SYNCHRONISING
 from .spill import CollectiveCall
-from .timestamps import Int64Array
 
 MIN_CALLS = 5
 """Calls that a median needs."""
