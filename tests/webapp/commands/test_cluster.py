@@ -22,16 +22,16 @@ from tests.support.recording import BIN
 from tests.support.synthetic import write_run
 from tests.support.trace_files import slice_, write_trace
 
-MORTAL = """
-import os, signal, sys
+MORTAL = f"""
+import os, signal
 from lanescope.webapp.analysis import cluster
 
 def dies_half_way(run, rank, answers=cluster._answers):
     answers(run, rank)
     os.kill(os.getpid(), signal.SIGKILL)
 
-if "mortal" in sys.argv:
-    cluster._answers = dies_half_way
+cluster._answers = dies_half_way
+{WORKER}
 """
 
 
@@ -76,7 +76,8 @@ def test_a_worker_that_is_killed_half_way_changes_nothing(runs: tuple[Path, Path
     with started(sys.executable, "-c", SCHEDULER) as process:
         address = first_line(process)
         worker = (sys.executable, "-c", WORKER, address)
-        with started(*worker) as other, started(*worker, "mortal") as mortal:
+        dying = (sys.executable, "-c", MORTAL, address)
+        with started(*worker) as other, started(*dying) as mortal:
             assert first_line(other) != first_line(mortal)
             shared = called("check", runs[1], "--json", "--cluster", address)
             assert mortal.wait() == -signal.SIGKILL
