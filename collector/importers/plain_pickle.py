@@ -1,4 +1,4 @@
-"""Reads pickles of plain values without running what is in them."""
+"""Reads pickles of plain values; code in a pickle never runs."""
 
 from __future__ import annotations
 
