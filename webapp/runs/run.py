@@ -61,11 +61,11 @@ class Run:
         return f"<run {self._facts}>"
 
     def _repr_html_(self) -> str:
-        ranks = (
-            (rank, [len(self.threads_of(rank)), len(self.steps(rank)), *map(counts.get, TABLES)])
-            for rank in self.ranks
-            for counts in [self.counts_of(rank)]
-        )
+        ranks = []
+        for rank in self.ranks:
+            counts = self.counts_of(rank)
+            known = len(self.threads_of(rank)), len(self.steps(rank))
+            ranks.append((rank, (*known, *(counts[name] for name in TABLES))))
         return run_html(self._facts, ranks, self.warnings)
 
     @property

@@ -61,7 +61,7 @@ def renamed(base: Run, run: Run) -> Renamed:
                 paths[one.path] = f"{one.path} (base)"
             if one not in found and one.inside in taken[1]:
                 insides[one.inside] = f"{one.path} (base)."
-    change = {
+    change: dict[str, Callable[[str], str]] = {
         "module": lambda text: paths.get(text, text),
         "parameter": lambda text: _parameter(text, insides),
     }
