@@ -82,6 +82,7 @@ def template(theme: Theme) -> go.layout.Template:
             },
             "margin": {"l": 8, "r": 32, "t": 36, "b": 8},
             "modebar": {
+                "orientation": "v",  # in the margin: a legend above the chart is not under them
                 "bgcolor": "rgba(0,0,0,0)",
                 "color": colour["muted"],
                 "activecolor": colour["accent"],

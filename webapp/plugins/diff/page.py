@@ -63,8 +63,8 @@ def layout(context: Context) -> Component:
                 "This run has no baseline.",
                 html.P(["Open this run together with another one: ", html.Code(command)]),
                 html.P(
-                    "Here you would then see from which step on gradient norms differ, and which "
-                    "ops ran more or less often."
+                    "This page then shows the first difference, the step from which gradient norms "
+                    "differ, and the ops that ran more or less often or took longer."
                 ),
             ),
         )
@@ -226,7 +226,7 @@ def _timing(timing: Timing) -> list[Any]:
             "difference", "difference", base="ns", together="times", flex=1, minWidth=120
         ),
         widgets.column("ratio", "times", number=True, text=True, flex=1),
-        widgets.column("calls", "calls, base / run", flex=1, minWidth=140),
+        widgets.column("calls", "calls, baseline / run", flex=1, minWidth=160),
         widgets.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
@@ -279,7 +279,7 @@ def _state(row: dict[str, Any], kind: str) -> str:
     """In words; of an op that both runs have, only some calls are in one of them."""
     if kind == "op" and row["base"] == row["base"] and row["run"] == row["run"]:
         return "more often" if row["difference"] > 0 else "less often"
-    return str(row["state"]).replace("_", " ")
+    return str(row["state"]).replace("_", " ").replace("in base", "in baseline")
 
 
 def _row_address(kind: str, row: dict[str, Any], context: Context) -> str | None:
@@ -341,11 +341,8 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         return grid
     shown = f"The first {units.count(MAX_ROWS)} of {units.count(len(rows))}"
     more: list[Any] = [
-        f"{shown}; ",
-        html.Code("lanescope diff --json"),
-        " has the verdict, ",
-        html.Code("lw.diff"),
-        " in Python all rows.",
+        f"{shown}. All rows in Python: ",
+        html.Code("lw.diff(base, run)"),
     ]
     return html.Div([grid, html.P(more, className="muted")])
 

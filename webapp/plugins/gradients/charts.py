@@ -14,6 +14,7 @@ from plotly.colors import sample_colorscale
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.types import BoolArray, Float64Array
 from lanescope.webapp.ui.charts import (
+    BUTTONS_ABOVE,
     DASHES,
     MAX_LINES,
     add_at_foot,
@@ -209,6 +210,7 @@ def rank_heat(
 
 def _heat_axes(figure: go.Figure, layers: Sequence[str], across: str) -> None:
     """Sets the axes: layers from top to bottom, columns named `across` from left to right."""
+    figure.update_layout(BUTTONS_ABOVE)
     figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, **_layer_axis(layers, MAX_NAMES))
 

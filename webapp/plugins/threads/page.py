@@ -246,7 +246,9 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
         )
         for one, start, lasted in zip(shown, starts, lengths, strict=True)
     ]
-    table = widgets.plain_table((at, length, "rank", "threads"), rows, (0, 1, 2))
+    table = html.Div(
+        widgets.plain_table((at, length, "rank", "threads"), rows, (0, 1, 2)), className="tall-list"
+    )
     if len(regions) <= REGIONS:
         return table
     more = f"{units.count(len(regions) - REGIONS)} shorter ones are on the timeline: press O there."

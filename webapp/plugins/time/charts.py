@@ -12,7 +12,7 @@ from lanescope.webapp.plugins.time.breakdown import CATEGORIES
 from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES, Window
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
-from lanescope.webapp.ui.charts import BUTTONS_ASIDE, colour_bar, escaped, nothing
+from lanescope.webapp.ui.charts import BUTTONS_ABOVE, colour_bar, escaped, nothing
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, step_axis, template
 
@@ -82,9 +82,7 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
             customdata=customdata,
             hovertemplate=f"<b>{title}</b> %{{y:.4~g}} {unit}<br>%{{customdata[2]}}<extra></extra>",
         )
-    figure.update_layout(
-        barmode="stack", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
-    )
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps["step"].tolist()))
     figure.update_yaxes(title_text=f"step time, {unit}", range=[0, top])
     for step, length in zip(first.tolist(), lengths.tolist(), strict=True):
@@ -130,9 +128,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
         marker={"size": 4},
         hovertemplate=f"<b>whole step</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
     )
-    figure.update_layout(
-        barmode="relative", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
-    )
+    figure.update_layout(barmode="relative", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps))
     figure.update_yaxes(title_text=f"run minus baseline, {unit}")
     return figure
@@ -266,6 +262,7 @@ def _heat(
     if grid.empty:
         return nothing("no training step was recorded")
     figure = go.Figure(layout={"template": template(theme), "uirevision": title})
+    figure.update_layout(BUTTONS_ABOVE)
     figure.add_heatmap(
         x=grid.columns.tolist(),
         y=[f"rank {rank}" for rank in grid.index],

@@ -81,7 +81,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             "rule",
             "diverged",
-            "settings differ: SGD 0 in the base alone; RMSprop 0 in the run alone",
+            "settings differ: SGD 0 in the baseline alone; RMSprop 0 in the run alone",
         ),
         (
             "schedule",
