@@ -31,7 +31,7 @@ MAX_ROWS = 15
 
 def layout(context: Context) -> Component:
     """Returns the choice of the rank and the places of its tables."""
-    height = 110 + 26 * min(16, max(streams(context.run).groupby("rank").size(), default=1))
+    height = 150 + 26 * min(16, max(streams(context.run).groupby("rank").size(), default=1))
     return widgets.page(
         "Devices",
         "What the streams of devices do, why they are idle, and for which operators they work.",

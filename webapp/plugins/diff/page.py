@@ -200,7 +200,7 @@ def tables(result: Comparison, context: Context) -> list[Any]:
 
 def _timing(timing: Timing) -> list[Any]:
     """What takes longer or shorter, by op and module."""
-    lead = html.P(f"{step_times(timing).capitalize()}.", className="muted")
+    lead = html.P(f"{_sentence(step_times(timing))}.", className="muted")
     rows = timing.changed.head(MAX_ROWS)
     if rows.empty:
         return [lead]
@@ -333,7 +333,7 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         widgets.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=130),
         widgets.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=130),
         widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
-        widgets.column("state", "state", flex=1),
+        widgets.column("state", "state", flex=1, minWidth=96),
     ]
     height = None if len(made) <= 12 else "340px"
     grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height, leads="link")

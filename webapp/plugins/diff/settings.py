@@ -116,7 +116,10 @@ def _versions(base: Run, run: Run) -> list[str]:
     come = [word for word in words[1] if word not in set(words[0])]
     if all(words) and (gone or come):
         there, here = (units.printable(" ".join(side[:LISTED])) for side in (come, gone))
-        found.append(f"the command has {there or 'nothing'} in place of {here or 'nothing'}")
+        if come and gone:
+            found.append(f"the command has {there} in place of {here}")
+        else:
+            found.append(f"the command has {there} added" if come else f"the command lacks {here}")
     return found
 
 

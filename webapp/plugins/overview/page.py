@@ -235,13 +235,13 @@ def _what_would_help(run: Run) -> list[Component]:
 
 
 def _findings(context: Context, report: Report) -> list[Component]:
-    """Warnings of the recording, limits that are not kept, findings."""
-    made = [
-        widgets.note(warning[:1].upper() + warning[1:], "warn") for warning in context.run.warnings
-    ]
-    made += [_limit(one) for one in report.unexplained]
+    """Limits that are not kept, findings, then warnings of the recording."""
+    made = [_limit(one) for one in report.unexplained]
     if report.findings:
         made.append(findings.cards(context, report.findings))
+    made += [
+        widgets.note(warning[:1].upper() + warning[1:], "warn") for warning in context.run.warnings
+    ]
     if made:
         return [html.H2("Findings"), *made]
     return [html.P(_nothing(report), className="muted")]

@@ -149,6 +149,7 @@ def path_lanes(
     rows = dict.fromkeys(names)
     colours = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": f"step {window.step}"})
+    figure.update_layout(BUTTONS_ABOVE)
     factor, unit = units.unit_for(window.end_ns - window.start_ns, "ns")
     edges = np.linspace(window.start_ns, window.end_ns, BINS + 1).astype(np.int64)
     first = {rank: lane for lane in reversed(rows) for rank in [lane[0]]}
