@@ -219,7 +219,12 @@ def _health(context: Context) -> tuple[list[Any], str]:
         text = units.counted(warnings, "warning")
         words += [" · ", text] if words else [html.B(text)]
     tone = "bad" if errors else "warn" if warnings else ""
-    return words or ["nothing found"], f"pill {tone}".strip()
+    if not words and report.findings:
+        words = [units.counted(len(report.findings), "note")]
+    if not words:
+        checked = any(one.answered for one in report.examined)
+        words = ["nothing found" if checked else "nothing checked"]
+    return words, f"pill {tone}".strip()
 
 
 def _clock(context: Context) -> Component:

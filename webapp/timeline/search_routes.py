@@ -75,8 +75,14 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
 
 def _wanted(timeline: Timeline, asked: Any) -> Wanted:
     names = [int(name) for name in asked["names"]]
-    limits = [None if asked.get(one) is None else int(asked[one]) for one in ("least", "most")]
-    return Wanted(timeline, names, [int(one) for one in asked.get("modules", ())], *limits)
+    limits = {one: int(asked[one]) for one in ("least", "most") if asked.get(one) is not None}
+    chosen = {
+        one: [int(number) for number in asked[one]]
+        for one in ("ranks", "within")
+        if asked.get(one) is not None
+    }
+    found = [int(one) for one in asked.get("modules", ())]
+    return Wanted(timeline, names, found, **limits, **chosen)
 
 
 def _other() -> Answer:

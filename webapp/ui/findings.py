@@ -40,7 +40,7 @@ def _card(context: Context, finding: Finding) -> Component:
     tone = TONES[finding.severity]
     words = [
         html.Div([html.Span(fact) for fact in facts], className="facts"),
-        html.P(finding.title),
+        html.P(widgets.with_micro(finding.title)),
         *[source.opened_by(one["where"], one) for one in finding.source],
         dcc.Link(
             "Show on the timeline", href=address_of(context, finding, _position(context, finding))

@@ -16,6 +16,7 @@ from lanescope.webapp.plugins.overview import ids, page_checks, page_recording
 from lanescope.webapp.plugins.time import charts
 from lanescope.webapp.plugins.time.breakdown import mean_steps
 from lanescope.webapp.plugins.time.critical_path import critical_path, job_step, median_step, summed
+from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import ready_made
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -192,11 +193,10 @@ def _path(run: Run) -> list[Component]:
                 html.Span(
                     [
                         html.I(className=f"swatch {charts.TOKENS[row.category]}"),
+                        f"{short_title(row.name)}, rank {row.rank} ",
                         html.Code(row.where) if row.where else "",
-                        " ",
-                        f"{row.name}, rank {row.rank}",
                     ],
-                    title=f"{row.where} {row.name}, rank {row.rank}".strip(),
+                    title=f"{row.name}, rank {row.rank} {row.where}".strip(),
                 ),
                 html.I(className="bar", style={"--share": f"{row.duration_ns / most:.4f}"}),
                 html.Span(widgets.duration(row.duration_ns), className="n"),
@@ -251,6 +251,8 @@ def _nothing(report: Report) -> str:
     """How much a run without findings was checked for."""
     answered = sum(one.answered for one in report.examined)
     skipped = len(report.examined) - answered
+    if not answered:
+        return "No check could run on this run. Each check below says what it needs."
     words = f"No problem found in {units.counted(answered, 'check')}"
     return words + (f"; {units.counted(skipped, 'check')} could not run" if skipped else "")
 

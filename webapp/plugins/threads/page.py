@@ -162,8 +162,9 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
             **{name: getattr(row, name) for name in ("a_ns", "b_ns", "overlap_ns", "rate")},
             "rate_text": units.share(row.rate),
         }
-        for row in table.itertuples()
+        for row in table[table["overlap_ns"] > 0].itertuples()
     ]
+    never = len(table) - len(rows)
     columns = [
         widgets.column("rank", "rank", maxWidth=80),
         widgets.column("a", "first thread", flex=2),
@@ -177,7 +178,20 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     return [
         _verdict(run, rate, phase, limit),
         html.H2("Pairs of threads"),
-        widgets.grid("overlap-pairs", columns, rows, label="Pairs", height=height, leads="link"),
+        widgets.grid(
+            "overlap-pairs",
+            columns,
+            rows,
+            label="Pairs",
+            height=height,
+            leads="link",
+            empty="No pair is in it at the same time.",
+        ),
+        html.P(
+            f"{units.counted(never, 'pair')} never in it at the same time.",
+            className="muted",
+            hidden=not never,
+        ),
         html.H2("Longest regions"),
         _regions(run, phase, known),
     ]

@@ -373,15 +373,14 @@ def _table(run: Run, path: Any) -> Component:
                         PATH_CATEGORIES[row.category],
                     ]
                 ),
-                html.Span(short_title(row.name), title=row.name),
+                dcc.Link(short_title(row.name), href=address, title=row.name),
                 str(row.rank),
                 html.Code(row.where) if row.where else "",
                 text,
                 units.share(row.share),
-                dcc.Link("Show", href=address),
             )
         )
-    heads = ("category", "what", "rank", "where", time, "share", "")
+    heads = ("category", "what", "rank", "where", time, "share")
     return widgets.plain_table(heads, rows, (2, 4, 5))
 
 
