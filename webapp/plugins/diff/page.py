@@ -206,7 +206,7 @@ def _timing(timing: Timing) -> list[Any]:
         return [lead]
     made = [
         {
-            "link": calls_address(row.name) if row.run_calls else None,
+            "link": calls_address(row.name),
             "op": row.name,
             "module": row.module,
             "state": row.state,
@@ -291,8 +291,6 @@ def _row_address(kind: str, row: dict[str, Any], context: Context) -> str | None
         return context.address(timeline_address(start, start + AROUND_NS, run.duration_ns, at))
     if kind == "gradient":
         return step_link(run, rank, step)
-    if row["state"] == "only_in_base" and row["run"] != row["run"]:
-        return None
     named = [t.thread for t in run.threads_of(rank) if t.name == row["thread"]]
     return calls_address(str(row["name"]), rank, named[0] if len(named) == 1 else "", step)
 
