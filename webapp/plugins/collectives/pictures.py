@@ -69,6 +69,7 @@ def never_came(run: Run, finding: Finding) -> list[Mark]:
     if since != since:  # no rank made the call: NaN
         return []
     missing = {one["rank"] for one in evidence["missing"]} & set(run.ranks)
+    missing -= set(frame.loc[same, "rank"])  # in a mismatch it may have come with another call
     first = {one.rank: one.thread for one in reversed(run.threads) if one.rank in missing}
     return [
         Mark(

@@ -29,6 +29,8 @@ from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, SEQUENTIAL, step_axis, template
 
 MODEL = "(model)"
+MAX_DECADES_NAMED = 7
+"""Powers of ten that there is room for beside a chart; of more, every second or third is named."""
 MAX_ROWS, MAX_COLUMNS = 240, 200
 """Layers and steps drawn of a heat map; of more, the greatest of each bin."""
 MIN_DECADES = 2.0
@@ -356,7 +358,8 @@ def _logarithmic(
     decades = float(np.log10(max(values) / min(values))) if values else 0.0
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     figure.update_yaxes(title_text=title, type="log")
-    figure.update_yaxes(POWERS if decades > 1.5 else {"dtick": "D2"})
+    each = {"dtick": max(1, round(decades / MAX_DECADES_NAMED))}
+    figure.update_yaxes(POWERS | each if decades > 1.5 else {"dtick": "D2"})
     if band is not None:
         figure.add_hrect(
             y0=band[0],

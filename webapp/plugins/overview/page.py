@@ -100,7 +100,7 @@ def register(app: Dash, context: Context) -> None:
     )
     def show_steps(theme: Theme | None) -> tuple[go.Figure, bool]:
         steps = mean_steps(run)
-        return charts.step_bars(steps, theme or "light"), steps.empty
+        return charts.step_bars(steps, theme or "light"), not steps["duration_ns"].any()
 
     @app.callback(Output(ids.PATH, "children"), Input(ids.PATH, "id"))
     def show_path(_: str) -> list[Component]:
