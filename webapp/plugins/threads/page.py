@@ -285,7 +285,9 @@ def _windows(run: Run) -> list[Component]:
             widgets.graph(ids.WINDOWS_CHART, what="the time from forward to backward"), hidden=True
         )
         return [head, html.P(words, className="muted"), chart]
-    threads = [own for _, own in table.groupby(["rank", "thread"], sort=True)]
+    place = {(one.rank, one.thread): at for at, one in enumerate(run.threads)}
+    groups = sorted(table.groupby(["rank", "thread"]), key=lambda group: place[group[0]])
+    threads = [own for _, own in groups]
     usual, medians = widgets.in_unit("median", [own["window_ns"].median() for own in threads])
     most, maxima = widgets.in_unit("longest", [own["window_ns"].max() for own in threads])
     rows = []
@@ -314,5 +316,8 @@ def _windows(run: Run) -> list[Component]:
             className="muted",
         ),
         widgets.graph(ids.WINDOWS_CHART, height=240, what="the time from forward to backward"),
-        widgets.plain_table(("rank", "thread", "backwards", usual, most), rows, (2, 3, 4)),
+        html.Div(
+            widgets.plain_table(("rank", "thread", "backwards", usual, most), rows, (2, 3, 4)),
+            className="tall-list",
+        ),
     ]
