@@ -75,14 +75,22 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
 
 def _wanted(timeline: Timeline, asked: Any) -> Wanted:
     names = [int(name) for name in asked["names"]]
-    limits = {one: int(asked[one]) for one in ("least", "most") if asked.get(one) is not None}
-    chosen = {
-        one: [int(number) for number in asked[one]]
-        for one in ("ranks", "within")
-        if asked.get(one) is not None
-    }
-    found = [int(one) for one in asked.get("modules", ())]
-    return Wanted(timeline, names, found, **limits, **chosen)
+
+    def listed(part: str) -> list[int] | None:
+        return None if asked.get(part) is None else [int(number) for number in asked[part]]
+
+    def limit(part: str) -> int | None:
+        return None if asked.get(part) is None else int(asked[part])
+
+    return Wanted(
+        timeline,
+        names,
+        listed("modules") or [],
+        least=limit("least"),
+        most=limit("most"),
+        ranks=listed("ranks"),
+        within=listed("within"),
+    )
 
 
 def _other() -> Answer:
