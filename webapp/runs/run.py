@@ -18,12 +18,14 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lanescope.collector.compaction.journal_folders import is_abandoned
 from lanescope.collector.format import schema
 from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of, training_start
 from lanescope.webapp.runs.catalogue import read_catalogue
 from lanescope.webapp.runs.clock_axis import Axis
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
+from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.html_summary import html_of, title_of
 from lanescope.webapp.runs.impossible_times import impossible_times
 from lanescope.webapp.runs.journal_recovery import RecoveredJournals, leftovers, segments
@@ -60,6 +62,8 @@ class Run:
     counts: Mapping[str, int]  # rows per table
     size_bytes: int  # of the Parquet files read
     rows: Rows  # as the files hold them; `events` is what to ask
+    # (rank, pid) -> ns: while it is recorded, each thread is read at another instant after this one
+    read_at_ns: Mapping[tuple[int, int], int]
 
     def __repr__(self) -> str:
         return f"<run {title_of(self)}>"
@@ -326,6 +330,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 def run_of(files: Files, title: str) -> Run:
     """The run of these files, as `open_run` promises it."""
+    live = _is_live(files)
     manifest, raw, found, left = _read(files)
     manifest = _with(manifest, left)
     axes = {(p["rank"], p["pid"]): Axis.of(p) for p in manifest["processes"]}
@@ -370,7 +375,17 @@ def run_of(files: Files, title: str) -> Run:
         counts=MappingProxyType(counts),
         size_bytes=sum(part.bytes for part in used),
         rows=Rows(MappingProxyType(tables), MappingProxyType(axes), placed, origin),
+        read_at_ns={
+            (p["rank"], p["pid"]): axes[p["rank"], p["pid"]].instant(p["end_ns"]) - origin
+            for p in (manifest["processes"] if live else ())
+        },
     )
+
+
+def _is_live(files: Files) -> bool:
+    """Whether processes of the run go on recording, as far as can be known here."""
+    folder = files.folder
+    return folder is not None and growing(folder) and not is_abandoned(folder)
 
 
 def _read(files: Files) -> tuple[schema.Manifest, bytes, PartScan, RecoveredJournals]:

@@ -53,6 +53,7 @@ def followed(run: Path, *happens: Callable[[], object]) -> Following:
         return found
 
     assert growing(run)
+    assert set(open_run(run).read_at_ns) == {(0, os.getpid())}
     result = Following(Timeline.open(open_run(run)), _answers_nothing, DEFAULTS, opened)
     for thread in result.start():
         thread.join(60)
@@ -70,6 +71,7 @@ def check_final(found: Following, run: Path, *, complete: bool) -> None:
     last = open_run(run)
     final = Timeline.open(last).etag
     assert not growing(run)
+    assert not last.read_at_ns
     assert (answer["etag"], answer["state"], answer["final"]) == (final, "ended", True)
     assert answer["findings"] is not None
     assert last.complete is complete
