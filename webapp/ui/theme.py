@@ -104,5 +104,6 @@ def step_axis(steps: Iterable[int]) -> dict[str, Any]:
     """
     known = list(steps)
     few = bool(known) and max(known) - min(known) <= 12
-    ticks: dict[str, Any] = {"dtick": 1, "tick0": 0} if few else {}
+    # None before the first or after the last: the room beside them has no steps.
+    ticks = {"tickvals": list(range(min(known), max(known) + 1))} if few else {}
     return {"title_text": "step", "tickformat": "~g", **ticks}

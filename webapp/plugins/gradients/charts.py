@@ -252,7 +252,8 @@ def layer_curves(
     if chosen is not None:
         figure.add_vline(x=chosen, line={"color": colour["accent"], "width": 1})
     few_markers(figure)
-    figure.update_xaxes(step_axis(int(step) for one in curves.values() for step in one.index))
+    steps = [int(step) for one in curves.values() for step in one.index]
+    figure.update_xaxes(step_axis(steps if chosen is None else [*steps, chosen]))
     return figure
 
 
