@@ -113,9 +113,11 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         State(ids.LOCATION, "pathname"),
     )
     def show_findings(_: str, path: str | None) -> list[Component]:
-        kinds = page.kinds if (page := by_path.get(path or "/")) else ()
-        found = [one for one in context.report().findings if one.kind in kinds] if kinds else []
-        return [findings.cards(context, found)] if found else []
+        page = by_path.get(path or "/")
+        if page is None or not page.kinds:
+            return []
+        found = [one for one in context.report().findings if one.kind in page.kinds]
+        return [findings.cards(context, found, page.name)] if found else []
 
 
 def _tabs(page: Page, pages: Sequence[Page]) -> list[Component]:
