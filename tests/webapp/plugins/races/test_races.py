@@ -79,7 +79,7 @@ def test_planted_races_are_found_once_at_their_lines(
     assert not missing
     assert len(places) == len(expected), [p for p in places if p not in expected.values()]
     assert len(races(run)) == len(found)
-    # Of a process that goes on recording, only what is known of all its threads is judged.
+    # A process that goes on recording is judged as far as all its threads are known.
     begin = min(race.first.start_ns for race in find_races(run))
     processes = {(one.rank, one.pid) for one in run.threads}
     assert find_races(replace(run, read_at_ns=dict.fromkeys(processes, begin))) == ()
