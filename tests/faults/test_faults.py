@@ -16,7 +16,7 @@ FORMS = 3
 
 
 FIRST = {one.name: one for one in reversed(FAULTS) if not one.slow}
-"""A form of each fault. The others are slow: the tests of the rooms have each rule of a question."""
+"""A form of each fault; the others are slow. Tests of the rooms have each rule of each question."""
 
 
 @pytest.mark.parametrize(
