@@ -302,6 +302,7 @@ def _end(program: Program) -> NoReturn:
 if __name__ == "__main__":
     _imp._fix_co_filename(sys._getframe().f_code, OWN_NAME)  # of all functions of this file
     PATHS = sys.path[1:]
+    gc.disable()
     for name in PRELOADED:
         importlib.import_module(name)
     # torch's take its operators back, one by one: 40 ms at the end of every program.
@@ -309,6 +310,7 @@ if __name__ == "__main__":
         finalizer.atexit = False
     gc.collect()
     gc.freeze()
+    gc.enable()
     forked = serve(socket.socket(fileno=int(sys.argv[1])))
     if forked is not None:
         _end(forked)
