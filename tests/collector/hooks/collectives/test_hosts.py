@@ -81,7 +81,7 @@ def drifting_clock(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.torchrun
 @pytest.mark.usefixtures("native")
-@pytest.mark.parametrize("writer", ("auto", "portable"))
+@pytest.mark.parametrize("writer", ["auto", "portable"])
 def test_hosts_whose_clocks_are_off_and_drift(tmp_path: Path, writer: str) -> None:
     """Rank 0 alone, ranks 1 and 2 on another host, 70,000 s ahead and gaining 80 us a second.
 

@@ -92,7 +92,7 @@ COMPILED = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("observer", ("native", "portable"))
+@pytest.mark.parametrize("observer", ["native", "portable"])
 def test_what_compiled_code_writes_is_nobodys_fault(
     tmp_path: Path, native: Path, observer: str
 ) -> None:
