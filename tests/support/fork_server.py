@@ -134,7 +134,7 @@ def launch(job: Job, files: list[int]) -> Program:
         os.dup2(file, to)
         os.close(file)
     os.close(report)
-    return functools.partial(_start_ranks if job["ranks"] else run, job)
+    return functools.partial(_start_ranks, job) if job["ranks"] else functools.partial(run, job)
 
 
 def _start_ranks(job: Job) -> None:

@@ -129,12 +129,10 @@ NEXT = math.nextafter(1.0, 2.0)
 def test_modes(
     tmp_path: Path, base: float | None, run: float | None, bitwise: str, tolerance: str, simple: str
 ) -> None:
-    sides = [
-        run_of(tmp_path / name, (0, 0, "w", norm, "float32"))
-        for name, norm in (("base", base), ("run", run))
-    ]
-    found = [compare(*sides, mode).verdict for mode in ("bitwise", "tolerance", "simple")]
-    assert found == [bitwise, tolerance, simple]
+    left = run_of(tmp_path / "base", (0, 0, "w", base, "float32"))
+    right = run_of(tmp_path / "run", (0, 0, "w", run, "float32"))
+    modes: tuple[Mode, ...] = ("bitwise", "tolerance", "simple")
+    assert [compare(left, right, mode).verdict for mode in modes] == [bitwise, tolerance, simple]
 
 
 def test_the_coarser_dtype_sets_the_tolerance(tmp_path: Path) -> None:
