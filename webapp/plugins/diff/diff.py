@@ -253,9 +253,9 @@ def _stated(
     difference begins: the module, outputs, logged values."""
     begins = layer.words if layer is not None and layer.module else None
     outputs = outputs_differ(base, run)
-    bits = values_differ(base, run, 0.0)
-    least = 0.0 if mode == "bitwise" else max(RELATIVE["float32"], least_tolerance(base, run))
-    far = values_differ(base, run, least)
+    bits = far = values_differ(base, run, 0.0)
+    if bits and mode != "bitwise":
+        far = values_differ(base, run, max(RELATIVE["float32"], least_tolerance(base, run)))
     states = set()
     if far or (outputs and mode == "bitwise"):
         states = {"different"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS, LOSS_SCALE
@@ -39,10 +40,10 @@ def batches_differ(base: Run, run: Run) -> pd.DataFrame:
     rank, step, name (loaded/0, input/<class>/0, output/<class>/0), call, rows_base and rows_run
     (how many rows of it were looked at). Callers must not change it.
     """
-    both, rows = (
-        beside(*(logged(one, None, prefix=prefix) for one in (base, run)))
-        for prefix in (BATCH_HASH, BATCH_ROWS)
-    )
+    both = beside(*(logged(one, None, prefix=BATCH_HASH) for one in (base, run)))
+    if both.empty:
+        return both.assign(rows_base=np.nan, rows_run=np.nan)
+    rows = beside(*(logged(one, None, prefix=BATCH_ROWS) for one in (base, run)))
     keys = ["rank", "step", "name", "call"]
     counts = rows.assign(rows_base=rows["value_base"].abs(), rows_run=rows["value_run"].abs())
     both = both.merge(counts[[*keys, "rows_base", "rows_run"]], on=keys, how="left")
