@@ -33,6 +33,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Lets the interpreter end as without that: bindings report what is still there as leaks."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A worker gets whole files, and one worker all files of the browser: it is started once."""
