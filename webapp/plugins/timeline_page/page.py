@@ -101,14 +101,14 @@ def _op_columns() -> list[dict[str, Any]]:
         widgets.column(
             "op", "op", minWidth=122, flex=3, cellClassRules=_swatches(), tooltipField="op"
         ),
-        widgets.column("count", "count", number=True, text=True, minWidth=54),
+        widgets.column("count", "count", number=True, text=True, minWidth=62),
         *(
             widgets.column(
                 name, name, base="ns", together=of, minWidth=80 if name == "mean" else 72
             )
             for name, of in TIMES.items()
         ),
-        widgets.column("share", "share", number=True, text=True, minWidth=66),
+        widgets.column("share", "share", number=True, text=True, minWidth=72),
     ]
 
 
