@@ -20,7 +20,7 @@ TONES = {"error": "bad", "warning": "warn", "info": ""}
 
 
 def cards(context: Context, found: Sequence[Finding]) -> Component:
-    """The findings in the order given, each with the way to its place on the timeline."""
+    """Returns the findings in the order given, each with the way to its place on the timeline."""
     return html.Ol([_card(context, finding) for finding in found], className="findings")
 
 
