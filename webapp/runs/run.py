@@ -342,7 +342,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 def run_of(files: Files, title: str) -> Run:
-    """The run of these files, as `open_run` promises it."""
+    """Returns the run of these files, as `open_run` promises it."""
     live = is_live(files)
     manifest, raw, found, left = read_moment(files)
     axes = {(p["rank"], p["pid"]): Axis.of(p) for p in manifest["processes"]}

@@ -39,9 +39,9 @@ def size(count: float) -> str:
 
 
 def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[str]]:
-    """`("ms", ["12.3", "0.0456", "–"])` for nanoseconds (`base` "ns"): a column in one unit, which
-    fits its largest value; a dash for None and NaN. Other bases are "B", "B/s",
-    "FLOP" and "FLOP/s".
+    """Returns `("ms", ["12.3", "0.0456", "–"])` for nanoseconds (`base` "ns"): a column in one
+    unit, which fits its largest value; a dash for None and NaN. Other bases are "B", "B/s", "FLOP"
+    and "FLOP/s".
 
     Where the least value is below LEAST of that unit, the next smaller unit serves, if the largest
     one stays below WIDEST. What is still below LEAST is written as `< 0.001`.

@@ -174,8 +174,8 @@ def measured(
 
 
 def in_unit(title: str, values: Iterable[float | None], base: str = "ns") -> tuple[str, list[str]]:
-    """The title of a column with the unit of its values, and these as texts; no unit where no
-    value is known."""
+    """Returns the title of a column with the unit of its values, and these as texts; no unit where
+    no value is known."""
     unit, texts = units.in_one_unit(values, base)
     if not any(text != units.UNKNOWN for text in texts):
         return title, texts
@@ -326,7 +326,8 @@ def timeline_link(text: Child, start_ns: int, end_ns: int, duration_ns: int, **q
 
 
 def calls_link(name: str, rank: int, shown: str = "") -> Component:
-    """The name of an operator or kernel (or `shown`), which leads to its calls on a rank."""
+    """Returns the name of an operator or kernel (or `shown`), which leads to its calls on a
+    rank."""
     return dcc.Link(shown or name, href=calls_address(name, rank), title=f"{name}: show its calls")
 
 

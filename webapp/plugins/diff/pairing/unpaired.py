@@ -70,8 +70,8 @@ def unpaired_calls(calls: pd.DataFrame) -> tuple[Counter[str], Counter[str]]:
 
 
 def compiled_words(base: Run, run: Run) -> str | None:
-    """That operators of one run have no partner because torch.compile made others of them; None
-    where neither was compiled."""
+    """Returns that operators of one run have no partner because torch.compile made others of them;
+    None where neither was compiled."""
     compiled = [side for side, one in (("baseline", base), ("run", run)) if _was_compiled(one)]
     if not compiled:
         return None

@@ -131,8 +131,8 @@ def other_inputs(first: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[st
 
 
 def other_parts(base: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """The ranges of an input of the first operator that the baseline and the run read, where these
-    are others."""
+    """Returns the ranges of an input of the first operator that the baseline and the run read,
+    where these are others."""
     if len(base["parts"]) != len(run["parts"]):
         return []
     pairs = zip(base["parts"], run["parts"], strict=True)
