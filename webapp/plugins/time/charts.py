@@ -54,7 +54,7 @@ PALE = 0.35
 
 
 def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Returns stacked bars of `breakdown.mean_steps`, ms; a click gets the first and last step of a
+    """Draws stacked bars of `breakdown.mean_steps`, ms; a click gets the first and last step of a
     bar."""
     if steps.empty:
         return nothing("no training step was recorded")
@@ -102,7 +102,7 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Returns the change of each category from the baseline, by step: what got longer above 0, what
+    """Draws the change of each category from the baseline, by step: what got longer above 0, what
     got shorter below. The rows of `changes.step_changes`."""
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = tokens()[theme]
@@ -143,8 +143,7 @@ def path_lanes(
     names: Mapping[tuple[int, str], str],
     theme: Theme,
 ) -> go.Figure:
-    """Returns the critical path over the training threads of the ranks, and other threads that are
-    on it.
+    """Draws the critical path over the ranks' training threads, and other threads that are on it.
 
     `lanes` has the categories of each rank, `names` what to call each lane. A click gets the start
     and end of a piece, ns.
@@ -243,14 +242,14 @@ def _bars(
 
 
 def category_heat(table: pd.DataFrame, category: str, theme: Theme) -> go.Figure:
-    """Returns share of a category in each step of each rank: the rows of `breakdown.step_time`."""
+    """Draws the share of a category in each step of each rank: the rows of `breakdown.step_time`."""
     shares = table.assign(share=table[f"{category}_ns"] / table["duration_ns"].clip(lower=1) * 100)
     hover = f"{CATEGORIES[category]} %{{z:.3~g}} %"
     return _heat(shares, "share", "% of the step", hover, theme, zmin=0)
 
 
 def slowdown_heat(table: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Returns slowdown by each rank in each step: the rows of `slowdown.worker_slowdown`.
+    """Draws the slowdown by each rank in each step: the rows of `slowdown.worker_slowdown`.
 
     The scale is that of the study: from 1, and to at least 1.5.
     """
