@@ -234,7 +234,7 @@ class Run:
         return self.rows.within(table, self.ranks, window)
 
     def threads_of(self, rank: int) -> tuple[Thread, ...]:
-        """Returns threads of a rank, in the order of `threads`; none of a rank that is not there."""
+        """Returns threads of a rank, in the order of `threads`; none of an absent rank."""
         return self._by_rank.get(rank, ())
 
     def steps(self, rank: int) -> Steps:
