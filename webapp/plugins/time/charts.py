@@ -242,7 +242,7 @@ def _bars(
 
 
 def category_heat(table: pd.DataFrame, category: str, theme: Theme) -> go.Figure:
-    """Draws the share of a category in each step of each rank: the rows of `breakdown.step_time`."""
+    """Draws the share of a category in each step of each rank: rows of `breakdown.step_time`."""
     shares = table.assign(share=table[f"{category}_ns"] / table["duration_ns"].clip(lower=1) * 100)
     hover = f"{CATEGORIES[category]} %{{z:.3~g}} %"
     return _heat(shares, "share", "% of the step", hover, theme, zmin=0)
