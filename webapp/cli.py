@@ -56,7 +56,7 @@ class Commands(click.Group):
     """A group that knows its commands by entry point and imports the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the commands that are installed."""
+        """Returns names of the commands that are installed."""
         return [name for name, (entry, _) in COMMANDS.items() if _exists(entry)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -69,8 +69,8 @@ class IncompleteCollective:
 
 @lru_cache(maxsize=4)
 def incomplete_collectives(run: Run) -> tuple[IncompleteCollective, ...]:
-    """Every incomplete call that matters: per group the first one that a member did not make, or
-    the last one if all made it."""
+    """Returns every incomplete call that matters: per group the first one that a member did not
+    make, or the last one if all made it."""
     if cut_short(run):
         return ()
     found = [_with_late_waits(run, wait) for wait in (*_of_groups(run), *_of_pairs(run))]
@@ -99,7 +99,8 @@ def _open_calls(run: Run, rank: int) -> int:
 
 
 def cut_short(run: Run) -> bool:
-    """Whether calls may be missing because they were not recorded: then absence proves nothing."""
+    """Returns whether calls may be missing because they were not recorded: then absence proves
+    nothing."""
     options = run.manifest["options"]
     cut = options.get("steps") or options.get("window") or run.coverage.get(THINNED)
     return bool(cut) or run.dropped > 0
@@ -247,7 +248,7 @@ def _went_on(run: Run, rank: int, thread: str, instant_ns: int) -> bool:
 
 
 def cycle(found: Sequence[IncompleteCollective]) -> tuple[IncompleteCollective, ...]:
-    """Calls whose ranks wait for each other in a circle, empty without any."""
+    """Returns calls whose ranks wait for each other in a circle, empty without any."""
     holds = {e.rank: wait for wait in found for e in wait.waiting if e.blocked}
     for start in found:
         path: list[IncompleteCollective] = []

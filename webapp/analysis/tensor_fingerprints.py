@@ -45,7 +45,7 @@ class Words:
     _numbers: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
     def codes(self, name: str, column: pa.ChunkedArray) -> Int64Array:
-        """A dictionary column as numbers of its texts."""
+        """Returns a dictionary column as numbers of its texts."""
         array = column.combine_chunks()
         if not len(array):
             return np.empty(0, np.int64)
@@ -88,7 +88,7 @@ class Ops:
 
 
 def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
-    """What `run` holds of one thread."""
+    """Returns what `run` holds of one thread."""
     columns = ["start_ns", "duration_ns", "depth", "step", "scope", *_TEXTS]
     ops = run.events("op", rank, thread, columns=columns)
     duration = ops["duration_ns"].fill_null(-1).to_numpy()
@@ -183,10 +183,9 @@ def _tensors(
 
 
 def pair_ops(base: Ops, run: Ops) -> tuple[Int64Array, Int64Array]:
-    """Positions of operators that belong together: within each step by signature, in order; the
-    rest by signature in any order, then by the signature without dtypes, and where one of the two
-    was compiled without the module; received tensors in any step.
-    """
+    """Returns positions of operators that belong together: within each step by signature, in order;
+    the rest by signature in any order, then by the signature without dtypes, and where one of the
+    two was compiled without the module; received tensors in any step."""
     left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     there = dict(_by_step(run))
     compiled = base.compiled.any() or run.compiled.any()
@@ -249,9 +248,9 @@ def _compiled_on_one_side(
 def with_turns(
     base: Ops, run: Ops, left: Int64Array, right: Int64Array, free: BoolArray
 ) -> tuple[Int64Array, Int64Array]:
-    """The pairs with operators of `run` that are `free` to change places with their like in a step
-    where another one has their values: an optimizer's, that takes parameters in another order.
-    """
+    """Returns the pairs with operators of `run` that are `free` to change places with their like in
+    a step where another one has their values: an optimizer's, that takes parameters in another
+    order."""
     here, there = base.content[left], run.content[right]
     apart = np.flatnonzero(free[right] & (here != there) & (here != 0) & (there != 0))
     one, two = by_occurrence(
@@ -279,7 +278,7 @@ def _by_step(ops: Ops) -> list[tuple[int, Int64Array]]:
 def pair_tensors(
     base: Ops, run: Ops, left: Int64Array, right: Int64Array, words: Words
 ) -> tuple[Int64Array, Int64Array]:
-    """Rows of tensors at the same position of operators that belong together."""
+    """Returns rows of tensors at the same position of operators that belong together."""
     keys = []
     for ops, paired in ((base, left), (run, right)):
         pair = np.full(len(ops), -1, np.int64)
@@ -294,7 +293,7 @@ def pair_tensors(
 def with_overwritten(
     base: Ops, run: Ops, left: Int64Array, right: Int64Array, one: Int64Array, two: Int64Array
 ) -> tuple[Ops, Ops, Int64Array, Int64Array]:
-    """The sides with pairs for tensors that somebody else wrote to in one run alone.
+    """Returns the sides with pairs for tensors that somebody else wrote to in one run alone.
 
     The other run has no row of such a tensor, since its operator found what had been written: a row
     with that hash is added. Its other numbers are taken from its partner, as only bits are known.

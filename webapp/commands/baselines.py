@@ -10,7 +10,7 @@ NOISE_HELP = "A second recording of RUN0; differences between the two count as n
 
 
 def baselines(baseline: str | None, noise: str | None) -> tuple[Run | None, Run | None]:
-    """Both runs, opened. click.UsageError for the second without the first."""
+    """Returns both runs, opened. click.UsageError for the second without the first."""
     if baseline is None:
         if noise is not None:
             raise click.UsageError(

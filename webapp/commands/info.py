@@ -54,7 +54,7 @@ def info(run: str, as_json: bool, cluster: str | None) -> None:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """The object that `info --json` prints."""
+    """Returns the object that `info --json` prints."""
     became = imported(run)
     return {
         "format": run.manifest["format"],
@@ -80,7 +80,8 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def imported(run: Run) -> dict[str, int] | None:
-    """What became of each event of the files that the run was made of; None: it was recorded."""
+    """Returns what became of each event of the files that the run was made of; None: it was
+    recorded."""
     words = ("read_", "imported_", "unused_", "unread_", "dropped_")
     found = {key: n for key, n in run.coverage.items() if key.startswith(words)}
     return found if run.imported else None

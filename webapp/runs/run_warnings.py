@@ -16,12 +16,12 @@ _DAY_NS = 86_400 * 10**9
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2`."""
+    """Returns `rank 3`, `ranks 0-2`."""
     return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks)}"
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """`0-3, 7` for (0, 1, 2, 3, 7); `none` for nothing."""
+    """Returns `0-3, 7` for (0, 1, 2, 3, 7); `none` for nothing."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and rank == spans[-1][1] + 1:
@@ -34,7 +34,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 def warnings_of(
     manifest: schema.Manifest, found: PartScan, ranks: Sequence[int], duration_ns: int
 ) -> list[str]:
-    """What a reader of the run must know before he believes what he sees."""
+    """Returns what a reader of the run must know before he believes what he sees."""
     said = [
         f"rank {rank} is left out: {damage}; restore the file from a copy to see this rank"
         for rank, damage in sorted(found.damage.items())
@@ -131,7 +131,7 @@ def _by_version(manifest: schema.Manifest) -> list[str]:
 def nothing_to_read(
     where: str, manifest: schema.Manifest, found: PartScan, lost: Sequence[str]
 ) -> str:
-    """Why a run whose manifest is fine has no rows to show."""
+    """Returns why a run whose manifest is fine has no rows to show."""
     if found.damage:
         rank, damage = min(found.damage.items())
         return (

@@ -27,19 +27,21 @@ _UNITS = {
 
 
 def duration(ns: float) -> str:
-    """`1.24 s` for 1_240_000_000 ns; the unit is the largest that leaves one digit in front."""
+    """Returns `1.24 s` for 1_240_000_000 ns; the unit is the largest that leaves one digit in
+    front."""
     return _scaled(ns, _TIMES)
 
 
 def size(count: float) -> str:
-    """`14.9 MB` for 14_863_295 bytes; powers of ten, as storage is sold and Parquet reported."""
+    """Returns `14.9 MB` for 14_863_295 bytes; powers of ten, as storage is sold and Parquet
+    reported."""
     return _scaled(count, _SIZES)
 
 
 def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[str]]:
-    """`("ms", ["12.3", "0.0456", "–"])` for nanoseconds (`base` "ns"): a column in one unit, which
-    fits its largest value; a dash for None and NaN. Other bases are "B", "B/s",
-    "FLOP" and "FLOP/s".
+    """Returns `("ms", ["12.3", "0.0456", "–"])` for nanoseconds (`base` "ns"): a column in one
+    unit, which fits its largest value; a dash for None and NaN. Other bases are "B", "B/s", "FLOP"
+    and "FLOP/s".
 
     Where the least value is below LEAST of that unit, the next smaller unit serves, if the largest
     one stays below WIDEST. What is still below LEAST is written as `< 0.001`.
@@ -57,28 +59,29 @@ def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[st
 
 
 def unit_for(largest: float, base: str) -> tuple[float, str]:
-    """`(1e6, "ms")` for 12_300_000 ns: the divisor and the unit; bases as in `in_one_unit`."""
+    """Returns `(1e6, "ms")` for 12_300_000 ns: the divisor and the unit; bases as in
+    `in_one_unit`."""
     return _unit(largest, _UNITS[base])
 
 
 def count(number: int) -> str:
-    """`2 000 000` with thin spaces between thousands."""
+    """Returns `2 000 000` with thin spaces between thousands."""
     return f"{number:,}".replace(",", THIN)
 
 
 def counted(number: int, word: str) -> str:
-    """`1 step`, `2 steps`."""
+    """Returns `1 step`, `2 steps`."""
     return f"{count(number)} {word}" + ("" if number == 1 else "s")
 
 
 def share(rate: float | None) -> str:
-    """`4.2 %` for 0.042; a dash for what was not measured."""
+    """Returns `4.2 %` for 0.042; a dash for what was not measured."""
     return "-" if rate is None else f"{number(rate * 100)} %"
 
 
 def number(value: float, digits: int = 3) -> str:
-    """`0.0123`, `1330`, `1e-5`: so many significant digits, an exponent only for very small or
-    very large values, and no zeros in it."""
+    """Returns `0.0123`, `1330`, `1e-5`: so many significant digits, an exponent only for very small
+    or very large values, and no zeros in it."""
     mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
     if not exponent:
         return mantissa
@@ -97,7 +100,8 @@ def _padded(value: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Untrusted text on one line: control characters, which could steer a terminal, become dots."""
+    """Returns untrusted text on one line: control characters, which could steer a terminal, become
+    dots."""
     return "".join(c if c.isprintable() else "\N{MIDDLE DOT}" for c in text)
 
 

@@ -20,7 +20,7 @@ from lanescope.webapp.ui.page_selection import PageSelection, fill, selection_in
 
 
 def layout(context: Context, pages: Sequence[Page]) -> Component:
-    """The whole document. Pages that stay are always in it; the others come into PAGE."""
+    """Returns the whole document. Pages that stay are always in it; the others come into PAGE."""
     return html.Div(
         [
             dcc.Location(id=ids.LOCATION, refresh="callback-nav"),

@@ -64,7 +64,7 @@ def make_app(
     queues: Queues | None = None,
     frame_token: str | None = None,
 ) -> Dash:
-    """The Dash app of a run. `trusted_hosts` are the names it may be addressed by.
+    """Returns the Dash app of a run. `trusted_hosts` are the names it may be addressed by.
 
     With `frame_token`, pages of others may frame the document whose address has that token.
 

@@ -37,12 +37,13 @@ _FIRST = ("id", "key", "rank", "kind", "label", "title", "rows", "phase_rows", "
 
 
 def in_pages(timeline: Timeline) -> bool:
-    """Whether the lanes come in pages."""
+    """Returns whether the lanes come in pages."""
     return len(timeline.index.lanes) > LISTED
 
 
 def all_lanes(timeline: Timeline) -> list[Json]:
-    """All lanes in the order in which they are drawn, grouped by rank, and by process within."""
+    """Returns all lanes in the order in which they are drawn, grouped by rank, and by process
+    within."""
     run = timeline.run
     return [
         {
@@ -55,7 +56,8 @@ def all_lanes(timeline: Timeline) -> list[Json]:
 
 
 def first_lanes(timeline: Timeline) -> Json:
-    """The first thread of each rank, grouped by host: {"columns", "rows", "count" of all lanes}."""
+    """Returns the first thread of each rank, grouped by host: {"columns", "rows", "count" of all
+    lanes}."""
     firsts: dict[int, Lane] = {}
     for lane in timeline.index.lanes:
         known = firsts.setdefault(lane.rank, lane)
@@ -65,7 +67,7 @@ def first_lanes(timeline: Timeline) -> Json:
 
 
 def lanes_of_ranks(timeline: Timeline, ranks: Sequence[int], lanes: Sequence[int]) -> Json:
-    """All lanes of some ranks, and of the ranks of some lanes: {"columns", "rows"}.
+    """Returns all lanes of some ranks, and of the ranks of some lanes: {"columns", "rows"}.
 
     Raises BadRequest for more than RANKS_AT_ONCE ranks, NoSuch for a lane that does not exist.
     """

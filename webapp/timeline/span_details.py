@@ -39,7 +39,7 @@ EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns", "launch_ns")
 
 
 def run_facts(timeline: Timeline) -> Json:
-    """The run as the page needs it to begin: its axis, steps, lanes and names.
+    """Returns the run as the page needs it to begin: its axis, steps, lanes and names.
 
     `lanes` are all of them, or none where they come in pages; `first_lanes` then are the first.
     """
@@ -77,8 +77,9 @@ MIN_START_SHARE = 0.1
 
 
 def opening(run: Run) -> list[int]:
-    """The window in which the timeline opens: from the first phase of training to the last step's
-    end, ns from the start of the run; all of it where that is most of the run, or not known."""
+    """Returns the window in which the timeline opens: from the first phase of training to the last
+    step's end, ns from the start of the run; all of it where that is most of the run, or not known.
+    """
     steps = [run.steps(rank) for rank in run.ranks]
     last = max((int(one.end_ns[-1]) for one in steps if len(one)), default=0)
     first = run.training_start
@@ -89,7 +90,8 @@ def opening(run: Run) -> list[int]:
 
 
 def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
-    """Everything known of one slice (or sample) of a lane. Raises NoSuch for an unknown one."""
+    """Returns everything known of one slice (or sample) of a lane. Raises NoSuch for an unknown
+    one."""
     lane = timeline.lane(lane_id)
     index = timeline.index
     rows = index.lane_rows[lane_id]
@@ -198,7 +200,8 @@ def _before(timeline: Timeline, lane: Lane, flat: int) -> int:
 
 
 def nearest(timeline: Timeline, lane_id: int, row: int, t: int, forward: bool) -> Json:
-    """The first slice of a row that starts after `t`, or the last one that starts before it.
+    """Returns the first slice of a row that starts after `t`, or the last one that starts before
+    it.
 
     `ref` is null without one.
     """

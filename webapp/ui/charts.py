@@ -35,7 +35,7 @@ BUTTONS_ABOVE: dict[str, Any] = {"modebar_orientation": "h"}
 
 
 def nothing(words: str) -> go.Figure:
-    """Words in the place of a chart: an empty figure would show bare axes."""
+    """Returns words in the place of a chart: an empty figure would show bare axes."""
     figure = go.Figure()
     figure.update_layout(
         paper_bgcolor="rgba(0,0,0,0)",
@@ -104,7 +104,7 @@ def few_markers(figure: go.Figure) -> None:
 
 
 def mark_missing(figure: go.Figure, rows: pd.DataFrame, theme: Theme) -> None:
-    """NaN and infinite norms have no place on the axis; a red cross at its foot says where."""
+    """Marks NaN and infinite norms, which have no place on the axis, by a red cross at its foot."""
     wrong = rows[~np.isfinite(rows["norm"])]
     if "missing" in wrong and wrong["missing"].dtype == bool:
         wrong = wrong[~wrong["missing"]]  # None means without gradient, which is not wrong
@@ -131,7 +131,7 @@ def add_at_foot(figure: go.Figure, x: Sequence[Any], height: float, **trace: Any
 
 
 def escaped(text: str) -> str:
-    """Text within a hover template: neither markup nor a placeholder."""
+    """Returns text within a hover template: neither markup nor a placeholder."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("%{", "%&#123;")
 
@@ -171,7 +171,7 @@ def share_bars(
 
 
 def colour_bar(title: str, **more: Any) -> dict[str, Any]:
-    """The bar beside a heat map; `more` are further settings of Plotly's."""
+    """Returns the bar beside a heat map; `more` are further settings of Plotly's."""
     words = {"text": title, "side": "right", "font": {"size": 12}}
     return {"title": words, "thickness": 10, "outlinewidth": 0, **more}
 

@@ -20,8 +20,8 @@ TONES = {"error": "bad", "warning": "warn", "info": ""}
 
 
 def cards(context: Context, found: Sequence[Finding], here: str = "") -> Component:
-    """The findings in the order given, each with the ways to its place on the timeline and to the
-    pages of its kind other than `here`."""
+    """Returns the findings in the order given, each with the ways to its place on the timeline and
+    to the pages of its kind other than `here`."""
     return html.Ol([_card(context, finding, here) for finding in found], className="findings")
 
 

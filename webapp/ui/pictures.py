@@ -19,7 +19,7 @@ _PALE = ("waiting", "python", "data")
 
 
 def sparkline(values: Sequence[float], token: str) -> Component:
-    """A line through the values in the colour of a token; gaps where they are not finite.
+    """Returns a line through the values in the colour of a token; gaps where they are not finite.
 
     It is a mask over the colour, since a document of Dash cannot hold SVG of its own.
     """
@@ -57,7 +57,8 @@ def sparkline(values: Sequence[float], token: str) -> Component:
 
 
 def heat(picture: HeatPicture) -> Component:
-    """A heat map whose cells grow redder from 0 to 1; of many columns, the worst of neighbours."""
+    """Returns a heat map whose cells grow redder from 0 to 1; of many columns, the worst of
+    neighbours."""
     values = picture.values
     if values.shape[1] > MAX_COLUMNS:
         parts = np.array_split(values, MAX_COLUMNS, axis=1)

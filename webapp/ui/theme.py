@@ -40,7 +40,7 @@ SEQUENTIAL: dict[Theme, str] = {"light": "Viridis_r", "dark": "Viridis"}
 
 @lru_cache(maxsize=2)
 def template(theme: Theme) -> go.layout.Template:
-    """The template of every chart: the page's fonts and colours, hairlines, no junk."""
+    """Returns the template of every chart: the page's fonts and colours, hairlines, no junk."""
     colour = tokens()[theme]
     axis = {
         "gridcolor": colour["line"],
@@ -98,7 +98,7 @@ it is set to; like this they are as large as the numbers on other axes."""
 
 
 def step_axis(steps: Iterable[int]) -> dict[str, Any]:
-    """How an axis of steps has its ticks: whole numbers, none of them twice.
+    """Returns how an axis of steps has its ticks: whole numbers, none of them twice.
 
     Where few steps are shown Plotly would put ticks between them, which all round to a step.
     """

@@ -40,7 +40,7 @@ class EnvironmentEvidence(TypedDict):
 
 
 def environment(run: Run) -> list[Finding]:
-    """Findings of kind `environment`. Raises NotApplicable for a run without steps."""
+    """Returns findings of kind `environment`. Raises NotApplicable for a run without steps."""
     if not any(len(run.steps(rank)) for rank in run.ranks):
         raise NotApplicable("record a training step: the run has no steps")
     return [*_backend(run), *_unused_parameters(run), *_loading(run)]

@@ -31,7 +31,7 @@ PARTS = (
 
 
 def breakdown(table: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Shares of the time of each rank's device, a bar per rank that adds up to all of it.
+    """Returns shares of the time of each rank's device, a bar per rank that adds up to all of it.
 
     `table` is that of `analysis.devices.temporal_breakdown`.
     """
@@ -41,7 +41,8 @@ def breakdown(table: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def late_heat(table: LateMap, theme: Theme) -> go.Figure:
-    """Arrival of each rank at each collective of a group, as `analysis.skew.late_map` has it.
+    """Returns arrival of each rank at each collective of a group, as `analysis.skew.late_map` has
+    it.
 
     The colour is linear in how late the rank came; `customdata` is the sequence number of the call.
     """
@@ -75,7 +76,7 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
 
 
 def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Figure:
-    """A column of `analysis.collectives.collectives` against the bytes of a call, log-log.
+    """Returns a column of `analysis.collectives.collectives` against the bytes of a call, log-log.
 
     A line per operation and group. Seconds and bytes per second carry the prefixes of SI.
     """

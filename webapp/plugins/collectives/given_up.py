@@ -63,7 +63,8 @@ class Left:
 
 
 def given_up(run: Run) -> list[Finding]:
-    """At most one finding: of the first call that was given up, for others may follow from it."""
+    """Returns at most one finding: of the first call that was given up, for others may follow from
+    it."""
     left = sorted(calls_left(run), key=lambda one: one.begin_ns)
     for one in left:
         other = _waited_for_it(run, one)
@@ -78,7 +79,7 @@ def given_up(run: Run) -> list[Finding]:
 
 @lru_cache(maxsize=4)
 def calls_left(run: Run) -> tuple[Left, ...]:
-    """Every call that one rank was done with before another began it."""
+    """Returns every call that one rank was done with before another began it."""
     return () if run.imported or not run.clock_calibrated else tuple(_left(run))
 
 

@@ -44,7 +44,8 @@ class Leaving:
 
 @lru_cache(maxsize=4)
 def left_training(run: Run) -> Leaving | None:
-    """The ranks that left first, of one step; None where no rank goes on without another."""
+    """Returns the ranks that left first, of one step; None where no rank goes on without
+    another."""
     last = {rank: _last_step(_phases(run, rank)) for rank in run.ranks}
     finished = {rank: step for rank, step in last.items() if step is not None}
     if len(finished) < 2:

@@ -33,7 +33,7 @@ COSTLY = 0.02
 
 
 def lone_evaluation(run: Run) -> list[Finding]:
-    """Findings of kind `straggler`, one per rank that evaluates. Raises NotApplicable."""
+    """Returns findings of kind `straggler`, one per rank that evaluates. Raises NotApplicable."""
     came = comparable_arrivals(run).reset_index(drop=True)
     starts = {rank: _evaluations(run, rank) for rank in run.ranks}
     belongs = {rank: _next_calls(run, rank, begun) for rank, begun in starts.items() if len(begun)}

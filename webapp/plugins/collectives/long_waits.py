@@ -24,7 +24,7 @@ MIN_SHARE = 0.5
 
 
 def long_waits(run: Run) -> list[Finding]:
-    """A finding of kind `straggler` per rank and place, of its longest wait."""
+    """Returns a finding of kind `straggler` per rank and place, of its longest wait."""
     seen = _seen_waiting(run)
     if not seen:
         return []

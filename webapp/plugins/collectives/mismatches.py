@@ -86,7 +86,7 @@ class Mismatch:
 
 
 def mismatches(run: Run) -> list[Finding]:
-    """Findings of kind `collective_mismatch`. NotApplicable: there are too few."""
+    """Returns findings of kind `collective_mismatch`. NotApplicable: there are too few."""
     if calls(run)["rank"].nunique() < 2:
         raise NotApplicable("record collective calls of two ranks or more")
     if run.imported and calls(run).groupby("group")["rank"].nunique().max() < 2:
@@ -96,7 +96,7 @@ def mismatches(run: Run) -> list[Finding]:
 
 @lru_cache(maxsize=4)
 def first_mismatches(run: Run) -> tuple[Mismatch, ...]:
-    """Per group the first call on which its ranks disagree."""
+    """Returns per group the first call on which its ranks disagree."""
     rows = collective_calls(run)
     rows = rows[~rows["group"].isin(ambiguous(run))]
     keys = ["group", "sequence"]
@@ -122,7 +122,8 @@ def first_mismatches(run: Run) -> tuple[Mismatch, ...]:
 
 @lru_cache(maxsize=4)
 def ended_in(run: Run) -> frozenset[int]:
-    """Ranks whose last call is one on which they disagree with others: they failed by it."""
+    """Returns ranks whose last call is one on which they disagree with others: they failed by
+    it."""
     last = calls(run).groupby("rank").tail(1)
     failed = set()
     for one in (*first_mismatches(run), *unlike_exchanges(run)):
@@ -138,7 +139,7 @@ def _stuck(run: Run) -> list[tuple[str, int]]:
 
 @lru_cache(maxsize=4)
 def unlike_exchanges(run: Run) -> tuple[Mismatch, ...]:
-    """Per pair of ranks the first send that meets a receive of something else.
+    """Returns per pair of ranks the first send that meets a receive of something else.
 
     Tags may change the order in which they meet, so nothing is said where what was sent is in all
     what was received; nor, where one has more calls than the other, of those that went well.

@@ -39,7 +39,7 @@ LEAD = (
 
 
 def layout(context: Context) -> Component:
-    """Heat map, ranks, charts by size, and a table of operations."""
+    """Returns heat map, ranks, charts by size, and a table of operations."""
     run = context.run
     table = collectives(run)
     if table.empty:
@@ -107,7 +107,7 @@ def _no_collectives() -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Charts follow the group and the theme; a click leads to the call."""
+    """Draws the charts for the group and the theme; a click leads to the call."""
     run = context.run
     devices.register(app, run)
 
@@ -151,7 +151,7 @@ def register(app: Dash, context: Context) -> None:
 
 
 def call_address(run: Run, group: str, sequence: int, rank: int) -> str | None:
-    """Where the timeline shows a call on all its ranks, selected on one of them."""
+    """Returns where the timeline shows a call on all its ranks, selected on one of them."""
     window = call_window(run, group, sequence)
     rows = lateness(run)
     mine = rows[(rows["rank"] == rank) & (rows["group"] == group) & (rows["sequence"] == sequence)]

@@ -40,7 +40,7 @@ SHARE = 0.2
 
 
 def stragglers(run: Run) -> list[Finding]:
-    """Findings of kind `straggler`. NotApplicable: nothing to compare."""
+    """Returns findings of kind `straggler`. NotApplicable: nothing to compare."""
     came = comparable_arrivals(run)
     rounds = by_round(came)
     found = []
@@ -55,7 +55,7 @@ def stragglers(run: Run) -> list[Finding]:
 
 
 def by_round(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
-    """Per rank that is ever last, a row per round: round, length_ns, delay_ns, share.
+    """Returns per rank that is ever last a row per round: round, length_ns, delay_ns, share.
 
     `came` are rows of `skew.arrivals`.
     """

@@ -47,7 +47,7 @@ _PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
 
 
 def same_numbers(run: Run) -> list[Finding]:
-    """Findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
+    """Returns findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
     states = _states(run)
     found = []
     for ranks in replicas(run).values():
@@ -63,7 +63,7 @@ def same_numbers(run: Run) -> list[Finding]:
 
 
 def other_numbers(run: Run) -> list[Finding]:
-    """Findings of kind `rank_divergence`, one per group of ranks. Raises NotApplicable."""
+    """Returns findings of kind `rank_divergence`, one per group of ranks. Raises NotApplicable."""
     states = _states(run)
     calls = collective_calls(run)
     calls = calls[calls["phase"].isin(_PASSES)]

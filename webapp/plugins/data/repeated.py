@@ -36,7 +36,7 @@ _RANDOM = ("aten::dropout", "aten::native_dropout", "aten::bernoulli_", "aten::r
 
 
 def same_batches(run: Run) -> list[Finding]:
-    """Findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
+    """Returns findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     samples = batch_samples(run)
@@ -102,7 +102,7 @@ def _same_batches(run: Run, ranks: tuple[int, ...], steps: list[int]) -> Finding
 
 
 def same_order(run: Run) -> list[Finding]:
-    """Findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
+    """Returns findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
     begun = logged(run, None, prefix=SAMPLER_EPOCH)
     if begun.empty:
         raise NotApplicable("no shuffling DistributedSampler was iterated at level access")

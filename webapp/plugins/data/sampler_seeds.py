@@ -21,7 +21,7 @@ _ATTRIBUTES = (("seed", SAMPLER_SEED), ("epoch", SAMPLER_EPOCH))
 
 
 def sampler_seeds(run: Run) -> list[Finding]:
-    """Findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
+    """Returns findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     found: dict[str, Finding] = {}

@@ -50,7 +50,7 @@ def layout(context: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Everything follows the rank."""
+    """Fills the page for the rank."""
     run = context.run
 
     @app.callback(Output(CHART, "figure"), Input(RANK, "value"), Input(frame_ids.THEME, "data"))

@@ -93,7 +93,7 @@ def _crosses(figure: go.Figure, steps: list[int], colour: str) -> None:
 
 
 def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
-    """Largest relative difference per module and step of a rank; modules as they first ran.
+    """Returns largest relative difference per module and step of a rank; modules as they first ran.
 
     The colour is logarithmic, that of what cannot be compared the last; a cell without any holds
     tensors whose bits are all equal, or none.
@@ -145,7 +145,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
 
 
 def compared_norms(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
-    """Norm of the whole gradient per step of a rank, of the baseline and of the run.
+    """Returns norm of the whole gradient per step of a rank, of the baseline and of the run.
 
     `table` is that of `analysis.diff.compare`.
     """

@@ -104,7 +104,7 @@ class Comparison:
         return self.alone[1].count
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `diff --json` prints."""
+        """Returns the object that `diff --json` prints."""
         return {
             "verdict": self.verdict,
             "compared": self.compared,
@@ -115,7 +115,8 @@ class Comparison:
 
 
 def diff(base: Run, run: Run, mode: Mode = "bitwise") -> pd.DataFrame:
-    """The table of `compare`: one row per gradient norm and op count, and per tensor that differs.
+    """Returns the table of `compare`: one row per gradient norm and op count, and per tensor that
+    differs.
 
     kind ("gradient", "op" or "tensor"), rank, thread (its name), step, name (parameter or op), base
     and run (norm, number of calls or mean; NaN on a side that has none), difference (run - base),

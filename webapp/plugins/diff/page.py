@@ -52,7 +52,7 @@ MAX_ROWS = 2000
 
 
 def layout(context: Context) -> Component:
-    """The comparison, or how to get one."""
+    """Returns the comparison, or how to get one."""
     base = context.baseline
     if base is None:
         command = f"lanescope view {context.run.title} --baseline OTHER_RUN"
@@ -107,7 +107,7 @@ def layout(context: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Verdict, tables and chart follow the mode, the rank and the theme."""
+    """Fills verdict, tables and chart for the mode, the rank and the theme."""
     base = context.baseline
     if base is None:
         return
@@ -161,7 +161,8 @@ def _ranks(run: Run, base: Run) -> list[int]:
 
 
 def verdict(result: Comparison, context: Context, base: Run) -> list[Any]:
-    """The verdict, the first difference with a link to it, and the same to paste elsewhere."""
+    """Returns the verdict, the first difference with a link to it, and the same to paste
+    elsewhere."""
     alone = uncompared(result)
     word = headline(result)
     text = markdown(result, base.title, context.run.title)
@@ -180,7 +181,7 @@ def _sentence(note: str) -> str:
 
 
 def tables(result: Comparison, context: Context) -> list[Any]:
-    """What differs, row by row; each row leads to its place in the run."""
+    """Returns what differs, row by row; each row leads to its place in the run."""
     table = result.table
     different = table["state"] != "identical"
     titles = {

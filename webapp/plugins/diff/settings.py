@@ -25,7 +25,8 @@ LISTED = 6
 
 
 def settings_notes(base: Run, run: Run) -> list[str]:
-    """Sentences about settings that differ, the program's own first, then versions, then data."""
+    """Returns sentences about settings that differ, the program's own first, then versions, then
+    data."""
     own = _settings(base), _settings(run)
     apart = [
         f"{_short(name)} {_number(name, own[0][name])} became {_number(name, own[1][name])}"

@@ -73,7 +73,7 @@ def _number(label: str, id: str) -> list[Component]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Everything follows the rank; the roof follows the stated peaks."""
+    """Fills the page for the rank, and the roof for the stated peaks."""
     run = context.run
 
     @app.callback(

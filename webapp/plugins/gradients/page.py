@@ -78,7 +78,7 @@ def layout(context: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The chart follows its controls and the theme; a click leads to the step."""
+    """Draws the chart for its controls and the theme; a click leads to the step."""
     backward_threads.register(app, context)
     thread_layers.register(app, context)
     layers.register(app, context)
@@ -126,7 +126,7 @@ def register(app: Dash, context: Context) -> None:
 
 
 def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Figure, str]:
-    """The chart and what there is to say about it."""
+    """Returns the chart and what there is to say about it."""
     if of == TOTAL:
         norms = _norms(run)
         chosen = norms if rank == ALL else norms[norms["rank"] == int(rank)]

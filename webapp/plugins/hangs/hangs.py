@@ -69,7 +69,8 @@ ADVICE = {
 
 
 def hangs(run: Run) -> list[Finding]:
-    """Findings of kind `hang`, of `collective_mismatch` and `straggler` where that is the reason.
+    """Returns findings of kind `hang`, of `collective_mismatch` and `straggler` where that is the
+    reason.
 
     Raises NotApplicable where a run has nothing that could hang, or not enough of it.
     """

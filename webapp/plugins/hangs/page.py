@@ -36,7 +36,7 @@ LEAD = (
 
 
 def layout(context: Context) -> Component:
-    """The verdict, a row per rank, and what the watchdog saw of all threads."""
+    """Returns the verdict, a row per rank, and what the watchdog saw of all threads."""
     run = context.run
     found = [one for one in findings(run) if one.kind in KINDS]
     waiting = incomplete_collectives(run)
@@ -174,4 +174,4 @@ def _frames(run: Run, rank: int, stack: int | None) -> list[Component]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Nothing on this page changes."""
+    """Does nothing: nothing on this page changes."""

@@ -37,7 +37,7 @@ AS_LARGE = 1e-4
 
 
 def local_clipping(run: Run) -> list[Finding]:
-    """Findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
+    """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     norms = {rank: last_logged(run, rank, CLIP_NORM) for rank in run.ranks}

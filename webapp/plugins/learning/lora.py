@@ -63,7 +63,7 @@ _ADVICE = {
 
 
 def is_lora(parameters: pd.Series) -> pd.Series:
-    """Which parameters are an adapter's A or B, by their names."""
+    """Returns which parameters are an adapter's A or B, by their names."""
     return parameters.isin([one for one in parameters.unique() if _NAME.fullmatch(one)])
 
 
@@ -83,7 +83,7 @@ Verdict = tuple[int, list[str]] | None
 
 
 def lora(run: Run) -> list[Finding]:
-    """Findings of kind `lora_inactive`, one per adapter and cause. Raises NotApplicable."""
+    """Returns findings of kind `lora_inactive`, one per adapter and cause. Raises NotApplicable."""
     sampled = _adapters(samples(run))
     if sampled.empty:
         raise NotApplicable("the model has no low-rank adapter (lora_A, lora_B)")

@@ -33,7 +33,7 @@ _PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
 
 
 def unsynchronised(run: Run) -> list[Finding]:
-    """Findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
+    """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     if hashes(run).empty:

@@ -56,7 +56,8 @@ class Vanished:
 
 
 def vanishing(run: Run) -> list[Finding]:
-    """Findings of kind `vanishing_gradient`, one for ranks that are alike. Raises NotApplicable."""
+    """Returns findings of kind `vanishing_gradient`, one for ranks that are alike. Raises
+    NotApplicable."""
     rows = gradient_rows(run)
     if rows.empty:
         raise NotApplicable("record an optimizer step: the run has no steps")

@@ -80,7 +80,7 @@ def layout(context: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Chart and table follow the rank, the device and the grouping."""
+    """Fills chart and table for the rank, the device and the grouping."""
     run = context.run
 
     @app.callback(

@@ -34,7 +34,7 @@ _MAX_NAMES = 200
 
 
 def layout(context: Context) -> Component:
-    """The frame of the page; whatever reads all events of the run comes by callbacks."""
+    """Returns the frame of the page; whatever reads all events of the run comes by callbacks."""
     return widgets.page(
         context.run.title,
         _lead(context.run),

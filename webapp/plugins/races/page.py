@@ -27,7 +27,7 @@ LEAD = (
 
 
 def layout(_: Context) -> Component:
-    """The table comes by a callback: looking for races reads all accesses of the run."""
+    """Returns the table comes by a callback: looking for races reads all accesses of the run."""
     return widgets.page(
         "Races and deadlocks",
         LEAD,

@@ -74,7 +74,7 @@ CAST = "aten::_to_copy"
 
 @lru_cache(maxsize=4)
 def find_races(run: Run) -> tuple[Race, ...]:
-    """All races of the run, one per pair of places, by instant."""
+    """Returns all races of the run, one per pair of places, by instant."""
     found = [race for rank in run.ranks for race in _of_rank(run, rank)]
     return tuple(sorted(found, key=lambda race: race.first.start_ns))
 
@@ -91,7 +91,7 @@ def _of_rank(run: Run, rank: int) -> list[Race]:
 
 
 def processes_of(run: Run, rank: int) -> list[list[str]]:
-    """The threads of each process of a rank."""
+    """Returns the threads of each process of a rank."""
     processes: dict[int, list[str]] = {}
     for thread in run.threads_of(rank):
         processes.setdefault(thread.pid, []).append(thread.thread)
@@ -123,7 +123,7 @@ def races_read(
     *,
     empty: bool = True,
 ) -> list[Race]:
-    """The races among what `reader` reads of a process, window by window, by `order`."""
+    """Returns the races among what `reader` reads of a process, window by window, by `order`."""
     steps = phase_names(run, rank).get(schema.PhaseKind.optimizer.name, set())
     stacks, names = frame_texts(run, rank), storage_names(run, rank)
     found: dict[tuple[object, object], list[Race]] = {}

@@ -85,7 +85,7 @@ LEAD = (
 
 
 def layout(_: Context) -> Component:
-    """The query above, its answer below."""
+    """Returns the query above, its answer below."""
     first = next(iter(EXAMPLES.values()))
     return widgets.page(
         "SQL",
@@ -111,7 +111,7 @@ def layout(_: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The button asks; an example fills the field; /query.csv?sql=... has all rows."""
+    """Answers the button and the examples; /query.csv?sql=... has all rows."""
     queries = Queries(context.run)
 
     server: flask.Flask = app.server
@@ -148,7 +148,7 @@ def register(app: Dash, context: Context) -> None:
 
 
 def answered(answer: pa.Table, query: str, context: Context) -> list[Component]:
-    """A table of the rows, how many there are, and where to have all of them."""
+    """Returns a table of the rows, how many there are, and where to have all of them."""
     rows = rows_of(answer)
     places = places_of(answer.slice(0, SHOWN), context)
     leads = any(places)
@@ -207,7 +207,8 @@ def _place(row: dict[str, Any], context: Context) -> str | None:
 
 
 def rows_of(answer: pa.Table) -> list[dict[str, Any]]:
-    """Rows as the page's table takes them, fields c0, c1, ...: a query may name columns alike."""
+    """Returns rows as the page's table takes them, fields c0, c1, ...: a query may name columns
+    alike."""
     columns = [
         [shown(value) for value in column.slice(0, SHOWN).to_pylist()] for column in answer.columns
     ]
@@ -216,7 +217,7 @@ def rows_of(answer: pa.Table) -> list[dict[str, Any]]:
 
 
 def shown(value: Any) -> Any:
-    """A value as JSON can say it without changing it; what it cannot is text."""
+    """Returns a value as JSON can say it without changing it; what it cannot is text."""
     if isinstance(value, Decimal):
         value = int(value) if value == value.to_integral_value() else float(value)
     if value is None or isinstance(value, bool):

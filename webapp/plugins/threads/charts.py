@@ -25,7 +25,7 @@ from lanescope.webapp.ui.theme import template
 
 
 def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.Figure:
-    """Overlap rate over the time of the run, a line per rank, and the limit.
+    """Returns overlap rate over the time of the run, a line per rank, and the limit.
 
     `table` is that of `analysis.overlap.overlap_over_time`; `customdata` has the bounds of the
     stretch, ns.
@@ -70,7 +70,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
 
 
 def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
-    """From the end of forward to the start of backward, per step, a line per thread.
+    """Draws the time from forward to backward by step, a line per thread.
 
     `table` is that of `analysis.turns.forward_to_backward` with the column name, of the thread; the
     threads with the longest windows are drawn. `customdata` has the bounds of the window, ns.
@@ -111,7 +111,8 @@ def pair_rates(
     to: Sequence[Sequence[str]],
     theme: Theme,
 ) -> go.Figure:
-    """Overlap rates (0 to 1) of all pairs of threads; `customdata` is the address a pair leads to.
+    """Returns overlap rates (0 to 1) of all pairs of threads; `customdata` is the address a pair
+    leads to.
 
     Columns are numbered like rows: names of threads are long.
     """

@@ -30,7 +30,7 @@ NAMED = 4  # threads, in a title
 
 
 def concurrent_backwards(run: Run) -> list[Finding]:
-    """Findings of kind `concurrent_backward`, one per set of threads.
+    """Returns findings of kind `concurrent_backward`, one per set of threads.
 
     Raises NotApplicable where accesses were not recorded.
     """

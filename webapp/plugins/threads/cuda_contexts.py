@@ -74,7 +74,8 @@ class Process:
 
 
 def cuda_contexts(run: Run) -> list[Finding]:
-    """Findings of kind `cuda_context`: another rank's device, a thread's, use after a fork."""
+    """Returns findings of kind `cuda_context`: another rank's device, a thread's, use after a
+    fork."""
     processes = list(_processes(run))
     owners: dict[tuple[str, str], Process] = {}
     for one in processes:

@@ -36,7 +36,8 @@ class OverlapEvidence(TypedDict):
 
 
 def overlapping_backwards(run: Run) -> list[Finding]:
-    """One finding of kind `overlap` where `overlap_rate` is at the default limit or above it.
+    """Returns one finding of kind `overlap` where `overlap_rate` is at the default limit or above
+    it.
 
     Raises NotApplicable where no thread was in backward.
     """

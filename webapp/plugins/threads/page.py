@@ -37,7 +37,7 @@ _Click = dict[str, Any] | None
 
 
 def layout(context: Context) -> Component:
-    """The phase to choose; the rest follows it."""
+    """Returns the phase to choose; the rest follows it."""
     ranks = list(context.run.ranks)
     return widgets.page(
         "Threads",
@@ -71,7 +71,7 @@ def layout(context: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Tables and chart follow the phase, a click in the chart leads to its place."""
+    """Fills tables and chart for the phase; a click in the chart leads to its place."""
 
     @app.callback(Output(ids.OVERLAP_BODY, "children"), Input(ids.OVERLAP_PHASE, "value"))
     def show(phase: str) -> list[Any]:
@@ -136,7 +136,7 @@ def _address(run: Run, there: str | list[int] | None, query: str) -> Any:
 
 
 def body(run: Run, phase: str, limit: float) -> list[Any]:
-    """Everything below the choice of the phase."""
+    """Returns everything below the choice of the phase."""
     rate = overlap_rate(run, phase)
     if rate is None:
         return [

@@ -54,7 +54,8 @@ PALE = 0.35
 
 
 def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Stacked bars of `breakdown.mean_steps`, ms; a click gets the first and last step of a bar."""
+    """Draws stacked bars of `breakdown.mean_steps`, ms; a click gets the first and last step of a
+    bar."""
     if steps.empty:
         return nothing("no training step was recorded")
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
@@ -101,8 +102,8 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
-    """The change of each category from the baseline, by step: what got longer above 0, what got
-    shorter below. The rows of `changes.step_changes`."""
+    """Draws the change of each category from the baseline, by step: what got longer above 0, what
+    got shorter below. The rows of `changes.step_changes`."""
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = tokens()[theme]
     apart = {name: changes[f"{name}_ns"] - changes[f"base_{name}_ns"] for name in CATEGORIES}
@@ -142,7 +143,7 @@ def path_lanes(
     names: Mapping[tuple[int, str], str],
     theme: Theme,
 ) -> go.Figure:
-    """The critical path over the training threads of the ranks, and other threads that are on it.
+    """Draws the critical path over the ranks' training threads, and other threads that are on it.
 
     `lanes` has the categories of each rank, `names` what to call each lane. A click gets the start
     and end of a piece, ns.
@@ -241,14 +242,14 @@ def _bars(
 
 
 def category_heat(table: pd.DataFrame, category: str, theme: Theme) -> go.Figure:
-    """Share of a category in each step of each rank: the rows of `breakdown.step_time`."""
+    """Draws the share of a category in each step of each rank: rows of `breakdown.step_time`."""
     shares = table.assign(share=table[f"{category}_ns"] / table["duration_ns"].clip(lower=1) * 100)
     hover = f"{CATEGORIES[category]} %{{z:.3~g}} %"
     return _heat(shares, "share", "% of the step", hover, theme, zmin=0)
 
 
 def slowdown_heat(table: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Slowdown by each rank in each step: the rows of `slowdown.worker_slowdown`.
+    """Draws the slowdown by each rank in each step: the rows of `slowdown.worker_slowdown`.
 
     The scale is that of the study: from 1, and to at least 1.5.
     """

@@ -185,7 +185,7 @@ def _changes_panel(base: Run, run: Run) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Everything follows the chosen step."""
+    """Fills the page for the chosen step."""
     run = context.run
 
     @app.callback(

@@ -24,7 +24,7 @@ MAX_WORKERS = 12
 
 
 def panel(run: Run) -> Component:
-    """The slowdown by rank and step, and sentences about it."""
+    """Returns the slowdown by rank and step, and sentences about it."""
     heat = widgets.graph(
         ids.SLOWDOWN_HEAT,
         height=110 + 22 * min(len(run.ranks), 16),

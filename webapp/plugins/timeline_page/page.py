@@ -113,7 +113,7 @@ def _op_columns() -> list[dict[str, Any]]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The dock follows the window, or the range where one is selected."""
+    """Fills the dock for the window, or the range where one is selected."""
     connect: Any = app.clientside_callback  # Dash leaves it untyped
     connect(
         ClientsideFunction("lanescope", "answered"),
@@ -176,7 +176,7 @@ def _window(view: dict[str, Any]) -> tuple[int, int]:
 
 
 def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
-    """The rows of the op table of a window."""
+    """Returns the rows of the op table of a window."""
     table = op_table(run, window)
     whole = max(int(table["self_ns"].sum()), 1)
     rows = []

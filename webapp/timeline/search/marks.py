@@ -40,7 +40,7 @@ class Modules:
 
 @lru_cache(maxsize=2)
 def modules(timeline: Timeline) -> Modules:
-    """The modules that ops ran in; none where the run has more than MAX_MODULES ops."""
+    """Returns the modules that ops ran in; none where the run has more than MAX_MODULES ops."""
     run = timeline.run
     if run.counts["op"] > MAX_MODULES:
         return Modules((), {})
@@ -88,7 +88,7 @@ class Wanted:
         }
 
     def mask(self, lane: int, row: int, begin: int, end: int) -> BoolArray:
-        """For slices begin..end of the index, all in one row of a lane, whether they are meant."""
+        """Returns for slices begin..end of the index, all in one row, whether they are meant."""
         index = self._timeline.index
         if lane not in self._lanes:
             return np.zeros(end - begin, np.bool_)
@@ -111,7 +111,7 @@ class Wanted:
 def hits(
     timeline: Timeline, wanted: Wanted, window: tuple[int, int], lanes: Collection[int], many: int
 ) -> dict[str, Any]:
-    """What begins in [t0, t1) of that which is wanted.
+    """Returns what begins in [t0, t1) of that which is wanted.
 
     total: over all lanes; marks: a bit for each of `many` equal parts of the window in which one
     begins, base64 of little-endian bytes, first part first; lanes: the same for each of the lanes
@@ -147,7 +147,7 @@ def hits(
 
 
 def place_among(timeline: Timeline, wanted: Wanted, key: tuple[int, int, int]) -> tuple[int, int]:
-    """How many are not after (start, lane, row) in the order of `search_next`, and how many
+    """Returns how many are not after (start, lane, row) in the order of `search_next`, and how many
     there are.
     """
     start, here_lane, here_row = key

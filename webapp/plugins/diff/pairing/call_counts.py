@@ -14,8 +14,8 @@ from lanescope.webapp.runs.run import Run
 
 
 def call_counts(base: Run, run: Run, names: Mapping[tuple[int, str], str]) -> pd.DataFrame:
-    """Calls of both runs: kind ("op"), rank, thread (its name), step, name, base, run, difference
-    and state, which says what a side has more of, by step, rank, thread and name.
+    """Returns calls of both runs: kind ("op"), rank, thread (its name), step, name, base, run,
+    difference and state, which says what a side has more of, by step, rank, thread and name.
 
     `names` are those of threads of `base`, by rank and id, that `run` calls otherwise.
     """

@@ -29,7 +29,7 @@ class Renamed:
     heads: tuple[tuple[str, str], ...] = ()  # of these the outermost
 
     def words(self) -> str | None:
-        """What was matched; None: all names are the same."""
+        """Returns what was matched; None: all names are the same."""
         if not self.modules:
             return None
         named = ", ".join(f"{old} is {new}" for old, new in self.heads[:_MAX_NAMED])
@@ -42,7 +42,7 @@ class Renamed:
 
 @lru_cache(maxsize=4)
 def renamed(base: Run, run: Run) -> Renamed:
-    """`base` with the names of `run`."""
+    """Returns `base` with the names of `run`."""
     if "module" not in {table for table, _ in base.rows.parts} & {t for t, _ in run.rows.parts}:
         return Renamed(base, {})
     mine, theirs = (forest(_module_rows(one)) for one in (base, run))

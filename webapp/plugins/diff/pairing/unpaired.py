@@ -44,8 +44,9 @@ class Unpaired:
         return self.ops.total() + self.norms
 
     def words(self, noun: str) -> str:
-        """`3 gradient norms, 45 operators (aten::linear 9, detach 6 and 2 other kinds)`, `noun`
-        being the operators and their names fit for a terminal; nothing where there are none."""
+        """Returns `3 gradient norms, 45 operators (aten::linear 9, detach 6 and 2 other kinds)`,
+        `noun` being the operators and their names fit for a terminal; nothing where there are none.
+        """
         said = [units.counted(self.norms, "gradient norm")] if self.norms else []
         if self.ops:
             named = [
@@ -58,7 +59,8 @@ class Unpaired:
 
 
 def unpaired_calls(calls: pd.DataFrame) -> tuple[Counter[str], Counter[str]]:
-    """Calls that one run made more often than the other, of the rows of kind "op" of `diff`."""
+    """Returns calls that one run made more often than the other, of the rows of kind "op" of
+    `diff`."""
     more = (calls["run"].fillna(0) - calls["base"].fillna(0)).astype("int64")
     sides = []
     for apart in (-more, more):
@@ -68,8 +70,8 @@ def unpaired_calls(calls: pd.DataFrame) -> tuple[Counter[str], Counter[str]]:
 
 
 def compiled_words(base: Run, run: Run) -> str | None:
-    """That operators of one run have no partner because torch.compile made others of them; None
-    where neither was compiled."""
+    """Returns that operators of one run have no partner because torch.compile made others of them;
+    None where neither was compiled."""
     compiled = [side for side, one in (("baseline", base), ("run", run)) if _was_compiled(one)]
     if not compiled:
         return None
@@ -95,8 +97,8 @@ def compiled_words(base: Run, run: Run) -> str | None:
 
 
 def settings_words(base: Run, run: Run) -> str | None:
-    """In what the two were recorded otherwise that decides which operators a recording has; None
-    where in nothing."""
+    """Says what was recorded otherwise that decides which operators a recording has; None where
+    nothing was."""
     words = []
     for name in ("engine", "torch"):
         sides = [sorted({str(p[name]) for p in one.manifest["processes"]}) for one in (base, run)]

@@ -55,7 +55,8 @@ class ComparedOps:
     left_out: int = 0  # pairs of tensors that are not among these, see `world_sizes`
 
     def op_states(self) -> States:
-        """Of each pair of operators: the worst of its own tensors, UNKNOWN where it has none."""
+        """Returns for each pair of operators the worst of its tensors, UNKNOWN where it has
+        none."""
         pair = np.full(len(self.new), -1, np.int64)
         pair[self.right] = np.arange(len(self.right))
         worst = np.full(len(self.right), UNKNOWN, np.int8)
@@ -63,7 +64,8 @@ class ComparedOps:
         return worst
 
     def slower(self) -> tuple[BoolArray, BoolArray]:
-        """Of each pair of operators whether the run's is slower, and whether it is faster."""
+        """Returns for each pair of operators whether the run's is slower, and whether it is
+        faster."""
         was, now = self.old.duration[self.left], self.new.duration[self.right]
         known = (was >= 0) & (now >= 0)
         more = known & (now - was >= SLOWER_NS) & (now >= SLOWER_BY * was)
@@ -109,7 +111,7 @@ def compared_ops(
 
 
 def all_compared(base: Run, run: Run, mode: Mode, words: Words) -> Iterator[ComparedOps]:
-    """Thread after thread that both runs have, so as to hold one of each at a time."""
+    """Yields thread after thread that both runs have, so as to hold one of each at a time."""
     for mine, theirs in thread_pairs(base, run):
         if mine is not None and theirs is not None:
             yield compared_ops(base, run, mine, theirs, words, mode)
@@ -132,7 +134,7 @@ def with_inner(ops: Ops, own: States) -> States:
 
 
 def tensor_floor(base: Run, other: Run) -> Floor:
-    """The floor of tensors, of two runs at level numerics; none of runs that are not."""
+    """Returns the floor of tensors, of two runs at level numerics; none of runs that are not."""
     words = Words()
     dtypes, steps, aparts = [], [], []
     for pairs in all_compared(base, other, "bitwise", words):

@@ -62,7 +62,8 @@ class First:
 
 
 def first_of(pairs: ComparedOps, rows: Int64Array, words: Words) -> First:
-    """The first of a thread. `rows`: pairs of tensors that differ, by step and start; not empty."""
+    """Returns the first of a thread. `rows`: pairs of tensors that differ, by step and start; not
+    empty."""
     old, new, state = pairs.old, pairs.new, pairs.state
     worst = int(state.max())
     start = int(rows[np.argmax(state[rows] == worst)])
@@ -130,8 +131,8 @@ def other_inputs(first: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[st
 
 
 def other_parts(base: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """The ranges of an input of the first operator that the baseline and the run read, where these
-    are others."""
+    """Returns the ranges of an input of the first operator that the baseline and the run read,
+    where these are others."""
     if len(base["parts"]) != len(run["parts"]):
         return []
     pairs = zip(base["parts"], run["parts"], strict=True)
@@ -139,7 +140,8 @@ def other_parts(base: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[A
 
 
 def reads_other_parts(first: Mapping[str, Any]) -> bool:
-    """Whether the first operator reads other ranges of inputs that are the same in both runs."""
+    """Returns whether the first operator reads other ranges of inputs that are the same in both
+    runs."""
     sides = [first[side].get("inputs", []) for side in ("base", "run")]
     if len(sides[0]) != len(sides[1]) or other_inputs(first):
         return False
@@ -174,7 +176,7 @@ def _input(run: Run, rank: int, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def called(run: Run, rank: int, place: Place) -> str:
-    """An operator by its name and line."""
+    """Returns an operator by its name and line."""
     thread, start, depth = place
     ops = run.events("op", rank, thread, ["start_ns", "depth", "name"], window=(start, start + 1))
     found = (op for op in ops.to_pylist() if (op["start_ns"], op["depth"]) == (start, depth))
@@ -319,7 +321,7 @@ _SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
 
 
 def hints(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
-    """About the first operator that differs, as `diff --json` prints it."""
+    """Returns about the first operator that differs, as `diff --json` prints it."""
     found = []
     shapes = [[one["shape"] for one in first[side]["tensors"]] for side in ("base", "run")]
     if first["origin"]["kind"] == "compute" and shapes[0] == shapes[1] and draws(first["op"]):
@@ -331,7 +333,7 @@ def hints(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
 
 
 def draws(op: str) -> bool:
-    """Whether an operator takes numbers from a generator."""
+    """Returns whether an operator takes numbers from a generator."""
     name = op.rpartition("::")[2]
     return name in RANDOM or name.removesuffix("_") in RANDOM or name.startswith("rand")
 

@@ -23,7 +23,8 @@ _OF_THE_MACHINE = re.compile(
 
 
 def beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
-    """Values of two runs that have the same rank, step and name, and the same place among these."""
+    """Returns values of two runs that have the same rank, step and name, and the same place among
+    these."""
     keys = ["rank", "step", "name"]
     sides = []
     for one in (base, run):
@@ -35,7 +36,8 @@ def beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
 
 @lru_cache(maxsize=2)
 def batches_differ(base: Run, run: Run) -> pd.DataFrame:
-    """Samples of batches, arguments and outputs that both runs hold and that differ, by step.
+    """Returns samples of batches, arguments and outputs that both runs hold and that differ, by
+    step.
 
     rank, step, name (loaded/0, input/<class>/0, output/<class>/0), call, rows_base and rows_run
     (how many rows of it were looked at). Callers must not change it.
@@ -52,7 +54,7 @@ def batches_differ(base: Run, run: Run) -> pd.DataFrame:
 
 
 def outputs_differ(base: Run, run: Run) -> str | None:
-    """The first step at which a model returned something else; None where none was seen."""
+    """Returns the first step at which a model returned something else; None where none was seen."""
     apart = batches_differ(base, run)
     made = apart[apart["name"].str.startswith("output/")]
     if made.empty:
@@ -77,7 +79,7 @@ def _values(run: Run) -> pd.DataFrame:
 
 
 def values_differ(base: Run, run: Run, relative: float) -> str | None:
-    """The first value of the program's own series that differs; a loss comes first.
+    """Returns the first value of the program's own series that differs; a loss comes first.
 
     By more than `relative` of the larger. Series of times, speeds and memory are left out. None: no
     such series, or all are equal.

@@ -9,7 +9,8 @@ from lanescope.webapp.runs.run import Run
 
 
 def resumed(base: Run, run: Run) -> list[str]:
-    """Whether the run's first step is a later one of the baseline, bitwise in all gradients.
+    """Returns whether the run's first step is a later one of the baseline, bitwise in all
+    gradients.
 
     Where the gradients of steps after it part, what the step itself does is another.
     """

@@ -41,15 +41,15 @@ _REDUCING = ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce")
 
 
 def shares_differ(base: Run, run: Run) -> bool:
-    """Whether a forward pass of one has another share of the batch than one of the other."""
+    """Returns whether a forward pass of one has another share of the batch than one of the
+    other."""
     return base.world_size != run.world_size or passes(base, run) is not None
 
 
 @lru_cache(maxsize=4)
 def passes(base: Run, run: Run) -> tuple[int, int] | None:
-    """Backward passes in a step of each where that is another number in all steps they share, and
-    most operators of modules work on tensors of other shapes: on parts of a batch.
-    """
+    """Returns backward passes in a step of each where that is another number in all steps they
+    share, and most operators of modules work on tensors of other shapes: on parts of a batch."""
     sides = []
     for one in (base, run):
         rows = to_frame(one.events("phase", columns=["rank", "step", "kind", "name"]))
@@ -75,15 +75,15 @@ def _in_modules(run: Run) -> set[tuple[str, str, str]]:
 
 
 def joined(run: Run, ops: Ops, words: Words) -> BoolArray:
-    """Of each operator of a thread whether it is inside an optimizer's step: all are of a run in
-    which none steps, for its ranks have nothing to join.
+    """Returns for each operator of a thread whether it is inside a step of an optimizer: all are of
+    a run in which none steps, for its ranks have nothing to join.
     """
     names = _optimizers(run)
     return _inside(names, ops, words) if names else np.ones(len(ops), np.bool_)
 
 
 def optimizing(run: Run, ops: Ops, words: Words) -> BoolArray:
-    """Of each operator of a thread whether it is inside an optimizer's step."""
+    """Returns for each operator of a thread whether it is inside an optimizer's step."""
     return _inside(_optimizers(run), ops, words)
 
 
@@ -103,7 +103,8 @@ def _inside(names: frozenset[str], ops: Ops, words: Words) -> BoolArray:
 def notes(
     base: Run, run: Run, norms: pd.DataFrame, first: dict[str, Any] | None, left_out: int
 ) -> list[str]:
-    """Sentences about two runs of different numbers of ranks: what was compared, why they part.
+    """Returns sentences about two runs of different numbers of ranks: what was compared, why they
+    part.
 
     `norms`: rows of gradients that both have, with rank, step, name, base, run, dtype_base.
     `first`: the first operator that differs, as `diff --json` prints it, if any. `left_out`: pairs
@@ -135,7 +136,7 @@ def notes(
 def notes_on_passes(
     base: Run, run: Run, norms: pd.DataFrame, first: dict[str, Any] | None, left_out: int
 ) -> list[str]:
-    """As `notes`, about two runs of different numbers of backward passes in a step."""
+    """Returns notes as `notes`, about runs of different numbers of backward passes in a step."""
     counts = passes(base, run)
     if counts is None:
         return []
@@ -159,7 +160,7 @@ def notes_on_passes(
 
 
 def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
-    """A sentence where one factor is between the gradients of the first step that differs.
+    """Returns a sentence where one factor is between the gradients of the first step that differs.
 
     `norms`: rows of gradients that differ beyond the mode, with step, name, base and run. None
     where there are fewer than two parameters, or several factors.
