@@ -38,8 +38,8 @@ from lanescope.webapp.plugins.collectives.mismatches import (
 from lanescope.webapp.plugins.collectives.skew import arrivals
 from lanescope.webapp.plugins.hangs.deaths import deaths
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 MIN_STUCK_NS = 10_000_000_000
 """A call that all made moves data, which may take long: only from here on it is said to hang where
@@ -168,14 +168,14 @@ def _verdict(
     # Those who were on their way when others ended them are missing too, but not the reason.
     blamed = gone or missing
     first = blamed[0]
-    who = ranks_named(tuple(one.rank for one in blamed))
+    who = ranks_in(run, tuple(one.rank for one in blamed))
     reasons = "; ".join(_reason(one.activity, one.where) for one in blamed[:3])
     advice = f"Find out why {who} ended." if gone else f"The stacks of {who} are on the Hangs page."
     return Finding(
         kind="hang",
         severity=severity,
-        title=f"{who.capitalize()} never entered {_call(run, wait)}: {reasons}. "
-        f"{_waits_there(wait.ranks)}{_for(waited)}{_stopped(run, wait)}. {advice}",
+        title=f"{units.sentence(who)} never entered {_call(run, wait)}: {reasons}. "
+        f"{_waits_there(run, wait.ranks)}{_for(waited)}{_stopped(run, wait)}. {advice}",
         rank=first.rank,
         ranks=tuple(one.rank for one in blamed),
         thread=first.thread,
@@ -210,12 +210,15 @@ def _stuck(
     if wait.group == schema.RENDEZVOUS and not wait.unrecorded:
         return None  # all came: it failed by itself, and said so
     if wait.unrecorded:
-        missing = ranks_named(wait.unrecorded)
-        reason = f"{missing.capitalize()} {_were(wait.unrecorded)} not recorded: record all ranks"
+        missing = ranks_in(run, wait.unrecorded)
+        reason = (
+            f"{units.sentence(missing)} {_were(wait.unrecorded)} not recorded: record all ranks"
+        )
     else:
         reason = ADVICE.get(wait.op, "No rank is missing: check the network between the ranks")
     first = min(wait.waiting, key=lambda entry: entry.start_ns)
-    done = f"{ranks_named(wait.ranks).capitalize()} entered {_call(run, wait)}, and it did not end"
+    who = units.sentence(ranks_in(run, wait.ranks))
+    done = f"{who} entered {_call(run, wait)}, and it did not end"
     if wait.op in POINT_TO_POINT:
         sides = {entry.name: entry.rank for entry in wait.waiting}
         done = f"Rank {sides['send']} sends to rank {sides['recv']}, which receives. {done}"
@@ -247,13 +250,14 @@ def _failed_inside(
     known = [rank_states(run)[rank] for rank in gone]
     left = tuple(rank for rank in wait.ranks if rank not in gone)
     reasons = "; ".join(_reason(one.activity, one.where) for one in known[:3])
+    who = units.sentence(ranks_in(run, gone))
     evidence = _evidence(run, wait)
     missing = [{"rank": one.rank, "doing": one.activity, "where": one.where} for one in known]
     return Finding(
         kind="hang",
         severity="error",
-        title=f"{ranks_named(gone).capitalize()} failed in {_call(run, wait)}: {reasons}. "
-        f"{_waits_there(left)}{_for(waited_ns(run, wait))}. Fix that failure first.",
+        title=f"{who} failed in {_call(run, wait)}: {reasons}. "
+        f"{_waits_there(run, left)}{_for(waited_ns(run, wait))}. Fix that failure first.",
         rank=gone[0],
         ranks=gone,
         thread=known[0].thread,
@@ -272,13 +276,14 @@ def _failed_inside(
 def _late(run: Run, wait: IncompleteCollective, waited: int) -> Finding:
     known = rank_states(run)
     gave_up = tuple(rank for rank in wait.ranks if known[rank].gave_up)
-    end = f"{ranks_named(gave_up)} gave up" if gave_up else "the recording ended"
+    end = f"{ranks_in(run, gave_up)} gave up" if gave_up else "the recording ended"
     first = known[wait.missing[0]]
+    who = units.sentence(ranks_in(run, wait.missing))
     return Finding(
         kind="straggler",
         severity="error" if gave_up else "warning",
-        title=f"{ranks_named(wait.missing).capitalize()} had not come to {_call(run, wait)} when "
-        f"{end}, {units.duration(waited)} after {ranks_named(wait.ranks)} came, but "
+        title=f"{who} had not come to {_call(run, wait)} when "
+        f"{end}, {units.duration(waited)} after {ranks_in(run, wait.ranks)} came, but "
         f"{_were(wait.missing)} still at work: {_reason(first.activity, first.where)}. "
         "Shorten that work, or raise the timeout of the process group.",
         rank=first.rank,
@@ -293,27 +298,27 @@ def _late(run: Run, wait: IncompleteCollective, waited: int) -> Finding:
 def _left_behind(
     run: Run, wait: IncompleteCollective, waiters: list[IncompleteCollective]
 ) -> Finding:
-    who, others = ranks_named(wait.missing), (*wait.waiting, *wait.ended)
+    who, others = ranks_in(run, wait.missing), (*wait.waiting, *wait.ended)
     ranks = tuple(sorted({entry.rank for entry in others}))
     if others[0].name in ("send", "recv"):
         done, needed = ("received", "recv") if others[0].name == "send" else ("sent", "send")
         title = (
-            f"{who.capitalize()} never {done} {_call(run, wait)} of {ranks_named(ranks)}. "
+            f"{units.sentence(who)} never {done} {_call(run, wait)} of {ranks_in(run, ranks)}. "
             f"Add the {needed}, or remove the {others[0].name}."
         )
     elif (leaving := left_training(run)) is not None and {*wait.missing} <= {*leaving.ranks}:
         place = where_of(run, others[0].rank, others[0].stack)
         title = (
-            f"{leaving.words}"
+            f"{leaving.words(run)}"
             f"{_last_place(run, wait.missing[0], leaving.step)} and ended, while "
-            f"{ranks_named(ranks)} {'trains' if len(ranks) == 1 else 'train'} on and "
+            f"{ranks_in(run, ranks)} {'trains' if len(ranks) == 1 else 'train'} on and "
             f"{'waits' if len(ranks) == 1 else 'wait'} in {_call(run, wait)}"
             f"{f' at {place}' if place else ''}. {leaving.advice}"
         )
     else:
         title = (
-            f"Only {ranks_named(ranks)} called {_call(run, wait)}: {who} ended without it. Let all "
-            "ranks make the same number of calls: look for loops of unequal length."
+            f"Only {ranks_in(run, ranks)} called {_call(run, wait)}: {who} ended without it. "
+            "Let all ranks make the same number of calls: look for loops of unequal length."
         )
     severity: Severity = "error" if wait.waiting else "warning"
     return _mismatch(run, wait, title, severity, {"also_waiting": _also(run, waiters)})
@@ -330,8 +335,8 @@ def _circle(
     run: Run, circle: tuple[IncompleteCollective, ...], others: list[IncompleteCollective]
 ) -> Finding:
     said = "; ".join(
-        f"{ranks_named(wait.ranks)} {'waits' if len(wait.ranks) == 1 else 'wait'} in "
-        f"{_call(run, wait)} for {ranks_named(wait.missing)}"
+        f"{ranks_in(run, wait.ranks)} {'waits' if len(wait.ranks) == 1 else 'wait'} in "
+        f"{_call(run, wait)} for {ranks_in(run, wait.missing)}"
         for wait in (*circle, *others)
         if wait.missing and wait.waiting
     )
@@ -413,8 +418,9 @@ def _call(run: Run, wait: IncompleteCollective) -> str:
     return call_title(run, wait.op, wait.group, wait.sequence)
 
 
-def _waits_there(ranks: tuple[int, ...]) -> str:
-    return f"{ranks_named(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} there"
+def _waits_there(run: Run, ranks: tuple[int, ...]) -> str:
+    waits = "waits" if len(ranks) == 1 else "wait"
+    return f"{units.sentence(ranks_in(run, ranks))} {waits} there"
 
 
 def _were(ranks: tuple[int, ...]) -> str:
@@ -431,7 +437,7 @@ def _stopped(run: Run, wait: IncompleteCollective) -> str:
     stopped = {rank for rank, one in known.items() if one.ending.how == "stopped"}
     if stopped != set(wait.missing):
         return ""
-    return f"; {ranks_named(wait.missing)} {known[wait.missing[0]].ending.words}"
+    return f"; {ranks_in(run, wait.missing)} {known[wait.missing[0]].ending.words}"
 
 
 def _for(waited: int) -> str:

@@ -26,8 +26,8 @@ from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import last_logged, sharded_names
 from lanescope.webapp.plugins.learning.consistency import replicas
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 MIN_STEPS = 3
 MIN_CLIPPED_BY_HAND = 6
@@ -94,8 +94,8 @@ def _finding(run: Run, group: str, ranks: tuple[int, ...], norms: pd.DataFrame) 
         kind="rank_divergence",
         severity="warning",
         confidence="likely",
-        title=f"{ranks_named(ranks).capitalize()} hold parts of one model and clip each by its own "
-        f"norm: {by} at step {step}, so the parts are "
+        title=f"{units.sentence(ranks_in(run, ranks))} hold parts of one model and clip each by "
+        f"its own norm: {by} at step {step}, so the parts are "
         "scaled by different factors. Add up the squares of the norms over the ranks, and clip "
         "by the root with torch.nn.utils.clip_grads_with_norm_.",
         rank=ranks[0],
