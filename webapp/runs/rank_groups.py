@@ -16,10 +16,10 @@ from functools import lru_cache
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import rank_spans, ranks_named
 
-HOST = "host"
+HOST, DATA = "host", "data"
 
 KINDS = {
-    "data": ("data", "dp", "ddp", "fsdp", "replicate", "shard"),
+    DATA: ("data", "dp", "ddp", "fsdp", "replicate", "shard"),
     "tensor": ("tensor", "tp"),
     "pipeline": ("pipeline", "pipe", "pp"),
     "expert": ("expert", "ep"),
@@ -40,7 +40,8 @@ MAX_WITHOUT = 2
 class Dimension:
     """One way to group ranks."""
 
-    name: str  # "host", "pipeline", or of several of a kind the name of the groups, "dp_shard"
+    kind: str  # "host", or one of KINDS
+    name: str  # the same, or of several of a kind the name of the groups, "dp_shard"
     word: str  # what one group is called: "host", "pipeline stage"
     groups: Mapping[str, tuple[int, ...]]  # by host name or position, in the order of ranks
 
@@ -55,14 +56,8 @@ def dimensions(run: Run) -> tuple[Dimension, ...]:
 
     Groups of parallel dimensions also hold ranks that were not recorded.
     """
-    hosts = Dimension(HOST, "host", {host: (*of,) for host, of in run.ranks_by_host.items()})
+    hosts = Dimension(HOST, HOST, "host", {host: (*of,) for host, of in run.ranks_by_host.items()})
     return tuple(one for one in (hosts, *_parallel(run)) if len(one.groups) > 1)
-
-
-def parallel_places(run: Run, rank: int) -> dict[str, int]:
-    """The place of a rank along each parallel dimension of the run, by name of the dimension."""
-    found = {one.name: one.place_of(rank) for one in _parallel(run)}
-    return {name: int(place) for name, place in found.items() if place is not None}
 
 
 def ranks_in(run: Run, ranks: Collection[int]) -> str:
@@ -106,7 +101,6 @@ def _in_common(run: Run, ranks: frozenset[int]) -> str:
     return ", ".join(named) + (f" without {ranks_named(sorted(without))}" if without else "")
 
 
-@lru_cache(maxsize=8)
 def _parallel(run: Run) -> tuple[Dimension, ...]:
     """The parallel dimensions of a run, in the order of `KINDS`."""
     groups: defaultdict[tuple[str, str], list[list[int]]] = defaultdict(list)
@@ -127,7 +121,7 @@ def _parallel(run: Run) -> tuple[Dimension, ...]:
             continue  # a rank has two places: these are no groups of one mesh
         word = "pipeline stage" if kind == "pipeline" else f"{kind}-parallel rank"
         if named.count(kind) == 1:
-            found.append(Dimension(kind, word, of))
+            found.append(Dimension(kind, kind, word, of))
         else:
-            found.append(Dimension(called, f"{called} rank", of))
+            found.append(Dimension(kind, called, f"{called} rank", of))
     return tuple(found)
