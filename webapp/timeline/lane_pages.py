@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import HOST, MAX_SPANS, Dimension, dimensions
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
+from lanescope.webapp.runs.run_warnings import rank_spans, ranks_named
 from lanescope.webapp.timeline.arguments import BadRequest
 from lanescope.webapp.timeline.lanes import THREAD, Lane, in_order
 from lanescope.webapp.timeline.timeline import Timeline
@@ -74,6 +76,40 @@ def lanes_of_ranks(timeline: Timeline, ranks: Sequence[int], lanes: Sequence[int
         raise BadRequest(f"more than {RANKS_AT_ONCE} ranks in one request, ask for them in parts")
     found = [lane for lane in timeline.index.lanes if lane.rank in wanted]
     return _page(timeline, found, COLUMNS)
+
+
+def groupings(timeline: Timeline) -> list[Json]:
+    """What ranks can be grouped by: {"name", "word" of a group, "titles" of the groups, "of"}.
+
+    `of` is the position of the group of each rank of the run, None where it has none. Lanes in
+    pages come by host, which is then left out.
+    """
+    run, found = timeline.run, []
+    for one in dimensions(run):
+        if one.kind == HOST and in_pages(timeline):
+            continue
+        place = {rank: at for at, ranks in enumerate(one.groups.values()) for rank in ranks}
+        found.append(
+            {
+                "name": one.name,
+                "word": one.word,
+                "titles": [
+                    f"{_title(one, name)} · {_short(ranks)}" for name, ranks in one.groups.items()
+                ],
+                "of": [place.get(rank) for rank in run.ranks],
+            }
+        )
+    return found
+
+
+def _title(dimension: Dimension, name: str) -> str:
+    return name if dimension.kind == HOST else f"{dimension.word} {name}"
+
+
+def _short(ranks: Sequence[int]) -> str:
+    """Which ranks a group has, or, of ranks that are not neighbours, how many."""
+    spans = rank_spans(ranks)
+    return ranks_named(ranks) if len(spans) <= MAX_SPANS else units.counted(len(ranks), "rank")
 
 
 def _page(timeline: Timeline, lanes: list[Lane], columns: Sequence[str]) -> Json:

@@ -47,6 +47,7 @@ export function parse(search) {
       groupOrder: integers(get.get("ranks")),
       laneOrder: integers(get.get("order")),
       filter: get.get("lanes") ?? "",
+      by: get.get("by") ?? "",
     },
   };
 }
@@ -60,10 +61,11 @@ export function format(view) {
   if (view.collapsed) parts.push(`closed=${view.collapsed.join(".")}`);
   if (view.expanded.length) parts.push(`open=${view.expanded.join(".")}`);
   if (view.scrollY > 0) parts.push(`y=${Math.round(view.scrollY)}`);
-  const { pins, groupOrder, laneOrder, filter } = view.lanes;
+  const { pins, groupOrder, laneOrder, filter, by } = view.lanes;
   if (pins.length) parts.push(`pin=${pins.join(".")}`);
   if (groupOrder.length) parts.push(`ranks=${groupOrder.join(".")}`);
   if (laneOrder.length) parts.push(`order=${laneOrder.join(".")}`);
+  if (by) parts.push(`by=${encodeURIComponent(by)}`);
   if (filter) parts.push(`lanes=${encodeURIComponent(filter)}`);
   if (view.of) parts.push(`of=${encodeURIComponent(view.of)}`);
   if (view.overlaps) parts.push("overlaps=1");
