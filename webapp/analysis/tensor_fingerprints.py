@@ -45,18 +45,20 @@ class Words:
     known: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     _numbers: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
+    def code(self, name: str, text: str) -> int:
+        """The number of a text of a column."""
+        known = self.known[name]
+        number = self._numbers[name].setdefault(text, len(known))
+        if number == len(known):
+            known.append(text)
+        return number
+
     def codes(self, name: str, column: pa.ChunkedArray) -> Int64Array:
         """A dictionary column as numbers of its texts."""
         array = column.combine_chunks()
         if not len(array):
             return np.empty(0, np.int64)
-        numbers, known = self._numbers[name], self.known[name]
-        translated = []
-        for text in array.dictionary.to_pylist():
-            number = numbers.setdefault(text, len(known))
-            if number == len(known):
-                known.append(text)
-            translated.append(number)
+        translated = [self.code(name, text) for text in array.dictionary.to_pylist()]
         indices = array.indices.to_numpy(zero_copy_only=False)
         codes: Int64Array = np.array(translated, np.int64)[indices]
         return codes
@@ -314,6 +316,8 @@ def _supplied(
     ops: Ops, other: Ops, mine: Int64Array, theirs: Int64Array, paired: Int64Array
 ) -> tuple[Ops, Int64Array, Int64Array]:
     """`ops` with a row for each tensor of `other` that was changed and has no partner."""
+    if not other.changed:
+        return ops, np.empty(0, np.int64), np.empty(0, np.int64)
     rows = np.setdiff1d(np.fromiter(other.changed, np.int64, len(other.changed)), paired)
     partner = np.full(len(other), -1, np.int64)
     partner[theirs] = mine
