@@ -79,7 +79,7 @@ def ranks_in(run: Run, ranks: Collection[int]) -> str:
 
 
 def _in_common(run: Run, ranks: frozenset[int]) -> str:
-    """The group that the ranks make up, or the one host they are on; nothing: there is none."""
+    """The group that the ranks make up, or the one host they are on; empty without any."""
     known = dimensions(run)
     if known and known[0].name == HOST:
         there = {run.hosts.get(rank) for rank in ranks}

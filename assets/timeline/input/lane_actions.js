@@ -61,7 +61,7 @@ export class Arranger {
     this.timeline.onGrouped?.();
   }
 
-  /** Groups the ranks anew, each group closed unless it fits. @param {string} by see rank_groups.js */
+  /** Groups the ranks by another dimension and closes groups that do not fit. @param {string} by see rank_groups.js */
   groupBy(by) {
     Object.assign(this.timeline.arrangement, { by, groupOrder: [] });
     this.regroup();

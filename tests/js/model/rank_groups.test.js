@@ -34,7 +34,7 @@ test("a group of a dimension has its ranks within", () => {
   ]);
 });
 
-test("choices are what is listed, and the dimensions of the run", () => {
+test("the run and its dimensions are the choices", () => {
   equal(
     choicesOf(RUN).map(({ title }) => title),
     ["rank", "host", "tensor-parallel rank"],
