@@ -318,7 +318,10 @@ def _supplied(
     """`ops` with a row for each tensor of `other` that was changed and has no partner."""
     if not other.changed:
         return ops, np.empty(0, np.int64), np.empty(0, np.int64)
-    rows = np.setdiff1d(np.fromiter(other.changed, np.int64, len(other.changed)), paired)
+    alone = np.zeros(len(other.owner), np.bool_)
+    alone[np.fromiter(other.changed, np.int64, len(other.changed))] = True
+    alone[paired] = False
+    rows = np.flatnonzero(alone)
     partner = np.full(len(other), -1, np.int64)
     partner[theirs] = mine
     rows = rows[partner[other.owner[rows]] >= 0] if len(rows) else rows

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import HOST, MAX_SPANS, Dimension, dimensions
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import rank_spans, ranks_named
@@ -93,9 +92,7 @@ def groupings(timeline: Timeline) -> list[Json]:
             {
                 "name": one.name,
                 "word": one.word,
-                "titles": [
-                    f"{_title(one, name)} · {_short(ranks)}" for name, ranks in one.groups.items()
-                ],
+                "titles": [_title(one, name) for name in one.groups],
                 "of": [place.get(rank) for rank in run.ranks],
             }
         )
@@ -103,13 +100,10 @@ def groupings(timeline: Timeline) -> list[Json]:
 
 
 def _title(dimension: Dimension, name: str) -> str:
-    return name if dimension.kind == HOST else f"{dimension.word} {name}"
-
-
-def _short(ranks: Sequence[int]) -> str:
-    """Which ranks a group has, or, of ranks that are not neighbours, how many."""
-    spans = rank_spans(ranks)
-    return ranks_named(ranks) if len(spans) <= MAX_SPANS else units.counted(len(ranks), "rank")
+    """What a group is called, and its ranks where they are neighbours: the page counts others."""
+    title = name if dimension.kind == HOST else f"{dimension.word} {name}"
+    ranks = dimension.groups[name]
+    return f"{title} · {ranks_named(ranks)}" if len(rank_spans(ranks)) <= MAX_SPANS else title
 
 
 def _page(timeline: Timeline, lanes: list[Lane], columns: Sequence[str]) -> Json:

@@ -58,6 +58,7 @@ export class Arranger {
   regroup() {
     const { run, arrangement } = this.timeline;
     this.timeline.groups = groupedBy(run, arrangement.by);
+    this.timeline.labels.clear(); // headings are known by the places of their groups
     this.timeline.onGrouped?.();
   }
 
