@@ -67,3 +67,24 @@ _LANES_OF_12 = """async () => {
   const [id, key, rank, kind] = ["id", "key", "rank", "kind"].map(at);
   return page.rows.map((row, i) => [row[id], row[key], row[rank], row[kind], i]);
 }"""
+
+
+def test_ranks_are_grouped_by_parallel_dimension(page: LanePage) -> None:
+    choices = page.page.locator(".tl-group-by option").all_inner_texts()
+    assert choices == [
+        "by host",
+        "by data-parallel rank",
+        "by tensor-parallel rank",
+        "by pipeline stage",
+        "by expert-parallel rank",
+    ]
+    page.page.select_option(".tl-group-by", "pipeline")
+    page.idle()
+    names = page.page.locator(".tl-group:not(.process)").all_inner_texts()
+    assert names[0].split("\n")[0].startswith("pipeline stage 0 · ranks 0-")
+    page.show("/timeline?by=tensor")
+    page.idle()
+    assert page.page.input_value(".tl-group-by") == "tensor"
+    names = page.page.locator(".tl-group:not(.process)").all_inner_texts()
+    assert names[0].split("\n")[0].startswith("tensor-parallel rank 0")
+    assert page.state["layout"]["groups"] == 2 + 16

@@ -29,7 +29,7 @@ const VIEW = {
   finding: 5,
   overlaps: true,
   of: "/mul|add/",
-  lanes: { pins: [3, 1], groupOrder: [1, 0], laneOrder: [5, 4, 3], filter: "rank 1 -gloo" },
+  lanes: { pins: [3, 1], groupOrder: [1, 0], laneOrder: [5, 4, 3], filter: "rank 1 -gloo", by: "host" },
 };
 
 test("the address holds the view and gives it back", () => {

@@ -152,6 +152,7 @@ def exchanges(run: Run) -> Iterator[Exchange]:
 
     Those of a receiver that takes from any sender cannot.
     """
+    recorded = {*run.ranks}
     for group, rows in point_to_point_calls(run).groupby("group", sort=True):
         ranks = members(run)[str(group)]
         anyone = set(rows.loc[(rows["name"] == "recv") & (rows["peer"] < 0), "rank"])
@@ -162,7 +163,7 @@ def exchanges(run: Run) -> Iterator[Exchange]:
             sender=rows["rank"].where(sends, other), receiver=other.where(sends, rows["rank"])
         )
         for (sender, receiver), both in rows.groupby(["sender", "receiver"], sort=True):
-            if receiver in anyone or not {sender, receiver} <= set(run.ranks):
+            if receiver in anyone or not {sender, receiver} <= recorded:
                 continue
             both = both.sort_values("sequence", kind="stable")
             sent = both["name"] == "send"

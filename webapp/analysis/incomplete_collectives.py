@@ -107,10 +107,10 @@ def cut_short(run: Run) -> bool:
 
 
 def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
-    frame = collective_calls(run)
+    frame, recorded = collective_calls(run), {*run.ranks}
     for group, rows in frame.groupby("group", sort=True):
         ranks = members(run)[str(group)]
-        present = [rank for rank in ranks if rank in run.ranks]
+        present = [rank for rank in ranks if rank in recorded]
         if group == schema.RENDEZVOUS:
             # Of who joined there is no row of it, but of what it called then.
             joined = set(frame.loc[frame["group"] != schema.RENDEZVOUS, "rank"])
@@ -119,7 +119,7 @@ def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
         last = rows.groupby("rank")["sequence"].max().reindex(present, fill_value=-1)
         if last.empty:
             continue
-        absent = tuple(rank for rank in ranks if rank not in run.ranks)
+        absent = tuple(rank for rank in ranks if rank not in recorded)
         all_came = last.min() == last.max()
         sequence = int(last.min()) + (0 if all_came else 1)
         made = rows[rows["sequence"] == sequence]
@@ -227,11 +227,16 @@ def _complete(run: Run, row: Any, quiet: bool) -> bool:
     return not quiet and not seen
 
 
-@lru_cache(maxsize=256)
 def _completions_are_seen(run: Run, rank: int, group: str, name: str) -> bool:
+    return (rank, group, name) in _seen_to_complete(run)
+
+
+@lru_cache(maxsize=4)
+def _seen_to_complete(run: Run) -> frozenset[tuple[int, str, str]]:
+    """Rank, group and operation of the calls that were seen to complete."""
     frame = calls(run)
-    same = (frame["rank"] == rank) & (frame["group"] == group) & (frame["name"] == name)
-    return bool((frame.loc[same, "done_ns"] >= 0).any())
+    done = frame.loc[frame["done_ns"] >= 0, ["rank", "group", "name"]].drop_duplicates()
+    return frozenset((int(rank), str(group), str(name)) for rank, group, name in done.to_numpy())
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.manifest import Process
@@ -22,13 +22,19 @@ def ranks_named(ranks: Sequence[int]) -> str:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """Returns `0-3, 7` for (0, 1, 2, 3, 7); `none` for nothing."""
-    spans: list[list[int]] = []
+    spans = rank_spans(ranks)
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans) or "none"
+
+
+def rank_spans(ranks: Iterable[int]) -> list[tuple[int, int]]:
+    """Returns first and last of each stretch of neighbouring ranks, ascending."""
+    spans: list[tuple[int, int]] = []
     for rank in sorted(ranks):
         if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
+            spans[-1] = (spans[-1][0], rank)
         else:
-            spans.append([rank, rank])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans) or "none"
+            spans.append((rank, rank))
+    return spans
 
 
 def warnings_of(

@@ -74,6 +74,11 @@ def counted(number: int, word: str) -> str:
     return f"{count(number)} {word}" + ("" if number == 1 else "s")
 
 
+def sentence(text: str) -> str:
+    """The same with a capital letter to begin with; the others stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def share(rate: float | None) -> str:
     """Returns `4.2 %` for 0.042; a dash for what was not measured."""
     return "-" if rate is None else f"{number(rate * 100)} %"

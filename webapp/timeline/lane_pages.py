@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from lanescope.webapp.runs.rank_groups import HOST, MAX_SPANS, Dimension, dimensions
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
+from lanescope.webapp.runs.run_warnings import rank_spans, ranks_named
 from lanescope.webapp.timeline.arguments import BadRequest
 from lanescope.webapp.timeline.lanes import THREAD, Lane, in_order
 from lanescope.webapp.timeline.timeline import Timeline
@@ -76,6 +77,35 @@ def lanes_of_ranks(timeline: Timeline, ranks: Sequence[int], lanes: Sequence[int
         raise BadRequest(f"more than {RANKS_AT_ONCE} ranks in one request, ask for them in parts")
     found = [lane for lane in timeline.index.lanes if lane.rank in wanted]
     return _page(timeline, found, COLUMNS)
+
+
+def groupings(timeline: Timeline) -> list[Json]:
+    """What ranks can be grouped by: {"name", "word" of a group, "titles" of the groups, "of"}.
+
+    `of` is the position of the group of each rank of the run, None where it has none. Lanes in
+    pages come by host, which is then left out.
+    """
+    run, found = timeline.run, []
+    for one in dimensions(run):
+        if one.kind == HOST and in_pages(timeline):
+            continue
+        place = {rank: at for at, ranks in enumerate(one.groups.values()) for rank in ranks}
+        found.append(
+            {
+                "name": one.name,
+                "word": one.word,
+                "titles": [_title(one, name) for name in one.groups],
+                "of": [place.get(rank) for rank in run.ranks],
+            }
+        )
+    return found
+
+
+def _title(dimension: Dimension, name: str) -> str:
+    """What a group is called, and its ranks where they are neighbours: the page counts others."""
+    title = name if dimension.kind == HOST else f"{dimension.word} {name}"
+    ranks = dimension.groups[name]
+    return f"{title} · {ranks_named(ranks)}" if len(rank_spans(ranks)) <= MAX_SPANS else title
 
 
 def _page(timeline: Timeline, lanes: list[Lane], columns: Sequence[str]) -> Json:

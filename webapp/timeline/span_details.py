@@ -19,7 +19,7 @@ from lanescope.webapp.analysis.source_lines import stack_excerpts
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import members_of
 from lanescope.webapp.timeline.flows import flows_of, launches, sync_flows
-from lanescope.webapp.timeline.lane_pages import all_lanes, first_lanes, in_pages
+from lanescope.webapp.timeline.lane_pages import all_lanes, first_lanes, groupings, in_pages
 from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane
 from lanescope.webapp.timeline.span_links import (
     Place,
@@ -68,6 +68,7 @@ def run_facts(timeline: Timeline) -> Json:
         "differences": len(timeline.differences or ()),
         "paints": {"names": timeline.index.paints.names, "styles": timeline.index.paints.styles},
         "lanes": [] if in_pages(timeline) else all_lanes(timeline),
+        "groupings": groupings(timeline),
         "first_lanes": first_lanes(timeline) if in_pages(timeline) else None,
     }
 

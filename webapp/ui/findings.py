@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 from lanescope.webapp.analysis.findings import AnalysisResult, Finding
 from lanescope.webapp.analysis.plugin import kinds, load, pages
 from lanescope.webapp.runs import units
-from lanescope.webapp.runs.run_warnings import ranks_text
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.ui import pictures, source, widgets
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.finding_places import address_of
@@ -30,8 +30,7 @@ def _card(context: Context, finding: Finding, here: str) -> Component:
     if finding.confidence == "likely":
         facts.append("likely")
     if finding.ranks:
-        word = "rank" if len(finding.ranks) == 1 else "ranks"
-        facts.append(f"{word} {ranks_text(finding.ranks)}")
+        facts.append(ranks_in(context.run, finding.ranks))
     if finding.step is not None:
         facts.append(f"step {finding.step}")
     if finding.time_ns is not None:

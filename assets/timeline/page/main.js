@@ -23,6 +23,7 @@ import { CommandBar } from "../panels/command_bar.js";
 import { Dock, Tabs } from "../panels/dock.js";
 import { FindingStrip } from "../panels/finding_strip.js";
 import { FlameTab } from "../panels/flame_tab.js";
+import { GroupChoice } from "../panels/group_choice.js";
 import { helpDialog } from "../panels/help.js";
 import { Notes, notesTitle } from "../panels/notes.js";
 import { OverlapField } from "../panels/overlap_field.js";
@@ -313,6 +314,7 @@ function mountSearch(host) {
 async function mountPanels(host) {
   dock = new Dock(document.getElementById("dock"), document.getElementById("dock-bar"), reportView);
   const filter = new LaneFilter(timeline.dom.corner.filter, timeline, () => host.focus());
+  new GroupChoice(timeline.dom.corner.grouping, timeline);
   const panel = (name) => document.getElementById(`${name}-panel`);
   const spans = new SpanTable(panel("slices"), timeline);
   timeline.onRest = () => spans.refresh();

@@ -14,8 +14,8 @@ from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.hangs.wait_lengths import waited_ns
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 
 def call_evidence(run: Run, wait: IncompleteCollective) -> dict[str, Any]:
@@ -70,9 +70,10 @@ def call_words(run: Run, wait: IncompleteCollective) -> str:
     return call_title(run, wait.op, wait.group, wait.sequence)
 
 
-def waits_there(ranks: tuple[int, ...]) -> str:
+def waits_there(run: Run, ranks: tuple[int, ...]) -> str:
     """Says that ranks wait in the call that was named."""
-    return f"{ranks_named(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} there"
+    waits = "waits" if len(ranks) == 1 else "wait"
+    return f"{units.sentence(ranks_in(run, ranks))} {waits} there"
 
 
 def were(ranks: tuple[int, ...]) -> str:
@@ -91,7 +92,7 @@ def stopped_words(run: Run, wait: IncompleteCollective) -> str:
     stopped = {rank for rank, one in known.items() if one.ending.how == "stopped"}
     if stopped != set(wait.missing):
         return ""
-    return f"; {ranks_named(wait.missing)} {known[wait.missing[0]].ending.words}"
+    return f"; {ranks_in(run, wait.missing)} {known[wait.missing[0]].ending.words}"
 
 
 def waited_words(waited: int) -> str:

@@ -55,8 +55,9 @@ from lanescope.webapp.plugins.learning.replicas import (
     replicas,
     was_reduced,
 )
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_text
 
 LISTED = 20
 
@@ -239,8 +240,8 @@ def _finding(run: Run, parting: Parting) -> Finding:
     return Finding(
         kind="rank_divergence",
         severity="error",
-        title=f"Ranks {ranks_text(parting.ranks)} diverge at step {parting.step}: the {what} of "
-        f"{names[0]}{more} differs. {cause.words}",
+        title=f"{units.sentence(ranks_in(run, parting.ranks))} diverge at step {parting.step}: "
+        f"the {what} of {names[0]}{more} differs. {cause.words}",
         rank=int(mine["rank"]),
         ranks=parting.ranks,
         thread=str(mine["thread"]),

@@ -7,15 +7,14 @@ other.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from lanescope.webapp.runs.rank_groups import DATA, HOST, dimensions
 from lanescope.webapp.runs.run import Run
 
-_KIND = re.compile(r"(?<![a-z])(tp|pp|ep|cp)(?![a-z])")
 _SHOWN = 4
 
 Role = tuple[tuple[str, int], ...]
@@ -60,12 +59,10 @@ def _pairs(base: Run, run: Run) -> tuple[dict[int, int], dict[int, str]]:
 
 
 def _role(run: Run, rank: int) -> Role:
-    found = set()
-    for name, group in run.manifest["groups"].items():
-        kind = _KIND.search(f"{group['description']} {name}".lower())
-        if kind is not None and rank in group["ranks"]:
-            found.add((kind[1], group["ranks"].index(rank)))
-    return tuple(sorted(found))
+    places = {
+        one.word: one.place_of(rank) for one in dimensions(run) if one.kind not in (HOST, DATA)
+    }
+    return tuple(sorted((word, int(place)) for word, place in places.items() if place is not None))
 
 
 def _renumbered(run: Run, numbers: Mapping[int, int]) -> Run:

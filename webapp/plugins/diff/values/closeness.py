@@ -29,6 +29,9 @@ COARSEST = max(RELATIVE.values())  # for a dtype not listed: the 8-bit floats ar
 SIMPLE = 1e-4
 """Absolute tolerance of mode simple."""
 
+IDENTITY = ("hash", "shape", "dtype")
+"""Columns of the tensor table that are equal of identical tensors."""
+
 Columns = dict[str, NDArray[Any]]
 
 
@@ -52,7 +55,7 @@ def tensor_states(
     No mean (no finite element) equals no mean.
     """
     same = np.ones(len(base["hash"]), bool)
-    for name in ("hash", "shape", "dtype"):
+    for name in IDENTITY:
         same &= base[name] == run[name]
     state = np.where(same, 0, 2).astype(np.int8)
     rows = np.flatnonzero(~same)

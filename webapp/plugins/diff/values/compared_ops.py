@@ -18,7 +18,12 @@ from lanescope.webapp.analysis.tensor_fingerprints import (
     with_overwritten,
     with_turns,
 )
-from lanescope.webapp.plugins.diff.values.closeness import Mode, relative_differences, tensor_states
+from lanescope.webapp.plugins.diff.values.closeness import (
+    IDENTITY,
+    Mode,
+    relative_differences,
+    tensor_states,
+)
 from lanescope.webapp.plugins.diff.values.noise import Floor
 from lanescope.webapp.plugins.diff.values.precision import least_tolerance
 from lanescope.webapp.plugins.diff.values.world_sizes import joined, optimizing, shares_differ
@@ -96,14 +101,17 @@ def compared_ops(
     if shares_differ(base, run):
         kept = joined(run, new, words)[new.owner[two]]
         one, two, left_out = one[kept], two[kept], int((~kept).sum())
-    was = {name: column[one] for name, column in old.tensors.items()}
-    now = {name: column[two] for name, column in new.tensors.items()}
+    # Most are identical: of these nothing more is looked at.
+    unequal = np.zeros(len(one), np.bool_)
+    for name in IDENTITY:
+        unequal |= old.tensors[name][one] != new.tensors[name][two]
+    rows = np.flatnonzero(unequal)
+    was = {name: column[one[rows]] for name, column in old.tensors.items()}
+    now = {name: column[two[rows]] for name, column in new.tensors.items()}
     least = least_tolerance(base, run)
-    state = tensor_states(was, now, words.known["dtype"], mode, least)
-    apart = np.zeros(len(state))
-    rows = np.flatnonzero(state)
-    sides = ({name: column[rows] for name, column in side.items()} for side in (was, now))
-    apart[rows] = relative_differences(*sides)
+    state, apart = np.zeros(len(one), np.int8), np.zeros(len(one))
+    state[rows] = tensor_states(was, now, words.known["dtype"], mode, least)
+    apart[rows] = relative_differences(was, now)
     if floor is not None:
         noise = floor.at(words.known["dtype"], old.tensors["dtype"][one], old.step[old.owner[one]])
         state[(state == DIFFERENT) & (apart <= noise)] = WITHIN

@@ -23,7 +23,9 @@ sum whose terms cancel each other, and parameters part a little more in every st
 @lru_cache(maxsize=4)
 def halves(run: Run) -> frozenset[str]:
     """Returns the dtypes of 16 bits that operators of a run work in."""
-    texts = pc.unique(run.events("op", columns=["dtypes"])["dtypes"]).to_pylist()
+    texts: set[str | None] = set()
+    for rows in run.pieces("op", columns=["dtypes"]):
+        texts |= set(pc.unique(rows["dtypes"]).to_pylist())
     return frozenset({word for text in texts if text for word in re.findall(r"\w+", text)}) & {
         *_HALVES
     }
