@@ -139,7 +139,9 @@ class SharedTab:
             self._page.page.mouse.move(5, 5)
             self._page.press("Escape", "Escape")
             self._rest()
-            if self._left() != self._new:
+            now = self._left()
+            if now != self._new:
+                import os, sys; print("TAB", path, os.environ.get("PYTEST_CURRENT_TEST"), {k: (str(v)[:150], str(self._new.get(k))[:150]) for k, v in now.items() if v != self._new.get(k)}, file=sys.__stderr__)
                 self.close()
                 self._page = None
         if self._page is None:
@@ -196,13 +198,17 @@ def tab(context: BrowserContext, address: str) -> Iterator[SharedTab]:
     made.close()
 
 
-@pytest.fixture(scope="package")
-def large(pages: Pages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a run of 2 million ops in 16 lanes.
+@pytest.fixture(
+    scope="package", params=[200_000, pytest.param(2_000_000, marks=pytest.mark.slow)]
+)
+def large(
+    request: pytest.FixtureRequest, pages: Pages, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Address of a run of so many ops in 16 lanes.
 
     Its index is kept in a folder of its own, which other tests must not take for the user's cache.
     """
-    path = generate(tmp_path_factory.mktemp("runs") / "large", 2_000_000, 16)
+    path = generate(tmp_path_factory.mktemp("runs") / "large", request.param, 16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         with pages.served(open_run(path)) as address:

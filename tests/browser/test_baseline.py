@@ -86,9 +86,8 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
 def test_rows_of_compare_lead_to_their_calls(opened: Opener, serve: Server, tmp_path: Path) -> None:
     """Of the ops that ran more or less often, and of those that took longer."""
     base, run = pair(tmp_path)
-    address = serve(run, base)
+    page = opened("/compare", at=serve(run, base), height=900)
     for table in ("diff-timing", "diff-op"):
-        page = opened("/compare", at=address, height=900)
         row = page.page.locator(f"#{table} .ag-center-cols-container .ag-row", has_text="new")
         row.first.locator(".ag-cell").first.click()
         page.page.wait_for_url("**/timeline?*")
@@ -100,9 +99,8 @@ def test_rows_of_compare_lead_to_their_calls(opened: Opener, serve: Server, tmp_
             start, end = page.window
             assert start < RUN_STEP + 700 * US < end
             assert end - start < 2 * RUN_STEP
-        page.close()
+        page.visit("/compare")
     # The run has no call of an op that only the baseline ran.
-    page = opened("/compare", at=address, height=900)
     gone = page.page.locator("#diff-op .ag-center-cols-container .ag-row", has_text="gone")
     gone.first.locator(".ag-cell").first.click()
     page.idle()

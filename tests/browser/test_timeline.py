@@ -83,12 +83,13 @@ def test_a_clicked_slice_shows_its_name_and_all_else(tab: SharedTab) -> None:
 
 
 def test_an_address_that_names_a_slice_shows_its_lane(opened: Opener, large: str) -> None:
-    lane = opened("/timeline?closed=", at=large).state["lanes"][-1]["id"]
-    page = opened(f"/timeline?sel={lane}.0.5", at=large, height=500)
+    page = opened("/timeline?closed=", at=large, height=500)
+    lane = page.state["lanes"][-1]["id"]
+    page.go(f"/timeline?sel={lane}.0.5")
     state = page.state
     assert state["viewport"]["scrollY"] > 0
     assert lane in [one["id"] for one in state["lanes"] if one["visible"]]
-    page = opened(f"/timeline?sel={lane}.0.5&y=1", at=large, height=500)
+    page.go(f"/timeline?sel={lane}.0.5&y=1")
     assert page.state["viewport"]["scrollY"] == 1  # as somebody kept it
 
 
@@ -340,7 +341,7 @@ def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str
         before = after
 
 
-def test_one_nanosecond_among_two_million_is_a_pixel(opened: Opener, large: str) -> None:
+def test_one_nanosecond_among_all_ops_is_a_pixel(opened: Opener, large: str) -> None:
     page = opened("/timeline?closed=", at=large)
     # PROBE stands alone in the slim, lowest row of the first lane, in the middle of the run.
     lit = page.lit_columns()
