@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, ViewportSize
 
 from benchmarks.generate_run import generate
 from lanescope.webapp.runs.run import Run, open_run
@@ -133,15 +135,28 @@ class SharedTab:
         self._page: LanePage | None = None
         self._new: dict[str, Any] = {}
 
-    def __call__(self, path: str = "/timeline") -> LanePage:
-        """The tab, with another address in it."""
+    def __call__(
+        self, path: str = "/timeline", *, width: int = 1280, height: int = 800
+    ) -> LanePage:
+        """The tab, with another address in it, in this size."""
         if self._page is not None:
+            self._page.page.set_viewport_size(ViewportSize(width=1280, height=800))
             self._page.page.mouse.move(5, 5)
             self._page.press("Escape", "Escape")
             self._rest()
             now = self._left()
             if now != self._new:
-                import os, sys; print("TAB", path, os.environ.get("PYTEST_CURRENT_TEST"), {k: (str(v)[:150], str(self._new.get(k))[:150]) for k, v in now.items() if v != self._new.get(k)}, file=sys.__stderr__)
+                print(
+                    "TAB",
+                    path,
+                    os.environ.get("PYTEST_CURRENT_TEST"),
+                    {
+                        k: (str(v)[:150], str(self._new.get(k))[:150])
+                        for k, v in now.items()
+                        if v != self._new.get(k)
+                    },
+                    file=sys.__stderr__,
+                )
                 self.close()
                 self._page = None
         if self._page is None:
@@ -150,7 +165,10 @@ class SharedTab:
             self._rest()
             self._new = self._left()
         self._page.requests.clear()
-        if path != "/timeline":
+        self._page.page.set_viewport_size(ViewportSize(width=width, height=height))
+        if path == "/timeline":
+            self._page.idle()
+        else:
             self._page.visit(path)
         return self._page
 
@@ -198,9 +216,7 @@ def tab(context: BrowserContext, address: str) -> Iterator[SharedTab]:
     made.close()
 
 
-@pytest.fixture(
-    scope="package", params=[200_000, pytest.param(2_000_000, marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="package", params=[200_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
 def large(
     request: pytest.FixtureRequest, pages: Pages, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

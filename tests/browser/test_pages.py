@@ -85,8 +85,8 @@ def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> No
         assert page.page.locator(".rail a.here").inner_text() == title
 
 
-def test_the_timeline_stays_mounted(opened: Opener) -> None:
-    page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
+def test_the_timeline_stays_mounted(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     page.click_slice("aten::")
     left = page.state
     page.page.evaluate("document.querySelector('.tl-lanes canvas').dataset.mark = 'same'")
@@ -170,7 +170,7 @@ def test_what_fails_says_so_in_its_place(opened: Opener, monkeypatch: pytest.Mon
 
 
 def test_overview_does_not_wait_for_what_takes_long(
-    opened: Opener, run: Run, monkeypatch: pytest.MonkeyPatch
+    tab: SharedTab, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, report = threading.Event(), Context.report
 
@@ -178,7 +178,7 @@ def test_overview_does_not_wait_for_what_takes_long(
         asked.wait()
         return report(context)
 
-    page = opened("/timeline")
+    page = tab()
     monkeypatch.setattr(Context, "report", when_released)
     page.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Overview").click()
     page.page.locator(".page .cards .card").first.wait_for()
@@ -374,8 +374,8 @@ def test_an_address_without_a_page(tab: SharedTab) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 3840])
-def test_nothing_sticks_out_of_the_window(opened: Opener, width: int) -> None:
-    page = opened(width=width, height=800 if width == 1280 else 2160)
+def test_nothing_sticks_out_of_the_window(tab: SharedTab, width: int) -> None:
+    page = tab(width=width, height=800 if width == 1280 else 2160)
     wide = """() => [...document.querySelectorAll('.header > *, .rail > *, .dock > *, .tl-head')]
         .filter(e => { const b = e.getBoundingClientRect();
                        return b.right > innerWidth + 1 || b.bottom > innerHeight + 1; })

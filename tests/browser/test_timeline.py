@@ -13,8 +13,8 @@ pytestmark = pytest.mark.browser
 MS = 1_000_000
 
 
-def test_lanes_of_all_ranks_are_visible(opened: Opener, run: Run) -> None:
-    page = opened(height=1400)
+def test_lanes_of_all_ranks_are_visible(tab: SharedTab, run: Run) -> None:
+    page = tab(height=1400)
     lanes = page.state["lanes"]
     assert all(lane["visible"] and lane["loaded"] for lane in lanes)
     shown = {(lane["rank"], lane["label"]) for lane in lanes if lane["kind"] == "thread"}
@@ -137,8 +137,8 @@ def test_keys_move_the_window(tab: SharedTab) -> None:
     assert page.window == (0, page.state["viewport"]["duration"])
 
 
-def test_dragging_moves_in_both_directions(opened: Opener) -> None:
-    page = opened(f"/timeline?t={20 * MS}-{24 * MS}&closed=", height=600)
+def test_dragging_moves_in_both_directions(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}&closed=", height=600)
     start, _ = page.window
     page.drag((600, 200), (500, 120))
     state = page.state

@@ -141,7 +141,7 @@ def findings(run: Run) -> list[Finding]:
 
 
 def acknowledged(examined: AnalysisResult, settings: Settings) -> AnalysisResult:
-    """The same with findings that are meant to be as information, with who allows them and why,
+    """The same with accepted findings as information, with who allows them and why,
     and without those that a higher limit lets pass."""
     held = {one.kind: (one.evidence, settings.limit(one.name)) for one in metrics() if one.evidence}
     kept = []

@@ -229,7 +229,7 @@ def _clock(context: Context) -> Component:
         title = "The hosts' clocks were not compared: times of different ranks may be off by more."
         return html.Span(words, className="pill warn", title=title)
     if run.clock_uncertainty_ns == 0:
-        return html.Span("one clock", className="pill", title="All ranks read the same clock.")
+        return html.Span("clocks in sync", className="pill", title="All ranks read the same clock.")
     return html.Span(
         f"clock ± {widgets.duration(run.clock_uncertainty_ns)}",
         className="pill",
