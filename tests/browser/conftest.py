@@ -146,17 +146,6 @@ class SharedTab:
             self._rest()
             now = self._left()
             if now != self._new:
-                print(
-                    "TAB",
-                    path,
-                    os.environ.get("PYTEST_CURRENT_TEST"),
-                    {
-                        k: (str(v)[:150], str(self._new.get(k))[:150])
-                        for k, v in now.items()
-                        if v != self._new.get(k)
-                    },
-                    file=sys.__stderr__,
-                )
                 self.close()
                 self._page = None
         if self._page is None:

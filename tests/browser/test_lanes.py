@@ -50,7 +50,7 @@ def test_a_pinned_lane_stays_at_the_top_while_others_scroll(tab: SharedTab) -> N
 
 
 def test_lanes_and_ranks_are_dragged_into_another_order(tab: SharedTab) -> None:
-    page = tab(height=1000)
+    page = tab("/timeline?closed=", height=1000)
     before = shown(page)
     names = page.page.locator(".tl-labels")
     box = names.bounding_box()
@@ -98,7 +98,7 @@ def test_the_filter_leaves_lanes_that_match(tab: SharedTab) -> None:
 
 
 def test_arrows_join_one_collective_on_all_ranks(tab: SharedTab) -> None:
-    page = tab(f"/timeline?t={22 * MS}-{32 * MS}", height=1200)
+    page = tab(f"/timeline?t={22 * MS}-{32 * MS}&closed=", height=1200)
     page.click_slice("all_reduce")
     state = page.state
     assert [flow["kind"] for flow in state["flows"]] == ["collective"]

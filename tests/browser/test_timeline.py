@@ -13,8 +13,8 @@ pytestmark = pytest.mark.browser
 MS = 1_000_000
 
 
-def test_lanes_of_all_ranks_are_visible(tab: SharedTab, run: Run) -> None:
-    page = tab(height=1400)
+def test_lanes_of_all_ranks_are_visible(opened: Opener, run: Run) -> None:
+    page = opened(height=1400)  # as many are open as fit when the page is loaded
     lanes = page.state["lanes"]
     assert all(lane["visible"] and lane["loaded"] for lane in lanes)
     shown = {(lane["rank"], lane["label"]) for lane in lanes if lane["kind"] == "thread"}
@@ -345,5 +345,5 @@ def test_one_nanosecond_among_all_ops_is_a_pixel(opened: Opener, large: str) -> 
     page = opened("/timeline?closed=", at=large)
     # PROBE stands alone in the slim, lowest row of the first lane, in the middle of the run.
     lit = page.lit_columns()
-    assert len(lit) in (1, 2)  # a bucket is up to two pixels wide
+    assert len(lit) in (1, 2, 3)  # a bucket is up to two pixels wide, wherever it begins
     assert abs(lit[0] / page.state["viewport"]["width"] - 0.5) < 0.1
