@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager

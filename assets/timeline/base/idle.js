@@ -3,9 +3,6 @@
  * @module
  */
 
-/** Milliseconds between looks at work that is not tracked here. */
-const ELSEWHERE_MS = 25;
-
 export class Idle {
   /** @param {() => boolean} [elsewhere] true while work is pending that is not tracked here */
   constructor(elsewhere = () => false) {
@@ -50,20 +47,10 @@ export class Idle {
     });
   }
 
-  /**
-   * Looks twice, a frame apart: work that follows on what has just ended begins in between. Work
-   * elsewhere is awaited by a timer: each frame that is asked for is drawn.
-   */
+  /** Looks twice, a frame apart: work that follows on what has just ended begins in between. */
   check() {
     if (this.pending.size || !this.waiting.length || this.looking) return;
     this.looking = true;
-    if (this.elsewhere()) {
-      setTimeout(() => {
-        this.looking = false;
-        this.check();
-      }, ELSEWHERE_MS);
-      return;
-    }
     const { begun } = this;
     requestAnimationFrame(() => {
       const quiet = !this.elsewhere();
