@@ -127,10 +127,10 @@ def test_everything_can_be_called_by_name(tab: SharedTab) -> None:
     page.press("Shift+G")
     assert page.state["lanes"]
     page.press("Control+k")
-    page.page.keyboard.type("gradients pages")
+    page.page.keyboard.type("sql pages")
     page.page.keyboard.press("Enter")
     page.idle()
-    assert page.page.locator("h1").inner_text() == "Gradients"
+    assert page.page.locator("h1").inner_text() == "SQL"
     page.press("Control+k")
     assert "Threads" in page.text("dialog.commands")
     assert "Zoom in" not in page.text("dialog.commands")
