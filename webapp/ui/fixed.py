@@ -39,10 +39,16 @@ def fixed(content: Any) -> Any:
     """
     if isinstance(content, Component):
         made = _made(content)
-        return Fixed(tree=[made]) if isinstance(made, list) else made
+        return _one([made]) if isinstance(made, list) else made
     if isinstance(content, list | tuple) and any(isinstance(one, Component) for one in content):
         return _joined([_made(one) for one in _flat(content)])
     return content
+
+
+def _one(tree: list[Any]) -> Component:
+    make: Any = Fixed  # Dash leaves it untyped
+    one: Component = make(tree=tree)
+    return one
 
 
 def _made(node: Any) -> Any:
@@ -58,7 +64,8 @@ def _made(node: Any) -> Any:
         and not hasattr(node, "id")
         and not any(isinstance(child, Component) for child in children)
     ):
-        properties = node.to_plotly_json()["props"]
+        as_json: Any = node.to_plotly_json  # Dash leaves it untyped
+        properties = as_json()["props"]
         properties.pop("children", None)
         tag = "a" if isinstance(node, dcc.Link) else node._type.lower()
         return [tag, properties, *children]
@@ -75,7 +82,7 @@ def _joined(children: Iterable[Any]) -> list[Any]:
     for are_components, some in groupby(children, lambda child: isinstance(child, Component)):
         beside = list(some)
         bare = not are_components and any(isinstance(child, list) for child in beside)
-        joined += [Fixed(tree=beside)] if bare else beside
+        joined += [_one(beside)] if bare else beside
     return joined
 
 
