@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any
 
 from dash import dcc
 from dash.development.base_component import Component
@@ -24,12 +24,14 @@ class Fixed(Component):
     `tree` holds texts, numbers and elements, each as `[tag, properties, *children]`.
     """
 
-    _children_props: ClassVar[list[str]] = []
-    _base_nodes: ClassVar[list[str]] = []
     _namespace = "lanescope_elements"
     _type = "Fixed"
-    _prop_names: ClassVar[list[str]] = ["tree"]
-    _valid_wildcard_attributes: ClassVar[list[str]] = []
+
+    def __init__(self, tree: list[Any]) -> None:
+        self._prop_names = ["tree"]
+        self._base_nodes: list[str] = []
+        self._valid_wildcard_attributes: list[str] = []
+        self.tree = tree
 
 
 def fixed(content: Any) -> Any:
@@ -39,16 +41,10 @@ def fixed(content: Any) -> Any:
     """
     if isinstance(content, Component):
         made = _made(content)
-        return _one([made]) if isinstance(made, list) else made
+        return Fixed([made]) if isinstance(made, list) else made
     if isinstance(content, list | tuple) and any(isinstance(one, Component) for one in content):
         return _joined([_made(one) for one in _flat(content)])
     return content
-
-
-def _one(tree: list[Any]) -> Component:
-    make: Any = Fixed  # Dash leaves it untyped
-    one: Component = make(tree=tree)
-    return one
 
 
 def _made(node: Any) -> Any:
@@ -82,7 +78,7 @@ def _joined(children: Iterable[Any]) -> list[Any]:
     for are_components, some in groupby(children, lambda child: isinstance(child, Component)):
         beside = list(some)
         bare = not are_components and any(isinstance(child, list) for child in beside)
-        joined += [_one(beside)] if bare else beside
+        joined += [Fixed(beside)] if bare else beside
     return joined
 
 
