@@ -102,7 +102,7 @@ def test_which_op_differs_first_with_both_values_and_stack(prepare: Prepare) -> 
     task = prepare("divergence")
     task.reads("aten::native_layer_norm")
     task.click(task.page.page.get_by_role("link", name="Compare", exact=True))
-    task.reads("aten::native_layer_norm", "baseline", "divergence.py:")
+    task.reads("aten::native_layer_norm", "out0 mean", " became ", "Python stack", "divergence.py:")
 
 
 def test_which_layer_does_not_learn_and_since_when(prepare: Prepare) -> None:
