@@ -331,7 +331,7 @@ def _zoom_far(page: LanePage) -> None:
 
 def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str) -> None:
     page = opened("/timeline", at=large)
-    page.press("q")  # the details ask for what they show, which is not what is counted
+    page.press("q")  # the details ask for more with each notch
     middle = page.state["canvas"]["width"] / 2
     before = page.state["requests"]
     for _ in range(24):
