@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.runs.run import open_run
-from tests.browser.conftest import Opener, Server
+from tests.browser.conftest import Opener, Server, SharedTab
 from tests.support.synthetic import START_NS, Builder
 
 pytestmark = pytest.mark.browser
@@ -95,8 +95,8 @@ def test_the_strip_leads_from_finding_to_finding(
     assert strip.is_hidden()
 
 
-def test_a_length_narrows_the_search_and_a_step_is_found(opened: Opener) -> None:
-    page = opened("/timeline")
+def test_a_length_narrows_the_search_and_a_step_is_found(tab: SharedTab) -> None:
+    page = tab()
     page.press("/")
     page.page.keyboard.type("aten:: > 100 us")
     page.idle()

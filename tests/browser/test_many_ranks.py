@@ -31,7 +31,7 @@ def elements(page: LanePage) -> int:
     return found
 
 
-def test_hosts_come_first_and_ranks_bring_their_lanes(page: LanePage) -> None:
+def test_hosts_come_first_and_ranks_bring_their_lanes_also_for_a_slice(page: LanePage) -> None:
     names = page.page.locator(".tl-group:not(.process)").all_inner_texts()
     assert names[0].split("\n")[0].startswith("gpu-000 · ranks 0-7")
     assert page.state["layout"]["groups"] == 2 + 16
@@ -49,8 +49,7 @@ def test_hosts_come_first_and_ranks_bring_their_lanes(page: LanePage) -> None:
     assert any(lane["kind"] == "collectives" for lane in lanes)
     assert elements(page) < MOST_ELEMENTS
 
-
-def test_a_slice_of_a_lane_that_was_not_listed_is_shown(page: LanePage) -> None:
+    # A slice of a lane that was not listed is shown.
     lane = next(
         lane for lane in page.page.evaluate(_LANES_OF_12) if lane[3] == "thread" and lane[4] != 0
     )

@@ -161,7 +161,7 @@ def check(
 
     With a baseline, a divergence from it (mode tolerance, `noise` as in `compare`) is a finding;
     with `new`, findings that the baseline has as well are information.
-    Findings that are meant to be (`Settings.allowed`) are reported as information, with the reason
+    Accepted findings (`Settings.allowed`) are reported as information, with the reason
     in their evidence. Others that explain a metric are as severe as its check: errors where it
     failed. A metric whose findings are all information passes: what it measures
     does no harm here.

@@ -1,4 +1,4 @@
-"""Settings of the reader: limits, and findings that are meant to be.
+"""Settings of the reader: limits, and accepted findings.
 
 Read from `--settings FILE`, or else from the first there is of `RUN/lanescope.toml`, and, in the
 current folder, `lanescope.toml` and `[tool.lanescope]` of `pyproject.toml`.
@@ -32,7 +32,7 @@ in memory."""
 
 @dataclass(frozen=True)
 class Allowed:
-    """Findings that are meant to be: all patterns that are given (as of file names) must match."""
+    """Accepted findings: all patterns that are given (as of file names) must match."""
 
     kind: str = ""
     tensor: str = ""

@@ -49,6 +49,7 @@ def template(theme: Theme) -> go.layout.Template:
         "showline": True,
         "ticks": "",
         "automargin": True,
+        "ticklabeloverflow": "allow",  # with room for all of them, none needs to be measured again
         "title": {"font": {"color": colour["muted"], "size": 13}, "standoff": 8},
         "tickfont": {"color": colour["muted"], "size": 12},
         "exponentformat": "power",

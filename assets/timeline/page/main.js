@@ -151,7 +151,8 @@ function reportView() {
   const window = range ?? view;
   const [t0, t1] = [Math.floor(window.t0), Math.ceil(window.t1)];
   flameTab?.show(t0, t1);
-  const data = { t0, t1, range: Boolean(range), of: timeline.overlaps.of, number: asked + 1 };
+  const first = !document.getElementById("ops");
+  const data = { t0, t1, range: Boolean(range), of: timeline.overlaps.of, number: asked + 1, first };
   const text = JSON.stringify([data.t0, data.t1, data.range, data.of]);
   if (text === reportView.last) return;
   reportView.last = text;
