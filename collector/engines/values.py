@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..hooks.collectives.collectives import plan_for
+from ..hooks.cuda_graphs import capturing
 from ..journal.journal import (
     RECORD,
     TENSOR_MORE_RECORD,
@@ -239,7 +240,7 @@ class Values:
         always: bool,
         writes: bool,
     ) -> None:
-        if not readable(tensor):
+        if not _can_be_read(tensor):
             self._recorder.coverage["tensors_not_read"] += 1
             reading.known = False
             return
@@ -270,7 +271,7 @@ class Values:
     def _read_result(
         self, reading: OperatorReading, tensor: torch.Tensor, position: int, flags: TensorFlag
     ) -> None:
-        if not readable(tensor):
+        if not _can_be_read(tensor):
             self._recorder.coverage["tensors_not_read"] += 1
             self._storages.wrote_unread(tensor)
             return
@@ -317,7 +318,7 @@ class Values:
 
     def drain(self, state: ThreadState, *, wait: bool) -> None:
         """Writes the records whose device copies have arrived; with `wait`, all of them."""
-        while self._pending:
+        while self._pending and not capturing():
             with self._lock:
                 event = self._pending[0][0] if self._pending else None
                 if event is None or not (wait or event.query()):
@@ -362,6 +363,10 @@ def _put(
             0,
         )
         state.journal.append(*RECORD.unpack(packed))
+
+
+def _can_be_read(tensor: torch.Tensor) -> bool:
+    return readable(tensor) and not (tensor.is_cuda and capturing())
 
 
 def _read(tensor: torch.Tensor) -> tuple[Numbers | Fingerprint, Numbers | None]:
