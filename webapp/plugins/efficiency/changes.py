@@ -23,8 +23,9 @@ def efficiency_changes(base: Run, run: Run) -> pd.DataFrame:
     One row per rank, operator, module, shapes, dtypes and device. Columns rank, base_rank, these,
     and calls, total_flops, total_bytes, time_ns, flops_per_s, bytes_per_s, each also as
     `base_<column>`, and change_ns. Operators and figures are those of `efficiency`. An operator
-    that one run lacks has 0 calls there, and NaN as its rates. Ranks of the same number are
-    compared; without any, those at the same place. Callers must not change it.
+    that one run lacks has 0 calls there; FLOPs, bytes and rates that are not known are NaN. Ranks
+    of the same number are compared; without any, those at the same place. Callers must not change
+    it.
     """
     mine, theirs = measured(run), measured(base)
     parts = []
@@ -53,7 +54,8 @@ def _rated(table: pd.DataFrame) -> pd.DataFrame:
         seconds = table[f"{side}time_ns"].where(table[f"{side}time_ns"] > 0) * 1e-9
         for rate, total in RATES.items():
             done = table[f"{side}{total}"]
-            table[f"{side}{rate}"] = done.where(done > 0) / seconds
+            table[f"{side}{total}"] = done.where(done > 0)  # 0: of no call the shapes are known
+            table[f"{side}{rate}"] = table[f"{side}{total}"] / seconds
     table[CHANGE] = table["time_ns"] - table[f"{BASE}time_ns"]
     order = table[CHANGE].abs().sort_values(ascending=False, kind="stable").index
     return table.loc[order].reset_index(drop=True)
