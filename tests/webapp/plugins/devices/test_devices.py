@@ -201,16 +201,16 @@ def test_a_real_trace_counted_from_its_file(tmp_path: Path) -> None:
     assert row["busy_ns"] + idle == row["window_ns"]
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the trace is not at hand")
-def test_spans_of_annotations_are_those_of_the_profiler(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [REAL] if REAL.exists() else [], ids=lambda path: path.name)
+def test_spans_of_annotations_are_those_of_the_profiler(path: Path, tmp_path: Path) -> None:
     """Autograd threads work for `backward`; the profiler counts the launches of its own thread."""
-    with gzip.open(REAL) as file:
+    with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     spans: dict[str, float] = defaultdict(float)
     for event in events:
         if event.get("cat") == "gpu_user_annotation":
             spans[event["name"]] += event["dur"] * US
-    found = device_annotations(imported(tmp_path / "run", REAL)).set_index("name")
+    found = device_annotations(imported(tmp_path / "run", path)).set_index("name")
     lengths = found["device_span_ns"]
     assert lengths["DistributedDataParallel.forward"] == pytest.approx(
         spans["DistributedDataParallel.forward"], abs=10
