@@ -50,7 +50,7 @@ def test_the_path_goes_to_the_later_partner(names: tuple[str, str], tmp_path: Pa
     assert times.loc[1, "waiting_for_ranks_ns"] == MS // 2
 
 
-def test_a_send_that_ended_before_its_receiver_came_waited_for_nobody(tmp_path: Path) -> None:
+def test_a_send_that_ended_before_its_receiver_came_did_not_wait(tmp_path: Path) -> None:
     """The bytes were on their way; rank 0 sends from 20 to 29 ms, rank 1 receives from 60 ms."""
     builder = Builder(tmp_path / "run", world_size=2)
     for rank in (0, 1):
