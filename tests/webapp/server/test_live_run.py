@@ -17,8 +17,7 @@ from lanescope.collector.compaction.journal_folders import UNREADABLE, is_abando
 from lanescope.collector.format import schema
 from lanescope.collector.recorder.recorder import Recorder
 from lanescope.webapp.analysis.checks import DEFAULTS
-from lanescope.webapp.runs import journal_recovery
-from lanescope.webapp.runs import run as runs
+from lanescope.webapp.runs import consistent_read, journal_recovery
 from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.server import live_run
@@ -70,6 +69,7 @@ def check_final(found: Following, run: Path, *, complete: bool) -> None:
     last = open_run(run)
     final = Timeline.open(last).etag
     assert not growing(run)
+    assert not last.read_at_ns
     assert (answer["etag"], answer["state"], answer["final"]) == (final, "ended", True)
     assert answer["findings"] is not None
     assert last.complete is complete
@@ -79,6 +79,7 @@ def check_final(found: Following, run: Path, *, complete: bool) -> None:
 def test_a_run_that_is_finished_while_a_state_is_opened(tmp_path: Path) -> None:
     run = tmp_path / "run"
     recorder = begun(run)
+    assert set(open_run(run).read_at_ns) == {(0, os.getpid())}
 
     def ends() -> None:
         write_ops(recorder, OPS, OPS)
@@ -127,6 +128,7 @@ def test_a_killed_program_whose_run_is_never_finished(
     assert said["etag"] == Timeline.open(last).etag
     assert said["findings"] is not None
     assert last.counts["op"] == 4 * OPS
+    assert not last.read_at_ns  # nothing of it is still to come
 
 
 def test_a_run_is_not_given_up_while_it_may_go_on(
@@ -194,7 +196,7 @@ def test_rows_that_move_while_a_run_is_read_are_not_missed(
             moving.pop()()
         return journal_recovery.leftovers(*given)
 
-    monkeypatch.setattr(runs, "leftovers", moved)
+    monkeypatch.setattr(consistent_read, "leftovers", moved)
     found = open_run(tmp_path / "run")
     assert found.counts["op"] == 2 * OPS
     assert found.complete

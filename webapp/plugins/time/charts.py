@@ -9,10 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES
-from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES, Window
+from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES
+from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
-from lanescope.webapp.ui.charts import BUTTONS_ASIDE, colour_bar, escaped, nothing
+from lanescope.webapp.ui.charts import BUTTONS_ABOVE, colour_bar, escaped, nothing
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, step_axis, template
 
@@ -82,9 +83,7 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
             customdata=customdata,
             hovertemplate=f"<b>{title}</b> %{{y:.4~g}} {unit}<br>%{{customdata[2]}}<extra></extra>",
         )
-    figure.update_layout(
-        barmode="stack", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
-    )
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps["step"].tolist()))
     figure.update_yaxes(title_text=f"step time, {unit}", range=[0, top])
     for step, length in zip(first.tolist(), lengths.tolist(), strict=True):
@@ -130,9 +129,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
         marker={"size": 4},
         hovertemplate=f"<b>whole step</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
     )
-    figure.update_layout(
-        barmode="relative", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
-    )
+    figure.update_layout(barmode="relative", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps))
     figure.update_yaxes(title_text=f"run minus baseline, {unit}")
     return figure
@@ -140,7 +137,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
 
 def path_lanes(
     path: pd.DataFrame,
-    window: Window,
+    window: JobStep,
     lanes: Mapping[int, Mapping[str, Intervals]],
     names: Mapping[tuple[int, str], str],
     theme: Theme,
@@ -153,6 +150,7 @@ def path_lanes(
     rows = dict.fromkeys(names)
     colours = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": f"step {window.step}"})
+    figure.update_layout(BUTTONS_ABOVE)
     factor, unit = units.unit_for(window.end_ns - window.start_ns, "ns")
     edges = np.linspace(window.start_ns, window.end_ns, BINS + 1).astype(np.int64)
     first = {rank: lane for lane in reversed(rows) for rank in [lane[0]]}
@@ -220,7 +218,7 @@ def _bars(
     figure: go.Figure,
     pieces: list[_Piece],
     lane: str,
-    window: Window,
+    window: JobStep,
     colours: Mapping[str, str],
     opacity: float,
 ) -> None:
@@ -266,6 +264,7 @@ def _heat(
     if grid.empty:
         return nothing("no training step was recorded")
     figure = go.Figure(layout={"template": template(theme), "uirevision": title})
+    figure.update_layout(BUTTONS_ABOVE)
     figure.add_heatmap(
         x=grid.columns.tolist(),
         y=[f"rank {rank}" for rank in grid.index],

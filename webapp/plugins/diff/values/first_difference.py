@@ -8,7 +8,6 @@ from textwrap import shorten
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from lanescope.webapp.analysis import stack_frames
 from lanescope.webapp.analysis.arrow_columns import to_frame
@@ -49,7 +48,7 @@ class First:
     ]  # positions, in its thread of "base" and of "run", of the operators
     # before it of its step that the other has not
     found: bool  # whether a tensor that no recorded operator had left so is among what differs
-    reshaped: str = ""  # of one of `alone`, by what shapes alone it is another than in the base
+    reshaped: str = ""  # of one of `alone`, by what shapes alone it is another than in the baseline
 
     @property
     def when(self) -> tuple[int, int]:
@@ -131,8 +130,8 @@ def other_inputs(first: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[st
 
 
 def other_parts(base: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """The ranges of an input of the first operator that are read in the base and in the run, where
-    these are others."""
+    """The ranges of an input of the first operator that the baseline and the run read, where these
+    are others."""
     if len(base["parts"]) != len(run["parts"]):
         return []
     pairs = zip(base["parts"], run["parts"], strict=True)
@@ -218,8 +217,8 @@ def _reshaped(pairs: ComparedOps, alone: Int64Array, step: int, words: Words) ->
         if was != now:
             sides = [shorten(words.known["shapes"][code], _SHAPES) for code in (was, now)]
             return (
-                f", the first of other shapes {words.known['name'][name]}: {sides[0]} in the base, "
-                f"{sides[1]} in the run"
+                f", the first of other shapes {words.known['name'][name]}: {sides[0]} in the "
+                f"baseline, {sides[1]} in the run"
             )
     return ""
 
@@ -231,8 +230,9 @@ def _before(run: Run, first: First, side: str, other: str) -> str:
     [op] = run.events("op", rank, thread, columns=columns).slice(int(alone[-1]), 1).to_pylist()
     where = stack_frames.place(_stack(run, rank, (thread, op["start_ns"], op["depth"])))
     count = units.counted(len(alone), "operator")
+    here, there = ("baseline" if one == "base" else one for one in (side, other))
     return (
-        f"before the first difference the {side} ran {count} of that step that the {other} did not "
+        f"before the first difference the {here} ran {count} of that step that the {there} did not "
         f"run, the last {op['name']}"
         + (f" in {op['module']}" if op["module"] else "")
         + (f" at {where}" if where else "")
@@ -336,48 +336,6 @@ def draws(op: str) -> bool:
     return name in RANDOM or name.removesuffix("_") in RANDOM or name.startswith("rand")
 
 
-def resumed(base: Run, run: Run) -> list[str]:
-    """Whether the run's first step is a later one of the base, to the last bit of all gradients.
-
-    Where the gradients of steps after it part, what the step itself does is another.
-    """
-    rank = min(run.ranks)
-    known, own = _norms(base, rank), _norms(run, rank)
-    begun = min(own, default=0)
-    like = [step for step, norms in known.items() if norms == own.get(begun)]
-    if len(like) != 1 or like[0] <= begun:
-        return []
-    later = like[0] - begun
-    both = [step for step in sorted(own) if step + later in known]
-    parted = next((step for step in both if own[step] != known[step + later]), None)
-    said = f"step {begun} has the gradients of step {like[0]} of the base, to the last bit"
-    if len(both) == 1:
-        return [said]
-    if parted is None:
-        return [f"{said}, and so have all after it: the run resumes there"]
-    return [
-        f"{said}, and step {parted} not those of step {parted + later}: the run resumes with the "
-        "base's parameters of that step, but not with all else (optimizer state, learning rate, "
-        "data, random numbers)"
-    ]
-
-
-def _norms(run: Run, rank: int) -> dict[int, tuple[int, int]]:
-    """By step what its gradients are known by: a sum of hashes, for there may be millions, and how
-    many they are."""
-    if rank not in run.ranks:
-        return {}
-    columns = ["step", "parameter", "optimizer", "norm"]
-    rows = to_frame(run.events("gradient", rank, columns=columns))
-    rows = rows[rows["norm"] > 0]
-    hashes = pd.util.hash_pandas_object(rows[columns[1:]], index=False)
-    steps = hashes.groupby(rows["step"])
-    return {
-        int(step): (int(own), int(many))
-        for (step, own), many in zip(steps.sum().items(), steps.size(), strict=True)
-    }
-
-
 def _settings(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
     """What optimizers were set to otherwise, at the first step at which both runs know."""
     keys = ["step", "parameter", "optimizer"]
@@ -391,14 +349,16 @@ def _settings(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
     other = both[both["rule_base"].astype(str) != both["rule_run"].astype(str)]
     if len(other):
         row = other.iloc[0]
-        return [f"parameters are updated by {row['rule_run']}, in the base by {row['rule_base']}"]
+        return [
+            f"parameters are updated by {row['rule_run']}, in the baseline by {row['rule_base']}"
+        ]
     for name, words in _SETTINGS.items():
         low, high = (both[f"{name}_{side}"].to_numpy(np.float64) for side in ("base", "run"))
         apart = np.flatnonzero((low != high) & ~np.isnan(low) & ~np.isnan(high))
         if len(apart):
             at = apart[0]
             return [
-                f"the {words} in step {both['step'].iloc[at]} is {high[at]:g}, in the base "
+                f"the {words} in step {both['step'].iloc[at]} is {high[at]:g}, in the baseline "
                 f"{low[at]:g}: the first of the sampled steps in which it is another"
             ]
     return []
