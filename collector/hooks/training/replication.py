@@ -33,7 +33,8 @@ def short_hash(data: bytes) -> float:
 def random_states() -> Iterator[tuple[str, float]]:
     """Yields names and hashes of the states of the generators that dropout draws from."""
     states = {"cpu": torch.default_generator.get_state()}
-    if torch.cuda.is_initialized() and not capturing():
+    cuda: Any = torch.cuda  # torch leaves it untyped
+    if cuda.is_initialized() and not capturing():
         device = torch.cuda.current_device()
         states["cuda"] = torch.cuda.default_generators[device].get_state()
     for device_type, state in states.items():

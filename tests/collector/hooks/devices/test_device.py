@@ -385,7 +385,8 @@ def test_kernels_of_a_gpu_are_tied_to_the_operators_that_launched_them(tmp_path:
     assert "main" in names
     assert len(names) == 2  # autograd's own thread launches the backward pass
     # How the library calls its kernels of a product of matrices differs between devices.
-    products = [r for r in recorded.rows("op") if r["name"] in ("aten::addmm", "aten::mm")]
+    every: list[dict[str, Any]] = recorded.rows("op")
+    products = [r for r in every if r["name"] in ("aten::addmm", "aten::mm")]
     assert products
     for product in products:
         until = product["start_ns"] + product["duration_ns"]
