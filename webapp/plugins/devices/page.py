@@ -180,7 +180,7 @@ def _annotations(table: pd.DataFrame) -> Component:
         "host": "host_ns",
     }
     made = [widgets.in_unit(title, shown[name]) for title, name in columns.items()]
-    rows = [
+    rows: list[tuple[Component | str, ...]] = [
         (
             _name(row.name),
             units.count(int(row.calls)),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
-from lanescope.webapp.plugins.time.critical_path import critical_path, job_steps
+from lanescope.webapp.plugins.time.critical_path import critical_path
+from lanescope.webapp.plugins.time.job_steps import job_steps
 from tests.support.trace_files import DATA, imported
 
 TRACES = sorted(DATA.glob("kineto_*.json.gz"))
