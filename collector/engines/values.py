@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..hooks.cuda_graphs import capturing
 from ..journal.journal import (
     RECORD,
     TENSOR_MORE_RECORD,
@@ -187,7 +188,7 @@ class Values:
         always: bool,
         writes: bool,
     ) -> None:
-        if not readable(tensor):
+        if not _can_be_read(tensor):
             self._recorder.coverage["tensors_not_read"] += 1
             reading.known = False
             return
@@ -218,7 +219,7 @@ class Values:
     def _read_result(
         self, reading: OperatorReading, tensor: torch.Tensor, position: int, flags: TensorFlag
     ) -> None:
-        if not readable(tensor):
+        if not _can_be_read(tensor):
             self._recorder.coverage["tensors_not_read"] += 1
             self._storages.wrote_unread(tensor)
             return
@@ -265,7 +266,7 @@ class Values:
 
     def drain(self, state: ThreadState, *, wait: bool) -> None:
         """Writes the records whose device copies have arrived; with `wait`, all of them."""
-        while self._pending:
+        while self._pending and not capturing():
             with self._lock:
                 event = self._pending[0][0] if self._pending else None
                 if event is None or not (wait or event.query()):
@@ -310,6 +311,10 @@ def _put(
             0,
         )
         state.journal.append(*RECORD.unpack(packed))
+
+
+def _can_be_read(tensor: torch.Tensor) -> bool:
+    return readable(tensor) and not (tensor.is_cuda and capturing())
 
 
 def _read(tensor: torch.Tensor) -> tuple[Numbers | Fingerprint, Numbers | None]:

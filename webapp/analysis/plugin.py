@@ -126,6 +126,9 @@ class Plugin:
     questions: tuple[Question, ...] = ()
     tables: Mapping[str, str] = field(default_factory=dict)
     """Functions from a run to a data frame: `lw.<name>`, in exports, in SQL, /table/<name>.csv."""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    """Functions from (baseline, run) to a data frame: `lw.<name>`, in exports with --baseline,
+    /table/<name>.csv beside a baseline. They raise NotApplicable for runs that do not compare."""
     functions: Mapping[str, str] = field(default_factory=dict)
     """Other names that `lanescope.webapp` offers."""
     metrics: tuple[Metric, ...] = ()
@@ -172,6 +175,7 @@ def _located(folder: str, record: Plugin) -> Plugin:
         ),
         questions=tuple(replace(one, find=at(one.find)) for one in record.questions),
         tables=all_at(record.tables),
+        changes=all_at(record.changes),
         functions=all_at(record.functions),
         metrics=tuple(replace(one, measure=at(one.measure)) for one in record.metrics),
         figures=tuple(replace(one, measure=at(one.measure)) for one in record.figures),
@@ -237,10 +241,15 @@ def tables() -> dict[str, str]:
     return {name: entry for plugin in plugins() for name, entry in plugin.tables.items()}
 
 
+def changes() -> dict[str, str]:
+    """Name of each table that compares a baseline with a run -> its function."""
+    return {name: entry for plugin in plugins() for name, entry in plugin.changes.items()}
+
+
 def functions() -> dict[str, str]:
     """Returns name -> function of everything that plugins offer in code."""
     others = {name: entry for plugin in plugins() for name, entry in plugin.functions.items()}
-    return tables() | others
+    return tables() | changes() | others
 
 
 def span_facts() -> tuple[str, ...]:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.plugin import load, tables
+from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.plugin import changes, load, tables
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import plain_json
@@ -24,22 +26,40 @@ MAX_ROWS = 2_000_000
 """Of a table that the page gives out or that is asked in SQL."""
 
 
-def pieces_of(run: Run, name: str, ranks: Sequence[int] | None = None) -> Iterator[pa.Table]:
-    """Yields a table in pieces of one schema; events rank by rank. Raises RunError for an unknown
-    one."""
+def pieces_of(
+    run: Run, name: str, ranks: Sequence[int] | None = None, baseline: Run | None = None
+) -> Iterator[pa.Table]:
+    """Yields a table in pieces of one schema; events rank by rank.
+
+    Raises RunError for an unknown one, for one that needs a baseline without any, and where the two
+    runs do not compare.
+    """
     chosen = run.ranks if ranks is None else ranks
     if name in schema.TABLES:
         for rank in chosen:
             yield run.events(name, rank)
         return
-    entry = tables().get(name)
-    if entry is None:
-        known = ", ".join((*schema.TABLES, *tables()))
-        raise RunError(f"no table {name!r}, expected one of {known}")
-    frame = load(entry)(run)
+    frame = _frame(run, name, baseline)
     if ranks is not None and "rank" in frame.columns:
         frame = frame[frame["rank"].isin(list(ranks))]
     yield pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def _frame(run: Run, name: str, baseline: Run | None) -> pd.DataFrame:
+    """The table that an analysis makes."""
+    if name in changes():
+        if baseline is None:
+            raise RunError(f"table {name} compares the run with a baseline: add --baseline RUN0")
+        try:
+            compared: pd.DataFrame = load(changes()[name])(baseline, run)
+        except NotApplicable as reason:
+            raise RunError(f"table {name}: {reason}") from None
+        return compared
+    if name not in tables():
+        known = ", ".join((*schema.TABLES, *tables(), *changes()))
+        raise RunError(f"no table {name!r}, expected one of {known}")
+    found: pd.DataFrame = load(tables()[name])(run)
+    return found
 
 
 def write_csv(pieces: Iterator[pa.Table], sink: BinaryIO) -> None:

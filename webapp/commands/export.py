@@ -26,6 +26,11 @@ FORMATS = tuple(one.name for one in EXPORTERS)
 @click.option("--to", "kind", required=True, type=click.Choice(FORMATS), help="The format.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
 @click.option("--table", metavar="NAME", help="csv, parquet: which table (op by default).")
+@click.option(
+    "--baseline",
+    metavar="RUN0",
+    help="csv, parquet: the run that tables such as memory_changes compare with.",
+)
 @click.option("--ranks", metavar="0,2-5", help="Only these ranks.")
 @click.option(
     "--window",
@@ -43,6 +48,7 @@ def export(
     kind: str,
     output: str,
     table: str | None,
+    baseline: str | None,
     ranks: str | None,
     window: str | None,
     by: str | None,
@@ -55,10 +61,13 @@ def export(
     Examples:
       lanescope export runs/a --to perfetto -o a.json
       lanescope export runs/a --to html -o a.html --window 1.2ms-1.8ms --ranks 0
+      lanescope export runs/a --to csv -o peak.csv --table memory_changes --baseline runs/before
     """
     exporter = next(one for one in EXPORTERS if one.name == kind)
     target = Path(output)
-    wanted = Wanted(target, ranks_of(ranks), table, _window(window), by)
+    with working("Opening the run"):
+        base = None if baseline is None else open_run(baseline)
+    wanted = Wanted(target, ranks_of(ranks), table, _window(window), base, by)
     exporter.check(wanted)
     with working("Opening the run"):
         opened = open_run(run)

@@ -22,6 +22,7 @@ class Wanted:
     ranks: Sequence[int] | None = None  # None: all
     table: str | None = None
     window: tuple[int, int] | None = None  # [t0, t1), ns from the start of the run
+    baseline: Run | None = None  # for tables that compare
     by: str | None = None  # what a flame graph's frames are
 
 
@@ -43,7 +44,7 @@ class Exporter:
 
     def check(self, wanted: Wanted) -> None:
         """Raises RunError for an option that is given and not heeded."""
-        for option in ("table", "window", "by"):
+        for option in ("table", "window", "by", "baseline"):
             if getattr(wanted, option) is not None and option not in self.options:
                 known = [one.name for one in EXPORTERS if option in one.options]
                 raise RunError(f"--{option} is for {' and '.join(known)}, not for {self.name}")
@@ -53,8 +54,8 @@ EXPORTERS = (
     Exporter("perfetto", "perfetto:export"),
     Exporter("chrome", "perfetto:export"),  # the same file, by the name of its format
     Exporter("html", "html_page:export", ("window",)),
-    Exporter("csv", "table_files:csv", ("table",)),
-    Exporter("parquet", "table_files:parquet", ("table",)),
+    Exporter("csv", "table_files:csv", ("table", "baseline")),
+    Exporter("parquet", "table_files:parquet", ("table", "baseline")),
     Exporter("markdown", "report:export"),
     Exporter("speedscope", "speedscope:export", ("window", "by")),
     Exporter("collapsed", "collapsed_stacks:export", ("window", "by")),

@@ -12,10 +12,10 @@ from lanescope.webapp.runs.run import Run
 def csv(run: Run, path: Path, wanted: Wanted) -> None:
     """Writes comma-separated text."""
     with path.open("wb") as sink:
-        write_csv(pieces_of(run, wanted.table or "op", wanted.ranks), sink)
+        write_csv(pieces_of(run, wanted.table or "op", wanted.ranks, wanted.baseline), sink)
 
 
 def parquet(run: Run, path: Path, wanted: Wanted) -> None:
     """Writes a Parquet file."""
     with path.open("wb") as sink:
-        write_parquet(pieces_of(run, wanted.table or "op", wanted.ranks), sink)
+        write_parquet(pieces_of(run, wanted.table or "op", wanted.ranks, wanted.baseline), sink)

@@ -90,7 +90,7 @@ def make_app(
     routes.register(app.server, opened, live=live)
     search_routes.register(app.server, opened)
     note_routes.register(app.server, opened)
-    table_routes.register(app.server, run)
+    table_routes.register(app.server, run, baseline)
     finding_routes.register(app.server, context)
     listed = [page for page in pages() if not page.shown or load(page.shown)(run)]
     app.layout = fixed(frame.layout(context, listed))

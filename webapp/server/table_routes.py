@@ -7,7 +7,7 @@ from typing import Any
 import flask
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.plugin import tables
+from lanescope.webapp.analysis.plugin import changes, tables
 from lanescope.webapp.analysis.tables import MAX_ROWS, pieces_of
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
@@ -15,12 +15,12 @@ from lanescope.webapp.runs.units import count
 from lanescope.webapp.ui.table_files import KINDS, file_of
 
 
-def register(server: flask.Flask, run: Run) -> None:
+def register(server: flask.Flask, run: Run, baseline: Run | None = None) -> None:
     """Adds the routes."""
 
     @server.get("/table/<name>.<kind>")
     def table(name: str, kind: str) -> Any:
-        if kind not in KINDS or name not in {*schema.TABLES, *tables()}:
+        if kind not in KINDS or name not in {*schema.TABLES, *tables(), *changes()}:
             flask.abort(404)
         if name in schema.TABLES and run.counts[name] > MAX_ROWS:
             words = (
@@ -29,6 +29,6 @@ def register(server: flask.Flask, run: Run) -> None:
             )
             return {"error": words}, 413
         try:
-            return file_of(name, kind, pieces_of(run, name))
+            return file_of(name, kind, pieces_of(run, name, baseline=baseline))
         except RunError as error:
             return {"error": str(error)}, 500

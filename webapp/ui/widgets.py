@@ -182,6 +182,20 @@ def in_unit(title: str, values: Iterable[float | None], base: str = "ns") -> tup
     return f"{title}, {with_micro(f' {unit}').strip()}", texts
 
 
+def before_and_now(
+    base: Iterable[float], run: Iterable[float], unit: str = "ns"
+) -> tuple[tuple[str, str, str], list[tuple[str, str, str]]]:
+    """Titles of the columns baseline, run and change, in one unit, and the texts of the rows."""
+    before, now = [*map(float, base)], [*map(float, run)]
+    change = [b - a for a, b in zip(before, now, strict=True)]
+    found, texts = units.in_one_unit([*before, *now, *change], unit)
+    count = len(before)
+    minus = [text.replace("-", "\N{MINUS SIGN}") for text in texts[2 * count :]]
+    shown = with_micro(f" {found}").strip()
+    titles = (f"baseline, {shown}", f"run, {shown}", f"change, {shown}")
+    return titles, [*zip(texts[:count], texts[count : 2 * count], minus, strict=True)]
+
+
 _EVERY_COLUMN: dict[str, Any] = {
     "resizable": True,
     "sortable": True,

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from ...recorder.recorder import Recorder
+from ..cuda_graphs import capturing
 from .fx_graphs import clean
 
 OPERATOR, OPERATOR_IN_GRAPHS = "lanescope::look", "lanescope.look.default"
@@ -143,8 +144,7 @@ class CompiledCalls:
         """Shows a call once compiled code reaches its end."""
         with self._recorder.contain_errors():
             call = self._calls[number]
-            cuda: Any = torch.cuda
-            if cuda.is_initialized() and cuda.is_current_stream_capturing():
+            if capturing():
                 # Capture computes nothing, and a replay does not call Python.
                 self._passed_over(call.kind, f"{call.name}: it is replayed as a CUDA graph")
                 return

@@ -13,6 +13,7 @@ from ...journal.journal import Kind, float_bits
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
+from ..cuda_graphs import capturing
 from .device_readback import DeviceReadback
 from .modules import Modules
 from .norms import Norms, has_norm
@@ -40,7 +41,7 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
             return
         if not has_norm(tensor):
             return
-        if is_transformed(tensor):
+        if is_transformed(tensor) or (tensor.is_cuda and capturing()):
             return
         with recorder.own_torch(), torch.no_grad():
             signature = f"\t{str(tensor.dtype).removeprefix('torch.')}\t{tensor.device}"

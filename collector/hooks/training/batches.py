@@ -33,6 +33,7 @@ from ...format.names import (
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
+from ..cuda_graphs import capturing
 from .activations import tensors_in
 from .device_readback import DeviceReadback
 from .modules import own_class, unwrap
@@ -163,7 +164,7 @@ class Batches:
             return False
         if tensor.layout != torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
             return False
-        captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+        captured = tensor.is_cuda and capturing()
         return bool(tensor.numel()) and bool(tensor.dim()) and not captured
 
     def _write(self, name: str, step: int, few: torch.Tensor) -> None:

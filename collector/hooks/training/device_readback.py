@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..cuda_graphs import capturing
 from .norms import has_norm
 
 
@@ -22,13 +23,16 @@ class DeviceReadback:
     def enqueue(self, numbers: torch.Tensor, then: Callable[[torch.Tensor], None]) -> None:
         """Calls `then` with the numbers in host memory, now or in a `drain` after they arrive.
 
-        A FakeTensor, or another subclass that runs its own operators, has no numbers.
+        A FakeTensor, or another subclass that runs its own operators, has no numbers, and neither
+        has a tensor of a CUDA graph that is being captured.
         """
         numbers = numbers.detach()
         if not has_norm(numbers):
             return
         if numbers.device.type == "cpu":
             then(numbers)
+            return
+        if capturing():
             return
         host = torch.empty_like(numbers, device="cpu", pin_memory=True)
         host.copy_(numbers, non_blocking=True)
@@ -38,7 +42,7 @@ class DeviceReadback:
 
     def drain(self, *, wait: bool) -> None:
         """Passes on numbers that have arrived; with `wait`, all of them."""
-        if not self._pending or not self._lock.acquire(blocking=wait):
+        if not self._pending or capturing() or not self._lock.acquire(blocking=wait):
             return
         try:
             while self._pending:

@@ -23,6 +23,7 @@ from ...numerics import host_fingerprint
 from ...numerics.fingerprint import can_read, hash_of
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
+from ..cuda_graphs import capturing
 from .device_readback import DeviceReadback
 from .gradient_assertions import Assertions
 from .modules import Modules
@@ -76,6 +77,9 @@ class Gradients:
         recorder = self._recorder
         recorder.thread()
         held = self._held.of(optimizer, ordinal)
+        if capturing():
+            recorder.coverage["gradients_not_read"] += len(held.parameters)
+            return
         self._assertions.note()
         instant = clock.now()
         sampled = is_sampled(recorder.step, recorder.options.sample_every)
@@ -143,7 +147,7 @@ class Gradients:
 
     def after(self, optimizer: Optimizer) -> None:
         """Ends a sample after the optimizer's step."""
-        if self._parameters.awaits(optimizer):
+        if self._parameters.awaits(optimizer) and not capturing():
             with self._recorder.own_torch(), torch.no_grad():
                 self._parameters.after(optimizer)
 

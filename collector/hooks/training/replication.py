@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ...format.names import LEFT_OUT, LEFT_OUT_CAUSES, RANDOM_STATE, REPLICAS
+from ..cuda_graphs import capturing
 from .modules import WRAPPED, clean_paths
 
 MAX_LISTED = 20
@@ -33,7 +34,7 @@ def random_states() -> Iterator[tuple[str, float]]:
     """Yields names and hashes of the states of the generators that dropout draws from."""
     states = {"cpu": torch.default_generator.get_state()}
     cuda: Any = torch.cuda  # torch leaves it untyped
-    if cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+    if cuda.is_initialized() and not capturing():
         device = torch.cuda.current_device()
         states["cuda"] = torch.cuda.default_generators[device].get_state()
     for device_type, state in states.items():

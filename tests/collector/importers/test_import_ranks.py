@@ -344,8 +344,9 @@ def of_2023(folder: Path, rank: int, clock_us: int, calls: int = 12, world: int 
         begin, end = at + (37 * rank + 11 * number) % 40, at + 300 + (5 * number + rank) % 8
         launch = {"correlation": number}
         name = ("all_to_all", "all_reduce")[number % 2]
+        tensor = {"Input Dims": [[1000, 1000]], "Input type": ["float"]}
         events += [
-            slice_(f"nccl:{name}", begin, 30, cat="user_annotation"),
+            slice_(f"nccl:{name}", begin, 30, cat="user_annotation", args=tensor),
             slice_("cudaLaunchKernel", begin + 5, 8, cat="cuda_runtime", args=launch),
             kernel(f"ncclKernel_{name}", begin + 20, end - begin - 20, 9, number),
         ]
@@ -371,6 +372,10 @@ def test_ranks_without_process_groups_are_matched_by_order(apart_us: int, tmp_pa
         assert abs(error) <= process["clock"]["uncertainty_ns"] <= 9_000
     assert any("matched by order" in warning and "to within" in warning for warning in run.warnings)
     assert findings(run) == []
+    table = collectives(run).set_index("name")
+    assert (table["algbw_gbs"] > 0).all()
+    factor = table["busbw_gbs"] / table["algbw_gbs"]
+    assert factor.to_dict() == pytest.approx({"all_reduce": 2 * 7 / 8, "all_to_all": 7 / 8})
 
 
 def test_other_calls_are_not_matched_by_order(tmp_path: Path) -> None:

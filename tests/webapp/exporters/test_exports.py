@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from lanescope.webapp.analysis.plugin import tables
+from lanescope.webapp.analysis.plugin import changes, tables
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.report import escaped, markdown
 from lanescope.webapp.runs.run import Run, open_run
@@ -128,6 +128,15 @@ def test_tables_as_csv_and_parquet(run: Run, odd: Run, tmp_path: Path) -> None:
         names = [row["name"] for row in csv.DictReader(file)]
     assert names[-len(FORMULAS) :] == [f"'{text}" for text in FORMULAS]
     assert not any(name.lstrip(" ").startswith(("=", "+", "-", "@", "\t")) for name in names)
+    refused = export(run, "csv", tmp_path / "x.csv", "--table", "step_changes")
+    assert refused.exit_code == 2
+    assert "table step_changes compares the run with a baseline: add --baseline" in refused.output
+    for table in changes():
+        given = ("--table", table, "--baseline", str(run.path))
+        result = export(run, "parquet", tmp_path / f"{table}.parquet", *given)
+        assert result.exit_code == 0, (table, result.output)
+    same = pq.read_table(tmp_path / "step_changes.parquet")
+    assert same["duration_ns"] == same["base_duration_ns"]
     one = export(run, "csv", tmp_path / "one.csv", "--ranks", "1")
     assert one.exit_code == 0
     with (tmp_path / "one.csv").open(newline="") as file:

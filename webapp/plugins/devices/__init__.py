@@ -9,6 +9,7 @@ PLUGIN = Plugin(
         "kernels": "kernels:kernels",
         "copies": "kernels:copies",
         "device_operators": "kernels:device_operators",
+        "device_annotations": "annotations:device_annotations",
         "streams": "idle:streams",
     },
     pages=(

@@ -10,6 +10,7 @@ from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.devices import charts
+from lanescope.webapp.plugins.devices.annotations import device_annotations
 from lanescope.webapp.plugins.devices.idle import streams
 from lanescope.webapp.plugins.devices.kernels import copies, device_operators, kernels
 from lanescope.webapp.plugins.time.stream_work import short_title
@@ -25,6 +26,7 @@ STREAMS = "devices-stream-table"
 KERNELS = "devices-kernels"
 COPIES = "devices-copies"
 OPERATORS = "devices-operators"
+ANNOTATIONS = "devices-annotations"
 
 MAX_ROWS = 15
 
@@ -45,7 +47,9 @@ def layout(context: Context) -> Component:
         html.Div(id=COPIES, className="wide-table long-names"),
         html.H2("Operators by the time of their kernels"),
         html.Div(id=OPERATORS, className="wide-table long-names"),
-        widgets.downloads("streams", "kernels", "copies", "device_operators"),
+        html.H2("Annotations by the time of their kernels"),
+        html.Div(id=ANNOTATIONS, className="wide-table long-names"),
+        widgets.downloads("streams", "kernels", "copies", "device_operators", "device_annotations"),
     )
 
 
@@ -62,14 +66,16 @@ def register(app: Dash, context: Context) -> None:
         Output(KERNELS, "children"),
         Output(COPIES, "children"),
         Output(OPERATORS, "children"),
+        Output(ANNOTATIONS, "children"),
         Input(RANK, "value"),
     )
-    def tables(rank: int) -> tuple[Component, Component, Component, Component]:
+    def tables(rank: int) -> tuple[Component, ...]:
         return (
             _streams(_of(streams(run), rank)),
             _kernels(_of(kernels(run), rank)),
             _copies(_of(copies(run), rank)),
             _operators(_of(device_operators(run), rank)),
+            _annotations(_of(device_annotations(run), rank)),
         )
 
 
@@ -158,6 +164,33 @@ def _operators(table: pd.DataFrame) -> Component:
     ]
     heads = ("operator", "module", "shapes", "calls", own, whole, host)
     return html.Div([widgets.plain_table(heads, rows, range(3, len(heads))), _more(table)])
+
+
+def _annotations(table: pd.DataFrame) -> Component:
+    if table.empty:
+        return html.P(
+            ["Name a part of the program with ", html.Code("torch.profiler.record_function"), "."],
+            className="muted",
+        )
+    shown = table.head(MAX_ROWS)
+    columns = {
+        "kernels, self": "device_self_ns",
+        "kernels, total": "device_total_ns",
+        "on the device": "device_span_ns",
+        "host": "host_ns",
+    }
+    made = [widgets.in_unit(title, shown[name]) for title, name in columns.items()]
+    rows: list[tuple[Component | str, ...]] = [
+        (
+            _name(row.name),
+            units.count(int(row.calls)),
+            units.count(int(row.kernels)),
+            *(texts[i] for _, texts in made),
+        )
+        for i, row in enumerate(shown.itertuples(index=False))
+    ]
+    heads = ("annotation", "calls", "kernels", *(title for title, _ in made))
+    return html.Div([widgets.plain_table(heads, rows, range(1, len(heads))), _more(table)])
 
 
 def _more(table: pd.DataFrame) -> Component:

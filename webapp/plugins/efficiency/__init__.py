@@ -6,6 +6,7 @@ PLUGIN = Plugin(
     name="efficiency",
     depends=("time",),
     tables={"efficiency": "rates:efficiency", "step_flops": "rates:step_flops"},
+    changes={"efficiency_changes": "changes:efficiency_changes"},
     pages=(
         Page(
             "efficiency",

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.efficiency import charts
+from lanescope.webapp.plugins.efficiency import charts, page_baseline
 from lanescope.webapp.plugins.efficiency.rates import efficiency, step_flops
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.runs import units
@@ -64,6 +64,7 @@ def layout(context: Context) -> Component:
         html.H2("Operators"),
         html.Div(id=TABLE, className="wide-table long-names"),
         widgets.downloads("efficiency", "step_flops"),
+        *([] if context.baseline is None else page_baseline.section()),
     )
 
 
@@ -75,6 +76,8 @@ def _number(label: str, id: str) -> list[Component]:
 def register(app: Dash, context: Context) -> None:
     """Fills the page for the rank, and the roof for the stated peaks."""
     run = context.run
+    if context.baseline is not None:
+        page_baseline.register(app, context.baseline, run, RANK)
 
     @app.callback(
         Output(CHART, "figure"),

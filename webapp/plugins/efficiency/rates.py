@@ -39,7 +39,8 @@ COLUMNS = [
     "bytes_per_s",
 ]
 
-_KEYS = ["name", "shapes", "dtypes", "device"]
+KEYS = ["name", "shapes", "dtypes", "device"]
+PLACE = "module"
 _ITEM_BITS = re.compile(r"(\d+)(?:_|e\d|$)")
 _DEPTHS = 256  # of operators within each other
 _NEEDS_OUTPUTS = "convolution"
@@ -53,10 +54,10 @@ def efficiency(run: Run) -> pd.DataFrame:
     recorded. time_ns is the sum over the calls: of the kernels that the call launched, or, on a
     host, of the call. flops_per_s and bytes_per_s are the totals over that time.
     """
-    tables = [table.assign(rank=rank) for rank in run.ranks for table, _ in _measured(run, rank)]
-    if not tables:
+    every = measured(run)
+    if every.empty:
         return pd.DataFrame(columns=COLUMNS)
-    grouped = pd.concat(tables, ignore_index=True).groupby(["rank", *_KEYS], sort=True)
+    grouped = every.groupby(["rank", *KEYS], sort=True)
     sums = grouped[["calls", "total_flops", "total_bytes", "time_ns"]].sum()
     table = pd.concat([sums, grouped[["flops", "bytes"]].first()], axis=1).reset_index()
     seconds = table["time_ns"].where(table["time_ns"] > 0) * 1e-9
@@ -65,6 +66,16 @@ def efficiency(run: Run) -> pd.DataFrame:
     table["bytes_per_s"] = (table["total_bytes"] / seconds).where(known)
     table["total_flops"] = table["total_flops"].where(known)
     return table[COLUMNS].sort_values("time_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def measured(run: Run) -> pd.DataFrame:
+    """Returns the operators of all ranks and threads with a formula: rank and the columns of
+    `_of_thread`, a row per KEYS, PLACE and thread."""
+    tables = [table.assign(rank=rank) for rank in run.ranks for table, _ in _measured(run, rank)]
+    if not tables:
+        sums = ["calls", "flops", "bytes", "total_flops", "total_bytes", "time_ns"]
+        return pd.DataFrame(columns=["rank", *KEYS, PLACE, *sums])
+    return pd.concat(tables, ignore_index=True)
 
 
 def step_flops(run: Run) -> pd.DataFrame:
@@ -94,12 +105,12 @@ def _measured(run: Run, rank: int) -> list[tuple[pd.DataFrame, Float64Array]]:
 
 
 def _of_thread(run: Run, rank: int, thread: str) -> tuple[pd.DataFrame, Float64Array] | None:
-    """Returns one row per `_KEYS` of the operators of a thread that have a formula, and the FLOPs
-    of those that begin in each step of the rank; None without such operators.
+    """Returns one row per KEYS and PLACE of the operators of a thread that have a formula, and the
+    FLOPs of those that begin in each step of the rank; None without such operators.
 
     Columns calls, flops and bytes (of the first call), total_flops, total_bytes, time_ns.
     """
-    columns = ["start_ns", "duration_ns", "depth", *_KEYS, "args"]
+    columns = ["start_ns", "duration_ns", "depth", *KEYS, PLACE, "args"]
     ops = run.events("op", rank, thread, columns)
     ops = ops.append_column("end_ns", [ends_ns(ops, run)])
     ops = ops.filter(pa.array(having(ops["name"], FORMULAS.__contains__)))
@@ -107,7 +118,7 @@ def _of_thread(run: Run, rank: int, thread: str) -> tuple[pd.DataFrame, Float64A
     if not len(ops):
         return None
     start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
-    texts = {key: ops[key].cast(pa.string()).fill_null("").to_pylist() for key in _KEYS}
+    texts = {key: ops[key].cast(pa.string()).fill_null("").to_pylist() for key in [*KEYS, PLACE]}
     written = _written(run, rank, thread, ops)
     found: dict[tuple[str, ...], tuple[float, float]] = {}
     work = []
@@ -126,7 +137,7 @@ def _of_thread(run: Run, rank: int, thread: str) -> tuple[pd.DataFrame, Float64A
     on_host = np.array(texts["device"], dtype=object) == "cpu"
     time = np.where(busy > 0, busy, np.where(on_host, end - start, 0))
     frame = pd.DataFrame({**texts, "flops": flops, "bytes": sizes, "time_ns": time})
-    table = frame.groupby(_KEYS, sort=False).agg(
+    table = frame.groupby([*KEYS, PLACE], sort=False).agg(
         calls=("time_ns", "size"),
         flops=("flops", "first"),
         bytes=("bytes", "first"),

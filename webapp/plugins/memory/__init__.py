@@ -6,6 +6,7 @@ PLUGIN = Plugin(
     name="memory",
     depends=("races", "time"),
     tables={"memory": "usage:memory", "memory_peak": "usage:memory_peak"},
+    changes={"memory_changes": "changes:memory_changes"},
     pages=(
         Page(
             "memory",

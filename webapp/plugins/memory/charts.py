@@ -71,6 +71,17 @@ def over_time(
     return figure
 
 
+def add_baseline_peak(figure: go.Figure, size: int) -> None:
+    """Adds a line at the peak of the baseline, bytes; none at 0."""
+    if size:
+        figure.add_hline(
+            y=size * MB,
+            line={"width": 1, "dash": "dash"},
+            annotation_text=f"peak of the baseline, {units.size(size)}",
+            annotation_position="top left",
+        )
+
+
 def bins(window: tuple[int, int], count: int) -> Int64Array:
     """Returns edges of equal parts of a window, ns, ascending and each once."""
     return np.unique(np.linspace(*window, count + 1).astype(np.int64))

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.plugins.memory import charts
+from lanescope.webapp.plugins.memory import charts, page_baseline
 from lanescope.webapp.plugins.memory.storages import CATEGORIES, Storages
 from lanescope.webapp.plugins.memory.usage import Usage, devices_of, storages_of
 from lanescope.webapp.runs import units
@@ -76,12 +76,15 @@ def layout(context: Context) -> Component:
         html.H2(id=INSTANT),
         html.Div(states.loading("Listing what the peak consists of"), id=TABLE),
         widgets.downloads("memory", "memory_peak"),
+        *([] if context.baseline is None else page_baseline.section()),
     )
 
 
 def register(app: Dash, context: Context) -> None:
     """Fills chart and table for the rank, the device and the grouping."""
-    run = context.run
+    run, base = context.run, context.baseline
+    if base is not None:
+        page_baseline.register(app, base, run, RANK, DEVICE)
 
     @app.callback(
         Output(CHART, "figure"),
@@ -100,7 +103,10 @@ def register(app: Dash, context: Context) -> None:
         groups = _groups(usage, by if by in GROUPS else "category", instants)
         best = usage.peak
         peak = int(usage.time_ns[best]), int(usage.bytes[best])
-        return charts.over_time(groups, instants, peak, theme or "light"), _about(run, usage)
+        figure = charts.over_time(groups, instants, peak, theme or "light")
+        if base is not None:
+            charts.add_baseline_peak(figure, page_baseline.base_peak(base, run, rank, device))
+        return figure, _about(run, usage)
 
     @app.callback(
         Output(INSTANT, "children"),

@@ -16,8 +16,8 @@ PLUGIN = Plugin(
             "time", "Time", order=8, height=1100, selects={STEP: "step", f"{FLAME}-lanes": "lane"}
         ),
     ),
+    changes={"step_changes": "changes:step_changes"},
     functions={
-        "step_changes": "changes:step_changes",
         "slowdown": "slowdown:slowdown",
         "what_if": "what_if:what_if",
     },

@@ -36,7 +36,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import ANY_TOOL
+from lanescope.collector.format.names import ANY_TOOL, PAIRED
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.thread_waits import thread_waits
@@ -44,6 +44,7 @@ from lanescope.webapp.plugins.collectives.communication import in_calls, operato
 from lanescope.webapp.plugins.collectives.devices import DeviceTime, device_time, talks_on_device
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.plugins.time import pipeline
+from lanescope.webapp.plugins.time.partners import partners
 from lanescope.webapp.runs.intervals import Intervals, union
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.threads import Thread
@@ -281,12 +282,16 @@ def _collectives(run: Run, rank: int) -> tuple[Intervals, Intervals]:
 
 
 def _last_arrivals(run: Run, frame: pd.DataFrame) -> Int64Array:
-    """When the last rank came to each call of `frame`; where that is not known, its own start."""
+    """When the last rank came to each call of `frame`; where that is not known, its own start. Of a
+    send or receive, when the partner came."""
     own: Int64Array = frame["start_ns"].to_numpy()
     if not run.clock_calibrated:
         return own
     came = arrivals(run)[[*KEYS, "last_ns"]]
     last = frame[KEYS].merge(came, on=KEYS, how="left")["last_ns"].to_numpy(float)
+    paired = frame["name"].isin(PAIRED).to_numpy()
+    partner = partners(run)["partner_ns"].reindex(frame.index).to_numpy(float)
+    last = np.where(paired, np.maximum(partner, own), last)
     found: Int64Array = np.where(np.isnan(last), own, np.nan_to_num(last)).astype(np.int64)
     return found
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from lanescope.webapp.analysis.beside import BASE
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, mean_steps
 from lanescope.webapp.runs.run import Run
-
-BASE = "base_"
-"""Begins the columns of the baseline."""
 
 
 def step_changes(base: Run, run: Run) -> pd.DataFrame:

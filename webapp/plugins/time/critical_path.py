@@ -33,6 +33,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import PAIRED
 from lanescope.webapp.analysis.arrow_columns import ends_ns, to_frame
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.plugins.collectives.communication import operators
@@ -48,6 +49,7 @@ from lanescope.webapp.plugins.time.breakdown import (
 )
 from lanescope.webapp.plugins.time.job_steps import JobStep, job_step
 from lanescope.webapp.plugins.time.lane_work import LaneWork, Row
+from lanescope.webapp.plugins.time.partners import partners
 from lanescope.webapp.plugins.time.stream_work import StreamWork
 from lanescope.webapp.plugins.time.streams import dependency, host_waits, last_kernels, streams
 from lanescope.webapp.runs.intervals import Intervals
@@ -231,9 +233,21 @@ class _Walk:
         for start, end, label in spans:
             if end > window.start_ns and start < window.end_ns:
                 call = frame.loc[label]
-                came = self._last_arrival(str(call["group"]), int(call["sequence"]))
+                came = (
+                    self._partner(label)
+                    if call["name"] in PAIRED
+                    else self._last_arrival(str(call["group"]), int(call["sequence"]))
+                )
                 waker, instant = came if came is not None else (lane, int(start))
                 yield Wait(int(start), int(end), waker, instant, str(call["name"]), TRANSFER)
+
+    def _partner(self, label: int) -> tuple[Lane, int] | None:
+        """The call that a send or receive waited for."""
+        known = partners(self.run)
+        if label not in known.index:
+            return None
+        rank, thread, instant = known.loc[label]
+        return Lane(int(rank), str(thread)), int(instant)
 
     def _last_arrival(self, group: str, sequence: int) -> tuple[Lane, int] | None:
         came = _arrivals(self.run)

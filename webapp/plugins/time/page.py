@@ -163,21 +163,12 @@ def _changes_panel(base: Run, run: Run) -> Component:
         f"baseline ({widgets.duration(before)}): mean of {units.counted(len(kept), 'step')}"
         f"{'' if len(kept) == len(table) else ' without the first'}."
     )
-    unit, texts = units.in_one_unit(
-        [*found["base_ns"], *found["run_ns"], *found["change_ns"]], "ns"
-    )
-    count = len(found)
+    titles, times = widgets.before_and_now(found["base_ns"], found["run_ns"])
     rows = [
-        (
-            html.Span([html.I(className=f"swatch {charts.TOKENS[name]}"), CATEGORIES[name]]),
-            texts[i],
-            texts[count + i],
-            texts[2 * count + i].replace("-", "\N{MINUS SIGN}"),
-        )
-        for i, name in enumerate(found["category"])
+        (html.Span([html.I(className=f"swatch {charts.TOKENS[name]}"), CATEGORIES[name]]), *texts)
+        for name, texts in zip(found["category"], times, strict=True)
     ]
-    unit = widgets.with_micro(f" {unit}").strip()
-    heads = ("category", f"baseline, {unit}", f"run, {unit}", f"change, {unit}")
+    heads = ("category", *titles)
     chart = widgets.graph(ids.CHANGES, height=300, what="the difference from the baseline")
     right = html.Div([html.P(words), widgets.plain_table(heads, rows, (1, 2, 3))])
     about = "mean over the ranks · click for that step"

@@ -262,5 +262,6 @@ def test_a_forked_child_that_uses_the_device(tmp_path: Path) -> None:
     assert [text for text in texts if text.startswith("cuda: begun on cuda:0")]
     assert [text for text in texts if text.startswith("cuda: cuda:0 chosen")]
     (finding,) = cuda_contexts(run)
-    assert finding.where == "program.py:9"
-    assert finding.evidence["forked_at"] == "program.py:6"
+    # The first line of the program is empty.
+    assert finding.where == "program.py:8"
+    assert finding.evidence["forked_at"] == "program.py:5"

@@ -384,11 +384,10 @@ def test_kernels_of_a_gpu_are_tied_to_the_operators_that_launched_them(tmp_path:
     names = {t["name"] for t in recorded.rows("thread") if t["thread"] in threads}
     assert "main" in names
     assert len(names) == 2  # autograd's own thread launches the backward pass
-    kernel = next(r for r in rows if "gemm" in str(r["name"]).lower())
-    launching = [
-        r["name"]
-        for r in recorded.rows("op")
-        if r["scope"] == "function"
-        and r["start_ns"] <= kernel["launch_ns"] < r["start_ns"] + r["duration_ns"]
-    ]
-    assert "aten::addmm" in launching or "aten::mm" in launching
+    # How the library calls its kernels of a product of matrices differs between devices.
+    every: list[dict[str, Any]] = recorded.rows("op")
+    products = [r for r in every if r["name"] in ("aten::addmm", "aten::mm")]
+    assert products
+    for product in products:
+        until = product["start_ns"] + product["duration_ns"]
+        assert any(product["start_ns"] <= r["launch_ns"] < until for r in rows if r["launch_ns"])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lanescope.webapp.plugins.devices.annotations import device_annotations
 from lanescope.webapp.plugins.devices.idle import CAUSES, streams
 from lanescope.webapp.plugins.devices.kernels import (
     copies,
@@ -98,6 +99,54 @@ def test_kernels_copies_and_operators_on_paper(run: Run) -> None:
     assert operators.loc["aten::linear", "device_self_ns"] == 100 * US
 
 
+def annotation(name: str, ts: int, dur: int, **fields: Any) -> dict[str, Any]:
+    return slice_(name, ts, dur, cat="user_annotation", **fields)
+
+
+def of_annotations(run: Run) -> dict[str, tuple[int, ...]]:
+    table = device_annotations(run)
+    columns = ["calls", "kernels", "device_total_ns", "device_self_ns", "device_span_ns", "host_ns"]
+    return {
+        name: tuple((row[columns].astype(int) // [1, 1, US, US, US, US]).tolist())
+        for name, row in table.set_index("name").iterrows()
+    }
+
+
+def test_annotations_on_paper(tmp_path: Path) -> None:
+    """The step holds all kernels, `attention` two calls of one kernel each, `loss` one that an
+    autograd thread launched; a function of Python and a wait of a stream are no annotations."""
+    events = [
+        annotation("ProfilerStep#3", 0, 500),
+        annotation("block", 10, 200),
+        annotation("attention", 20, 40),
+        annotation("attention", 100, 40),
+        slice_("train.py(3): step", 5, 400, cat="python_function", args={"Python id": 1}),
+        launch(25, 1),
+        kernel("softmax", 50, 30, 1, 1),
+        launch(105, 2),
+        kernel("softmax", 150, 50, 1, 2),
+        launch(180, 3),
+        kernel("gelu", 220, 7, 2, 3),
+        annotation("loss", 300, 100),
+        slice_("autograd::engine::evaluate_function: MulBackward0", 320, 50, cat="cpu_op", tid=8),
+        {**launch(330, 4), "tid": 8},
+        kernel("mul", 340, 11, 1, 4),
+        annotation("no kernels", 450, 10),
+        slice_("Stream Wait Event", 40, 300, cat="cuda_sync", pid=0, tid=1)
+        | {"args": {"cuda_sync_kind": "Stream Wait Event", "device": 0, "stream": 1}},
+        slice_("attention", 50, 150, cat="gpu_user_annotation", pid=0, tid=1),
+        slice_("of another process", 215, 20, cat="gpu_user_annotation", pid=0, tid=2),
+    ]
+    run = imported(tmp_path / "run", write_trace(tmp_path / "trace.json", events))
+    assert of_annotations(run) == {
+        "ProfilerStep": (1, 4, 98, 0, 301, 500),
+        "block": (1, 3, 87, 7, 177, 200),
+        "attention": (2, 2, 80, 80, 80, 80),
+        "loss": (1, 1, 11, 11, 11, 100),
+        "of another process": (1, 1, 7, 7, 7, 0),
+    }
+
+
 def test_a_wait_without_a_record_is_not_explained(tmp_path: Path) -> None:
     events = [
         launch(0, 1),
@@ -116,7 +165,7 @@ def test_a_run_without_a_device(tmp_path: Path) -> None:
     builder.op(START_NS, 1000)
     run = open_run(builder.write())
     assert not has_kernels(run)
-    for table in (streams, kernels, copies, device_operators):
+    for table in (streams, kernels, copies, device_operators, device_annotations):
         assert table(run).empty
 
 
@@ -150,3 +199,26 @@ def test_a_real_trace_counted_from_its_file(tmp_path: Path) -> None:
     assert row["launch_delay_p50_ns"] == pytest.approx(np.median(delays) * US, abs=2 * US)
     idle = sum(row[f"idle_{name}_ns"] for name in CAUSES)
     assert row["busy_ns"] + idle == row["window_ns"]
+
+
+@pytest.mark.parametrize("path", [REAL] if REAL.exists() else [], ids=lambda path: path.name)
+def test_spans_of_annotations_are_those_of_the_profiler(path: Path, tmp_path: Path) -> None:
+    """Autograd threads work for `backward`; the profiler counts the launches of its own thread."""
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    spans: dict[str, float] = defaultdict(float)
+    for event in events:
+        if event.get("cat") == "gpu_user_annotation":
+            spans[event["name"]] += event["dur"] * US
+    found = device_annotations(imported(tmp_path / "run", path)).set_index("name")
+    lengths = found["device_span_ns"]
+    assert lengths["DistributedDataParallel.forward"] == pytest.approx(
+        spans["DistributedDataParallel.forward"], abs=10
+    )
+    assert lengths["SGD.step"] == pytest.approx(spans["Optimizer.step#SGD.step"], abs=10)
+    assert lengths["backward"] > spans["## backward ##"] > 0
+    assert not set(spans) & set(found.index) - {"DistributedDataParallel.forward"}
+    kernels_of_backward = sum(
+        event.get("cat") == "kernel" and "Backward" in event["name"] for event in events
+    )
+    assert found.loc["backward", "kernels"] >= kernels_of_backward

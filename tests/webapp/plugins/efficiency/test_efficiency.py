@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from lanescope.webapp.plugins.efficiency.changes import changes_by, efficiency_changes
 from lanescope.webapp.plugins.efficiency.flops import FORMULAS, Call, arguments_of, work_of
 from lanescope.webapp.plugins.efficiency.rates import efficiency, step_flops
-from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder
 from tests.support.trace_files import imported
@@ -159,3 +160,36 @@ def test_rates_on_paper(tmp_path: Path) -> None:
     (step,) = step_flops(run).to_dict("records")
     assert step["flops"] == 2 * flops
     assert step["flops_per_s"] == pytest.approx(2 * flops / 0.1)
+
+
+def multiplied(path: Path, calls: list[tuple[str, int]]) -> Run:
+    """Matrix products of 12 million FLOPs: module and length in ms of each."""
+    builder = Builder(path)
+    for i, (module, length) in enumerate(calls):
+        builder.op(
+            START_NS + 100 * i * MS,
+            length * MS,
+            "aten::mm",
+            device="cpu",
+            module=module,
+            shapes="[100, 200] [200, 300]",
+            dtypes="float32 float32",
+        )
+    return open_run(builder.write())
+
+
+def test_rates_beside_those_of_a_baseline(tmp_path: Path) -> None:
+    """Of `a` a call takes twice as long, `b` is new, `c` is gone."""
+    base = multiplied(tmp_path / "base", [("a", 2), ("a", 2), ("c", 5)])
+    run = multiplied(tmp_path / "run", [("a", 4), ("a", 4), ("b", 3)])
+    table = efficiency_changes(base, run).set_index("module")
+    assert table["change_ns"].to_dict() == {"c": -5 * MS, "a": 4 * MS, "b": 3 * MS}
+    flops = 2 * 100 * 200 * 300
+    assert table.loc["a", "base_flops_per_s"] == pytest.approx(flops / 2e-3)
+    assert table.loc["a", "flops_per_s"] == pytest.approx(flops / 4e-3)
+    assert table.loc["b", "base_calls"] == table.loc["c", "calls"] == 0
+    assert np.isnan(table.loc["b", "base_flops_per_s"])
+    assert np.isnan(table.loc["c", "flops_per_s"])
+    (whole,) = changes_by(efficiency_changes(base, run), ["name"]).to_dict("records")
+    assert whole["flops_per_s"] == pytest.approx(3 * flops / 11e-3)
+    assert whole["base_flops_per_s"] == pytest.approx(3 * flops / 9e-3)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.plugins.memory.changes import changes_by, memory_changes
+from lanescope.webapp.plugins.memory.page_baseline import about
 from lanescope.webapp.plugins.memory.storages import CATEGORIES
 from lanescope.webapp.plugins.memory.usage import Usage, memory, memory_peak, storages_of
 from lanescope.webapp.runs.run import Run, open_run
@@ -160,6 +162,66 @@ def test_categories_and_bounds_on_paper(run: Run) -> None:
     peak = memory_peak(run)
     assert peak["bytes"].tolist() == [200, 100, 100, 9]
     assert peak["name"].tolist().count("weight") == 1
+
+
+def allocated(path: Path, activation: int, gradient: int) -> Run:
+    """A step with a parameter of 100 bytes, an activation in module `net` and a gradient."""
+    builder = Builder(path)
+    for kind, begin, length in (("forward", 0, 40), ("backward", 40, 40), ("optimizer", 80, 20)):
+        builder.phase(START_NS + begin * MS, length * MS, kind)
+    builder.rows("storage", 0, None, pid=[1000], storage=[0x1000], name=["weight"])
+    builder.op(START_NS + 2 * MS, MS, name="aten::mm", module="net")
+    for at, address, size, birth in (
+        (1, 0x1000, 100, False),
+        (2, 0x2000, activation, True),
+        (60, 0x2000, activation, False),
+        (61, 0x4000, gradient, True),
+        (82, 0x4000, gradient, False),
+        (90, 0x1000, 100, False),
+    ):
+        builder.row(
+            "access",
+            0,
+            "1000-0",
+            start_ns=START_NS + at * MS,
+            duration_ns=MS,
+            storage=address,
+            bytes=size,
+            run=size,
+            write=birth,
+            birth=birth,
+        )
+    return open_run(builder.write())
+
+
+def test_the_peaks_of_two_runs(tmp_path: Path) -> None:
+    """The activation grew by 5000 bytes, the gradient shrank by 10: the changes add up."""
+    base = allocated(tmp_path / "a", 1000, 60)
+    run = allocated(tmp_path / "b", 6000, 50)
+    changes = memory_changes(base, run)
+    assert changes["change_bytes"].sum() == memory_peak(run)["bytes"].sum() - (1000 + 100)
+    by = {
+        key: changes_by(changes, key).set_index(key)["change_bytes"].to_dict()
+        for key in ("category", "module", "op")
+    }
+    assert by["category"] == {"activations": 5000, "parameters": 0}
+    assert by["module"] == {"net": 5000, "": 0}
+    assert by["op"]["aten::mm"] == 5000
+    assert about(changes) == (
+        "Peak 6.10 kB, 5.00 kB more than the baseline's 1.10 kB. "
+        "Activations + 5.00 kB, most of it in net by aten::mm."
+    )
+    same = memory_changes(run, run)
+    assert not same["change_bytes"].any()
+    assert about(same) == "Peak 6.10 kB, as much as the baseline's."
+
+
+def test_runs_without_allocations_have_no_changes(tmp_path: Path, run: Run) -> None:
+    builder = Builder(tmp_path / "none")
+    builder.op(START_NS, MS)
+    bare = open_run(builder.write())
+    assert memory_changes(bare, run).empty
+    assert memory_changes(run, bare).empty
 
 
 def test_allocator_events_on_paper(tmp_path: Path) -> None:

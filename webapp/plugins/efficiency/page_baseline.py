@@ -1,0 +1,87 @@
+"""The part of the page that sets times and rates beside those of the baseline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, Input, Output, html
+from dash.development.base_component import Component
+
+from lanescope.webapp.plugins.efficiency.changes import changes_by, efficiency_changes
+from lanescope.webapp.plugins.time.stream_work import short_title
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import states, widgets
+
+BY = "efficiency-changes-by"
+TABLE = "efficiency-changes"
+
+GROUPS = {
+    "shapes": ("operator and shapes", ["name", "shapes"]),
+    "name": ("operator", ["name"]),
+    "module": ("module", ["module"]),
+}
+MAX_ROWS = 15
+
+
+def section() -> list[Component]:
+    """Returns the heading, the choice of the grouping and the place of the table."""
+    by = [{"label": title, "value": name} for name, (title, _) in GROUPS.items()]
+    return [
+        html.H2("Against the baseline"),
+        widgets.controls(widgets.choice("differences by", BY, by)),
+        html.Div(states.loading("Comparing the rates"), id=TABLE, className="wide-table"),
+        widgets.downloads("efficiency_changes"),
+    ]
+
+
+def register(app: Dash, base: Run, run: Run, rank_id: str) -> None:
+    """Fills the section in for a rank."""
+
+    @app.callback(Output(TABLE, "children"), Input(rank_id, "value"), Input(BY, "value"))
+    def differ(rank: int, by: str) -> Component:
+        every = efficiency_changes(base, run)
+        mine = every[every["rank"] == rank]
+        if mine.empty:
+            return html.P(f"The baseline has no rank to compare rank {rank} with.")
+        return _table(mine, by if by in GROUPS else "shapes")
+
+
+def _table(changes: Any, by: str) -> Component:
+    _, keys = GROUPS[by]
+    grouped = changes_by(changes, keys)
+    shown = grouped.head(MAX_ROWS)
+    times, lengths = widgets.before_and_now(shown["base_time_ns"], shown["time_ns"])
+    rates = [*shown["base_flops_per_s"], *shown["flops_per_s"]]
+    unit, texts = units.in_one_unit(rates, "FLOP/s")
+    moved = [*shown["base_bytes_per_s"], *shown["bytes_per_s"]]
+    size, widths = units.in_one_unit(moved, "B/s")
+    count = len(shown)
+    rows = [
+        (
+            *_names(row, by),
+            units.count(int(row["base_calls"])),
+            units.count(int(row["calls"])),
+            *lengths[i],
+            *(found[at] for found in (texts, widths) for at in (i, count + i)),
+        )
+        for i, row in enumerate(shown.to_dict("records"))
+    ]
+    named = ("operator", "shapes") if by == "shapes" else (GROUPS[by][0],)
+    heads = (
+        *named,
+        *("calls, baseline", "calls, run", *times),
+        *(f"rate, baseline, {unit}", f"rate, run, {unit}"),
+        *(f"bandwidth, baseline, {size}", f"bandwidth, run, {size}"),
+    )
+    rest = len(grouped) - count
+    more = f"{units.counted(rest, 'more row')} in the file below." if rest else ""
+    table = widgets.plain_table(heads, rows, range(len(named), len(heads)))
+    return html.Div([table, html.P(more, className="muted")])
+
+
+def _names(row: dict[str, Any], by: str) -> tuple[Any, ...]:
+    if by == "module":
+        return (row["module"] or "outside of modules",)
+    name = html.Span(short_title(row["name"]), title=row["name"])
+    return (name, html.Code(row["shapes"])) if by == "shapes" else (name,)
