@@ -90,6 +90,16 @@ PLUGIN = Plugin(
             "compiled regions; one of several optimizers",
         ),
         Question(
+            "Backward from a loss without a graph",
+            "no_graph:no_graph",
+            ("dead_parameter",),
+            order=157,
+            area="Learning",
+            recorded=True,
+            needs="a program that this ended",
+            misses="errors that the program catches",
+        ),
+        Question(
             "Gradients not zeroed between steps",
             "kept_gradients:kept_gradients",
             ("exploding_gradient",),
