@@ -90,6 +90,16 @@ PLUGIN = Plugin(
             "compiled regions; one of several optimizers",
         ),
         Question(
+            "Layers made anew in each forward",
+            "made_in_forward:made_in_forward",
+            ("dead_parameter",),
+            order=156,
+            area="Learning",
+            recorded=True,
+            needs="3 training steps, with the graph of the first backward",
+            misses="parameters that no module holds",
+        ),
+        Question(
             "Backward from a loss without a graph",
             "no_graph:no_graph",
             ("dead_parameter",),

@@ -83,7 +83,7 @@ _WORDS = {
     "clipped": (
         "hardly changes, as its gradient is clipped to almost nothing",
         "hardly change, as their gradients are clipped to almost nothing",
-        "Check max_norm, and the scale of the loss.",
+        "Check max_norm (or clip_value), and the scale of the loss.",
     ),
     "rounded": (
         "does not change, as its optimizer's steps are lost in the rounding of its 16 bits",

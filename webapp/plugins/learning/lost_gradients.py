@@ -142,17 +142,22 @@ def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> 
     ops = _operators(run, rank, str(step["thread"]), *window)
     if zeroed and not ops["name"].str.match(ZEROED).any():
         return None
-    lines = [
+    at = [
         phase_place(run, rank, kind, (int(row["start_ns"]), int(row["end_ns"])))
         for kind, row in ((_BACKWARD, backward), (_OPTIMIZER, step))
     ]
-    first, second = (f" at {line}" if line else "" for line in lines)
+    first, second = (f" at {line}" if line else "" for line in at)
     forward = phases[(phases["kind"] == _FORWARD) & phases["start_ns"].between(*window)]
+    words = (
+        f"zero_grad() runs between backward(){first} and step(){second}, and throws the gradients "
+        "away: call it after step(), or before backward()."
+    )
     if len(forward):
-        words = f"step(){second} runs before backward(){first}, and zero_grad() throws away what"
-        return lines[1] or lines[0], f"{words} backward computed: call zero_grad(), backward(), step()."
-    words = f"zero_grad() runs between backward(){first} and step(){second}, and throws the"
-    return lines[1] or lines[0], f"{words} gradients away: call it after step(), or before backward()."
+        words = (
+            f"step(){second} runs before backward(){first}, and zero_grad() throws away what "
+            "backward computed: call zero_grad(), backward(), step()."
+        )
+    return at[1] or at[0], words
 
 
 def _at(run: Run, rank: int, op: pd.Series, words: str) -> Place:
@@ -160,5 +165,3 @@ def _at(run: Run, rank: int, op: pd.Series, words: str) -> Place:
     where = own_place(run, rank, None if pd.isna(stack) else int(stack))
     named = f"{where}: {op['name']}" if where else str(op["name"])
     return where, f"{named} {words}"
-
-
