@@ -40,13 +40,9 @@ def install(sync: SyncRecorder) -> Callable[[], None]:
         patches.ends(kind, "get", *copied, self_alone=True, when_concurrent=True)
     # What other processes send, whatever stands around the connection: queues, pools, managers.
     for name in ("send", "send_bytes"):
-        patches.ends(
-            _CONNECTION, name, _post_copy(sync), self_alone=True, when_concurrent=True
-        )
+        patches.ends(_CONNECTION, name, _post_copy(sync), self_alone=True, when_concurrent=True)
     for name in ("recv", "recv_bytes", "recv_bytes_into"):
-        patches.ends(
-            _CONNECTION, name, *copied, self_alone=True, when_concurrent=True
-        )
+        patches.ends(_CONNECTION, name, *copied, self_alone=True, when_concurrent=True)
     patches.ends(queues.Queue, "_feed", _feeding(sync), lost="order by queues between processes")
     return patches.undo
 

@@ -22,8 +22,8 @@ from lanescope.webapp.analysis.access_site import CallSites, MemoryAccess, stora
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.stack_frames import frame_texts
 from lanescope.webapp.plugins.races.access_table import outermost
-from lanescope.webapp.plugins.races.racing_pairs import Span, share
 from lanescope.webapp.plugins.races.races import Race, processes_of
+from lanescope.webapp.plugins.races.racing_pairs import Span, share
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
