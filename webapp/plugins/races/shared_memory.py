@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -100,7 +101,8 @@ def _processes(run: Run, rank: int, shared: pd.DataFrame) -> list[_Process]:
         own = shared[shared["pid"] == pid]
         given = shared[shared["pid"] == parents.get(pid, -1)]
         given = given[~given["storage"].isin(own["storage"])]
-        parts, first, last = [], _LAST, -_LAST
+        parts: list[pd.DataFrame] = []
+        first, last = _LAST, -_LAST
         for thread in threads:
             rows = run.events("access", rank, thread, columns=_COLUMNS)
             columns = outermost({name: rows[name].to_numpy() for name in _COLUMNS})
@@ -174,8 +176,8 @@ def _pairs(a: _Process, b: _Process) -> Iterator[tuple[_Process, pd.Series, _Pro
                         yield pair
 
 
-def _span(key: object) -> Span:
-    offset, size, run, stride = (int(number) for number in tuple(key))  # type: ignore[call-overload]
+def _span(key: Any) -> Span:
+    offset, size, run, stride = (int(number) for number in key)
     return Span(offset, offset + size, run, stride)
 
 
