@@ -140,7 +140,8 @@ def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> 
     if (steps["start_ns"].between(window[0], window[1] - 1)).any():
         return None  # another step used them
     ops = _operators(run, rank, str(step["thread"]), *window)
-    if zeroed and not ops["name"].str.match(ZEROED).any():
+    shown = bool(ops["name"].str.match(ZEROED).any())
+    if zeroed and not shown:
         return None
     at = [
         phase_place(run, rank, kind, (int(row["start_ns"]), int(row["end_ns"])))
@@ -148,9 +149,10 @@ def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> 
     ]
     first, second = (f" at {line}" if line else "" for line in at)
     forward = phases[(phases["kind"] == _FORWARD) & phases["start_ns"].between(*window)]
+    what = "zero_grad() runs" if shown else "zero_grad(), or `grad = None`, runs"
     words = (
-        f"zero_grad() runs between backward(){first} and step(){second}, and throws the gradients "
-        "away: call it after step(), or before backward()."
+        f"{what} between backward(){first} and step(){second}, and throws the gradients away: "
+        "call it after step(), or before backward()."
     )
     if len(forward):
         words = (

@@ -70,7 +70,8 @@ def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[(rows["lr"] > 0) & rows["update_ratio"].notna() & rows["norm"].notna()]
     changes = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
     ratio = np.sqrt(changes / (rows["norm"] ** 2).groupby(rows["step"]).sum())
-    due = (rows["lr"] ** 2 * rows["numel"]).groupby(rows["step"]).sum()
+    elements = rows["numel"] * (1 - rows["grad_zeros"].fillna(0.0))
+    due = (rows["lr"] ** 2 * elements).groupby(rows["step"]).sum()
     adam = bool(rows["rule"].str.startswith(SCALE_FREE).all())
     still = (ratio < UNMOVED) | (adam & (np.sqrt(changes / due) < STALLED))
     away = (_away_by_norm(run, rank, ratio.index) | _away_by_value(run, rank, rows)) & still
