@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.faults import (
     cut_off,
+    groups,
     optimizer_settings,
     order_of_a_step,
     ranks,
@@ -24,6 +25,7 @@ ROOMS = (
     torch_threads,
     shared_memory,
     ranks,
+    groups,
     two_runs,
 )
 """Modules with programs and, as `FAULTS`, their faults."""
