@@ -9,14 +9,14 @@ import pytest
 
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.time.buckets import MIB, assigned
-from lanescope.webapp.plugins.time.critical_path import job_steps
+from lanescope.webapp.plugins.time.job_steps import job_steps
 from lanescope.webapp.plugins.time.what_if import what_if
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_script
 from tests.support.synthetic import Builder
 from tests.webapp.plugins.time.test_breakdown import MS, call, op, training_step
 
-PROGRAM = Path(__file__).parents[4] / "benchmarks" / "planted_causes.py"
+PROGRAM = Path(__file__).parents[4] / "benchmarks/programs/planted_causes.py"
 
 
 def predicted(run: Run, spec: str, step: int | None = None) -> float:

@@ -1,0 +1,83 @@
+"""The routes of the search: names and modules as numbers, so that the page decides what matches.
+
+Answers are like those of `routes`: {"error": one sentence} with 400 for what cannot be read and
+409 for the etag of another run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flask
+
+from lanescope.webapp.runs import units
+from lanescope.webapp.timeline.search.lookup import find
+from lanescope.webapp.timeline.search.marks import (
+    MAX_BUCKETS,
+    MAX_MODULES,
+    Wanted,
+    hits,
+    modules,
+    place_among,
+)
+from lanescope.webapp.timeline.timeline import Timeline
+
+Answer = dict[str, Any] | tuple[dict[str, Any], int]
+
+
+def register(server: flask.Flask, timeline: Timeline) -> None:
+    """Adds /api/modules, /api/find and /api/hits."""
+
+    @server.get("/api/modules/<etag>")
+    def known_modules(etag: str) -> Answer:
+        if etag != timeline.etag:
+            return _other()
+        if timeline.run.counts["op"] > MAX_MODULES:
+            limit = units.count(MAX_MODULES)
+            return {"modules": [], "left_out": f"modules are searched in up to {limit} ops"}
+        return {"modules": list(modules(timeline).texts), "left_out": ""}
+
+    @server.post("/api/find/<etag>")
+    def find_next(etag: str) -> Answer:
+        if etag != timeline.etag:
+            return _other()
+        asked: Any = flask.request.get_json(silent=True)
+        try:
+            wanted = _wanted(timeline, asked)
+            place = (int(asked["t"]), int(asked["lane"]), int(asked["row"]))
+            forward = {"next": True, "prev": False}[asked["dir"]]
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
+            return {"error": "expected names, modules, t, lane, row and dir"}, 400
+        found = find(timeline, wanted, place, forward)
+        if found is None:
+            return {"ref": None}
+        key = (found["start_ns"], found["lane"], found["row"])
+        found["position"], found["total"] = place_among(timeline, wanted, key)
+        return found
+
+    @server.post("/api/hits/<etag>")
+    def all_hits(etag: str) -> Answer:
+        if etag != timeline.etag:
+            return _other()
+        asked: Any = flask.request.get_json(silent=True)
+        try:
+            wanted = _wanted(timeline, asked)
+            window = (int(asked["t0"]), int(asked["t1"]))
+            lanes = {int(lane) for lane in asked["lanes"]}
+            many = int(asked["buckets"])
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
+            return {"error": "expected names, modules, t0, t1, lanes and buckets"}, 400
+        if not 0 <= window[0] < window[1] <= 1 << 53 or not 1 <= many <= MAX_BUCKETS:
+            limits = f"0 <= t0 < t1 and 1 to {MAX_BUCKETS} buckets"
+            return {"error": f"expected {limits}, not {window} and {many}"}, 400
+        return hits(timeline, wanted, window, lanes, many)
+
+
+def _wanted(timeline: Timeline, asked: Any) -> Wanted:
+    names = [int(name) for name in asked["names"]]
+    limits = [None if asked.get(one) is None else int(asked[one]) for one in ("least", "most")]
+    return Wanted(timeline, names, [int(one) for one in asked.get("modules", ())], *limits)
+
+
+def _other() -> Answer:
+    return {"error": "another run is being served now; reload the page"}, 409
