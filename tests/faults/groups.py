@@ -32,7 +32,7 @@ def group_made_by_one_member(planted: bool) -> None:
     """Only the first rank makes the group in which losses are to be summed."""
     rank = begun()
     if rank == 0 or not planted:
-        dist.all_reduce(torch.ones(1), group=group([0, 1]))  # named
+        dist.all_reduce(torch.ones(1), group=group([0, 1]))
     dist.barrier()
 
 

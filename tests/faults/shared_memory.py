@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,14 +13,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.faults.base import Fault
 
-ROUNDS = 300
+ROUNDS = 40
 
 
 def two(context: Any, target: Any, *arguments: Any) -> None:
-    """Runs a function in two processes that begin together."""
-    gate = context.Barrier(2)
+    """Runs a function in two processes, each of which gets its number and a count of rounds."""
+    rounds = context.RawArray("i", 2)
     processes = [
-        context.Process(target=target, args=(number, gate, *arguments)) for number in range(2)
+        context.Process(target=target, args=(number, rounds, *arguments)) for number in range(2)
     ]
     for process in processes:
         process.start()
@@ -27,12 +28,17 @@ def two(context: Any, target: Any, *arguments: Any) -> None:
         process.join()
 
 
-def _train(number: int, gate: Any, model: nn.Module, lock: Any) -> None:
+def together(number: int, rounds: Any) -> Iterator[None]:
+    """Rounds of one of two processes, until both have made ROUNDS: so they run side by side."""
+    while min(rounds) < ROUNDS:
+        yield
+        rounds[number] += 1
+
+
+def _train(number: int, rounds: Any, model: nn.Module, lock: Any) -> None:
     torch.manual_seed(number)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    model(torch.randn(1, 8))
-    gate.wait()
-    for _ in range(40):
+    for _ in together(number, rounds):
         x = torch.randn(16, 8)
         with lock or nullcontext():
             optimizer.zero_grad()
@@ -48,11 +54,9 @@ def hogwild_in_processes(planted: bool) -> None:
     two(context, _train, model, None if planted else context.Lock())
 
 
-def _count(number: int, gate: Any, total: torch.Tensor, own: bool) -> None:
+def _count(number: int, rounds: Any, total: torch.Tensor, own: bool) -> None:
     part = total[number] if own else total
-    part.sum()
-    gate.wait()
-    for _ in range(ROUNDS):
+    for _ in together(number, rounds):
         part.add_(1)  # named
 
 
@@ -73,8 +77,8 @@ class Cached(Dataset[Any]):
         return len(self.table)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        for _ in range(20):
-            row = torch.randn(4).cumsum(0)
+        for _ in range(5):
+            row = torch.randn(4000).sort().values[:4]
         self.table[index].copy_(row)
         if self.counts:
             self.hits.add_(1)
@@ -87,9 +91,8 @@ def workers_count_hits(planted: bool) -> None:
         batch.sum()
 
 
-def _scale(number: int, gate: Any, table: torch.Tensor, writes: bool) -> None:
-    gate.wait()
-    for _ in range(ROUNDS):
+def _scale(number: int, rounds: Any, table: torch.Tensor, writes: bool) -> None:
+    for _ in together(number, rounds):
         if writes or number == 0:
             table.mul_(0.99)
         else:

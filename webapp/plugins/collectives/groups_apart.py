@@ -38,9 +38,10 @@ def groups_apart(run: Run) -> list[Finding]:
     where = endings(run)[rank].where
     instant = min(alive_ns(run, processes[rank]), run.duration_ns)
     waited = int(given_up[rank]["waited"]) * 1_000_000
-    ranks = ", ".join(map(str, sorted(given_up)))
+    several = "ranks" if len(given_up) > 1 else "rank"
+    ranks = f"{several} {', '.join(map(str, sorted(given_up)))}"
     title = (
-        f"A process group was not made by all ranks: rank {ranks} waited "
+        f"A process group was not made by all ranks: {ranks} waited "
         f"{units.duration(waited)} for its other members" + (f" at {where}" if where else "") + ". "
         "Call new_group() for each group on every rank and in the same order, also on ranks that "
         "are not members."
