@@ -25,7 +25,7 @@ from typing import TypedDict
 
 import pandas as pd
 
-from lanescope.collector.format.names import CLIP_LIMIT
+from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
@@ -335,7 +335,7 @@ def _called(name: str, elements: int) -> str:
 
 def _zero_advice(run: Run, rank: int) -> Place:
     if _clips_to_zero(run, rank):
-        return None, "They are clipped to 0: raise max_norm."
+        return None, "They are clipped to 0: raise max_norm (or clip_value)."
     flat = "The loss is flat (a margin that all samples keep, everything masked)"
     cut_off = "the outputs are cut off (a dead ReLU)"
     return thrown_away(run, rank) or (
@@ -359,5 +359,5 @@ def _none_advice(run: Run, rank: int, first: str) -> Place:
 
 
 def _clips_to_zero(run: Run, rank: int) -> bool:
-    limits = logged(run, rank, CLIP_LIMIT)["value"]
-    return bool(len(limits)) and bool(limits.max() <= 0)
+    limits = [logged(run, rank, name)["value"] for name in (CLIP_LIMIT, CLIP_VALUE)]
+    return any(len(one) and one.max() <= 0 for one in limits)
