@@ -143,11 +143,11 @@ def detached_loss_without_a_graph(planted: bool) -> None:
 class Projected(nn.Module):
     """A layer between two others: made once, or in each forward."""
 
-    def __init__(self, kind: Callable[[], nn.Module], anew: bool) -> None:
+    def __init__(self, kind: Callable[[], nn.Module], each_time: bool) -> None:
         super().__init__()
         self.first, self.out = nn.Linear(10, 8), nn.Linear(8, 3)
         self.kind = kind
-        if not anew:
+        if not each_time:
             self.middle = kind()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -90,7 +90,7 @@ PLUGIN = Plugin(
             "compiled regions; one of several optimizers",
         ),
         Question(
-            "Layers made anew in each forward",
+            "Layers made in each forward",
             "made_in_forward:made_in_forward",
             ("dead_parameter",),
             order=156,

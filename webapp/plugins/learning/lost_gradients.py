@@ -15,6 +15,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH
+from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
@@ -54,7 +55,9 @@ def where_all_are_lost(run: Run, rank: int) -> Place | None:
     if backward.empty:
         return None
     nodes = graph_nodes(run, rank)
-    if len(nodes) and (nodes["parameter"] != "").any():  # backward reached some of them
+    held = gradient_rows(run)
+    held = held.loc[held["rank"] == rank, "parameter"]
+    if len(nodes) and nodes["parameter"].isin(held).any():  # backward reached some of them
         return _thrown_away(run, rank, phases, zeroed=False)
     thrown = _thrown_away(run, rank, phases, zeroed=True) if nodes.empty else None
     cut = end_of_gradient(run, rank, single=False)

@@ -1,4 +1,4 @@
-"""Finds layers that are made anew in each forward: their parameters are trained by nothing.
+"""Finds layers that are made in each forward: their parameters are trained by nothing.
 
 Proven by the recording: the first backward reached parameters of a module beside those that an
 optimizer steps, no optimizer held them and they were gone when it stepped, and at MIN_STEPS steps
