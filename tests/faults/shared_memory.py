@@ -18,7 +18,7 @@ ROUNDS = 40
 
 
 def two(context: Any, target: Any, *arguments: Any) -> None:
-    """Runs a function in two processes, each of which gets its number and a count of rounds."""
+    """Runs a function in two processes, with the number of each and the rounds of both."""
     rounds = context.RawArray("i", 2)
     processes = [
         context.Process(target=target, args=(number, rounds, *arguments)) for number in range(2)
