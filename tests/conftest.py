@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
 from collections.abc import Iterator
@@ -23,6 +24,18 @@ def pytest_configure() -> None:
     """Lets programs that tests start be interrupted: a shell's background jobs ignore Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collects garbage of the tests alone: what was imported stays, and is a million objects."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Lets the interpreter end as without that: bindings report what is still there as leaks."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(optionalhook=True)

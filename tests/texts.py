@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.support import ROOT
@@ -53,6 +54,7 @@ class Text:
         return str(Path(self.path).parent)
 
 
+@cache
 def texts() -> list[Text]:
     """Returns all texts of the product, by path and line."""
     found: list[Text] = []

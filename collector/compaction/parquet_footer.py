@@ -278,7 +278,7 @@ _CELL = 4
 
 
 def decoded(footer: pq.FileMetaData) -> int:
-    """Bytes that a file's rows take in memory, by its footer.
+    """Returns bytes that a file's rows take in memory, by its footer.
 
     Row groups are asked, their columns are not: where the sizes in a damaged footer do not fit a
     column's type, pyarrow ends the process.
@@ -289,7 +289,7 @@ def decoded(footer: pq.FileMetaData) -> int:
 
 
 def opened(source: pa.NativeFile) -> pq.ParquetFile:
-    """A Parquet file whose texts are read as dictionaries. OSError, pa.ArrowException."""
+    """Returns a Parquet file whose texts are read as dictionaries. OSError, pa.ArrowException."""
     # What is asked of columns that are no texts, or not there, is passed over: to look first which
     # are takes as long as to open the file.
     file = pq.ParquetFile(source, read_dictionary=range(_COLUMNS))
@@ -299,7 +299,8 @@ def opened(source: pa.NativeFile) -> pq.ParquetFile:
 
 
 def plain(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """A column of dictionaries as texts. pa.ArrowInvalid where these would take too much."""
+    """Returns a column of dictionaries as texts. pa.ArrowInvalid where these would take too
+    much."""
     size = sum(_text_bytes(chunk) for chunk in column.chunks)
     if size > MAX_BYTES:
         raise pa.ArrowInvalid(f"its texts would take {size >> 20} MiB")

@@ -36,7 +36,8 @@ class Steps:
 
 
 def steps_of(phases: pa.Table) -> Steps:
-    """Steps from the phases of a rank's own process; the definition stands at `Run.steps`."""
+    """Returns steps from the phases of a rank's own process; the definition stands at
+    `Run.steps`."""
     finished = phases.filter(pc.is_valid(phases["duration_ns"]))
     step = finished["step"].to_numpy().astype(np.int64)
     end = pc.add(finished["start_ns"], finished["duration_ns"]).to_numpy()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, ViewportSize
 
 from benchmarks.generate_run import generate
 from lanescope.webapp.runs.run import Run, open_run
@@ -133,13 +133,17 @@ class SharedTab:
         self._page: LanePage | None = None
         self._new: dict[str, Any] = {}
 
-    def __call__(self, path: str = "/timeline") -> LanePage:
-        """The tab, with another address in it."""
+    def __call__(
+        self, path: str = "/timeline", *, width: int = 1280, height: int = 800
+    ) -> LanePage:
+        """The tab, with another address in it, in this size."""
         if self._page is not None:
+            self._page.page.set_viewport_size(ViewportSize(width=1280, height=800))
             self._page.page.mouse.move(5, 5)
             self._page.press("Escape", "Escape")
             self._rest()
-            if self._left() != self._new:
+            now = self._left()
+            if now != self._new:
                 self.close()
                 self._page = None
         if self._page is None:
@@ -148,7 +152,10 @@ class SharedTab:
             self._rest()
             self._new = self._left()
         self._page.requests.clear()
-        if path != "/timeline":
+        self._page.page.set_viewport_size(ViewportSize(width=width, height=height))
+        if path == "/timeline":
+            self._page.idle()
+        else:
             self._page.visit(path)
         return self._page
 
@@ -196,13 +203,15 @@ def tab(context: BrowserContext, address: str) -> Iterator[SharedTab]:
     made.close()
 
 
-@pytest.fixture(scope="package")
-def large(pages: Pages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a run of 2 million ops in 16 lanes.
+@pytest.fixture(scope="package", params=[200_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
+def large(
+    request: pytest.FixtureRequest, pages: Pages, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Address of a run of so many ops in 16 lanes.
 
     Its index is kept in a folder of its own, which other tests must not take for the user's cache.
     """
-    path = generate(tmp_path_factory.mktemp("runs") / "large", 2_000_000, 16)
+    path = generate(tmp_path_factory.mktemp("runs") / "large", request.param, 16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         with pages.served(open_run(path)) as address:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lanescope.webapp.analysis.plugin import pages
-from tests.browser.conftest import Opener
+from tests.browser.conftest import Opener, SharedTab
 
 pytestmark = pytest.mark.browser
 
@@ -58,8 +58,8 @@ def test_no_violation_while_at_work(opened: Opener, theme: Literal["light", "dar
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), (3840, 2160)])
-def test_everything_fits_from_a_laptop_to_4k(opened: Opener, width: int, height: int) -> None:
-    page = opened(width=width, height=height)
+def test_everything_fits_from_a_laptop_to_4k(tab: SharedTab, width: int, height: int) -> None:
+    page = tab(width=width, height=height)
     size = page.page.evaluate(
         "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
     )

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import BrowserContext
 
-from tests.browser.conftest import Opener, Server
+from tests.browser.conftest import Pages, SharedTab
 from tests.support.beside import RUN_STEP, US, pair
 
 pytestmark = pytest.mark.browser
 
 
-def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_path: Path) -> None:
-    base, run = pair(tmp_path)
-    page = opened(at=serve(run, base), height=900)
+@pytest.fixture(scope="module")
+def beside(
+    context: BrowserContext, pages: Pages, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SharedTab]:
+    """One tab for the run with its baseline."""
+    base, run = pair(tmp_path_factory.mktemp("beside"))
+    with pages.served(run, base) as address:
+        tab = SharedTab(context, address)
+        yield tab
+        tab.close()
+
+
+def test_differences_are_drawn_and_visited(beside: SharedTab) -> None:
+    page = beside(height=900)
     kinds = [lane["kind"] for lane in page.state["lanes"]]
     assert kinds == ["baseline", "thread", "baseline", "thread"]
     legend = page.text(".beside-legend")
@@ -83,12 +95,10 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
     assert page.state["selection"]["name"] == "gone"
 
 
-def test_rows_of_compare_lead_to_their_calls(opened: Opener, serve: Server, tmp_path: Path) -> None:
+def test_rows_of_compare_lead_to_their_calls(beside: SharedTab) -> None:
     """Of the ops that ran more or less often, and of those that took longer."""
-    base, run = pair(tmp_path)
-    address = serve(run, base)
+    page = beside("/compare", height=900)
     for table in ("diff-timing", "diff-op"):
-        page = opened("/compare", at=address, height=900)
         row = page.page.locator(f"#{table} .ag-center-cols-container .ag-row", has_text="new")
         row.first.locator(".ag-cell").first.click()
         page.page.wait_for_url("**/timeline?*")
@@ -100,20 +110,17 @@ def test_rows_of_compare_lead_to_their_calls(opened: Opener, serve: Server, tmp_
             start, end = page.window
             assert start < RUN_STEP + 700 * US < end
             assert end - start < 2 * RUN_STEP
-        page.close()
-    # The run has no call of an op that only the baseline ran.
-    page = opened("/compare", at=address, height=900)
+        page.visit("/compare")
+    # An op that only the baseline ran is found in its lane.
     gone = page.page.locator("#diff-op .ag-center-cols-container .ag-row", has_text="gone")
     gone.first.locator(".ag-cell").first.click()
+    page.page.wait_for_url("**/timeline?*")
     page.idle()
-    assert page.page.url.split("?")[0].endswith("/compare")
+    assert (page.state["query"], page.state["hits"]["total"]) == ("/^gone$/", 1)
 
 
-def test_diff_shows_the_rank_that_parted_first(
-    opened: Opener, serve: Server, tmp_path: Path
-) -> None:
-    base, run = pair(tmp_path)
-    page = opened("/diff", at=serve(run, base), height=900)
+def test_diff_shows_the_rank_that_parted_first(beside: SharedTab) -> None:
+    page = beside("/diff", height=900)
     page.page.locator("#diff-rank", has_text="rank 1").wait_for()
     # Another mode leaves a rank that was chosen.
     page.page.locator("#diff-rank").click()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.runs.run import open_run
-from tests.browser.conftest import Opener, Server
+from tests.browser.conftest import Opener, Server, SharedTab
 from tests.support.synthetic import START_NS, Builder
 
 pytestmark = pytest.mark.browser
@@ -46,7 +46,9 @@ def test_a_finding_shows_its_lanes_and_its_cause(
     opened: Opener, serve: Server, tmp_path: Path
 ) -> None:
     page = opened("/overview", at=serve(open_run(straggling(tmp_path / "run").write())))
-    page.page.get_by_role("link", name="Show on the timeline").first.click()
+    ways = page.page.locator(".finding .ways a")
+    assert ways.all_inner_texts() == ["Show on the timeline", "Collectives"]
+    ways.first.click()
     page.page.wait_for_url("**/timeline?*finding=*")
     strip = page.page.locator(".tl-finding")
     strip.wait_for()
@@ -93,8 +95,8 @@ def test_the_strip_leads_from_finding_to_finding(
     assert strip.is_hidden()
 
 
-def test_a_length_narrows_the_search_and_a_step_is_found(opened: Opener) -> None:
-    page = opened("/timeline")
+def test_a_length_narrows_the_search_and_a_step_is_found(tab: SharedTab) -> None:
+    page = tab()
     page.press("/")
     page.page.keyboard.type("aten:: > 100 us")
     page.idle()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Opener
+from tests.browser.conftest import SharedTab
 from tests.support.page import LanePage
 
 pytestmark = pytest.mark.browser
@@ -165,8 +165,8 @@ def arrange_lanes(page: LanePage, hands: Hands) -> None:
     page.press("Shift+G")
 
 
-def test_every_key_does_what_the_list_says(opened: Opener) -> None:
-    page = opened(f"/timeline?t={START}-{END}&closed=", height=560)
+def test_every_key_does_what_the_list_says(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t={START}-{END}&closed=", height=560)
     hands = Hands(page)
     before, after = hands.press("q", "Q")  # the details: closed, nothing is asked for them
     assert after["viewport"]["height"] > before["viewport"]["height"]
@@ -194,8 +194,8 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
     assert named - gestures - held - ELSEWHERE == hands.pressed
 
 
-def test_gestures_of_wheel_ruler_and_strip(opened: Opener) -> None:
-    page = opened(f"/timeline?t={START}-{END}&closed=", height=560)
+def test_gestures_of_wheel_ruler_and_strip(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t={START}-{END}&closed=", height=560)
     page.press("q")
     before = page.state
     page.wheel(400, 60, 100, key="Shift")

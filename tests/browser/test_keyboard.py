@@ -10,7 +10,7 @@ pytestmark = pytest.mark.browser
 
 
 def test_the_first_tab_leads_past_the_header(opened: Opener) -> None:
-    page = opened("/gradients")
+    page = opened("/sql")
     page.press("Tab")
     focus = "document.activeElement.textContent"
     assert page.page.evaluate(focus) == "Skip to the page"

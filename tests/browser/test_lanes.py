@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.conftest import Opener, SharedTab
+from tests.browser.conftest import SharedTab
 from tests.support.page import LanePage
 
 pytestmark = pytest.mark.browser
@@ -24,8 +24,8 @@ def shown(page: LanePage) -> list[int]:
     return [one["id"] for one in page.state["lanes"]]
 
 
-def test_a_pinned_lane_stays_at_the_top_while_others_scroll(opened: Opener) -> None:
-    page = opened(f"/timeline?t=0-{10 * MS}&closed=", height=520)
+def test_a_pinned_lane_stays_at_the_top_while_others_scroll(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t=0-{10 * MS}&closed=", height=520)
     evaluator = lane(page, 1, "Thread-1")
     first = page.state["lanes"][0]["id"]
     page.hover(300, page.lane_y(first))
@@ -49,8 +49,8 @@ def test_a_pinned_lane_stays_at_the_top_while_others_scroll(opened: Opener) -> N
     assert evaluator in shown(page)
 
 
-def test_lanes_and_ranks_are_dragged_into_another_order(opened: Opener) -> None:
-    page = opened(height=1000)
+def test_lanes_and_ranks_are_dragged_into_another_order(tab: SharedTab) -> None:
+    page = tab("/timeline?closed=", height=1000)
     before = shown(page)
     names = page.page.locator(".tl-labels")
     box = names.bounding_box()
@@ -97,8 +97,8 @@ def test_the_filter_leaves_lanes_that_match(tab: SharedTab) -> None:
     assert shown(page) == everything
 
 
-def test_arrows_join_one_collective_on_all_ranks(opened: Opener) -> None:
-    page = opened(f"/timeline?t={22 * MS}-{32 * MS}", height=1200)
+def test_arrows_join_one_collective_on_all_ranks(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t={22 * MS}-{32 * MS}&closed=", height=1200)
     page.click_slice("all_reduce")
     state = page.state
     assert [flow["kind"] for flow in state["flows"]] == ["collective"]
@@ -127,10 +127,10 @@ def test_everything_can_be_called_by_name(tab: SharedTab) -> None:
     page.press("Shift+G")
     assert page.state["lanes"]
     page.press("Control+k")
-    page.page.keyboard.type("gradients pages")
+    page.page.keyboard.type("sql pages")
     page.page.keyboard.press("Enter")
     page.idle()
-    assert page.page.locator("h1").inner_text() == "Gradients"
+    assert page.page.locator("h1").inner_text() == "SQL"
     page.press("Control+k")
     assert "Threads" in page.text("dialog.commands")
     assert "Zoom in" not in page.text("dialog.commands")

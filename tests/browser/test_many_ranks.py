@@ -31,7 +31,7 @@ def elements(page: LanePage) -> int:
     return found
 
 
-def test_hosts_come_first_and_ranks_bring_their_lanes(page: LanePage) -> None:
+def test_hosts_come_first_and_ranks_bring_their_lanes_also_for_a_slice(page: LanePage) -> None:
     names = page.page.locator(".tl-group:not(.process)").all_inner_texts()
     assert names[0].split("\n")[0].startswith("gpu-000 · ranks 0-7")
     assert page.state["layout"]["groups"] == 2 + 16
@@ -49,8 +49,7 @@ def test_hosts_come_first_and_ranks_bring_their_lanes(page: LanePage) -> None:
     assert any(lane["kind"] == "collectives" for lane in lanes)
     assert elements(page) < MOST_ELEMENTS
 
-
-def test_a_slice_of_a_lane_that_was_not_listed_is_shown(page: LanePage) -> None:
+    # A slice of a lane that was not listed is shown.
     lane = next(
         lane for lane in page.page.evaluate(_LANES_OF_12) if lane[3] == "thread" and lane[4] != 0
     )
@@ -67,3 +66,24 @@ _LANES_OF_12 = """async () => {
   const [id, key, rank, kind] = ["id", "key", "rank", "kind"].map(at);
   return page.rows.map((row, i) => [row[id], row[key], row[rank], row[kind], i]);
 }"""
+
+
+def test_ranks_are_grouped_by_parallel_dimension(page: LanePage) -> None:
+    choices = page.page.locator(".tl-group-by option").all_inner_texts()
+    assert choices == [
+        "by host",
+        "by data-parallel rank",
+        "by tensor-parallel rank",
+        "by pipeline stage",
+        "by expert-parallel rank",
+    ]
+    page.page.select_option(".tl-group-by", "pipeline")
+    page.idle()
+    names = page.page.locator(".tl-group:not(.process)").all_inner_texts()
+    assert names[0].split("\n")[0].startswith("pipeline stage 0 · ranks 0-")
+    page.show("/timeline?by=tensor")
+    page.idle()
+    assert page.page.input_value(".tl-group-by") == "tensor"
+    names = page.page.locator(".tl-group:not(.process)").all_inner_texts()
+    assert names[0].split("\n")[0].startswith("tensor-parallel rank 0")
+    assert page.state["layout"]["groups"] == 2 + 16

@@ -14,7 +14,7 @@ MS = 1_000_000
 
 
 def test_lanes_of_all_ranks_are_visible(opened: Opener, run: Run) -> None:
-    page = opened(height=1400)
+    page = opened(height=1400)  # as many are open as fit when the page is loaded
     lanes = page.state["lanes"]
     assert all(lane["visible"] and lane["loaded"] for lane in lanes)
     shown = {(lane["rank"], lane["label"]) for lane in lanes if lane["kind"] == "thread"}
@@ -83,12 +83,13 @@ def test_a_clicked_slice_shows_its_name_and_all_else(tab: SharedTab) -> None:
 
 
 def test_an_address_that_names_a_slice_shows_its_lane(opened: Opener, large: str) -> None:
-    lane = opened("/timeline?closed=", at=large).state["lanes"][-1]["id"]
-    page = opened(f"/timeline?sel={lane}.0.5", at=large, height=500)
+    page = opened("/timeline?closed=", at=large, height=500)
+    lane = page.state["lanes"][-1]["id"]
+    page.go(f"/timeline?sel={lane}.0.5")
     state = page.state
     assert state["viewport"]["scrollY"] > 0
     assert lane in [one["id"] for one in state["lanes"] if one["visible"]]
-    page = opened(f"/timeline?sel={lane}.0.5&y=1", at=large, height=500)
+    page.go(f"/timeline?sel={lane}.0.5&y=1")
     assert page.state["viewport"]["scrollY"] == 1  # as somebody kept it
 
 
@@ -136,8 +137,8 @@ def test_keys_move_the_window(tab: SharedTab) -> None:
     assert page.window == (0, page.state["viewport"]["duration"])
 
 
-def test_dragging_moves_in_both_directions(opened: Opener) -> None:
-    page = opened(f"/timeline?t={20 * MS}-{24 * MS}&closed=", height=600)
+def test_dragging_moves_in_both_directions(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}&closed=", height=600)
     start, _ = page.window
     page.drag((600, 200), (500, 120))
     state = page.state
@@ -330,6 +331,7 @@ def _zoom_far(page: LanePage) -> None:
 
 def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str) -> None:
     page = opened("/timeline", at=large)
+    page.press("q")  # the details ask for more with each notch
     middle = page.state["canvas"]["width"] / 2
     before = page.state["requests"]
     for _ in range(24):
@@ -340,9 +342,9 @@ def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str
         before = after
 
 
-def test_one_nanosecond_among_two_million_is_a_pixel(opened: Opener, large: str) -> None:
+def test_one_nanosecond_among_all_ops_is_a_pixel(opened: Opener, large: str) -> None:
     page = opened("/timeline?closed=", at=large)
     # PROBE stands alone in the slim, lowest row of the first lane, in the middle of the run.
     lit = page.lit_columns()
-    assert len(lit) in (1, 2)  # a bucket is up to two pixels wide
+    assert len(lit) in (1, 2, 3)  # a bucket is up to two pixels wide, wherever it begins
     assert abs(lit[0] / page.state["viewport"]["width"] - 0.5) < 0.1

@@ -2,8 +2,8 @@
 
 `tests/support/processes.py` starts it with one end of a socket. A message is a JSON object and
 three files: where stdout and stderr of the program go, and a pipe that gets the report. Each
-message is one job: a process of its own that starts the program, or its ranks as torchrun would,
-waits for them and reports.
+message is one job: a process of its own that is the program, or starts its ranks as torchrun would
+and waits for them.
 
 A program cannot see that it was forked: it has the arguments, the environment and the folder of
 `python PROGRAM`, is `__main__`, imports torch as if for the first time (which is when a recording
@@ -30,8 +30,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from types import ModuleType, TracebackType
+import weakref
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 PRELOADED = (
@@ -109,8 +110,7 @@ def _reap(handle: int, job: int, report: int) -> None:
     """The last end of the pipe is closed when the job's time has been added to this process's."""
     os.close(handle)
     _, status = os.waitpid(job, 0)
-    if status:
-        _report(report, status=os.waitstatus_to_exitcode(status))
+    _report(report, status=os.waitstatus_to_exitcode(status))
     os.close(report)
 
 
@@ -124,8 +124,8 @@ def _kill_group(job: int) -> None:
         os.killpg(job, signal.SIGKILL)
 
 
-def launch(job: Job, files: list[int]) -> Program | None:
-    """Start what a job asks for and report how it ended; in a program's process, the program."""
+def launch(job: Job, files: list[int]) -> Program:
+    """What the process of a job is to do: run its program, or start its ranks and wait for them."""
     os.setsid()
     out, err, report = files
     _report(report, pid=os.getpid())
@@ -133,27 +133,11 @@ def launch(job: Job, files: list[int]) -> Program | None:
     for file, to in ((null, 0), (out, 1), (err, 2)):
         os.dup2(file, to)
         os.close(file)
-    launcher = os.getpid()
-    try:
-        program = _start_ranks(job) if job["ranks"] else _start_one(job)
-        if callable(program):
-            os.close(report)
-            return program
-        _report(report, status=program)
-        os._exit(0)
-    finally:
-        if os.getpid() == launcher:  # an error here must not go on as a server
-            os._exit(70)
+    os.close(report)
+    return functools.partial(_start_ranks, job) if job["ranks"] else functools.partial(run, job)
 
 
-def _start_one(job: Job) -> int | Program:
-    child = os.fork()
-    if child == 0:
-        return functools.partial(run, job, {})
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def _start_ranks(job: Job) -> int | Program:
+def _start_ranks(job: Job) -> None:
     """As torchrun does: its own status is 1 where a rank's is not 0, and no rank is left."""
     count = job["ranks"]
     store, port = _start_store()
@@ -161,7 +145,7 @@ def _start_ranks(job: Job) -> int | Program:
     for environment in (_rank_environment(rank, count, port) for rank in range(count)):
         child = os.fork()
         if child == 0:
-            return functools.partial(run, job, environment)
+            return run(job, environment)
         ranks[child] = os.pidfd_open(child)
     failed = _wait_for(ranks, None)
     if failed and ranks:
@@ -172,7 +156,7 @@ def _start_ranks(job: Job) -> int | Program:
         _wait_for(ranks, None)
     os.kill(store, signal.SIGKILL)
     os.waitpid(store, 0)
-    return 1 if failed else 0
+    os._exit(failed)
 
 
 def _wait_for(ranks: dict[int, int], timeout_s: float | None) -> bool:
@@ -237,7 +221,7 @@ def _rank_environment(rank: int, count: int, port: int) -> dict[str, str]:
     }
 
 
-def run(job: Job, rank: dict[str, str]) -> None:
+def run(job: Job, rank: Mapping[str, str] = MappingProxyType({})) -> None:
     """Be `python PROGRAM ARGUMENTS`, to its end."""
     program = job["program"]
     os.chdir(job["folder"])
@@ -318,10 +302,15 @@ def _end(program: Program) -> NoReturn:
 if __name__ == "__main__":
     _imp._fix_co_filename(sys._getframe().f_code, OWN_NAME)  # of all functions of this file
     PATHS = sys.path[1:]
+    gc.disable()
     for name in PRELOADED:
         importlib.import_module(name)
+    # torch's take its operators back, one by one: 40 ms at the end of every program.
+    for finalizer in tuple(weakref.finalize._registry):
+        finalizer.atexit = False
     gc.collect()
     gc.freeze()
+    gc.enable()
     forked = serve(socket.socket(fileno=int(sys.argv[1])))
     if forked is not None:
         _end(forked)

@@ -109,8 +109,8 @@ class LanePage:
 
     @property
     def window(self) -> tuple[float, float]:
-        viewport = self.state["viewport"]
-        return viewport["t0"], viewport["t1"]
+        t0, t1 = self.page.evaluate("(({ t0, t1 }) => [t0, t1])(lanescope.debugState().viewport)")
+        return t0, t1
 
     @property
     def query(self) -> str:
@@ -128,7 +128,7 @@ class LanePage:
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """A point of the lanes as a point of the page."""
-        box = self.state["canvas"]
+        box = self.page.evaluate("lanescope.debugState().canvas")  # the whole state is long
         return box["x"] + x, box["y"] + y
 
     def hover(self, x: float, y: float) -> None:

@@ -40,7 +40,7 @@ class MemoryAccess:
         return self.where or (f"module {self.module}" if self.module else "an unknown place")
 
     def to_json(self) -> dict[str, Any]:
-        """The access as it stands in the evidence of a finding."""
+        """Returns the access as it stands in the evidence of a finding."""
         return {
             "op": self.op,
             "thread": self.thread,
@@ -84,8 +84,8 @@ class CallSites:
         depth: NDArray[Any],
         window: tuple[int, int] | None = None,
     ) -> tuple[Int64Array, Int64Array]:
-        """Site's number and training step of each access of a thread, by its operator's start
-        and depth; `window`: that holds all of them.
+        """Returns Site's number and training step of each access of a thread, by its operator's
+        start and depth; `window`: that holds all of them.
 
         An operator without a captured stack takes that of its like (same operator, module
         and phase on the same thread) where all captured ones were at one place.
@@ -149,7 +149,7 @@ class CallSites:
 
 
 def phase_names(run: Run, rank: int) -> dict[str, set[str]]:
-    """Kind of phase -> the names that phases of it have on a rank."""
+    """Returns kind of phase -> the names that phases of it have on a rank."""
     rows = run.events("phase", rank, columns=["name", "kind"])
     rows = pa.table({name: rows[name].cast(pa.string()) for name in rows.column_names})
     names: dict[str, set[str]] = {}
@@ -159,7 +159,7 @@ def phase_names(run: Run, rank: int) -> dict[str, set[str]]:
 
 
 def storage_names(run: Run, rank: int) -> dict[int, str]:
-    """Address of a storage -> name of the parameter or buffer in it."""
+    """Returns address of a storage -> name of the parameter or buffer in it."""
     table = run.events("storage", rank=rank, columns=["storage", "name"])
     names: dict[int, list[str]] = {}
     for storage, name in zip(*(table[c].to_pylist() for c in table.column_names), strict=True):

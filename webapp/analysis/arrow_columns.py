@@ -19,14 +19,15 @@ from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 
 def ends_ns(rows: pa.Table, run: Run) -> Int64Array:
-    """Ends of rows with start_ns and duration_ns; of what had not ended, the run's. Nanoseconds."""
+    """Returns ends of rows with start_ns and duration_ns; of what had not ended, the run's.
+    Nanoseconds."""
     ends = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns)
     numbers: Int64Array = ends.to_numpy()
     return numbers
 
 
 def having(column: pa.ChunkedArray, test: Callable[[str], object]) -> BoolArray:
-    """Whether the text of each row fulfils a test; null counts as the empty text."""
+    """Returns whether the text of each row fulfils a test; null counts as the empty text."""
     parts = [np.empty(0, np.bool_)]
     for chunk in column.chunks:
         texts = [*chunk.dictionary.to_pylist(), None]
@@ -38,7 +39,8 @@ def having(column: pa.ChunkedArray, test: Callable[[str], object]) -> BoolArray:
 
 @lru_cache(maxsize=64)
 def texts_of(run: Run, table: str, column: str, rank: int | None = None) -> frozenset[str]:
-    """The texts that occur in a column of a table kept per thread, of one rank or of all."""
+    """Returns the texts that occur in a column of a table kept per thread, of one rank or of
+    all."""
     ranks = run.ranks if rank is None else (rank,)
     listed = [run.rows.listed_words(table, column, one) for one in ranks]
     known = [words for words in listed if words is not None]
@@ -53,7 +55,8 @@ def texts_of(run: Run, table: str, column: str, rank: int | None = None) -> froz
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:
-    """A data frame with plain texts instead of categories, whose codes differ between runs."""
+    """Returns a data frame with plain texts instead of categories, whose codes differ between
+    runs."""
     for position, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             plain = table.column(position).cast(field.type.value_type)
@@ -62,7 +65,8 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def frame_ends_ns(slices: pd.DataFrame, until_ns: int) -> pd.Series:
-    """Ends of rows with start_ns and duration_ns; of what had not ended, `until_ns`. int64, ns."""
+    """Returns ends of rows with start_ns and duration_ns; of what had not ended, `until_ns`. int64,
+    ns."""
     length = slices["duration_ns"].fillna(until_ns - slices["start_ns"])
     return slices["start_ns"] + length.astype("int64")
 

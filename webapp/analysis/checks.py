@@ -67,7 +67,7 @@ class Check:
         return "" if self.within or not self.passed else "; over the limit, and harmless here"
 
     def to_json(self) -> dict[str, Any]:
-        """The check as `check --json` prints it."""
+        """Returns the check as `check --json` prints it."""
         return {
             "name": self.name,
             "value": self.value,
@@ -114,7 +114,8 @@ class Report:
         return severe + len(self.unexplained) + len(self.faults)
 
     def failed(self, least: Severity) -> bool:
-        """Whether a check failed or could not be made, or a finding is at least that severe.
+        """Returns whether a check failed or could not be made, or a finding is at least that
+        severe.
 
         What LaneScope failed to check has not passed.
         """
@@ -122,7 +123,7 @@ class Report:
         return severe or bool(self.faults) or not all(check.passed for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `check --json` prints."""
+        """Returns the object that `check --json` prints."""
         found: dict[str, Any] = plain_json(
             {
                 "run": self.run,
@@ -138,12 +139,12 @@ class Report:
 
 
 def number(name: str, value: float) -> str:
-    """The value of a metric, for people."""
+    """Returns the value of a metric, for people."""
     return units.share(value) if metric(name).share else units.number(value)
 
 
 def counts(finding: Finding, least: Severity) -> bool:
-    """Whether a finding fails a check: it is `least` severe or worse, and certain."""
+    """Returns whether a finding fails a check: it is `least` severe or worse, and certain."""
     severe = SEVERITIES.index(finding.severity) <= SEVERITIES.index(least)
     return severe and finding.confidence == "certain"
 
@@ -160,7 +161,7 @@ def check(
 
     With a baseline, a divergence from it (mode tolerance, `noise` as in `compare`) is a finding;
     with `new`, findings that the baseline has as well are information.
-    Findings that are meant to be (`Settings.allowed`) are reported as information, with the reason
+    Accepted findings (`Settings.allowed`) are reported as information, with the reason
     in their evidence. Others that explain a metric are as severe as its check: errors where it
     failed. A metric whose findings are all information passes: what it measures
     does no harm here.

@@ -28,13 +28,14 @@ class Executor(Protocol):
     """What takes work: `concurrent.futures.Executor`, or `distributed.Client` of Dask."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        """A future of fn(*args)."""
+        """Returns a future of fn(*args)."""
 
 
 def each_rank(
     run: Run, ask: Callable[[Run, int], T], executor: Executor | None = None
 ) -> dict[int, T]:
-    """{rank: ask(run, rank)} for every rank of the run, asked side by side; threads by default.
+    """Returns {rank: ask(run, rank)} for every rank of the run, asked side by side; threads by
+    default.
 
     Workers open the run by its own path or address, so they have to see the same file system or
     object store. What they are sent is that and `ask`, which has to be known there (a function of
@@ -52,7 +53,8 @@ def each_rank(
 def spread(
     executor: Executor, ask: Callable[..., T], runs: tuple[Run, ...], keys: Iterable[K]
 ) -> dict[K, T]:
-    """{key: ask(*runs, key)} for every key, answered by workers that open the runs themselves."""
+    """Returns {key: ask(*runs, key)} for every key, answered by workers that open the runs
+    themselves."""
     places = tuple((run.files.place, run.etag) for run in runs)
     futures = {key: executor.submit(_asked, places, ask, key) for key in keys}
     return {key: future.result() for key, future in futures.items()}
@@ -117,7 +119,7 @@ def steps_ahead(run: Run, executor: Executor | None) -> None:
 
 
 def is_large(run: Run) -> bool:
-    """Whether its ranks are worth the start of local processes, about a second each."""
+    """Returns whether its ranks are worth the start of local processes, about a second each."""
     return len(run.ranks) > 1 and sum(run.counts.values()) >= LARGE_ROWS
 
 

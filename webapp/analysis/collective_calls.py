@@ -47,7 +47,8 @@ COLUMNS = (
 
 @lru_cache(maxsize=4)
 def calls(run: Run) -> pd.DataFrame:
-    """Every collective call, by rank and start: the columns of the collective table (COLUMNS).
+    """Returns every collective call, by rank and start: the columns of the collective table
+    (COLUMNS).
 
     Where the job was started again, those of the last attempt.
 
@@ -73,20 +74,20 @@ def calls(run: Run) -> pd.DataFrame:
 
 
 def collective_calls(run: Run) -> pd.DataFrame:
-    """The rows of `calls` that all ranks of a group make together."""
+    """Returns the rows of `calls` that all ranks of a group make together."""
     frame = calls(run)
     return frame[~frame["name"].isin(POINT_TO_POINT)]
 
 
 def point_to_point_calls(run: Run) -> pd.DataFrame:
-    """The rows of `calls` between two ranks."""
+    """Returns the rows of `calls` between two ranks."""
     frame = calls(run)
     return frame[frame["name"].isin(POINT_TO_POINT)]
 
 
 @lru_cache(maxsize=4)
 def members(run: Run) -> Mapping[str, tuple[int, ...]]:
-    """Global ranks of each process group, by their position in it; empty where not known.
+    """Returns global ranks of each process group, by their position in it; empty where not known.
 
     As the ranks themselves said; else all ranks of the job where the group is as large as it, else
     the ranks that were seen in it where these are all. Not known are those of `ambiguous` groups.
@@ -108,7 +109,7 @@ def members(run: Run) -> Mapping[str, tuple[int, ...]]:
 
 @lru_cache(maxsize=4)
 def ambiguous(run: Run) -> frozenset[str]:
-    """Names of process groups that several groups share.
+    """Returns names of process groups that several groups share.
 
     torch numbers them from 0 again where a program leaves its groups and makes others. What calls
     of such a name belong together is not known, so they are not held against each other.
@@ -147,10 +148,11 @@ class Exchange:
 
 
 def exchanges(run: Run) -> Iterator[Exchange]:
-    """Every exchange of two recorded ranks whose sends and receives can be paired.
+    """Yields every exchange of two recorded ranks whose sends and receives can be paired.
 
     Those of a receiver that takes from any sender cannot.
     """
+    recorded = {*run.ranks}
     for group, rows in point_to_point_calls(run).groupby("group", sort=True):
         ranks = members(run)[str(group)]
         anyone = set(rows.loc[(rows["name"] == "recv") & (rows["peer"] < 0), "rank"])
@@ -161,7 +163,7 @@ def exchanges(run: Run) -> Iterator[Exchange]:
             sender=rows["rank"].where(sends, other), receiver=other.where(sends, rows["rank"])
         )
         for (sender, receiver), both in rows.groupby(["sender", "receiver"], sort=True):
-            if receiver in anyone or not {sender, receiver} <= set(run.ranks):
+            if receiver in anyone or not {sender, receiver} <= recorded:
                 continue
             both = both.sort_values("sequence", kind="stable")
             sent = both["name"] == "send"
@@ -169,12 +171,13 @@ def exchanges(run: Run) -> Iterator[Exchange]:
 
 
 def call_title(run: Run, name: str, group: str, sequence: int) -> str:
-    """What to call a call: `all_reduce #3 of group 0 (default_pg)`, or `init_process_group`."""
+    """Returns what to call a call: `all_reduce #3 of group 0 (default_pg)`, or
+    `init_process_group`."""
     return name if name == schema.JOIN else f"{name} #{sequence} of {group_title(run, group)}"
 
 
 def group_title(run: Run, group: str) -> str:
-    """What to call a group: `group 0 (default_pg)`."""
+    """Returns what to call a group: `group 0 (default_pg)`."""
     if group == schema.RENDEZVOUS:
         return "the start of the job"
     known = run.manifest["groups"].get(group)

@@ -83,7 +83,8 @@ class Finding:
         return _html_of(self)
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as `check --json` prints it; its `source` is beside the list of findings."""
+        """Returns the finding as `check --json` prints it; its `source` is beside the list of
+        findings."""
         found = {**asdict(self), "ranks": list(self.ranks), "evidence": dict(self.evidence)}
         del found["source"]
         return found
@@ -140,7 +141,7 @@ class AnalysisResult:
         return not self.unanswered and not self.failed
 
     def to_json(self) -> dict[str, Any]:
-        """One entry of `examined` of `check --json`."""
+        """Returns one entry of `examined` of `check --json`."""
         return {
             "question": self.question,
             "findings": len(self.findings) + self.omitted,
@@ -164,13 +165,13 @@ def _examined(run: Run) -> tuple[AnalysisResult, ...]:
 
 
 def findings(run: Run) -> list[Finding]:
-    """What all analyses find, most severe first, then by time. Empty: nothing was found."""
+    """Returns what all analyses find, most severe first, then by time. Empty: nothing was found."""
     return Findings(ranked([finding for one in run_questions(run) for finding in one.findings]))
 
 
 def acknowledged(examined: AnalysisResult, settings: Settings) -> AnalysisResult:
-    """The same with findings that are meant to be as information, with who allows them and why,
-    and without those that a higher limit lets pass."""
+    """Returns the same with findings that are meant to be as information, with who allows them and
+    why, and without those that a higher limit lets pass."""
     held = {one.kind: (one.evidence, settings.limit(one.name)) for one in metrics() if one.evidence}
     kept = []
     for finding in examined.findings:
@@ -181,7 +182,7 @@ def acknowledged(examined: AnalysisResult, settings: Settings) -> AnalysisResult
 
 
 def known_before(examined: AnalysisResult, before: Sequence[Finding]) -> AnalysisResult:
-    """The same with findings that another run has too as information.
+    """Returns the same with findings that another run has too as information.
 
     They are the same if kind, tensors, operators and files are: lines move between versions.
     """
@@ -238,7 +239,8 @@ def _named(finding: Finding) -> dict[str, set[str]]:
 
 
 def ranked(found: list[Finding]) -> list[Finding]:
-    """Most severe first, then by time; what has no time is about the whole run and comes first."""
+    """Returns most severe first, then by time; what has no time is about the whole run and comes
+    first."""
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.time_ns or 0))
 
 

@@ -35,7 +35,7 @@ class Operator:
 
 
 def forward_rows(run: Run, rank: int, nodes: pd.DataFrame) -> pd.DataFrame:
-    """Operators of the forward, on the thread of the backward, sorted."""
+    """Returns operators of the forward, on the thread of the backward, sorted."""
     thread, before = str(nodes["thread"].iloc[0]), int(nodes["time_ns"].iloc[0])
     columns = [
         "start_ns",
@@ -57,7 +57,7 @@ def forward_rows(run: Run, rank: int, nodes: pd.DataFrame) -> pd.DataFrame:
 
 
 def outermost(rows: pd.DataFrame) -> list[Operator]:
-    """The operators of some rows that no other called, detaches left out."""
+    """Returns the operators of some rows that no other called, detaches left out."""
     ops: list[Operator] = []
     for row in rows.itertuples():
         if str(row.name) in DETACH:
@@ -73,7 +73,7 @@ def outermost(rows: pd.DataFrame) -> list[Operator]:
 
 
 def touch(run: Run, rank: int, nodes: pd.DataFrame, ops: list[Operator]) -> None:
-    """Give the operators their reads and writes."""
+    """Gives the operators their reads and writes."""
     if not ops or not run.counts_of(rank)["access"]:
         return
     columns = ["start_ns", "storage", "write", "birth"]
@@ -102,7 +102,8 @@ BACKWARD = schema.OpScope.backward.name
 
 
 def maker(node: dict[str, Any], rows: Sequence[dict[str, Any]]) -> int | None:
-    """Position among `rows` (of the op table, with the node's sequence number) of its maker.
+    """Returns position among `rows` (of the op table, with the node's sequence number) of its
+    maker.
 
     Sequence numbers count per forward thread, and an operator that makes no node may carry the
     number of the next one. So it is the one that has the node's name (AddmmBackward0: aten::addmm),
@@ -144,6 +145,6 @@ def _stems(names: pd.Series) -> pd.Series:
 
 
 def stem(name: str) -> str:
-    """What the names of an op and its node share: nllloss of aten::nll_loss_forward."""
+    """Returns what the names of an op and its node share: nllloss of aten::nll_loss_forward."""
     bare = re.sub(r"Backwards?[0-9]*$", "", name.rpartition("::")[2])
     return re.sub(r"_forward$", "", bare).replace("_", "").lower()

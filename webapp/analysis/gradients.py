@@ -23,7 +23,7 @@ COLUMNS = (
 
 
 def gradients(run: Run) -> pd.DataFrame:
-    """One row per rank, step and parameter, in the order of recording.
+    """Returns one row per rank, step and parameter, in the order of recording.
 
     rank, thread, step, time_ns (from the start of the run), parameter, norm (L2 norm of the
     gradient as the optimizer saw it, float64; NaN where the gradient was None, see `missing`),
@@ -37,7 +37,7 @@ def gradients(run: Run) -> pd.DataFrame:
 
 
 def gradient_norms(run: Run) -> pd.DataFrame:
-    """Norm of the whole gradient per rank and step: sqrt(sum over parameters of norm^2).
+    """Returns norm of the whole gradient per rank and step: sqrt(sum over parameters of norm^2).
 
     Columns rank, step, norm, parameters (with a gradient), missing (without one), time_ns (last of
     the step). A parameter without gradient adds nothing; a NaN or infinite one makes the norm so.

@@ -69,8 +69,8 @@ class IncompleteCollective:
 
 @lru_cache(maxsize=4)
 def incomplete_collectives(run: Run) -> tuple[IncompleteCollective, ...]:
-    """Every incomplete call that matters: per group the first one that a member did not make, or
-    the last one if all made it."""
+    """Returns every incomplete call that matters: per group the first one that a member did not
+    make, or the last one if all made it."""
     if cut_short(run):
         return ()
     found = [_with_late_waits(run, wait) for wait in (*_of_groups(run), *_of_pairs(run))]
@@ -99,17 +99,18 @@ def _open_calls(run: Run, rank: int) -> int:
 
 
 def cut_short(run: Run) -> bool:
-    """Whether calls may be missing because they were not recorded: then absence proves nothing."""
+    """Returns whether calls may be missing because they were not recorded: then absence proves
+    nothing."""
     options = run.manifest["options"]
     cut = options.get("steps") or options.get("window") or run.coverage.get(THINNED)
     return bool(cut) or run.dropped > 0
 
 
 def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
-    frame = collective_calls(run)
+    frame, recorded = collective_calls(run), {*run.ranks}
     for group, rows in frame.groupby("group", sort=True):
         ranks = members(run)[str(group)]
-        present = [rank for rank in ranks if rank in run.ranks]
+        present = [rank for rank in ranks if rank in recorded]
         if group == schema.RENDEZVOUS:
             # Of who joined there is no row of it, but of what it called then.
             joined = set(frame.loc[frame["group"] != schema.RENDEZVOUS, "rank"])
@@ -118,7 +119,7 @@ def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
         last = rows.groupby("rank")["sequence"].max().reindex(present, fill_value=-1)
         if last.empty:
             continue
-        absent = tuple(rank for rank in ranks if rank not in run.ranks)
+        absent = tuple(rank for rank in ranks if rank not in recorded)
         all_came = last.min() == last.max()
         sequence = int(last.min()) + (0 if all_came else 1)
         made = rows[rows["sequence"] == sequence]
@@ -226,11 +227,16 @@ def _complete(run: Run, row: Any, quiet: bool) -> bool:
     return not quiet and not seen
 
 
-@lru_cache(maxsize=256)
 def _completions_are_seen(run: Run, rank: int, group: str, name: str) -> bool:
+    return (rank, group, name) in _seen_to_complete(run)
+
+
+@lru_cache(maxsize=4)
+def _seen_to_complete(run: Run) -> frozenset[tuple[int, str, str]]:
+    """Rank, group and operation of the calls that were seen to complete."""
     frame = calls(run)
-    same = (frame["rank"] == rank) & (frame["group"] == group) & (frame["name"] == name)
-    return bool((frame.loc[same, "done_ns"] >= 0).any())
+    done = frame.loc[frame["done_ns"] >= 0, ["rank", "group", "name"]].drop_duplicates()
+    return frozenset((int(rank), str(group), str(name)) for rank, group, name in done.to_numpy())
 
 
 @lru_cache(maxsize=256)
@@ -247,7 +253,7 @@ def _went_on(run: Run, rank: int, thread: str, instant_ns: int) -> bool:
 
 
 def cycle(found: Sequence[IncompleteCollective]) -> tuple[IncompleteCollective, ...]:
-    """Calls whose ranks wait for each other in a circle, empty without any."""
+    """Returns calls whose ranks wait for each other in a circle, empty without any."""
     holds = {e.rank: wait for wait in found for e in wait.waiting if e.blocked}
     for start in found:
         path: list[IncompleteCollective] = []

@@ -29,7 +29,8 @@ _OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "ste
 def timeline_address(
     start_ns: int, end_ns: int, duration_ns: int, at: tuple[str, int] | None = None
 ) -> str:
-    """Address of [start_ns, end_ns) in a run of `duration_ns`, with some of its surroundings.
+    """Returns address of [start_ns, end_ns) in a run of `duration_ns`, with some of its
+    surroundings.
 
     `at` = (key of a lane, start in ns of a slice on it) also selects that slice.
     """
@@ -40,24 +41,25 @@ def timeline_address(
 
 
 def calls_address(name: str, rank: int | None = None, thread: str = "", step: int = -1) -> str:
-    """Address of all calls of an operator: searched for, from a step of a rank or thread on."""
+    """Returns address of all calls of an operator: searched for, from a step of a rank or thread
+    on."""
     place = {"rank": rank, "thread": thread or None, "step": step if step >= 0 else None}
     known = {part: value for part, value in place.items() if value is not None}
     return f"/timeline?{urlencode({**known, 'q': f'/^{re.escape(name)}$/'})}"
 
 
 def thread_lane(rank: int, thread: str) -> str:
-    """Key of the lane of a thread."""
+    """Returns key of the lane of a thread."""
     return f"{rank}/{thread}"
 
 
 def group_lane(rank: int, group: str) -> str:
-    """Key of the lane of a process group's collectives on a rank."""
+    """Returns key of the lane of a process group's collectives on a rank."""
     return f"{rank}/collectives/{group}"
 
 
 def step_bounds(run: Run, rank: int, step: int) -> tuple[int, int] | None:
-    """[start, end) of a step of a rank, ns from the start of the run; None: it has no such step."""
+    """Returns [start, end) of a step of a rank, ns from the run's start; None: no such step."""
     steps = run.steps(rank)
     for index, low, high in zip(steps.index, steps.start_ns, steps.end_ns, strict=True):
         if index == step:
@@ -66,13 +68,15 @@ def step_bounds(run: Run, rank: int, step: int) -> tuple[int, int] | None:
 
 
 def step_link(run: Run, rank: int, step: int) -> str:
-    """Address of a step of a rank; of the whole timeline where the run does not hold the step."""
+    """Returns address of a step of a rank; of the whole timeline where the run does not hold the
+    step."""
     bounds = step_bounds(run, rank, step) if rank in run.ranks else None
     return "/timeline" if bounds is None else timeline_address(*bounds, run.duration_ns)
 
 
 def backward_link(run: Run, rank: int, layer: str, step: int) -> str:
-    """Address of a layer's backward at a step: of the nodes that its forward operators made.
+    """Returns address of a layer's backward at a step: of the nodes that its forward operators
+    made.
 
     Of the whole step, where the run does not hold which they are.
     """
@@ -100,6 +104,7 @@ def backward_link(run: Run, rank: int, layer: str, step: int) -> str:
 
 
 def and_more(count: int, noun: str) -> str:
-    """` and 3 more layers` behind the first of `count`; nothing where it is the only one."""
+    """Returns ` and 3 more layers` behind the first of `count`; nothing where it is the only
+    one."""
     more = count - 1
     return f" and {more} more {noun}{'s' if more > 1 else ''}" if more > 0 else ""

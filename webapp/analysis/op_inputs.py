@@ -29,7 +29,7 @@ TENSOR_COLUMNS = (
 
 
 def operands(run: Run, rank: int, place: Place, *, in_place: bool) -> list[dict[str, Any]]:
-    """Rows of the tensor table, in the order in which the operator touched their storages.
+    """Returns rows of the tensor table, in the order in which the operator touched their storages.
 
     Each is what the last recorded writer of a storage left there; `writer` is its place, `parts`
     are the first byte and the length of each range of it that is read. What the operator itself

@@ -27,7 +27,7 @@ _ROWS = ["rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "opt
 
 @lru_cache(maxsize=4)
 def gradient_rows(run: Run) -> pd.DataFrame:
-    """One row per rank, optimizer step and parameter, in the order of recording.
+    """Returns one row per rank, optimizer step and parameter, in the order of recording.
 
     rank (the lowest where shards were put together), thread, optimizer, call (number of the
     optimizer's step in its process, from 0), step, time_ns, parameter, layer, numel, norm (NaN
@@ -54,7 +54,8 @@ def gradient_rows(run: Run) -> pd.DataFrame:
 
 @lru_cache(maxsize=4)
 def samples(run: Run) -> pd.DataFrame:
-    """The rows of the parameter table with `layer`, shards put together, skipped steps left out.
+    """Returns the rows of the parameter table with `layer`, shards put together, skipped steps left
+    out.
 
     `optimizer` is -1 where no optimizer holds the parameter; `missing`: the gradient was None. A
     joined `update_ratio` is sqrt(sum (ratio * norm)^2 / sum norm^2).
@@ -85,13 +86,13 @@ def samples(run: Run) -> pd.DataFrame:
 
 
 def layers_of(parameters: pd.Series) -> pd.Series:
-    """The module that a parameter is of: the name without its last part."""
+    """Returns the module that a parameter is of: the name without its last part."""
     layers = {name: str(name).rpartition(".")[0] for name in parameters.unique()}
     return parameters.map(layers).astype("str")
 
 
 def streaks(flags: BoolArray) -> list[tuple[int, int]]:
-    """[low, high) of the longest stretches in which all flags are set."""
+    """Returns [low, high) of the longest stretches in which all flags are set."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.astype(np.int8), [0]))))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
@@ -103,7 +104,7 @@ def _calls(frame: pd.DataFrame) -> pd.Series:
 
 @lru_cache(maxsize=4)  # asked for each process group
 def sharded_names(run: Run) -> frozenset[str]:
-    """Parameters that are sharded: a rank has only a part."""
+    """Returns parameters that are sharded: a rank has only a part."""
     return frozenset(name for _, name in _sharded(run))
 
 
@@ -153,7 +154,7 @@ _COLUMNS = ["rank", "thread", "time_ns", "step", "name", "value"]
 
 
 def logged(run: Run, rank: int | None, *names: str, prefix: str | None = None) -> pd.DataFrame:
-    """A row per value of a rank, or of all: rank, thread, time_ns, step, name, value.
+    """Returns a row per value of a rank, or of all: rank, thread, time_ns, step, name, value.
 
     Of the series `names`, or of those whose names begin with `prefix`, which is taken off.
     """
@@ -166,5 +167,5 @@ def logged(run: Run, rank: int | None, *names: str, prefix: str | None = None) -
 
 
 def last_logged(run: Run, rank: int, name: str) -> pd.Series:
-    """The last value of each step, by step."""
+    """Returns the last value of each step, by step."""
     return logged(run, rank, name).groupby("step")["value"].last()

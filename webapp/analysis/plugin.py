@@ -143,7 +143,7 @@ class Plugin:
 
 @cache
 def plugins() -> tuple[Plugin, ...]:
-    """All records, by name, with full names in them."""
+    """Returns all records, by name, with full names in them."""
     package = importlib.import_module(PACKAGE)
     names = sorted(one.name for one in pkgutil.iter_modules(package.__path__))
     return tuple(
@@ -192,52 +192,53 @@ def _located(folder: str, record: Plugin) -> Plugin:
 
 
 def load(entry: str) -> Any:
-    """What `module:name` names, imported now."""
+    """Returns what `module:name` names, imported now."""
     module, _, name = entry.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def questions(*, baseline: bool = False) -> tuple[Question, ...]:
-    """The questions asked of every run, or those about it and its baseline, in their order."""
+    """Returns the questions asked of every run, or those about it and its baseline, in their
+    order."""
     found = (one for plugin in plugins() for one in plugin.questions)
     return tuple(sorted((q for q in found if q.baseline == baseline), key=lambda q: q.order))
 
 
 def kinds() -> dict[str, Kind]:
-    """Every kind of finding by name."""
+    """Returns every kind of finding by name."""
     return {kind.name: kind for plugin in plugins() for kind in plugin.kinds}
 
 
 def metrics() -> tuple[Metric, ...]:
-    """All metrics in their order."""
+    """Returns all metrics in their order."""
     found = (one for plugin in plugins() for one in plugin.metrics)
     return tuple(sorted(found, key=lambda one: one.order))
 
 
 def metric(name: str) -> Metric:
-    """The metric of this name."""
+    """Returns the metric of this name."""
     return next(one for one in metrics() if one.name == name)
 
 
 def figures() -> tuple[Figure, ...]:
-    """All figures of the first page in their order."""
+    """Returns all figures of the first page in their order."""
     found = (one for plugin in plugins() for one in plugin.figures)
     return tuple(sorted(found, key=lambda one: one.order))
 
 
 def pages() -> tuple[Page, ...]:
-    """All pages in their order."""
+    """Returns all pages in their order."""
     found = (one for plugin in plugins() for one in plugin.pages)
     return tuple(sorted(found, key=lambda one: one.order))
 
 
 def tables() -> dict[str, str]:
-    """Name of each table that an analysis makes -> its function."""
+    """Returns name of each table that an analysis makes -> its function."""
     return {name: entry for plugin in plugins() for name, entry in plugin.tables.items()}
 
 
 def functions() -> dict[str, str]:
-    """Name -> function of everything that plugins offer in code."""
+    """Returns name -> function of everything that plugins offer in code."""
     others = {name: entry for plugin in plugins() for name, entry in plugin.functions.items()}
     return tables() | others
 
@@ -248,11 +249,11 @@ def span_facts() -> tuple[str, ...]:
 
 
 def lanes() -> str:
-    """The function that lays out a run beside its baseline."""
+    """Returns the function that lays out a run beside its baseline."""
     (found,) = (plugin.lanes for plugin in plugins() if plugin.lanes)
     return found
 
 
 def routes() -> dict[str, str]:
-    """Name -> function of what the timeline asks plugins for."""
+    """Returns name -> function of what the timeline asks plugins for."""
     return {name: entry for plugin in plugins() for name, entry in plugin.routes.items()}

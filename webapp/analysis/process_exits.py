@@ -57,7 +57,7 @@ class Ending:
 
 @lru_cache(maxsize=4)
 def endings(run: Run) -> Mapping[int, Ending]:
-    """The ending of every recorded rank's own process."""
+    """Returns the ending of every recorded rank's own process."""
     processes = own_processes(run)
     lost = any(_LOST.search(p["exception"]) for p in run.manifest["processes"])
     stopped = _stopped(run)
@@ -67,19 +67,20 @@ def endings(run: Run) -> Mapping[int, Ending]:
 
 
 def alive_ns(run: Run, process: schema.Process) -> int:
-    """Until when a process is known to have been there, ns from the start of the run."""
+    """Returns until when a process is known to have been there, ns from the start of the run."""
     return process["end_ns"] + process["clock"]["offset_ns"] - run.origin_ns
 
 
 def asked_to_stop(run: Run) -> bool:
-    """Whether someone stopped the job as a whole: `lanescope record` saw it, or a Ctrl-C came."""
+    """Returns whether someone stopped the job as a whole: `lanescope record` saw it, or a Ctrl-C
+    came."""
     interrupted = any(p["exception"].startswith(_INTERRUPT) for p in run.manifest["processes"])
     return interrupted or any(note.startswith(schema.STOPPED) for note in run.manifest["notes"])
 
 
 def reduction_unfinished(run: Run) -> bool:
-    """Whether DistributedDataParallel ended the run: in the step before, a parameter that it waited
-    for had no gradient, and so some gradients were not reduced."""
+    """Returns whether DistributedDataParallel ended the run: in the step before, a parameter that
+    it waited for had no gradient, and so some gradients were not reduced."""
     return any(_UNREDUCED in process["exception"] for process in run.manifest["processes"])
 
 
@@ -112,12 +113,12 @@ def _ending(
 
 
 def gave_up(process: schema.Process) -> bool:
-    """Whether its exception is the error of a collective that did not come about."""
+    """Returns whether its exception is the error of a collective that did not come about."""
     return bool(_GAVE_UP.search(process["exception"]))
 
 
 def left_by_a_stop(run: Run, rank: int) -> bool:
-    """Whether a rank lost its connections because another one had been asked to end.
+    """Returns whether a rank lost its connections because another one had been asked to end.
 
     A launcher asks them one after the other, and who is still in a call notices the end of a peer
     before its own turn comes.
@@ -130,7 +131,7 @@ def left_by_a_stop(run: Run, rank: int) -> bool:
 
 
 def exception_of(process: schema.Process) -> tuple[str, str | None]:
-    """`raised ValueError: bad batch` and file.py:12 of what ended a process."""
+    """Returns `raised ValueError: bad batch` and file.py:12 of what ended a process."""
     raised = process["exception"]
     found = _RAISED_AT.search(raised)
     said = f"raised {_RAISED_AT.sub('', raised).strip()}"
@@ -138,7 +139,7 @@ def exception_of(process: schema.Process) -> tuple[str, str | None]:
 
 
 def raised_beside(process: schema.Process) -> str:
-    """What a thread raised without ending its process, as the end of a sentence; or ""."""
+    """Returns what a thread raised without ending its process, as the end of a sentence; or ""."""
     if not process["exception"] or process["ended"] == "exception":
         return ""
     said, place = exception_of(process)
@@ -176,7 +177,7 @@ def _stopped_ns(run: Run, process: schema.Process) -> int | None:
 
 @lru_cache(maxsize=4)
 def attempts(run: Run) -> Mapping[int, tuple[schema.Process, ...]]:
-    """Per recorded rank its own processes, those that it started left out, one per attempt.
+    """Returns per recorded rank its own processes, those that it started left out, one per attempt.
 
     The first that is listed, and each that made collectives, or that no other process of the rank
     started, and that began when the one before it had ended. A rank without any has none.
@@ -191,12 +192,13 @@ def attempts(run: Run) -> Mapping[int, tuple[schema.Process, ...]]:
 
 
 def own_processes(run: Run) -> dict[int, schema.Process]:
-    """The process of each rank that is the rank: that of the last attempt."""
+    """Returns the process of each rank that is the rank: that of the last attempt."""
     return {rank: processes[-1] for rank, processes in attempts(run).items()}
 
 
 def of_last_attempt(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a frame with `rank` and `thread` that are not of an attempt that was given up."""
+    """Returns the rows of a frame with `rank` and `thread` that are not of an attempt that was
+    given up."""
     earlier = [
         (rank, process["pid"])
         for rank, processes in attempts(run).items()

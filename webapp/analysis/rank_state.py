@@ -77,18 +77,18 @@ class RankState:
 
 @lru_cache(maxsize=4)
 def rank_states(run: Run) -> Mapping[int, RankState]:
-    """The standing of every recorded rank."""
+    """Returns the state of every recorded rank."""
     ends = {rank: _end_ns(run, rank) for rank in run.ranks}
     return MappingProxyType({rank: _standing(run, rank, ends) for rank in run.ranks})
 
 
 def at_work(dump: Mapping[str, Any]) -> bool:
-    """Whether a thread computed when the watchdog looked."""
+    """Returns whether a thread computed when the watchdog looked."""
     return bool((dump["cpu"] or 0) >= _BUSY)
 
 
 def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
-    """Rows of the stall table of a rank's own process, in the order of the dumps."""
+    """Returns rows of the stall table of a rank's own process, in the order of the dumps."""
     process = own_processes(run).get(rank)
     rows = run.events("stall", rank)
     rows = rows.filter(pc.equal(rows["pid"], pa.scalar(process["pid"] if process else -1)))
@@ -143,7 +143,7 @@ def _doing(run: Run, rank: int, dump: Mapping[str, Any] | None) -> tuple[str, st
 
 
 def doing_in(run: Run, rank: int, dump: Mapping[str, Any]) -> tuple[str, str | None]:
-    """What the thread of a dump's row did, in plain words, and file.py:12."""
+    """Returns what the thread of a dump's row did, in plain words, and file.py:12."""
     where = where_of(run, rank, dump["stack"])
     if dump["waiting"]:
         return f"{dump['name']} waits for {dump['waiting']}", where
@@ -222,8 +222,8 @@ def _main_row_of_last(run: Run, rows: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def meanwhile(run: Run, rank: int, begin_ns: int, end_ns: int) -> tuple[str, str | None]:
-    """What a rank did in a stretch of time, in words and as file.py:12, as far as its watchdog
-    saw it."""
+    """Returns what a rank did in a stretch of time, in words and as file.py:12, as far as its
+    watchdog saw it."""
     rows = [row for row in dumps(run, rank) if begin_ns <= row["time_ns"] <= end_ns]
     last = _main_row_of_last(run, rows)
     if last is not None:

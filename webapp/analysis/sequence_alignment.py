@@ -26,7 +26,7 @@ _EDITS = 64
 
 
 def thread_pairs(base: Run, run: Run, rank: int | None = None) -> list[Pair]:
-    """Threads of a rank, or of all, that belong together; None where one has no partner.
+    """Returns threads of a rank, or of all, that belong together; None where one has no partner.
 
     Per rank: of equal name and kind in the same kind of process, then of equal kind alone, both in
     the order of appearance. So the main thread stays itself whatever it is called.
@@ -42,9 +42,9 @@ def thread_pairs(base: Run, run: Run, rank: int | None = None) -> list[Pair]:
 
 
 def pools(run: Run, rank: int | None = None) -> set[tuple[int, str, str]]:
-    """(rank, kind, name) of threads of a rank, or of all, that the program did not make, where
-    several have that name: which of them takes a piece of work is chance, so none is compared with
-    another.
+    """Returns (rank, kind, name) of threads that the program did not make, where several have that
+    name, of a rank or of all: which of them takes a piece of work is chance, so none is compared
+    with another.
     """
     threads = run.threads if rank is None else run.threads_of(rank)
     count = Counter((t.rank, t.kind, t.name) for t in threads if t.kind == "native")
@@ -68,7 +68,7 @@ def _paired(
 def align(
     base: Codes, run: Codes, base_content: Codes | None = None, run_content: Codes | None = None
 ) -> tuple[Int64Array, Int64Array]:
-    """Positions in `base` and in `run` that belong together, ascending on both sides.
+    """Returns positions in `base` and in `run` that belong together, ascending on both sides.
 
     The contents, 0 without any, say which of several equal signatures is meant: where the
     sequences are not equal anyway, a content that is unique on both sides ties them together.
@@ -112,7 +112,8 @@ def align(
 
 
 def by_occurrence(base: Codes, run: Codes) -> tuple[Int64Array, Int64Array]:
-    """The k-th of each code on one side with the k-th of it on the other, in whatever order."""
+    """Returns the k-th of each code on one side with the k-th of it on the other, in whatever
+    order."""
     here, there = (_numbered(side) for side in (base, run))
     _, left, right = np.intersect1d(here, there, assume_unique=True, return_indices=True)
     return left.astype(np.int64), right.astype(np.int64)
@@ -219,7 +220,8 @@ def _numbered(codes: Codes) -> Codes:
 
 
 def mixed(codes: Codes, more: NDArray[np.integer]) -> Codes:
-    """Two columns as one of 64 bits, by a mixer that keeps them distinct except by chance."""
+    """Returns two columns as one of 64 bits, by a mixer that keeps them distinct except by
+    chance."""
     value = codes * np.uint64(0xD6E8FEB86659FD93) + more.astype(np.uint64)
     value = value * np.uint64(0x2545F4914F6CDD1D) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -1,4 +1,4 @@
-"""Settings of the reader: limits, and findings that are meant to be.
+"""Settings of the reader: limits, and accepted findings.
 
 Read from `--settings FILE`, or else from the first there is of `RUN/lanescope.toml`, and, in the
 current folder, `lanescope.toml` and `[tool.lanescope]` of `pyproject.toml`.
@@ -32,7 +32,7 @@ in memory."""
 
 @dataclass(frozen=True)
 class Allowed:
-    """Findings that are meant to be: all patterns that are given (as of file names) must match."""
+    """Accepted findings: all patterns that are given (as of file names) must match."""
 
     kind: str = ""
     tensor: str = ""
@@ -41,7 +41,7 @@ class Allowed:
     reason: str = ""
 
     def covers(self, kind: str, named: dict[str, set[str]]) -> bool:
-        """Whether a finding of that kind is meant; `named`: its tensors, ops and places."""
+        """Returns whether a finding of that kind is meant; `named`: its tensors, ops and places."""
         if self.kind and not fnmatchcase(kind, self.kind):
             return False
         return all(
@@ -61,12 +61,12 @@ class Settings:
     source: str = ""  # the file they are from; empty: defaults
 
     def limit(self, name: str) -> float:
-        """What a metric is held against."""
+        """Returns what a metric is held against."""
         return self.limits[name] if name in self.limits else metric(name).limit
 
 
 def load_settings(run: Path, given: Path | None = None, folder: Path | None = None) -> Settings:
-    """The settings for the run at `run`; `folder` is the current one unless it is given.
+    """Returns the settings for the run at `run`; `folder` is the current one unless it is given.
 
     RunError for a file that cannot be read, and for unknown settings.
     """

@@ -23,17 +23,17 @@ _NOT_THE_PROGRAM = re.compile(rf"^<|{INSTALLED_FILE.pattern}")
 
 
 def frames_of(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
-    """The frames (file, line, function) of a stack of a rank, innermost first."""
+    """Returns the frames (file, line, function) of a stack of a rank, innermost first."""
     return [] if stack is None or stack < 0 else _stacks(run, rank).get(stack, [])
 
 
 def frame_text(frame: Mapping[str, Any]) -> str:
-    """A frame as "file:line function"."""
+    """Returns a frame as "file:line function"."""
     return f"{frame['file']}:{frame['line']} {frame['function']}"
 
 
 def frame_texts(run: Run, rank: int) -> dict[int, list[str]]:
-    """Stack id -> its frames as "file:line function", innermost first."""
+    """Returns stack id -> its frames as "file:line function", innermost first."""
     return {
         stack: [frame_text(frame) for frame in frames]
         for stack, frames in _stacks(run, rank).items()
@@ -47,18 +47,19 @@ def _stacks(run: Run, rank: int) -> dict[int, list[dict[str, Any]]]:
 
 
 def own_frames(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
-    """The program's own frames of a stack of a rank, innermost first."""
+    """Returns the program's own frames of a stack of a rank, innermost first."""
     frames = frames_of(run, rank, stack)
     return [frame for frame in frames if in_program(frame["file"])]
 
 
 def in_program(file: str) -> bool:
-    """True if a file is the program's own: not installed, not Python's, not the recorder's."""
+    """Returns True if a file is the program's own: not installed, not Python's, not the
+    recorder's."""
     return not _NOT_THE_PROGRAM.search(file)
 
 
 def place_of(frame: Mapping[str, Any]) -> str:
-    """file.py:12 of a frame."""
+    """Returns file.py:12 of a frame."""
     return f"{PurePath(frame['file']).name}:{frame['line']}"
 
 
@@ -69,18 +70,21 @@ def program_places(run: Run, rank: int) -> set[tuple[str, int]]:
 
 
 def own_place(run: Run, rank: int, stack: int | None) -> str | None:
-    """file.py:12 of the program's innermost frame; None where no frame is the program's own."""
+    """Returns file.py:12 of the program's innermost frame; None where no frame is the program's
+    own."""
     return next(map(place_of, own_frames(run, rank, stack)), None)
 
 
 def where_of(run: Run, rank: int, stack: int | None) -> str | None:
-    """file.py:12 of the program's innermost frame; of a stack without one, of the innermost."""
+    """Returns file.py:12 of the program's innermost frame; of a stack without one, of the
+    innermost."""
     frames = frames_of(run, rank, stack)
     return own_place(run, rank, stack) or (place_of(frames[0]) if frames else None)
 
 
 def phase_place(run: Run, rank: int, kind: str, window: tuple[int, int] | None) -> str | None:
-    """file.py:12 at which the program called an operator of a phase; None where none has a stack.
+    """Returns file.py:12 at which the program called an operator of a phase; None where none has a
+    stack.
 
     `kind` is a word of PhaseKind, `window` [t0, t1) in ns from the start of the run, None: all.
     """
@@ -96,7 +100,8 @@ def phase_place(run: Run, rank: int, kind: str, window: tuple[int, int] | None) 
 
 
 def called_from_program(frames: Sequence[Mapping[str, Any]]) -> str:
-    """`queue.get`: the function of a library that the program called and that has not returned."""
+    """Returns `queue.get`: the function of a library that the program called and that has not
+    returned."""
     inner = ""
     for frame in frames:
         if in_program(frame["file"]):
@@ -107,16 +112,16 @@ def called_from_program(frames: Sequence[Mapping[str, Any]]) -> str:
 
 
 def parts(frame: str) -> tuple[str, str]:
-    """The line with the file's path, and the function, of a frame's text."""
+    """Returns the line with the file's path, and the function, of a frame's text."""
     found = _FRAME.fullmatch(frame)
     return (found[1], found[2] or "") if found else (frame, "")
 
 
 def line(stack: Sequence[str]) -> str:
-    """The innermost line, with the file's path; empty without a stack."""
+    """Returns the innermost line, with the file's path; empty without a stack."""
     return parts(stack[0])[0] if stack else ""
 
 
 def place(stack: Sequence[str]) -> str | None:
-    """The same as findings write it, "file.py:12"; None without a stack."""
+    """Returns the same as findings write it, "file.py:12"; None without a stack."""
     return line(stack).rpartition("/")[2] or None

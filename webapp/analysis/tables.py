@@ -25,7 +25,8 @@ MAX_ROWS = 2_000_000
 
 
 def pieces_of(run: Run, name: str, ranks: Sequence[int] | None = None) -> Iterator[pa.Table]:
-    """A table in pieces of one schema; events rank by rank. Raises RunError for an unknown one."""
+    """Yields a table in pieces of one schema; events rank by rank. Raises RunError for an unknown
+    one."""
     chosen = run.ranks if ranks is None else ranks
     if name in schema.TABLES:
         for rank in chosen:
@@ -42,7 +43,7 @@ def pieces_of(run: Run, name: str, ranks: Sequence[int] | None = None) -> Iterat
 
 
 def write_csv(pieces: Iterator[pa.Table], sink: BinaryIO) -> None:
-    """Comma-separated, names first; a text that would be a formula gets an apostrophe in front."""
+    """Writes commas and names first; a text that would be a formula gets an apostrophe in front."""
     writer = None
     for piece in pieces:
         plain = spreadsheet(piece)
@@ -54,7 +55,7 @@ def write_csv(pieces: Iterator[pa.Table], sink: BinaryIO) -> None:
 
 
 def write_parquet(pieces: Iterator[pa.Table], sink: BinaryIO) -> None:
-    """One Parquet file."""
+    """Writes one Parquet file."""
     writer = None
     for piece in pieces:
         if writer is None:
@@ -65,7 +66,7 @@ def write_parquet(pieces: Iterator[pa.Table], sink: BinaryIO) -> None:
 
 
 def spreadsheet(table: pa.Table) -> pa.Table:
-    """A table of numbers and texts that no spreadsheet takes for formulas.
+    """Returns a table of numbers and texts that no spreadsheet takes for formulas.
 
     Lists and structures become JSON.
     """
@@ -86,12 +87,12 @@ def spreadsheet(table: pa.Table) -> pa.Table:
 
 
 def json_text(value: Any) -> str:
-    """A list or structure as JSON; NaN and the infinities in it are texts."""
+    """Returns a list or structure as JSON; NaN and the infinities in it are texts."""
     return json.dumps(plain_json(value), ensure_ascii=False)
 
 
 def safe_text(text: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
+    """Returns a text that no spreadsheet takes for a formula."""
     return f"'{text}" if text.lstrip(" ").startswith(FORMULA) else text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,18 +45,20 @@ class Words:
     known: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     _numbers: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
+    def code(self, name: str, text: str) -> int:
+        """The number of a text of a column."""
+        known = self.known[name]
+        number = self._numbers[name].setdefault(text, len(known))
+        if number == len(known):
+            known.append(text)
+        return number
+
     def codes(self, name: str, column: pa.ChunkedArray) -> Int64Array:
-        """A dictionary column as numbers of its texts."""
+        """Returns a dictionary column as numbers of its texts."""
         array = column.combine_chunks()
         if not len(array):
             return np.empty(0, np.int64)
-        numbers, known = self._numbers[name], self.known[name]
-        translated = []
-        for text in array.dictionary.to_pylist():
-            number = numbers.setdefault(text, len(known))
-            if number == len(known):
-                known.append(text)
-            translated.append(number)
+        translated = [self.code(name, text) for text in array.dictionary.to_pylist()]
         indices = array.indices.to_numpy(zero_copy_only=False)
         codes: Int64Array = np.array(translated, np.int64)[indices]
         return codes
@@ -71,8 +74,6 @@ class Ops:
     step: Int64Array
     texts: dict[str, Int64Array]  # by column of the op table: numbers in `Words`
     signature: Codes
-    loose: Codes  # signature without dtypes
-    unplaced: Codes  # signature without module
     bits: Codes  # hashes of all its tensors; 0: has none, or nothing but zeros
     content: Codes  # signature and bits; 0 where these are
     compiled: BoolArray  # is inside a region of torch.compile
@@ -86,18 +87,25 @@ class Ops:
     def __len__(self) -> int:
         return len(self.start)
 
+    @cached_property
+    def loose(self) -> Codes:
+        """Signatures without dtypes: needed only where some have no like on the other side."""
+        return _mixed_all([self.texts[name] for name in _LOOSE], len(self))
+
+    @cached_property
+    def unplaced(self) -> Codes:
+        """Signatures without modules, as `loose`."""
+        return _mixed_all([self.texts[name] for name in _UNPLACED], len(self))
+
 
 def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
-    """What `run` holds of one thread."""
+    """Returns what `run` holds of one thread."""
     columns = ["start_ns", "duration_ns", "depth", "step", "scope", *_TEXTS]
     ops = run.events("op", rank, thread, columns=columns)
     duration = ops["duration_ns"].fill_null(-1).to_numpy()
     start, depth = ops["start_ns"].to_numpy(), ops["depth"].to_numpy().astype(np.int64)
     texts = {name: words.codes(name, ops[name]) for name in _TEXTS}
-    signature, loose, unplaced = (
-        _mixed_all([texts[name] for name in names], len(start))
-        for names in (_TEXTS, _LOOSE, _UNPLACED)
-    )
+    signature = _mixed_all([texts[name] for name in _TEXTS], len(start))
     tensors, owner = _tensors(run, rank, thread, words, start * _DEPTHS + depth.clip(max=255))
     known, expected = tensors.pop("known"), tensors.pop("expected")
     unset = tensors.pop("unset").astype(bool)
@@ -122,8 +130,6 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
         ops["step"].to_numpy().astype(np.int64),
         texts,
         signature,
-        loose,
-        unplaced,
         bits,
         content,
         compiled,
@@ -183,10 +189,9 @@ def _tensors(
 
 
 def pair_ops(base: Ops, run: Ops) -> tuple[Int64Array, Int64Array]:
-    """Positions of operators that belong together: within each step by signature, in order; the
-    rest by signature in any order, then by the signature without dtypes, and where one of the two
-    was compiled without the module; received tensors in any step.
-    """
+    """Returns positions of operators that belong together: within each step by signature, in order;
+    the rest by signature in any order, then by the signature without dtypes, and where one of the
+    two was compiled without the module; received tensors in any step."""
     left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     there = dict(_by_step(run))
     compiled = base.compiled.any() or run.compiled.any()
@@ -199,9 +204,10 @@ def pair_ops(base: Ops, run: Ops) -> tuple[Int64Array, Int64Array]:
         )
         left.append(mine[one])
         right.append(theirs[two])
-        for codes, others in ((base.signature, run.signature), (base.loose, run.loose)):
+        for kind in ("signature", "loose"):
             if len(one) < len(mine) and len(two) < len(theirs):
                 mine, theirs = np.delete(mine, one), np.delete(theirs, two)
+                codes, others = (getattr(side, kind) for side in (base, run))
                 one, two = by_occurrence(codes[mine], others[theirs])
                 left.append(mine[one])
                 right.append(theirs[two])
@@ -249,9 +255,9 @@ def _compiled_on_one_side(
 def with_turns(
     base: Ops, run: Ops, left: Int64Array, right: Int64Array, free: BoolArray
 ) -> tuple[Int64Array, Int64Array]:
-    """The pairs with operators of `run` that are `free` to change places with their like in a step
-    where another one has their values: an optimizer's, that takes parameters in another order.
-    """
+    """Returns the pairs with operators of `run` that are `free` to change places with their like in
+    a step where another one has their values: an optimizer's, that takes parameters in another
+    order."""
     here, there = base.content[left], run.content[right]
     apart = np.flatnonzero(free[right] & (here != there) & (here != 0) & (there != 0))
     one, two = by_occurrence(
@@ -279,7 +285,7 @@ def _by_step(ops: Ops) -> list[tuple[int, Int64Array]]:
 def pair_tensors(
     base: Ops, run: Ops, left: Int64Array, right: Int64Array, words: Words
 ) -> tuple[Int64Array, Int64Array]:
-    """Rows of tensors at the same position of operators that belong together."""
+    """Returns rows of tensors at the same position of operators that belong together."""
     keys = []
     for ops, paired in ((base, left), (run, right)):
         pair = np.full(len(ops), -1, np.int64)
@@ -294,7 +300,7 @@ def pair_tensors(
 def with_overwritten(
     base: Ops, run: Ops, left: Int64Array, right: Int64Array, one: Int64Array, two: Int64Array
 ) -> tuple[Ops, Ops, Int64Array, Int64Array]:
-    """The sides with pairs for tensors that somebody else wrote to in one run alone.
+    """Returns the sides with pairs for tensors that somebody else wrote to in one run alone.
 
     The other run has no row of such a tensor, since its operator found what had been written: a row
     with that hash is added. Its other numbers are taken from its partner, as only bits are known.
@@ -309,7 +315,12 @@ def _supplied(
     ops: Ops, other: Ops, mine: Int64Array, theirs: Int64Array, paired: Int64Array
 ) -> tuple[Ops, Int64Array, Int64Array]:
     """`ops` with a row for each tensor of `other` that was changed and has no partner."""
-    rows = np.setdiff1d(np.fromiter(other.changed, np.int64, len(other.changed)), paired)
+    if not other.changed:
+        return ops, np.empty(0, np.int64), np.empty(0, np.int64)
+    alone = np.zeros(len(other.owner), np.bool_)
+    alone[np.fromiter(other.changed, np.int64, len(other.changed))] = True
+    alone[paired] = False
+    rows = np.flatnonzero(alone)
     partner = np.full(len(other), -1, np.int64)
     partner[theirs] = mine
     rows = rows[partner[other.owner[rows]] >= 0] if len(rows) else rows

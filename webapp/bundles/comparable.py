@@ -17,14 +17,15 @@ _HOST = re.compile(r"host [0-9]+")
 
 
 def comparable(base: Run, run: Run) -> tuple[Run, Run]:
-    """Both as they are where none was redacted. Rows and their order are those of the runs."""
+    """Returns both as they are where none was redacted. Rows and their order are those of the
+    runs."""
     if not (redacted(base) or redacted(run)):
         return base, run
     return _plain(base), _plain(run)
 
 
 def redacted(run: Run) -> bool:
-    """True if everything that identifies the user was removed."""
+    """Returns True if everything that identifies the user was removed."""
     hosts = [process["host"] for process in run.manifest["processes"]]
     return bool(hosts) and all(_HOST.fullmatch(host) for host in hosts)
 

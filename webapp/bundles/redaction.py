@@ -113,7 +113,7 @@ class Redactor:
 
     @classmethod
     def of(cls, run: Run) -> Redactor:
-        """What there is to replace in a run."""
+        """Returns what there is to replace in a run."""
         processes = run.manifest["processes"]
         files = {frame["file"] or "" for frame in _frames(run)}
         said = [*run.manifest["command"], *(word for p in processes for word in p["argv"])]
@@ -153,7 +153,7 @@ class Redactor:
             return json.dumps(LEFT_OUT)
 
     def manifest(self, manifest: schema.Manifest) -> dict[str, Any]:
-        """A manifest without command, arguments, hosts and messages."""
+        """Returns a manifest without command, arguments, hosts and messages."""
         made = self.tree({k: v for k, v in manifest.items() if k not in _AS_THEY_ARE})
         made |= {k: v for k, v in manifest.items() if k in _AS_THEY_ARE}
         made["command"] = []
@@ -164,7 +164,8 @@ class Redactor:
         return {key: made[key] for key in manifest}
 
     def tree(self, value: Any) -> Any:
-        """What JSON can hold, all texts of it replaced; of addresses (`search`) their values."""
+        """Returns what JSON can hold, all texts of it replaced; of addresses (`search`) their
+        values."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):

@@ -201,7 +201,7 @@ class Contents:
 
 
 def manifest_of(contents: Contents, files: dict[str, schema.File]) -> schema.Manifest:
-    """The manifest of a run with these contents."""
+    """Returns the manifest of a run with these contents."""
     manifest, ranks = contents.run.manifest, set(contents.ranks)
     notes = list(manifest["notes"])
     if contents.steps is not None:

@@ -21,7 +21,7 @@ _PIECE = 1 << 20
 
 
 def problems_of(path: str | os.PathLike[str]) -> tuple[Run, list[str]]:
-    """The run and one sentence for each thing that is damaged about it; none: it is whole.
+    """Returns the run and one sentence for each thing that is damaged about it; none: it is whole.
 
     A run that lacks ranks is whole: it says which. RunError where nothing can be opened.
     """

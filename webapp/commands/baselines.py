@@ -6,11 +6,11 @@ import click
 
 from lanescope.webapp.runs.run import Run, open_run
 
-NOISE_HELP = "RUN0 recorded again: what the two are apart is within tolerance."
+NOISE_HELP = "A second recording of RUN0; differences between the two count as noise."
 
 
 def baselines(baseline: str | None, noise: str | None) -> tuple[Run | None, Run | None]:
-    """Both runs, opened. click.UsageError for the second without the first."""
+    """Returns both runs, opened. click.UsageError for the second without the first."""
     if baseline is None:
         if noise is not None:
             raise click.UsageError(

@@ -47,8 +47,8 @@ from lanescope.webapp.runs.run import open_run
     type=click.Choice(["error", "warning", "never"]),
     default="error",
     show_default=True,
-    help="What makes the exit status 1; a failed check counts as an error, and so does one that "
-    "LaneScope failed to make.",
+    help="Lowest severity that makes the exit status 1. A failed check counts as an error; so does "
+    "a check that LaneScope could not make.",
 )
 @cluster_option
 @click.pass_context
@@ -120,7 +120,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def value_and_limit(one: Check) -> str:
-    """The value and its limit."""
+    """Returns the value and its limit."""
     return f"{number(one.name, one.value)}, limit {number(one.name, one.limit)}{one.note}"
 
 
@@ -164,7 +164,8 @@ COUNTED = {"tests": "testcase", "failures": "failure", "errors": "error", "skipp
 
 
 def junit_of(report: Report, least: Severity = "error") -> bytes:
-    """The report as JUnit XML: a test case per check, per finding and per question without one.
+    """Returns the report as JUnit XML: a test case per check, per finding and per question without
+    one.
 
     A limit that is not kept and the findings that explain it count once: as the findings. What is
     `least` severe or worse is a failure; a question that the run cannot answer is skipped, and what

@@ -22,6 +22,9 @@ from lanescope.webapp.runs.run_warnings import ranks_named
 EACH = 64
 """Ranks up to which each has a line; more are summed up by host."""
 
+HOSTS = 32
+"""Hosts up to which each has a line; the others share one."""
+
 WIDE = 110
 """Characters of a line of a host."""
 
@@ -54,7 +57,7 @@ def info(run: str, as_json: bool, cluster: str | None) -> None:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """The object that `info --json` prints."""
+    """Returns the object that `info --json` prints."""
     became = imported(run)
     return {
         "format": run.manifest["format"],
@@ -80,7 +83,8 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def imported(run: Run) -> dict[str, int] | None:
-    """What became of each event of the files that the run was made of; None: it was recorded."""
+    """Returns what became of each event of the files that the run was made of; None: it was
+    recorded."""
     words = ("read_", "imported_", "unused_", "unread_", "dropped_")
     found = {key: n for key, n in run.coverage.items() if key.startswith(words)}
     return found if run.imported else None
@@ -110,7 +114,7 @@ def show(run: Run, console: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1, 0, 0))
     groups: Mapping[str, Sequence[int]] = {str(rank): [rank] for rank in run.ranks}
     if len(run.ranks) > EACH:
-        groups = {f"{host}, {ranks_named(of)}": of for host, of in run.ranks_by_host.items()}
+        groups = _hosts(run)
     first = "rank" if len(run.ranks) <= EACH else "host"
     for name in (first, "threads", "steps", *EVENTS, "dropped"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -132,6 +136,17 @@ def show(run: Run, console: Console) -> None:
     console.print(table)
     for warning in run.warnings:
         console.print(Text(f"  ! {units.printable(warning)}", style="yellow"))
+
+
+def _hosts(run: Run) -> dict[str, Sequence[int]]:
+    """The first hosts with their ranks, and those of all others together."""
+    found = {f"{host}, {ranks_named(of)}": of for host, of in run.ranks_by_host.items()}
+    rest = [*found.values()][HOSTS:]
+    shown: dict[str, Sequence[int]] = dict([*found.items()][:HOSTS])
+    if rest:
+        more = units.counted(len(rest), "more host")
+        shown[more] = [rank for ranks in rest for rank in ranks]
+    return shown
 
 
 def _clock(run: Run) -> str:

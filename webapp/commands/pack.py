@@ -77,7 +77,7 @@ def verify(ctx: click.Context, file: str, as_json: bool) -> None:
 
 
 def ranks_of(text: str | None) -> list[int] | None:
-    """The ranks of a list such as 0,2-5. Raises RunError for any other text."""
+    """Returns the ranks of a list such as 0,2-5. Raises RunError for any other text."""
     if text is None:
         return None
     ranks: set[int] = set()
@@ -91,7 +91,7 @@ def ranks_of(text: str | None) -> list[int] | None:
 
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
-    """The window of steps of a text such as 10:20. Raises RunError for any other text."""
+    """Returns the window of steps of a text such as 10:20. Raises RunError for any other text."""
     if text is None:
         return None
     try:

@@ -50,7 +50,7 @@ PLACEHOLDER = "{threads}"
     type=click.Choice(["timing", "access", "numerics"]),
     default="numerics",
     show_default=True,
-    help="What is recorded; numerics finds the operator that differs first.",
+    help="How much to record; numerics finds the operator that differs first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
@@ -99,7 +99,7 @@ def repeat(
 
 
 def words(one: Repeats, limit: float) -> str:
-    """One line about one number of threads."""
+    """Returns one line about one number of threads."""
     size = "no gradients" if one.fluctuation is None else units.number(one.fluctuation)
     same = "bitwise identical" if one.identical else "not bitwise identical"
     threads = units.counted(one.threads, "thread")
@@ -108,7 +108,7 @@ def words(one: Repeats, limit: float) -> str:
 
 
 def verdict(found: list[Repeats], limit: float) -> str:
-    """How far the command can be trusted to repeat itself."""
+    """Returns how far the command can be trusted to repeat itself."""
     beyond = next((one for one in found if not _within(one, limit)), None)
     if beyond is not None:
         place = f", first at {_place(beyond.first)}" if beyond.first else ""

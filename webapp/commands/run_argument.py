@@ -22,12 +22,12 @@ class RunPath(click.Path):
 
 
 def run_argument(name: str = "run", **options: Any) -> Callable[[Command], Command]:
-    """An argument that is a run."""
+    """Returns an argument that is a run."""
     return click.argument(name, type=RunPath(), **options)
 
 
 def run_option(*names: str, **options: Any) -> Callable[[Command], Command]:
-    """An option whose value is a run."""
+    """Returns an option whose value is a run."""
     return click.option(*names, type=RunPath(), **options)
 
 

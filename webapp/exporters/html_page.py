@@ -61,7 +61,7 @@ def page_of(
     ranks: Sequence[int] | None = None,
     timeline: Timeline | None = None,
 ) -> str:
-    """The page. `window` [t0, t1) in ns is what it opens with and holds in detail.
+    """Returns the page. `window` [t0, t1) in ns is what it opens with and holds in detail.
 
     RunError where the window is not within the run, and where even the coarsest view is too large.
     """

@@ -39,7 +39,7 @@ class Kept:
     block: bytes
 
     def to_json(self) -> dict[str, Any]:
-        """What describes the block."""
+        """Returns what describes the block."""
         return {
             "shortest": self.shortest_ns,
             "rows": self.rows,
@@ -49,7 +49,8 @@ class Kept:
 
 
 def kept_slices(timeline: Timeline, window: tuple[int, int], lanes: Sequence[int]) -> Kept:
-    """The slices of some lanes that touch [t0, t1), without the shortest where there are many."""
+    """Returns the slices of some lanes that touch [t0, t1), without the shortest where there are
+    many."""
     cuts = [cut for cut in _cuts(timeline, window, lanes) if cut[2] < cut[3]]
     slices = timeline.index.slices
     # By the number of bits of their lengths, so that no run is held in memory to be sorted.

@@ -50,7 +50,8 @@ def lanes_picture(
     lanes: Sequence[Lane],
     instant_ns: int | None = None,
 ) -> str:
-    """The slices of some lanes in a window [t0, t1), ns from the start; `instant_ns` is marked.
+    """Returns the slices of some lanes in a window [t0, t1), ns from the start; `instant_ns` is
+    marked.
 
     Of each lane the first rows with something in the window, of all lanes the first ones; omissions
     are stated. Slices shorter than a pixel are drawn by the share of it that they cover.
@@ -92,7 +93,7 @@ def lanes_picture(
 
 
 def lines_picture(title: str, lines: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -> str:
-    """Positive numbers over steps on a logarithmic axis, a line for each name.
+    """Returns positive numbers over steps on a logarithmic axis, a line for each name.
 
     What is 0, NaN or infinite has no place on it; steps with NaN or infinity have a cross.
     """

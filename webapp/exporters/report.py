@@ -30,7 +30,7 @@ RUN_PICTURE, NORM_PICTURE = "run.svg", "gradient-norm.svg"
 
 
 def escaped(text: object) -> str:
-    """Untrusted text as plain text of one line: no markup, no HTML, no link, no mention."""
+    """Returns untrusted text as plain text of one line: no markup, no HTML, no link, no mention."""
     plain = units.printable(str(text)).replace("&", "&amp;").replace("<", "&lt;")
     return _SPECIAL.sub(r"\\\1", plain)
 
@@ -41,7 +41,7 @@ def markdown(
     pictures: Mapping[str, str] | None = None,
     folder: str = "",
 ) -> str:
-    """The report of a run; `report` where it was checked already.
+    """Returns the report of a run; `report` where it was checked already.
 
     `pictures` are those of `pictures_of`, which are in `folder` beside the report.
     """
@@ -50,7 +50,7 @@ def markdown(
 
 
 def pictures_of(run: Run, report: Report) -> dict[str, str]:
-    """SVG by file name: the whole run, its gradients, and where the worst findings are."""
+    """Returns SVG by file name: the whole run, its gradients, and where the worst findings are."""
     timeline = Timeline.open(run)
     lanes = [lane for lane in timeline.index.lanes if lane.kind != COUNTER]
     made = {RUN_PICTURE: lanes_picture(timeline, (0, max(run.duration_ns, 1)), _fairly(lanes))}

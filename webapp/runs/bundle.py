@@ -74,7 +74,7 @@ class Bundle:
         """Path -> bytes and sha256, of all but bundle.json itself."""
 
     def named(self, name: str) -> str:
-        """The bundle and the member."""
+        """Returns the bundle and the member."""
         return f"{self.where}: {name}"
 
     @property
@@ -86,23 +86,23 @@ class Bundle:
         return name in self._members
 
     def size(self, name: str) -> int:
-        """By the list of members."""
+        """Returns the size that the list of members states."""
         return self._member(name).size
 
     def stamp(self, name: str) -> tuple[int, int | None]:
-        """By the list of members, which has no times."""
+        """Returns the size alone: the list of members has no times."""
         return self.size(name), None
 
     def buffer(self, name: str) -> pa.Buffer:
-        """All of a member, mapped where the bundle is. Raises OSError."""
+        """Returns all of a member, mapped where the bundle is. Raises OSError."""
         return self._data.at(*self._place(name))
 
     def open(self, name: str) -> pa.NativeFile:
-        """A member, for reading at any place of it. Raises OSError."""
+        """Returns a member, for reading at any place of it. Raises OSError."""
         return self._data.file(*self._place(name))
 
     def read(self, name: str, most: int) -> bytes:
-        """All of a member. OSError; RunError where it is longer than `most`."""
+        """Returns all of a member. OSError; RunError where it is longer than `most`."""
         if self.size(name) > most:
             raise RunError(
                 f"{self.named(name)} has {self.size(name)} bytes, expected at most {most}"
@@ -199,7 +199,7 @@ class _Wrong(Exception):
 
 
 def members_of(data: Bytes) -> dict[str, Member]:
-    """The members by name, without reading any. Raises `_Wrong` and OSError.
+    """Returns the members by name, without reading any. Raises `_Wrong` and OSError.
 
     Refuses members that are compressed, encrypted, a link or a folder; names that lead out of the
     run, are not plain text or occur twice; members that overlap or reach past the file; more of

@@ -78,7 +78,8 @@ class Catalogue:
     rows: pa.Table
 
     def find(self, files: Files, path: str, expected: schema.File) -> ListedFile | None:
-        """What is known of a file; None where it is not listed, or has changed since. OSError."""
+        """Returns what the catalogue knows of a file; None where it is not listed, or has changed
+        since. OSError."""
         said = self._by_path.get(path)
         if said is None:
             return None
@@ -136,7 +137,7 @@ class Catalogue:
 
 
 def read_catalogue(files: Files, count: int) -> Catalogue | None:
-    """The catalogue of a run of `count` files; None without one that can be believed."""
+    """Returns the catalogue of a run of `count` files; None without one that can be believed."""
     most = _FIXED_BYTES + _BYTES_PER_FILE * count
     try:
         data = files.read(schema.PART_CATALOGUE, most)

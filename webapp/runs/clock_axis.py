@@ -47,12 +47,12 @@ class Axis:
 
     @classmethod
     def of(cls, process: schema.Process) -> Axis:
-        """The mapping that the manifest states for a process."""
+        """Returns the mapping that the manifest states for a process."""
         clock = process["clock"]
         return cls(clock["offset_ns"], float(clock["drift_ppb"]), process["start_ns"])
 
     def instant(self, local_ns: int) -> int:
-        """One local instant on the axis, as `instants` puts it."""
+        """Returns one local instant on the axis, as `instants` puts it."""
         low, high = self.possible
         if not low <= local_ns <= high:
             local_ns = self.reference_ns
@@ -60,7 +60,7 @@ class Axis:
         return local_ns + self.offset_ns + round(float(elapsed) * (self.drift_ppb * 1e-9))
 
     def instants(self, local: pa.ChunkedArray, origin_ns: int) -> pa.ChunkedArray:
-        """Local instants (int64, null stays null) on the axis, relative to `origin_ns`."""
+        """Returns local instants (int64, null stays null) on the axis, relative to `origin_ns`."""
         local = self.believed("start_ns", local)
         shifted = pc.add(local, pa.scalar(self.offset_ns - origin_ns, pa.int64()))
         if not self.drift_ppb:
@@ -69,7 +69,7 @@ class Axis:
         return pc.add(shifted, self._stretch(elapsed))
 
     def readings(self, local: Int64Array, origin_ns: int) -> Int64Array:
-        """Possible local instants as `instants` puts them."""
+        """Returns possible local instants as `instants` puts them."""
         shifted: Int64Array = local + (self.offset_ns - origin_ns)
         if self.drift_ppb:
             elapsed = (local - self.reference_ns).astype(np.float64)
@@ -77,18 +77,19 @@ class Axis:
         return shifted
 
     def around(self, window: tuple[int, int], origin_ns: int) -> tuple[int, int]:
-        """A stretch of local time that holds a window of the axis, and little more."""
+        """Returns a stretch of local time that holds a window of the axis, and little more."""
         share = 1 + self.drift_ppb * 1e-9
         shift = origin_ns - self.offset_ns - self.reference_ns
         low, high = (self.reference_ns + int((instant + shift) / share) for instant in window)
         return low - 1000, high + 1000  # float64 is exact to some ns within a year
 
     def spans(self, length: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Lengths of local time in axis time."""
+        """Returns lengths of local time in axis time."""
         return pc.add(length, self._stretch(length)) if self.drift_ppb else length
 
     def limits(self, name: str) -> tuple[int, int] | None:
-        """Least and greatest value that a column may hold; None for one that holds no time."""
+        """Returns least and greatest value that a column may hold; None for one that holds no
+        time."""
         if name in TIME_COLUMNS:
             return self.possible
         if name == "duration_ns":
@@ -96,7 +97,7 @@ class Axis:
         return (-self.farthest_ns, self.farthest_ns) if name == "self_ns" else None
 
     def believed(self, name: str, local: pa.ChunkedArray) -> pa.ChunkedArray:
-        """The values of a column with those that cannot be replaced."""
+        """Returns the values of a column with those that cannot be replaced."""
         limits = self.limits(name)
         if limits is None or not beyond(local, limits):
             return local
@@ -109,7 +110,7 @@ class Axis:
         return pc.cast(pc.round(share), pa.int64(), safe=False)
 
     def apply(self, table: pa.Table, origin_ns: int) -> pa.Table:
-        """All time columns of an event table on the axis.
+        """Returns all time columns of an event table on the axis.
 
         A duration becomes the difference of its mapped ends, so that what nested before nests
         after; rounding each length by itself would let a child end a nanosecond past its parent.
@@ -129,7 +130,7 @@ class Axis:
 
 
 def axis_of(axes: Mapping[tuple[int, int], Axis], rank: int, pid: int) -> Axis:
-    """The mapping of process `pid` of a rank.
+    """Returns the mapping of process `pid` of a rank.
 
     One that the manifest does not list (it died before) shares its rank's host, hence the clock
     of any other process of the rank; without one, local time is taken as axis time.
@@ -142,7 +143,7 @@ def axis_of(axes: Mapping[tuple[int, int], Axis], rank: int, pid: int) -> Axis:
 
 
 def beyond(values: pa.ChunkedArray, limits: tuple[int, int]) -> bool:
-    """True where a column holds a value outside of the limits."""
+    """Returns True where a column holds a value outside of the limits."""
     ends = pc.min_max(values).as_py()
     return ends["min"] is not None and (ends["min"] < limits[0] or ends["max"] > limits[1])
 

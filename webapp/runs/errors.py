@@ -12,7 +12,7 @@ class RunError(ValueError):
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`repr` of an untrusted value, on one line and short enough for a sentence."""
+    """Returns `repr` of an untrusted value, on one line and short enough for a sentence."""
     if isinstance(value, (dict, list)):
         kind = "an object" if isinstance(value, dict) else "a list"
         return f"{kind} of {len(value)}"

@@ -49,19 +49,19 @@ class Files(Protocol):
         """The run's directory; None for a bundle."""
 
     def named(self, name: str) -> str:
-        """What a sentence calls a file of the run."""
+        """Returns what a sentence calls a file of the run."""
 
     def size(self, name: str) -> int:
-        """Bytes of a file. FileNotFoundError, or another OSError."""
+        """Returns bytes of a file. FileNotFoundError, or another OSError."""
 
     def stamp(self, name: str) -> tuple[int, int | None]:
-        """Bytes of a file, and when it was last modified, ns; None: not known. OSError."""
+        """Returns bytes of a file, and when it was last modified, ns; None: not known. OSError."""
 
     def open(self, name: str) -> pa.NativeFile:
-        """A file, for reading at any place of it. Raises OSError."""
+        """Returns a file, for reading at any place of it. Raises OSError."""
 
     def read(self, name: str, most: int) -> bytes:
-        """All of a file. OSError; RunError where it is longer than `most` bytes."""
+        """Returns all of a file. OSError; RunError where it is longer than `most` bytes."""
 
 
 @dataclass(frozen=True)
@@ -86,24 +86,24 @@ class Folder:
         return self.root
 
     def named(self, name: str) -> str:
-        """Its path."""
+        """Returns its path."""
         return str(self.root / name)
 
     def size(self, name: str) -> int:
-        """By the file system."""
+        """Asks the file system."""
         return (self.root / name).stat().st_size
 
     def stamp(self, name: str) -> tuple[int, int | None]:
-        """By the file system."""
+        """Asks the file system."""
         found = os.stat(f"{self.root}/{name}")  # of thousands: pathlib takes four times as long
         return found.st_size, found.st_mtime_ns
 
     def open(self, name: str) -> pa.NativeFile:
-        """The file."""
+        """Returns the file."""
         return pa.OSFile(str(self.root / name), "rb")
 
     def read(self, name: str, most: int) -> bytes:
-        """All of it."""
+        """Returns all of it."""
         path = self.root / name
         with path.open("rb") as file:
             data = file.read(most + 1)
@@ -135,24 +135,24 @@ class RemoteFolder:
         return None
 
     def named(self, name: str) -> str:
-        """Its address."""
+        """Returns its address."""
         return f"{self.where}/{name}"
 
     def size(self, name: str) -> int:
-        """By the store."""
+        """Returns the size that the store states."""
         return self._opened(name).size
 
     def stamp(self, name: str) -> tuple[int, int | None]:
-        """By the store, without a time: stores differ in what a copy keeps."""
+        """Returns the size alone: stores differ in the time that a copy keeps."""
         return self.size(name), None
 
     def open(self, name: str) -> pa.NativeFile:
-        """The file, fetched by blocks."""
+        """Returns the file, fetched by blocks."""
         found = self._opened(name)
         return found.file(0, found.size)
 
     def read(self, name: str, most: int) -> bytes:
-        """All of it."""
+        """Returns all of it."""
         found = self._opened(name)
         if found.size > most:
             raise RunError(f"{self.named(name)}: has more than {most} bytes, expected at most that")
@@ -184,7 +184,8 @@ def _remote(address: str) -> Files:
 
 
 def files_of(path: str | os.PathLike[str]) -> Files:
-    """The files of the run at a path or address. Raises RunError, with one sentence, without any.
+    """Returns the files of the run at a path or address. Raises RunError, with one sentence,
+    without any.
 
     A bundle is opened in place: only its list of members is read.
     """

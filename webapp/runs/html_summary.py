@@ -12,12 +12,12 @@ MAX_WARNINGS = 5
 
 
 def text(value: object) -> str:
-    """Text of a stranger, safe within HTML and on one line."""
+    """Returns text of a stranger, safe within HTML and on one line."""
     return escape(units.printable(str(value)))
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """An HTML table; all cells are texts."""
+    """Returns an HTML table; all cells are texts."""
     heads = "".join(f"<th>{text(cell)}</th>" for cell in head)
     lines = ("".join(f"<td>{text(cell)}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)

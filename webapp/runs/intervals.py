@@ -26,7 +26,7 @@ class Intervals:
 
     @classmethod
     def of(cls, start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
-        """The union of slices [start[i], end[i]), in any order, overlapping or not.
+        """Returns the union of slices [start[i], end[i]), in any order, overlapping or not.
 
         Slices without length (end <= start) hold no instant and vanish.
         """
@@ -56,22 +56,22 @@ class Intervals:
         return np.array_equal(self.start, other.start) and np.array_equal(self.end, other.end)
 
     def union(self, other: Intervals) -> Intervals:
-        """Instants in either: A | B."""
+        """Returns instants in either: A | B."""
         return at_least((self, other), 1)
 
     def intersection(self, other: Intervals) -> Intervals:
-        """Instants in both: A & B."""
+        """Returns instants in both: A & B."""
         return at_least((self, other), 2)
 
     def subtraction(self, other: Intervals) -> Intervals:
-        """Instants in this one and not in the other: A - B."""
+        """Returns instants in this one and not in the other: A - B."""
         if not len(other):
             return self
         times, depth = _sweep((self, other), (1, 2))
         return _where(times, depth == 1)
 
     def covered(self, instants: npt.ArrayLike) -> Int64Array:
-        """Time of the set before each instant, ns."""
+        """Returns time of the set before each instant, ns."""
         times = np.asarray(instants, np.int64)
         before = np.concatenate(([0], np.cumsum(self.end - self.start)))
         place = np.searchsorted(self.start, times, side="right")
@@ -79,12 +79,12 @@ class Intervals:
         return before[place] - np.where(place > 0, np.maximum(ends - times, 0), 0)
 
     def clip(self, low: int, high: int) -> Intervals:
-        """Instants within [low, high)."""
+        """Returns instants within [low, high)."""
         return Intervals.of(self.start.clip(low, high), self.end.clip(low, high))
 
 
 def union(sets: Iterable[Intervals]) -> Intervals:
-    """Instants in any of the sets."""
+    """Returns instants in any of the sets."""
     parts = list(sets)
     none = np.zeros(0, np.int64)
     return Intervals.of(
@@ -94,7 +94,7 @@ def union(sets: Iterable[Intervals]) -> Intervals:
 
 
 def at_least(sets: Sequence[Intervals], count: int) -> Intervals:
-    """Instants in `count` or more of the sets (`count` >= 1)."""
+    """Returns instants in `count` or more of the sets (`count` >= 1)."""
     times, depth = _sweep(sets, (1,) * len(sets))
     return _where(times, depth >= count)
 
@@ -125,7 +125,7 @@ def _where(times: Int64Array, inside: BoolArray) -> Intervals:
 
 
 def enclosing(start: Int64Array, end: Int64Array, instants: Int64Array) -> Int64Array:
-    """Position of the slice of a row that holds each instant, -1 where none does.
+    """Returns position of the slice of a row that holds each instant, -1 where none does.
 
     The row is sorted and without overlap; a slice holds the instants of [start, end).
     """

@@ -45,7 +45,7 @@ def segments(files: Files) -> frozenset[str]:
 
 
 def leftovers(files: Files, manifest: schema.Manifest, parts: list[Part]) -> RecoveredJournals:
-    """Rows recovered from `RUN/journal/<process>/`, beside the `parts` that are in files.
+    """Returns rows recovered from `RUN/journal/<process>/`, beside the `parts` that are in files.
 
     Nothing is written: a run may be on a read-only medium. The rows are `Part`s in memory, in
     the local time of their process like those of the files. A bundle has no journals.

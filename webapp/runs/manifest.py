@@ -28,7 +28,7 @@ ranks with eight threads each needs 12 MB."""
 
 
 def read_manifest(files: Files) -> tuple[schema.Manifest, bytes]:
-    """The validated manifest of a run and the bytes it was read from.
+    """Returns the validated manifest of a run and the bytes it was read from.
 
     Raises RunError with one sentence for whatever is not a run this version can read. The format
     version is looked at before anything else, so that a newer run is named as such however
@@ -81,7 +81,8 @@ def check_process(process: object, world_size: int) -> None:
 
 
 def check_groups(groups: object) -> dict[str, schema.Group]:
-    """The process groups as they are. Raises RunError where they are not what they should be."""
+    """Returns the process groups as they are. Raises RunError where they are not what they should
+    be."""
     try:
         conform(groups, dict[str, schema.Group], "groups")
     except Mismatch as wrong:
@@ -91,7 +92,7 @@ def check_groups(groups: object) -> dict[str, schema.Group]:
 
 @functools.lru_cache(maxsize=1 << 15)  # each is asked for twice as a run is opened
 def file_parts(path: str) -> tuple[int, str | None, str] | None:
-    """(rank, thread or None, table) of a path below the run; None for no path of this format."""
+    """Returns (rank, thread or None, table) of a path below the run; None for no such path."""
     named = schema.named_parts(path)
     known = schema.TABLES.get(named[2]) if named else None
     if named is None or known is None or known.per_thread != (named[1] is not None):

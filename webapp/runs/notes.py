@@ -51,7 +51,8 @@ class Notes:
         self._files = files
 
     def read(self) -> tuple[Content, str]:
-        """The notes and their revision, which changes with them. Without a file there are none.
+        """Returns the notes and their revision, which changes with them. Without a file there are
+        none.
 
         Raises RunError where the file cannot be read as notes.
         """
@@ -103,7 +104,7 @@ class Notes:
 
 
 def checked(content: Any) -> Content:
-    """The content with exactly what notes hold. ValueError says what is wrong with it."""
+    """Returns the content with exactly what notes hold. ValueError says what is wrong with it."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"expected an object of format {FORMAT}")
     made: Content = {"format": FORMAT}
@@ -116,12 +117,13 @@ def checked(content: Any) -> Content:
 
 
 def encoded(content: Content) -> bytes:
-    """The file of these notes."""
+    """Returns the file of these notes."""
     return json.dumps(content, ensure_ascii=False, indent=1).encode()
 
 
 def moved(content: Content, by_ns: int, duration_ns: int, same_lanes: bool) -> Content:
-    """The notes in a run that begins `by_ns` earlier and lasts `duration_ns`: of another extent.
+    """Returns the notes in a run that begins `by_ns` earlier and lasts `duration_ns`: of another
+    extent.
 
     Notes of what it does not hold are left out. `same_lanes`: it has the lanes of the one before;
     else views forget what they say of lanes, which they know by number.

@@ -36,18 +36,19 @@ class RowGroup:
     last: int | None  # no row lasts longer; None: not known
 
     def may_touch(self, low: int, high: int) -> bool:
-        """False where no row is in [low, high)."""
+        """Returns False where no row is in [low, high)."""
         begins = self.first is None or self.first < high
         return begins and (self.last is None or self.last >= low)
 
     def strays(self, possible: tuple[int, int]) -> bool:
-        """True where a row is outside of the possible times."""
+        """Returns True where a row is outside of the possible times."""
         if self.first is not None and self.first < possible[0]:
             return True
         return self.last is not None and self.last > possible[1]
 
     def about(self, low: int, high: int) -> float:
-        """About how many of its rows are in [low, high), assuming they are spread evenly."""
+        """Returns about how many of its rows are in [low, high), assuming they are spread
+        evenly."""
         if self.first is None or self.last is None:
             return self.rows
         share = (min(high, self.last) - max(low, self.first)) / max(self.last - self.first, 1)
@@ -69,7 +70,8 @@ class Part:
     listed: ListedFile | None = None  # what the run's catalogue says of the file
 
     def groups(self, low: int, high: int, possible: tuple[int, int]) -> list[RowGroup]:
-        """The pieces of the file that may hold rows which touch [low, high) of its own clock.
+        """Returns the pieces of the file that may hold rows which touch [low, high) of its own
+        clock.
 
         By the statistics of the file: rows recovered in memory, and a file without statistics, are
         one piece. A piece that has instants which are not `possible` may hold any.
@@ -83,7 +85,8 @@ class Part:
         return [group for group in known if group.may_touch(low, high) or group.strays(possible)]
 
     def extremes(self, column: str) -> tuple[int, int] | None:
-        """Least and greatest value of a column, by the footer; None where it has no statistics."""
+        """Returns least and greatest value of a column, by the footer; None where it has no
+        statistics."""
         if self.files is None:
             assert self.memory is not None
             ends = pc.min_max(self.memory[column]).as_py()
@@ -92,7 +95,8 @@ class Part:
         return parquet_footer.extremes(groups, column)
 
     def holding(self, groups: Sequence[RowGroup], column: str, value: int) -> list[RowGroup]:
-        """Those of the groups that may hold a row with this value in a column of integers."""
+        """Returns those of the groups that may hold a row with this value in a column of
+        integers."""
         if self.files is None:
             return list(groups)
         stated = _stated_ranges(self.files, self.name, self.table, self.bytes)
@@ -104,7 +108,7 @@ class Part:
         ]
 
     def read(self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None) -> pa.Table:
-        """The columns with the schema's types; a column the file is too old for is null.
+        """Returns the columns with the schema's types; a column the file is too old for is null.
 
         `groups` are the pieces to read, as `groups` found them; None: all.
 
@@ -127,7 +131,7 @@ class Part:
             raise self._damaged(error) from None
 
     def portions(self, columns: Sequence[str], about: int) -> Iterator[pa.Table]:
-        """What `read` gives, in tables of `about` rows or a row group more.
+        """Yields what `read` gives, in tables of `about` rows or a row group more.
 
         Raises RunError as `read` does.
         """

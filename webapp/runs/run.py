@@ -25,6 +25,7 @@ from lanescope.webapp.runs.clock_axis import Axis
 from lanescope.webapp.runs.consistent_read import read_moment
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
+from lanescope.webapp.runs.growing import is_live
 from lanescope.webapp.runs.html_summary import TABLES, run_html
 from lanescope.webapp.runs.impossible_times import impossible_times
 from lanescope.webapp.runs.parquet_parts import Part, PartScan
@@ -56,6 +57,8 @@ class Run:
     counts: Mapping[str, int]  # rows per table
     size_bytes: int  # of the Parquet files read
     rows: Rows  # as the files hold them; `events` is what to ask
+    # (rank, pid) -> ns: while it is recorded, each thread is read at another instant after this one
+    read_at_ns: Mapping[tuple[int, int], int]
 
     def __repr__(self) -> str:
         return f"<run {self._facts}>"
@@ -124,7 +127,7 @@ class Run:
         return sum(_dropped(process) for process in self.manifest["processes"])
 
     def dropped_of(self, rank: int) -> int:
-        """Events of one rank that were seen and could not be kept."""
+        """Returns events of one rank that were seen and could not be kept."""
         return self._dropped_by_rank[rank]
 
     @cached_property
@@ -147,13 +150,13 @@ class Run:
         return max((p["clock"]["uncertainty_ns"] for p in self.manifest["processes"]), default=0)
 
     def counts_of(self, rank: int) -> dict[str, int]:
-        """Rows per table of one rank."""
+        """Returns rows per table of one rank."""
         self._present(rank)
         parts = self.rows.parts
         return {name: sum(p.rows for p in parts.get((name, rank), ())) for name in schema.TABLES}
 
     def process(self, rank: int, pid: int) -> schema.Process | None:
-        """The manifest's entry of a process; None where it died before it was listed."""
+        """Returns the manifest's entry of a process; None where it died before it was listed."""
         return self._processes.get((rank, pid))
 
     @cached_property
@@ -186,7 +189,7 @@ class Run:
         window: tuple[int, int] | None = None,
         equal: tuple[str, int] | None = None,
     ) -> pa.Table:
-        """Rows of a table of `schema`, of all ranks and threads or of the ones named.
+        """Returns rows of a table of `schema`, of all ranks and threads or of the ones named.
 
         `window` [t0, t1) leaves only rows that have an instant in it, and reads no more of the
         files than the row groups they may be in; for tables whose rows have a duration. `equal`
@@ -217,8 +220,8 @@ class Run:
         columns: Sequence[str] = (),
         about: int | None = None,
     ) -> Iterator[pa.Table]:
-        """The rows that `events` gives, of a table kept per thread, a million or so at a time, or
-        `about` so many.
+        """Yields the rows that `events` gives, of a table kept per thread, a million or so at a
+        time, or `about` so many.
 
         For analyses that need all rows of a run, which may be larger than memory. Each piece is of
         one thread, threads are in the order of `Run.threads`; rows of a thread are in the order of
@@ -227,15 +230,15 @@ class Run:
         return self.rows.pieces(table, self._chosen(rank, thread), thread, columns, about)
 
     def rows_about(self, table: str, window: tuple[int, int]) -> int:
-        """About how many rows have an instant in a window, without reading any."""
+        """Returns about how many rows have an instant in a window, without reading any."""
         return self.rows.within(table, self.ranks, window)
 
     def threads_of(self, rank: int) -> tuple[Thread, ...]:
-        """Threads of a rank, in the order of `threads`; none of one that the run does not have."""
+        """Returns threads of a rank, in the order of `threads`; none of an absent rank."""
         return self._by_rank.get(rank, ())
 
     def steps(self, rank: int) -> Steps:
-        """Step boundaries of a rank.
+        """Returns step boundaries of a rank.
 
         Step k ends where the last optimizer phase that carries step k ends, and starts where step
         k-1 ended. The first one, and one after a gap in the recording, starts with the first phase
@@ -338,10 +341,11 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 def run_of(files: Files, title: str) -> Run:
-    """The run of these files, as `open_run` promises it."""
+    """Returns the run of these files, as `open_run` promises it."""
+    live = is_live(files)
     manifest, raw, found, left = read_moment(files)
     axes = {(p["rank"], p["pid"]): Axis.of(p) for p in manifest["processes"]}
-
+    read_at = {(p["rank"], p["pid"]): p["end_ns"] for p in manifest["processes"] if live}
     parts: dict[int, list[Part]] = {}
     # Recovered thread tables first: they know of the thread's end, the files of a part of it.
     for part in [*left.parts, *found.parts]:
@@ -366,8 +370,7 @@ def run_of(files: Files, title: str) -> Run:
     tables: dict[tuple[str, int], tuple[Part, ...]] = {}
     for part in used:
         counts[part.table] += part.rows
-        key = (part.table, part.rank)
-        tables[key] = (*tables.get(key, ()), part)
+        tables[part.table, part.rank] = (*tables.get((part.table, part.rank), ()), part)
     placed = tuple(thread.relative_to(origin) for thread in threads)
     return Run(
         files=files,
@@ -382,18 +385,16 @@ def run_of(files: Files, title: str) -> Run:
         counts=MappingProxyType(counts),
         size_bytes=sum(part.bytes for part in used),
         rows=Rows(MappingProxyType(tables), MappingProxyType(axes), placed, origin),
+        read_at_ns={at: axes[at].instant(instant) - origin for at, instant in read_at.items()},
     )
 
 
 def _dropped(process: schema.Process) -> int:
-    coverage = process["coverage"]
-    return sum(count for reason, count in coverage.items() if reason.startswith("dropped"))
+    return sum(n for reason, n in process["coverage"].items() if reason.startswith("dropped"))
 
 
 def _etag(raw: bytes, found: PartScan, used: list[Part]) -> str:
     """Hash of everything that decides the content: manifest, parts in use, damaged parts."""
-    digest = hashlib.sha256(raw)
     lines = [f"{part.table} {part.rank} {part.thread} {part.rows} {part.bytes}\n" for part in used]
     lines += [f"{rank} {damage}\n" for rank, damage in sorted(found.damage.items())]
-    digest.update("".join(lines).encode())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256(raw + "".join(lines).encode()).hexdigest()[:16]

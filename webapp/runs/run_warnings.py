@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.manifest import Process
@@ -16,25 +16,31 @@ _DAY_NS = 86_400 * 10**9
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2`."""
+    """Returns `rank 3`, `ranks 0-2`."""
     return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks)}"
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """`0-3, 7` for (0, 1, 2, 3, 7); `none` for nothing."""
-    spans: list[list[int]] = []
+    """Returns `0-3, 7` for (0, 1, 2, 3, 7); `none` for nothing."""
+    spans = rank_spans(ranks)
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans) or "none"
+
+
+def rank_spans(ranks: Iterable[int]) -> list[tuple[int, int]]:
+    """Returns first and last of each stretch of neighbouring ranks, ascending."""
+    spans: list[tuple[int, int]] = []
     for rank in sorted(ranks):
         if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
+            spans[-1] = (spans[-1][0], rank)
         else:
-            spans.append([rank, rank])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans) or "none"
+            spans.append((rank, rank))
+    return spans
 
 
 def warnings_of(
     manifest: schema.Manifest, found: PartScan, ranks: Sequence[int], duration_ns: int
 ) -> list[str]:
-    """What a reader of the run must know before he believes what he sees."""
+    """Returns what a reader of the run must know before he believes what he sees."""
     said = [
         f"rank {rank} is left out: {damage}; restore the file from a copy to see this rank"
         for rank, damage in sorted(found.damage.items())
@@ -131,7 +137,7 @@ def _by_version(manifest: schema.Manifest) -> list[str]:
 def nothing_to_read(
     where: str, manifest: schema.Manifest, found: PartScan, lost: Sequence[str]
 ) -> str:
-    """Why a run whose manifest is fine has no rows to show."""
+    """Returns why a run whose manifest is fine has no rows to show."""
     if found.damage:
         rank, damage = min(found.damage.items())
         return (

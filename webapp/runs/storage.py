@@ -24,10 +24,10 @@ class Bytes(Protocol):
         """How many there are."""
 
     def at(self, offset: int, count: int) -> pa.Buffer:
-        """Some of them. OSError where they cannot be had; fewer past the end."""
+        """Returns some of them. OSError where they cannot be had; fewer past the end."""
 
     def file(self, offset: int, count: int) -> pa.NativeFile:
-        """Some of them as a file of their own."""
+        """Returns some of them as a file of their own."""
 
 
 class LocalBytes:
@@ -41,11 +41,11 @@ class LocalBytes:
             self._all = file.read_buffer()
 
     def at(self, offset: int, count: int) -> pa.Buffer:
-        """A view of the mapped file."""
+        """Returns a view of the mapped file."""
         return self._all.slice(min(offset, self.size), min(count, max(self.size - offset, 0)))
 
     def file(self, offset: int, count: int) -> pa.NativeFile:
-        """A view of the mapped file."""
+        """Returns a view of the mapped file."""
         return pa.BufferReader(self.at(offset, count))
 
 
@@ -63,7 +63,7 @@ class RemoteBytes:
         self._block = lru_cache(maxsize=BLOCKS)(self._fetch)
 
     def at(self, offset: int, count: int) -> pa.Buffer:
-        """The bytes, fetched or still here."""
+        """Returns the bytes, fetched or still here."""
         end = min(offset + count, self.size)
         if end - offset > 4 * BLOCK:
             return pa.py_buffer(self._file.read_at(end - offset, offset))
@@ -80,7 +80,7 @@ class RemoteBytes:
         return found
 
     def file(self, offset: int, count: int) -> pa.NativeFile:
-        """A window of the object."""
+        """Returns a window of the object."""
         return pa.PythonFile(_Window(self, offset, count), "r")
 
 
@@ -117,7 +117,7 @@ class _Window:
 
 
 def store_of(address: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The store and the path in it of an address such as s3://bucket/run.lanes.
+    """Returns the store and the path in it of an address such as s3://bucket/run.lanes.
 
     Credentials, region and endpoint are those that the store's own tools use. RunError where the
     address is not one.
@@ -133,7 +133,7 @@ def store_of(address: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 
 def opened_remotely(address: str) -> Bytes:
-    """The object at an address. Raises RunError without any."""
+    """Returns the object at an address. Raises RunError without any."""
     store, path = store_of(address)
     try:
         return RemoteBytes(store.open_input_file(path))

@@ -38,7 +38,8 @@ _THREAD_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 
 def columns_of(table: str) -> list[str]:
-    """Columns of `Run.events(table)`: the schema's, the rank, and the thread where it is one's."""
+    """Returns columns of `Run.events(table)`: the schema's, the rank, and the thread where it is
+    one's."""
     known = schema.TABLES.get(table)
     if known is None:
         raise RunError(f"no table {table!r}, expected one of {', '.join(schema.TABLES)}")
@@ -67,7 +68,7 @@ class Rows:
     """What is done to rows once they are read, one after the other."""
 
     def changed_by(self, change: RowChange) -> Rows:
-        """The same rows with another change, after all others."""
+        """Returns the same rows with another change, after all others."""
         return replace(self, changes=(*self.changes, change))
 
     def read(
@@ -79,7 +80,7 @@ class Rows:
         window: Window | None = None,
         equal: Equal | None = None,
     ) -> pa.Table:
-        """Rows of `ranks`, as `Run.events` promises them."""
+        """Returns rows of `ranks`, as `Run.events` promises them."""
         wanted = _wanted(table, columns)
         shape = schema.TABLES[table]
         own = [column.name for column in shape.columns]
@@ -115,7 +116,7 @@ class Rows:
         columns: Sequence[str],
         about: int | None = None,
     ) -> Iterator[pa.Table]:
-        """Rows of a table kept per thread, as `Run.pieces` promises them."""
+        """Yields rows of a table kept per thread, as `Run.pieces` promises them."""
         wanted = _wanted(table, columns)
         shape = schema.TABLES[table]
         if not shape.per_thread:
@@ -137,7 +138,7 @@ class Rows:
         return rows
 
     def within(self, table: str, ranks: Sequence[int], window: Window) -> int:
-        """About how many rows touch the window, by the extents of row groups alone."""
+        """Returns about how many rows touch the window, by the extents of row groups alone."""
         total = 0.0
         for rank in ranks:
             for one, parts in self._threads_of(table, rank, None):
@@ -149,7 +150,8 @@ class Rows:
         return int(total)
 
     def listed_steps(self, rank: int) -> Steps | None:
-        """Steps of a rank as the catalogue lists them; None where the phases have to be read."""
+        """Returns steps of a rank as the catalogue lists them; None where the phases have to be
+        read."""
         phases = self.parts.get(("phase", rank), ())
         tables = self.parts.get((schema.THREAD.name, rank), ())
         listed = tables[0].listed if len(tables) == 1 else None
@@ -178,7 +180,8 @@ class Rows:
         return found
 
     def listed_words(self, table: str, column: str, rank: int) -> frozenset[str] | None:
-        """Texts of a column of a rank, as the catalogue lists them; None: they have to be read."""
+        """Returns texts of a column of a rank, as the catalogue lists them; None: they have to be
+        read."""
         listed = [part.listed for part in self.parts.get((table, rank), ())]
         if WORDS_OF.get(table) != column:
             return None
@@ -304,7 +307,7 @@ def _sorted(rows: pa.Table) -> pa.Table:
 
 
 def in_order(begins: Int64Array, depth: npt.NDArray[np.int16] | None = None) -> bool:
-    """Whether rows are sorted by start, parents before children."""
+    """Returns whether rows are sorted by start, parents before children."""
     if depth is None:
         return bool(np.all(begins[1:] >= begins[:-1]))
     # Few begin at once, so the depth matters at few places only.
@@ -314,7 +317,7 @@ def in_order(begins: Int64Array, depth: npt.NDArray[np.int16] | None = None) -> 
 
 
 def numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """A column without null as an array, not copied where it is in one piece."""
+    """Returns a column without null as an array, not copied where it is in one piece."""
     found: npt.NDArray[Any]
     found = column.chunk(0).to_numpy() if column.num_chunks == 1 else column.to_numpy()
     return found

@@ -46,7 +46,7 @@ class Thread:
         return int(self.thread.partition("-")[2])
 
     def relative_to(self, origin_ns: int) -> Thread:
-        """The same thread with its times counted from `origin_ns`."""
+        """Returns the same thread with its times counted from `origin_ns`."""
         return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
 
 
@@ -56,7 +56,8 @@ def threads_of(
     processes: Mapping[int, schema.Process],
     axes: Mapping[tuple[int, int], Axis],
 ) -> list[Thread]:
-    """Threads of a rank with axis times: those its thread table names and those that left events.
+    """Returns threads of a rank with axis times: those its thread table names and those that left
+    events.
 
     `processes` are those of the rank, by pid.
 

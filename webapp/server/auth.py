@@ -43,12 +43,12 @@ class Binding:
     token: str | None  # None: a loopback address, where nothing is asked
 
     def url(self, port: int, page: str = "") -> str:
-        """The address of a page, with the token where there is one."""
+        """Returns the address of a page, with the token where there is one."""
         token = "" if self.token is None else f"?{PARAMETER}={self.token}"
         return f"http://{self.shown}:{port}/{page}{token}"
 
     def guarded(self, app: Wsgi, port: int) -> Wsgi:
-        """The application, behind the token where there is one."""
+        """Returns the application, behind the token where there is one."""
         return app if self.token is None else Guarded(app, self.token, port)
 
 

@@ -98,7 +98,8 @@ Wsgi = Callable[[dict[str, Any], Start], Iterable[bytes]]
 def answer(
     start: Start, status: str, kind: str, text: str, more: Sequence[tuple[str, str]] = ()
 ) -> list[bytes]:
-    """A text of the content type `kind` that is not cached; `more` headers go behind the usual."""
+    """Returns a text of the content type `kind` that is not cached; `more` headers go behind the
+    usual."""
     body = text.encode()
     headers = [
         ("Content-Type", kind),

@@ -42,7 +42,8 @@ class Examining:
         self._cost: dict[str, float] = {}  # seconds that the last answer took
 
     def findings(self) -> list[Finding] | None:
-        """All of the newest answers, most severe first; None: not everything was asked yet."""
+        """Returns all of the newest answers, most severe first; None: not everything was asked
+        yet."""
         if len(self._answers) < len(self._questions):
             return None
         return ranked([found for one in self._answers.values() for found in one.findings])

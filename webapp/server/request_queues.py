@@ -21,7 +21,7 @@ class Queue:
         self._running = threading.BoundedSemaphore(running)
 
     def enter(self) -> bool:
-        """Waits until the request may run; False at once where the queue is full."""
+        """Returns waits until the request may run; False at once where the queue is full."""
         if not self._places.acquire(blocking=False):
             return False
         self._running.acquire()
@@ -41,7 +41,8 @@ class Queues:
     pages: Queue = field(default_factory=lambda: Queue(running=4, waiting=8))
 
     def of(self, path: str) -> Queue | None:
-        """The queue of an address; None for requests that are answered at once, such as tiles."""
+        """Returns the queue of an address; None for requests that are answered at once, such as
+        tiles."""
         if path.startswith(("/query.", "/table/")):
             return self.downloads
         return self.pages if path.startswith("/_dash-update-component") else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import html
 import inspect
 import logging
 import re
@@ -31,6 +30,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server import finding_routes, frame, table_routes
 from lanescope.webapp.server.auth import LOCAL_NAMES, PARAMETER
 from lanescope.webapp.server.callback_checks import check_callbacks
+from lanescope.webapp.server.dash_page import DashPage, index_html
 from lanescope.webapp.server.request_queues import RETRY_S, Queue, Queues
 from lanescope.webapp.timeline import note_routes, routes
 from lanescope.webapp.timeline.js_bundle import FOLDER, joined
@@ -39,6 +39,7 @@ from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
 from lanescope.webapp.ui import ids, states
 from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.fixed import fixed
 
 ENTRY = "page/main.js"
 """The module that starts the page."""
@@ -47,8 +48,6 @@ HOOKS = "page/dash_hooks.js"
 """The one of them that is a classic script: Dash calls its functions before modules have run."""
 
 _PORT = re.compile(r":[0-9]{1,5}$")
-_SCRIPT = re.compile(r"<script\b([^>]*)>")
-_TYPE = re.compile(r' type="[^"]*"')
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ def make_app(
     queues: Queues | None = None,
     frame_token: str | None = None,
 ) -> Dash:
-    """The Dash app of a run. `trusted_hosts` are the names it may be addressed by.
+    """Returns the Dash app of a run. `trusted_hosts` are the names it may be addressed by.
 
     With `frame_token`, pages of others may frame the document whose address has that token.
 
@@ -76,7 +75,7 @@ def make_app(
     """
     opened = Timeline.open(run, baseline) if index is None else index
     context = Context(run, baseline, opened, settings)
-    app = _Page(
+    app = DashPage(
         __name__,
         title=f"{run.title} · LaneScope",
         update_title="",
@@ -87,14 +86,14 @@ def make_app(
         on_error=_callback_failed,
         **_without_extras(),
     )
-    app.index_string = _index(app, *_register_modules(app.server))
+    app.index_string = index_html(app, *_register_modules(app.server))
     routes.register(app.server, opened, live=live)
     search_routes.register(app.server, opened)
     note_routes.register(app.server, opened)
     table_routes.register(app.server, run)
     finding_routes.register(app.server, context)
     listed = [page for page in pages() if not page.shown or load(page.shown)(run)]
-    app.layout = frame.layout(context, listed)
+    app.layout = fixed(frame.layout(context, listed))
     frame.register(app, context, listed)
     for page in listed:
         load(page.register)(app, context)
@@ -136,68 +135,6 @@ def _register_modules(server: flask.Flask) -> tuple[str, str]:
         return response
 
     return f"/modules/{digest}/{ENTRY}", f"/modules/{digest}/{HOOKS}"
-
-
-def _index(app: Dash, modules: str, hooks: str) -> str:
-    """The HTML around everything.
-
-    The timeline's script is `async`: a module would otherwise wait for the document to be parsed.
-    """
-    icon = app.get_asset_url("icon-app.svg")
-    title = html.escape(app.title).replace("{%", "{&#37;")  # not one of Dash's placeholders
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-{{%metas%}}
-<title>{title}</title>
-<link rel="icon" type="image/svg+xml" href="{icon}">
-<link rel="modulepreload" href="{modules}">
-<link rel="preload" as="fetch" crossorigin="anonymous" href="/api/run">
-{{%css%}}
-<script src="{hooks}"></script>
-</head>
-<body>
-<script type="module" async src="{modules}"></script>
-{{%app_entry%}}
-{{%config%}}
-{{%scripts%}}
-{{%renderer%}}
-</body>
-</html>"""
-
-
-class _Page(Dash):
-    """Dash whose own scripts are held back until the lanes are drawn: see dash_scripts.js."""
-
-    def interpolate_index(
-        self,
-        metas: str = "",
-        title: str = "",
-        css: str = "",
-        config: str = "",
-        scripts: str = "",
-        app_entry: str = "",
-        favicon: str = "",
-        renderer: str = "",
-    ) -> str:
-        """The index page, with every script of Dash's marked as one that does not run yet."""
-        whole: Any = super().interpolate_index  # Dash leaves it untyped
-        return str(
-            whole(
-                metas=metas,
-                title=title,
-                css=css,
-                config=config,
-                app_entry=app_entry,
-                favicon=favicon,
-                scripts=_SCRIPT.sub(_held, scripts),
-                renderer=_SCRIPT.sub(_held, renderer),
-            )
-        )
-
-
-def _held(script: re.Match[str]) -> str:
-    return f'<script{_TYPE.sub("", script[1])} type="text/lanescope-held">'
 
 
 def _secure(app: Dash, trusted_hosts: Sequence[str], frame_token: str | None) -> None:

@@ -13,21 +13,21 @@ class BadRequest(ValueError):
 
 
 def forward(direction: str) -> bool:
-    """True for next, false for prev."""
+    """Returns True for next, false for prev."""
     if direction not in ("next", "prev"):
         raise BadRequest(f"dir is {shown(direction)}, expected next or prev")
     return direction == "next"
 
 
 def integer(name: str, text: str) -> int:
-    """A whole number that JavaScript holds exactly (up to 2^53)."""
+    """Returns a whole number that JavaScript holds exactly (up to 2^53)."""
     if not re.fullmatch(r"-?[0-9]{1,16}", text, re.ASCII) or abs(int(text)) > 1 << 53:
         raise BadRequest(f"{name} is {shown(text)}, expected a whole number")
     return int(text)
 
 
 def window(arguments: Mapping[str, str]) -> tuple[int, int]:
-    """[t0, t1) of t0 and t1, ns from the start of the run."""
+    """Returns [t0, t1) of t0 and t1, ns from the start of the run."""
     low, high = integer("t0", arguments.get("t0", "")), integer("t1", arguments.get("t1", ""))
     if low >= high:
         raise BadRequest(f"t0 is {low} and t1 is {high}, expected t0 < t1")

@@ -34,7 +34,7 @@ _WILL_NEED: Any = getattr(mmap, "MADV_WILLNEED", None)  # not every system has i
 
 
 def cache_folder() -> Path:
-    """Where the user's programs keep what they can make again; `lanescope` within it."""
+    """Returns where the user's programs keep what they can make again; `lanescope` within it."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "win32":
@@ -79,7 +79,7 @@ class MemoryStore:
         self._parts[name].append(np.asarray(values, self._dtypes[name]))
 
     def finish(self, catalogue: Mapping[str, Any]) -> Arrays:
-        """The arrays. The caller keeps the catalogue."""
+        """Returns the arrays. The caller keeps the catalogue."""
         arrays: Arrays = {}
         for name, dtype in self._dtypes.items():
             parts = self._parts.pop(name)
@@ -87,7 +87,7 @@ class MemoryStore:
         return arrays
 
     def abandon(self) -> None:
-        """Nothing to clean up."""
+        """Does nothing: there is nothing to clean up."""
 
 
 class FolderStore:
@@ -151,7 +151,7 @@ Store = MemoryStore | FolderStore
 
 
 def load(folder: Path, dtypes: Mapping[str, str]) -> tuple[Arrays, dict[str, Any]] | None:
-    """The arrays and the catalogue of a stored index; None where there is no whole one."""
+    """Returns the arrays and the catalogue of a stored index; None where there is no whole one."""
     try:
         catalogue = json.loads((folder / CATALOGUE).read_text(encoding="utf-8"))
         arrays = _mapped(folder, dtypes, catalogue["sizes"])

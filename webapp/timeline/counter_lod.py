@@ -79,7 +79,7 @@ class _Buckets:
 
 
 def sample_window(time: Int64Array, value: Float64Array, level: int, index: int) -> SampleTile:
-    """The tile of a counter, from its samples (sorted by time)."""
+    """Returns the tile of a counter, from its samples (sorted by time)."""
     span = TILE_BITS + level
     low, high = (int(x) for x in np.searchsorted(time, (index << span, (index + 1) << span)))
     found = _Buckets.of(time[low:high] >> level, value[low:high], low)
@@ -87,7 +87,7 @@ def sample_window(time: Int64Array, value: Float64Array, level: int, index: int)
 
 
 def sample_pyramid(time: Int64Array, value: Float64Array) -> Iterator[tuple[int, int, SampleTile]]:
-    """All tiles of a counter that hold more than RAW_LIMIT samples: (level, index, tile)."""
+    """Yields all tiles of a counter that hold more than RAW_LIMIT samples: (level, index, tile)."""
     level = finest_crowded(time)
     if level > MAX_LEVEL:
         return

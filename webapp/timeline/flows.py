@@ -28,18 +28,18 @@ Json = dict[str, Any]
 
 
 def end(place: Json, t: int) -> Json:
-    """One end of a flow: an instant on the slice that `place` names."""
+    """Returns one end of a flow: an instant on the slice that `place` names."""
     return {"lane": place["lane"], "row": place["row"], "ref": place["ref"], "t": t}
 
 
 def flow(kind: str, tone: str, here: Json, there: Json, *, outgoing: bool) -> Json:
-    """A flow from here to there, or the other way."""
+    """Returns a flow from here to there, or the other way."""
     first, last = (here, there) if outgoing else (there, here)
     return {"kind": kind, "from": first, "to": last, "tone": tone}
 
 
 def flows_of(span: Json) -> list[Json]:
-    """The flows of a slice, as `span_details` describes it.
+    """Returns the flows of a slice, as `span_details` describes it.
 
     To its forward or backward partner, the same collective on the other ranks, threads that it
     starts or waits for, and kernels that it launches.
@@ -186,8 +186,9 @@ class Launch:
 
 
 def launches(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> list[Launch]:
-    """Of a kernel or copy: the innermost operator around the call that launched it. Of another op:
-    the first MAX_LAUNCHES kernels and copies that calls within it launched, in order of the calls.
+    """Returns for a kernel or copy the innermost operator around the call that launched it; for
+    another op the first MAX_LAUNCHES kernels and copies that calls within it launched, in order of
+    the calls.
 
     Nothing where the call is not known, or no operator around it was recorded.
     """

@@ -114,7 +114,7 @@ class Index:
     def of(
         cls, lanes: tuple[Lane, ...], names: tuple[str, ...], paints: Paints, arrays: Arrays
     ) -> Index:
-        """The index of these parts."""
+        """Returns the index of these parts."""
         edges = pairwise(accumulate((lane.rows for lane in lanes), initial=0))
         # What each tile reads of every row: single items of an array cost 20 times as much.
         begin, end, made = (
@@ -136,7 +136,7 @@ class Index:
         )
 
     def expect(self, parts: Iterable[tuple[int, int]]) -> None:
-        """These stretches of slices will be read."""
+        """Reads these stretches of slices ahead."""
         start, end, paint = (self.ahead[name] for name in ("start", "end", "paint"))
         for low, high in parts:
             start.expect(low, high)
@@ -144,7 +144,7 @@ class Index:
             paint.expect(low, high)
 
     def made(self, row: int, level: int, index: int) -> Block | None:
-        """The block of a tile that was made ahead, if it was."""
+        """Returns the block of a tile that was made ahead, if it was."""
         begin, end = self.row_made[row - 1] if row else 0, self.row_made[row]
         if begin == end:
             return None
@@ -161,7 +161,8 @@ class Index:
 
 
 def open_index(run: Run, cache: Path | None, progress: Progress | None = None) -> Index:
-    """The index of a run: the one in its bundle, the stored one, or one built now and stored.
+    """Returns the index of a run: the one in its bundle, the stored one, or one built now and
+    stored.
 
     `cache` is the folder that holds indexes; None, or a run that is too small to be worth it,
     builds in memory. So does a folder that cannot be written: the page works all the same.
@@ -181,7 +182,8 @@ def open_index(run: Run, cache: Path | None, progress: Progress | None = None) -
 
 
 def kept(folder: Path | None, dtypes: Mapping[str, str], build: Callable[[Store], Index]) -> Index:
-    """An index that is built into a folder, or in memory without one, or without room for it."""
+    """Returns an index that is built into a folder, or in memory without one, or without room for
+    it."""
     if folder is not None:
         with contextlib.suppress(OSError):
             store = FolderStore(folder, dtypes)
@@ -194,7 +196,7 @@ def kept(folder: Path | None, dtypes: Mapping[str, str], build: Callable[[Store]
 
 
 def restored(arrays: Arrays, catalogue: Mapping[str, Any]) -> Index | None:
-    """The stored index, unless its parts do not fit each other."""
+    """Returns the stored index, unless its parts do not fit each other."""
     try:
         lanes = tuple(_lane(lane) for lane in catalogue["lanes"])
         names = tuple(str(name) for name in catalogue["names"])
@@ -273,12 +275,12 @@ def _packed(run: Run) -> Index | None:
 
 
 def travels(run: Run) -> bool:
-    """Whether a bundle of the run brings its index."""
+    """Returns whether a bundle of the run brings its index."""
     return events_of(run) >= SMALL
 
 
 def members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryview]]:
-    """What a bundle of a run keeps of its index: paths and bytes. `_packed` reads them.
+    """Yields what a bundle of a run keeps of its index: paths and bytes. `_packed` reads them.
 
     Nothing of a small run: it is indexed as fast as its index would be read.
     """
@@ -297,13 +299,13 @@ def members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryview]]:
 
 
 def catalogue_of(lanes: Sequence[Lane], names: Sequence[str], paints: Paints) -> dict[str, Any]:
-    """What is stored of an index beside its arrays."""
+    """Returns what a folder stores of an index beside its arrays."""
     listed = [vars(lane) for lane in lanes]
     return {"lanes": listed, "names": list(names), "paints": paints.codes}
 
 
 def events_of(run: Run) -> int:
-    """How much an index of the run holds, about."""
+    """Returns how much an index of the run holds, about."""
     return sum(run.counts[table] for table in ("op", "phase", "collective", "value"))
 
 
@@ -315,7 +317,7 @@ def built(
     laid_out: Callable[[Names], Iterable[tuple[Lane, LaneSlices | LaneSamples]]] | None = None,
     last: Callable[[], None] | None = None,
 ) -> Index:
-    """An index of lanes, by default those of the run alone, in a store.
+    """Returns an index of lanes, by default those of the run alone, in a store.
 
     `last` is called when all lanes are there: the store may then take other arrays.
     """

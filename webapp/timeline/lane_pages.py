@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from lanescope.webapp.runs.rank_groups import HOST, MAX_SPANS, Dimension, dimensions
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
+from lanescope.webapp.runs.run_warnings import rank_spans, ranks_named
 from lanescope.webapp.timeline.arguments import BadRequest
 from lanescope.webapp.timeline.lanes import THREAD, Lane, in_order
 from lanescope.webapp.timeline.timeline import Timeline
@@ -37,12 +38,13 @@ _FIRST = ("id", "key", "rank", "kind", "label", "title", "rows", "phase_rows", "
 
 
 def in_pages(timeline: Timeline) -> bool:
-    """Whether the lanes come in pages."""
+    """Returns whether the lanes come in pages."""
     return len(timeline.index.lanes) > LISTED
 
 
 def all_lanes(timeline: Timeline) -> list[Json]:
-    """All lanes in the order in which they are drawn, grouped by rank, and by process within."""
+    """Returns all lanes in the order in which they are drawn, grouped by rank, and by process
+    within."""
     run = timeline.run
     return [
         {
@@ -55,7 +57,8 @@ def all_lanes(timeline: Timeline) -> list[Json]:
 
 
 def first_lanes(timeline: Timeline) -> Json:
-    """The first thread of each rank, grouped by host: {"columns", "rows", "count" of all lanes}."""
+    """Returns the first thread of each rank, grouped by host: {"columns", "rows", "count" of all
+    lanes}."""
     firsts: dict[int, Lane] = {}
     for lane in timeline.index.lanes:
         known = firsts.setdefault(lane.rank, lane)
@@ -65,7 +68,7 @@ def first_lanes(timeline: Timeline) -> Json:
 
 
 def lanes_of_ranks(timeline: Timeline, ranks: Sequence[int], lanes: Sequence[int]) -> Json:
-    """All lanes of some ranks, and of the ranks of some lanes: {"columns", "rows"}.
+    """Returns all lanes of some ranks, and of the ranks of some lanes: {"columns", "rows"}.
 
     Raises BadRequest for more than RANKS_AT_ONCE ranks, NoSuch for a lane that does not exist.
     """
@@ -74,6 +77,35 @@ def lanes_of_ranks(timeline: Timeline, ranks: Sequence[int], lanes: Sequence[int
         raise BadRequest(f"more than {RANKS_AT_ONCE} ranks in one request, ask for them in parts")
     found = [lane for lane in timeline.index.lanes if lane.rank in wanted]
     return _page(timeline, found, COLUMNS)
+
+
+def groupings(timeline: Timeline) -> list[Json]:
+    """What ranks can be grouped by: {"name", "word" of a group, "titles" of the groups, "of"}.
+
+    `of` is the position of the group of each rank of the run, None where it has none. Lanes in
+    pages come by host, which is then left out.
+    """
+    run, found = timeline.run, []
+    for one in dimensions(run):
+        if one.kind == HOST and in_pages(timeline):
+            continue
+        place = {rank: at for at, ranks in enumerate(one.groups.values()) for rank in ranks}
+        found.append(
+            {
+                "name": one.name,
+                "word": one.word,
+                "titles": [_title(one, name) for name in one.groups],
+                "of": [place.get(rank) for rank in run.ranks],
+            }
+        )
+    return found
+
+
+def _title(dimension: Dimension, name: str) -> str:
+    """What a group is called, and its ranks where they are neighbours: the page counts others."""
+    title = name if dimension.kind == HOST else f"{dimension.word} {name}"
+    ranks = dimension.groups[name]
+    return f"{title} · {ranks_named(ranks)}" if len(rank_spans(ranks)) <= MAX_SPANS else title
 
 
 def _page(timeline: Timeline, lanes: list[Lane], columns: Sequence[str]) -> Json:

@@ -79,7 +79,7 @@ class LaneSamples:
 
 
 def lanes_of(run: Run, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSamples]]:
-    """All lanes and their contents, one lane in memory at a time."""
+    """Yields all lanes and their contents, one lane in memory at a time."""
     number = 0
     for rank in run.ranks:
         for lane, content in _of_rank(run, rank, names):
@@ -88,7 +88,7 @@ def lanes_of(run: Run, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSa
 
 
 def in_order(run: Run, lanes: Sequence[Lane]) -> list[tuple[Lane, int | None]]:
-    """The lanes as they are drawn, each with its process where its rank has several.
+    """Returns the lanes as they are drawn, each with its process where its rank has several.
 
     Rank by rank, and process by process, the rank's own first: what no process has for itself (the
     gradient norm, collectives) is shown with that one. Right above a thread stands its baseline's,
@@ -116,7 +116,7 @@ def in_order(run: Run, lanes: Sequence[Lane]) -> list[tuple[Lane, int | None]]:
 
 
 def gradient_norms(run: Run, rank: int) -> LaneSamples:
-    """Norm of the whole gradient per step: sqrt(sum over parameters of norm^2).
+    """Returns norm of the whole gradient per step: sqrt(sum over parameters of norm^2).
 
     At the instant of the step's last gradient. Parameters without gradient are left out, steps
     without any gradient too. NaN and infinity are passed on.

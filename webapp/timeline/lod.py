@@ -80,7 +80,7 @@ class Tiles:
 
     @staticmethod
     def joined(parts: Sequence[Tiles]) -> Tiles:
-        """Tiles one after another."""
+        """Returns tiles one after another."""
         if len(parts) == 1:
             return parts[0]
         wide, bucket, covered, count, longest = (
@@ -119,8 +119,8 @@ def tiles(
     floor: Int64Array,
     size: int = TILE_BUCKETS,
 ) -> Tiles:
-    """Tiles, or parts of them: the `size` buckets of tile k are numbered from `origin[k]` and begin
-    at `begin[k]` ns.
+    """Returns tiles, or parts of them: the `size` buckets of tile k are numbered from `origin[k]`
+    and begin at `begin[k]` ns.
 
     `found` holds at least the tiles' buckets and the one before each, if its row has one. The row
     of tile k begins at position `floor[k]`. Origins ascend.
@@ -208,14 +208,14 @@ def _wide_slices(
 
 
 def fences(start: Int64Array, at: int = 0) -> Int64Array:
-    """Every FENCE-th start, of slices that begin with the one at `at` of all."""
+    """Returns every FENCE-th start, of slices that begin with the one at `at` of all."""
     return start[-at % FENCE :: FENCE]
 
 
 def narrowed(
     fence: Int64Array, rows: Iterable[Row], level: int, index: int, part: Part = WHOLE
 ) -> list[Row]:
-    """Of each row a stretch that holds all its slices that touch a tile, or a part of it: found
+    """Returns of each row a stretch with all its slices that touch a tile, or a part of it, found
     without looking at slices, which may be in a file that is yet to be read.
     """
     edges = _edges(level, index, part)
@@ -236,8 +236,8 @@ def window(
     index: int,
     part: Part = WHOLE,
 ) -> Tiles:
-    """The tile `index` of `level` of each of the rows `low:high` of `start` and `end`, or of it the
-    buckets part[0] up to part[1].
+    """Returns the tile `index` of `level` of each of the rows `low:high` of `start` and `end`, or
+    of it the buckets part[0] up to part[1].
 
     O(log n + slices that begin in the tiles). Positions are those in `start` and `end`.
     """
@@ -281,7 +281,8 @@ def _edges(level: int, index: int, part: Part) -> Int64Array:
 def pyramid(
     start: Int64Array, end: Int64Array, low: Int64Array, high: Int64Array
 ) -> Iterator[Level]:
-    """All tiles of the rows `low[k]:high[k]` that hold more than RAW_LIMIT slices, level by level.
+    """Yields all tiles of the rows `low[k]:high[k]` that hold more than RAW_LIMIT slices, level by
+    level.
 
     `window` gives the same for each; these are the ones for which it would take long.
     """
@@ -327,7 +328,7 @@ def _levels(
 
 
 def finest_crowded(time: Int64Array) -> int:
-    """The finest level at which a tile can hold more than RAW_LIMIT of these instants."""
+    """Returns the finest level at which a tile can hold more than RAW_LIMIT of these instants."""
     if len(time) <= RAW_LIMIT:
         return MAX_LEVEL + 1
     # The tightest RAW_LIMIT + 1 neighbours; a tile that holds them is longer than their span.

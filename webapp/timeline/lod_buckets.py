@@ -38,20 +38,20 @@ class Buckets:
     longest: Int64Array  # position of it (the first of equals); anything without one
 
     def take(self, which: Int64Array) -> Buckets:
-        """Some of the buckets."""
+        """Returns some of the buckets."""
         return Buckets(*(column.take(which) for column in self._columns()))
 
     def between(self, low: int, high: int) -> Buckets:
-        """Those at low up to high."""
+        """Returns those at low up to high."""
         return Buckets(*(column[low:high] for column in self._columns()))
 
     def moved(self, by: int) -> Buckets:
-        """The same buckets where slices are counted from another position."""
+        """Returns the same buckets where slices are counted from another position."""
         return replace(self, first=self.first + by, last=self.last + by, longest=self.longest + by)
 
     @staticmethod
     def joined(parts: Sequence[Buckets]) -> Buckets:
-        """Buckets of several stretches, one after another."""
+        """Returns buckets of several stretches, one after another."""
         if len(parts) == 1:
             return parts[0]
         columns = zip(*(part._columns() for part in parts), strict=True)
@@ -71,7 +71,7 @@ class Buckets:
 
 
 def buckets(start: Int64Array, end: Int64Array, number: Int64Array) -> Buckets:
-    """The buckets of slices, given each slice's bucket number (ascending). O(slices)."""
+    """Returns the buckets of slices, given each slice's bucket number (ascending). O(slices)."""
     if not len(start):
         none = np.empty(0, np.int64)
         return Buckets(none, none, none, none, none, none, none, none)
@@ -108,7 +108,7 @@ def _falling(count: int) -> Int64Array:
 
 
 def coarser(fine: Buckets) -> Buckets:
-    """The buckets one level up: each is one of the finer ones, or two merged.
+    """Returns the buckets one level up: each is one of the finer ones, or two merged.
 
     Piece by piece.
     """
@@ -147,7 +147,7 @@ def _merged(fine: Buckets) -> Buckets:
 def of_row(
     start: Int64Array, end: Int64Array, low: int, high: int, level: int, number: int
 ) -> Buckets:
-    """Buckets of the slices `low:high`, numbered from `number` at time 0.
+    """Returns buckets of the slices `low:high`, numbered from `number` at time 0.
 
     A piece at a time.
     """
@@ -165,7 +165,7 @@ def of_row(
 
 
 def runs(values: Int64Array) -> Int64Array:
-    """Position at which each run of equal neighbours begins."""
+    """Returns position at which each run of equal neighbours begins."""
     (changes,) = (values[1:] != values[:-1]).nonzero()
     found = np.zeros(len(changes) + 1, np.int64)
     np.add(changes, 1, out=found[1:])
@@ -173,14 +173,15 @@ def runs(values: Int64Array) -> Int64Array:
 
 
 def offsets(sizes: Int64Array) -> Int64Array:
-    """0 and the running total: where the parts of these sizes begin, and the last one ends."""
+    """Returns 0 and the running total: where the parts of these sizes begin, and the last one
+    ends."""
     found = np.zeros(len(sizes) + 1, np.int64)
     sizes.cumsum(out=found[1:])
     return found
 
 
 def ranges(low: Int64Array, high: Int64Array) -> Int64Array:
-    """`low[0]..high[0] - 1`, then `low[1]..high[1] - 1` and so on, in one array."""
+    """Returns `low[0]..high[0] - 1`, then `low[1]..high[1] - 1` and so on, in one array."""
     sizes = high - low
     at = offsets(sizes)
     found: Int64Array = np.arange(at[-1]) + (low - at[:-1]).repeat(sizes)

@@ -25,7 +25,7 @@ _LEVEL = 3
 
 
 def coded(values: npt.NDArray[Any], *, ascends: bool) -> bytes:
-    """The bytes of an array; `ascends` where its differences say less than it does."""
+    """Returns the bytes of an array; `ascends` where its differences say less than it does."""
     numbers = values if not ascends else np.diff(values, prepend=values.dtype.type(0))
     codec = pa.Codec("zstd", compression_level=_LEVEL)
     packed: bytes = codec.compress(planes_of(numbers), asbytes=True)
@@ -33,7 +33,7 @@ def coded(values: npt.NDArray[Any], *, ascends: bool) -> bytes:
 
 
 def decoded(data: pa.Buffer, dtype: str, count: int, *, ascends: bool) -> npt.NDArray[Any]:
-    """`count` numbers. ValueError or OSError where the bytes are not those of so many."""
+    """Returns `count` numbers. ValueError or OSError where the bytes are not those of so many."""
     kind = np.dtype(dtype)
     size = count * kind.itemsize
     if not count:
@@ -53,7 +53,8 @@ def arrays_in(
     counts: Mapping[str, Any] | None,
     most: int,
 ) -> dict[str, npt.NDArray[Any]]:
-    """The arrays in a folder of a bundle; `counts` = numbers in each, None: they are not packed.
+    """Returns the arrays in a folder of a bundle; `counts` = numbers in each, None: they are not
+    packed.
 
     Plain ones are mapped. ValueError, OSError, KeyError or TypeError where they are not what
     `counts` says, or would take more than `most` bytes.
@@ -79,7 +80,7 @@ def arrays_in(
 def pieces_of(
     arrays: Mapping[str, npt.NDArray[Any]], dtypes: Mapping[str, str], *, plain: bool
 ) -> Iterator[tuple[str, bytes | memoryview]]:
-    """Name and bytes of each array, as `arrays_in` reads them."""
+    """Yields name and bytes of each array, as `arrays_in` reads them."""
     for name, dtype in dtypes.items():
         values = np.ascontiguousarray(arrays[name], dtype)
         if plain:
@@ -90,13 +91,13 @@ def pieces_of(
 
 
 def planes_of(values: npt.NDArray[Any]) -> UInt8Array:
-    """The planes of some numbers, one a row, the lowest bytes first."""
+    """Returns the planes of some numbers, one a row, the lowest bytes first."""
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
     rows = np.ascontiguousarray(little).view(np.uint8).reshape(-1, values.itemsize)
     return np.ascontiguousarray(rows.T)
 
 
 def numbers_of(planes: UInt8Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """The numbers again. `planes` has a row for each byte of `dtype`."""
+    """Returns the numbers again. `planes` has a row for each byte of `dtype`."""
     kind = np.dtype(dtype).newbyteorder("<")
     return np.ascontiguousarray(planes.T).view(kind).reshape(planes.shape[1])

@@ -19,7 +19,7 @@ from lanescope.webapp.analysis.source_lines import stack_excerpts
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import members_of
 from lanescope.webapp.timeline.flows import flows_of, launches, sync_flows
-from lanescope.webapp.timeline.lane_pages import all_lanes, first_lanes, in_pages
+from lanescope.webapp.timeline.lane_pages import all_lanes, first_lanes, groupings, in_pages
 from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane
 from lanescope.webapp.timeline.span_links import (
     Place,
@@ -39,7 +39,7 @@ EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns", "launch_ns")
 
 
 def run_facts(timeline: Timeline) -> Json:
-    """The run as the page needs it to begin: its axis, steps, lanes and names.
+    """Returns the run as the page needs it to begin: its axis, steps, lanes and names.
 
     `lanes` are all of them, or none where they come in pages; `first_lanes` then are the first.
     """
@@ -68,6 +68,7 @@ def run_facts(timeline: Timeline) -> Json:
         "differences": len(timeline.differences or ()),
         "paints": {"names": timeline.index.paints.names, "styles": timeline.index.paints.styles},
         "lanes": [] if in_pages(timeline) else all_lanes(timeline),
+        "groupings": groupings(timeline),
         "first_lanes": first_lanes(timeline) if in_pages(timeline) else None,
     }
 
@@ -77,8 +78,9 @@ MIN_START_SHARE = 0.1
 
 
 def opening(run: Run) -> list[int]:
-    """The window in which the timeline opens: from the first phase of training to the last step's
-    end, ns from the start of the run; all of it where that is most of the run, or not known."""
+    """Returns the window in which the timeline opens: from the first phase of training to the last
+    step's end, ns from the start of the run; all of it where that is most of the run, or not known.
+    """
     steps = [run.steps(rank) for rank in run.ranks]
     last = max((int(one.end_ns[-1]) for one in steps if len(one)), default=0)
     first = run.training_start
@@ -89,7 +91,8 @@ def opening(run: Run) -> list[int]:
 
 
 def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
-    """Everything known of one slice (or sample) of a lane. Raises NoSuch for an unknown one."""
+    """Returns everything known of one slice (or sample) of a lane. Raises NoSuch for an unknown
+    one."""
     lane = timeline.lane(lane_id)
     index = timeline.index
     rows = index.lane_rows[lane_id]
@@ -198,7 +201,8 @@ def _before(timeline: Timeline, lane: Lane, flat: int) -> int:
 
 
 def nearest(timeline: Timeline, lane_id: int, row: int, t: int, forward: bool) -> Json:
-    """The first slice of a row that starts after `t`, or the last one that starts before it.
+    """Returns the first slice of a row that starts after `t`, or the last one that starts before
+    it.
 
     `ref` is null without one.
     """

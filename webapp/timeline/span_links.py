@@ -31,7 +31,7 @@ class Place:
 
 
 def slice_of(timeline: Timeline, lane: Lane, table: str, position: int) -> Place | None:
-    """The slice of a lane that row `position` of its table became."""
+    """Returns the slice of a lane that row `position` of its table became."""
     index = timeline.index
     rows = index.lane_rows[lane.id]
     base = index.row_begin[rows[0]]
@@ -47,7 +47,8 @@ def slice_of(timeline: Timeline, lane: Lane, table: str, position: int) -> Place
 
 
 def autograd_partner(timeline: Timeline, rank: int, op: dict[str, Any]) -> Place | None:
-    """The backward node that a forward op made, or the forward op that made a backward node.
+    """Returns the backward node that a forward op made, or the forward op that made a backward
+    node.
 
     They share a sequence number (`forward_ops.maker`). A composite op (aten::linear) made what
     the ops within it made.
@@ -111,7 +112,8 @@ def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
 
 
 def same_collective(timeline: Timeline, call: dict[str, Any]) -> list[tuple[int, str, Place]]:
-    """The call at the same position of the same process group on each rank: (rank, name, place).
+    """Returns the call at the same position of the same process group on each rank: (rank, name,
+    place).
 
     Sends and receives have no such counterpart: their positions count per rank.
     """
@@ -134,7 +136,7 @@ def same_collective(timeline: Timeline, call: dict[str, Any]) -> list[tuple[int,
 
 
 def lane_of_thread(timeline: Timeline, rank: int, thread: str) -> Lane | None:
-    """The lane of a thread."""
+    """Returns the lane of a thread."""
     for lane in timeline.index.lanes:
         if (lane.kind, lane.rank, lane.thread) == (THREAD, rank, thread):
             return lane

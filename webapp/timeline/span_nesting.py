@@ -35,7 +35,7 @@ class Columns(NamedTuple):
     source: UInt32Array  # position in the table they come from
 
     def take(self, which: Int64Array) -> Columns:
-        """Some of them."""
+        """Returns some of them."""
         start, end, name, style, source = self
         return Columns(
             start.take(which),
@@ -46,7 +46,7 @@ class Columns(NamedTuple):
         )
 
     def between(self, low: int, high: int) -> Columns:
-        """Those at low up to high."""
+        """Returns those at low up to high."""
         start, end, name, style, source = self
         return Columns(
             start[low:high], end[low:high], name[low:high], style[low:high], source[low:high]
@@ -54,7 +54,7 @@ class Columns(NamedTuple):
 
     @staticmethod
     def joined(stretches: list[Columns]) -> Columns:
-        """Slices of several stretches, one after another."""
+        """Returns slices of several stretches, one after another."""
         if len(stretches) == 1:
             return stretches[0]
         return Columns(*(np.concatenate(column) for column in zip(*stretches, strict=True)))
@@ -72,7 +72,7 @@ class Piece:
     sizes: list[int]  # slices per row
 
     def rows(self) -> Iterator[Columns]:
-        """The slices row by row."""
+        """Yields the slices row by row."""
         if self.sizes:
             found = Columns.joined(self.stretches)
             for low, high in pairwise(accumulate(self.sizes, initial=0)):
@@ -101,12 +101,12 @@ class Depths:
         self._found: dict[int, _Depth] = {}
 
     def add(self, found: Columns, depth: npt.NDArray[np.int16]) -> None:
-        """The next ones, and the depth of each."""
+        """Adds the next ones, and the depth of each."""
         for level, part in _by_depth(depth):
             self._found.setdefault(level, _Depth()).add(found.take(part))
 
     def inherit(self) -> None:
-        """Slices without a style, the one of other ops, take that of the slice around them."""
+        """Gives slices without a style, that of other ops, the one of the slice around them."""
         for level in sorted(self._found):
             mine, above = self._found[level], self._found.get(level - 1)
             if above is None or all(styled(one.style).all() for one in mine.stretches):
@@ -118,7 +118,8 @@ class Depths:
             mine.stretches, above.stretches = [found], [around]
 
     def piece(self, table: str) -> Piece:
-        """One row per depth that occurs, the outermost first, each followed by its sub-rows."""
+        """Returns one row per depth that occurs, the outermost first, each followed by its
+        sub-rows."""
         stretches: list[Columns] = []
         sizes: list[int] = []
         for level in sorted(self._found):
@@ -135,7 +136,7 @@ class Depths:
 
 
 def styled(style: UInt8Array) -> UInt8Array:
-    """The styles without the mark of what had not ended."""
+    """Returns the styles without the mark of what had not ended."""
     return style & np.uint8(~STYLE_UNFINISHED & 0xFF)
 
 
@@ -167,7 +168,7 @@ CHAINS = 64
 
 
 def sub_rows(start: Int64Array, end: Int64Array) -> Int64Array:
-    """Sub-row of each slice, from 0, so that no two slices of a sub-row overlap.
+    """Returns Sub-row of each slice, from 0, so that no two slices of a sub-row overlap.
 
     `start` and `end` are sorted by (start, end). First fit: a slice goes to the lowest sub-row
     whose last slice has ended by its start, so what nests or follows stays in row 0, nothing is

@@ -78,18 +78,19 @@ class Names:
         return list(self._ids)
 
     def of(self, column: pa.ChunkedArray) -> UInt32Array:
-        """The number of each text of a dictionary column."""
+        """Returns the number of each text of a dictionary column."""
         codes, texts = coded(column)
         return self.numbers(texts)[codes]
 
     def numbers(self, texts: Sequence[str]) -> UInt32Array:
-        """The number of each of some texts."""
+        """Returns the number of each of some texts."""
         ids = [self._ids.setdefault(text, len(self._ids)) for text in texts]
         return np.array(ids, np.uint32)
 
 
 def thread_slices(run: Run, thread: Thread, names: Names, by_name: ByName) -> LaneSlices | None:
-    """Phases and ops of a thread; its collectives where it has neither; None where it has none."""
+    """Returns phases and ops of a thread; its collectives where it has neither; None where it has
+    none."""
     phases = _phases(run, thread, names)
     ops = _ops(run, thread, names, phases, by_name)
     if not phases.sizes and not ops.sizes:

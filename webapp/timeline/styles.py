@@ -64,7 +64,7 @@ def coded(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
 
 
 def communicates(name: str) -> bool:
-    """Whether an operator or kernel of that name moves data between ranks."""
+    """Returns whether an operator or kernel of that name moves data between ranks."""
     return name.startswith(_COMMUNICATION) or COMMUNICATION_KERNEL.search(name) is not None
 
 
@@ -73,7 +73,7 @@ ByName = Callable[[], Mapping[str, int]]
 
 
 def phase_styles(run: Run, rank: int) -> dict[str, int]:
-    """The style of each phase name of a rank, for ops that know their phase by name alone.
+    """Returns the style of each phase name of a rank, for ops that know their phase by name alone.
 
     Autograd's own threads have no phases; their ops carry the name of the one they work for. A
     name used with several kinds counts as the first kind that is not `user`.
@@ -89,7 +89,7 @@ def phase_styles(run: Run, rank: int) -> dict[str, int]:
 
 
 def matching(column: pa.ChunkedArray, chosen: Mapping[str, int]) -> UInt8Array:
-    """The chosen number of each text, 0 for texts without one."""
+    """Returns the chosen number of each text, 0 for texts without one."""
     codes, texts = coded(column)
     return np.array([chosen.get(text, 0) for text in texts] or [0], np.uint8).take(codes)
 
@@ -106,9 +106,8 @@ class OpStyles:
     def of(
         self, rows: pa.Table, start: Int64Array, codes: Codes, texts: list[str], at: int
     ) -> UInt8Array:
-        """The style of ops in order of time, beginning with the one at `at` of all; 0 where it is
-        not known. `codes` and `texts` are those of the names.
-        """
+        """Returns the style of ops in order of time, beginning with the one at `at` of all; 0 where
+        it is not known. `codes` and `texts` are those of the names."""
         style = self._painted(start)
         if "phase" in rows.column_names:
             style = matching(rows["phase"], self._by_name())

@@ -80,7 +80,7 @@ class Paints:
 
     @classmethod
     def of(cls, codes: Iterable[int]) -> Paints:
-        """The paints with these codes, in the order of their numbers."""
+        """Returns the paints with these codes, in the order of their numbers."""
         paints = cls()
         found = np.array(list(codes), np.int64)
         paints._reach(int(found.max(initial=0)))
@@ -100,7 +100,7 @@ class Paints:
         return [(code >> 1) | (STYLE_UNFINISHED * (code & 1)) for code in codes]
 
     def add(self, name: UInt32Array, style: UInt8Array) -> UInt32Array:
-        """The paint of each slice; pairs that are new get the next numbers."""
+        """Returns the paint of each slice; pairs that are new get the next numbers."""
         self._reach(CODES_PER_NAME * (int(name.max(initial=0)) + 1) - 1)
         found = np.empty(len(name), np.uint32)
         for at in range(0, len(name), TOGETHER):
@@ -189,13 +189,13 @@ class Rows:
 
 
 def slice_rows(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> Rows:
-    """The rows of `tiles`; `begin` is where the tile of each begins in ns."""
+    """Returns the rows of `tiles`; `begin` is where the tile of each begins in ns."""
     n, m, form, columns = _columns_of(tiles, slices, level, begin)
     return Rows(n, m, form, {name: values for name, _, values in columns})
 
 
 def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> list[Block]:
-    """One block per tile; `begin` is where it begins in ns."""
+    """Returns one block per tile; `begin` is where it begins in ns."""
     n, m, form, columns = _columns_of(tiles, slices, level, begin)
     width = max((values.itemsize for name, _, values in columns if name in PAINTED), default=1)
     cutter = _Cutter(columns)
@@ -268,7 +268,8 @@ def _steps(start: Int64Array, end: Int64Array, at: Int64Array) -> Int64Array:
 
 
 def sample_block(tile: SampleTile) -> Block:
-    """The block of a counter. Values past float32 are cut to its largest; infinities stay."""
+    """Returns the block of a counter. Values past float32 are cut to its largest; infinities
+    stay."""
     at = np.array((0, len(tile)))
     values = (("low", tile.low), ("high", tile.high), ("last", tile.last))
     cut = [(name, np.where(np.isinf(v), v, np.clip(v, -_F32, _F32))) for name, v in values]
@@ -278,7 +279,7 @@ def sample_block(tile: SampleTile) -> Block:
 
 
 def sample_rows(block: Block) -> Rows:
-    """A counter's block as it travels; always the whole tile, which is small."""
+    """Returns a counter's block as it travels; always the whole tile, which is small."""
     reader = _Reader(block.data)
     columns = {"bucket": reader.take("<u2", block.n)}
     columns |= {name: reader.take("<f4", block.n) for name in ("low", "high", "last")}
@@ -286,7 +287,8 @@ def sample_rows(block: Block) -> Rows:
 
 
 def kept_rows(block: Block, level: int, part: tuple[int, int] = WHOLE) -> Rows:
-    """A row of slices that is kept, or what of it touches the buckets part[0] up to part[1]."""
+    """Returns a row of slices that is kept, or what of it touches the buckets part[0] up to
+    part[1]."""
     n, m, form = block.n, block.m, block.form & (BITS | BEFORE | AFTER)
     paint = "<u4" if block.form & FOUR else "<u2" if block.form & TWO else "u1"
     reader = _Reader(block.data)

@@ -67,7 +67,7 @@ class Placed:
 
 
 def pack(level: int, index: int, parts: Sequence[Placed]) -> bytes:
-    """The payload of a tile; its blocks are in the order of the parts."""
+    """Returns the payload of a tile; its blocks are in the order of the parts."""
     heads = b"".join([_heads(part) for part in parts])
     blocks = len(heads) // HEAD.itemsize
     columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in COLUMNS}
@@ -90,7 +90,7 @@ def pack(level: int, index: int, parts: Sequence[Placed]) -> bytes:
 
 
 def compressed(payload: bytes) -> bytes:
-    """The payload as one zstd frame, at some 200 MB/s and to half of its size.
+    """Returns the payload as one zstd frame, at some 200 MB/s and to half of its size.
 
     Columns get blocks of their own, and with them codes that fit them: a tenth less than all in one
     go. What gzip would save takes ten times as long.

@@ -50,7 +50,7 @@ class Differences(Protocol):
         """How many there are."""
 
     def next(self, place: tuple[int, int, int], *, forward: bool) -> dict[str, Any] | None:
-        """The first one after a place, or the last before it; None: not found."""
+        """Returns the first one after a place, or the last before it; None: not found."""
 
 
 class Timeline:
@@ -99,7 +99,7 @@ class Timeline:
         return f"{self.run.etag}{other}-{indexes.VERSION}.{tile_format.VERSION}"
 
     def run_of(self, lane: Lane) -> Run:
-        """Whose events the lane shows: the run's, or the baseline's."""
+        """Returns whose events the lane shows: the run's, or the baseline's."""
         return self.run if lane.kind != BASELINE or self.baseline is None else self.baseline
 
     def tile(
@@ -110,8 +110,8 @@ class Timeline:
         most: int | None = None,
         part: tuple[int, int] = WHOLE,
     ) -> bytes:
-        """The payload (see `tile_format`) of some lanes within one tile; of each the first `most`
-        rows.
+        """Returns the payload (see `tile_format`) of some lanes within one tile; of each the first
+        `most` rows.
 
         `part` is which buckets are asked for: from the first up to the second number. Raises NoSuch
         for a level, index or lane that does not exist.
@@ -147,7 +147,7 @@ class Timeline:
             self.lane(lane)
 
     def lane(self, lane: int) -> Lane:
-        """The lane of this number. Raises NoSuch for an unknown one."""
+        """Returns the lane of this number. Raises NoSuch for an unknown one."""
         if not 0 <= lane < len(self.index.lanes):
             raise NoSuch(f"no lane {lane}, this run has {len(self.index.lanes)}, counted from 0")
         return self.index.lanes[lane]

@@ -30,13 +30,13 @@ FROM_ZERO: dict[str, Any] = {"autorangeoptions": {"include": 0}}
 off, and Plotly's handles for dragging an axis take the clicks on it."""
 
 
-BUTTONS_ASIDE: dict[str, Any] = {"modebar_orientation": "v"}
-"""Layout of a figure with a legend above it and nothing beside it: buttons stand in its margin."""
+BUTTONS_ABOVE: dict[str, Any] = {"modebar_orientation": "h"}
+"""Layout of a figure with a colour bar or a second axis where the buttons stand otherwise."""
 
 
 def nothing(words: str) -> go.Figure:
-    """Words in the place of a chart: an empty figure would show bare axes."""
-    figure = go.Figure()
+    """Returns words in the place of a chart: an empty figure would show bare axes."""
+    figure = go.Figure(layout={"template": go.layout.Template()})  # Plotly's own has 7 kB
     figure.update_layout(
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
@@ -51,8 +51,11 @@ def nothing(words: str) -> go.Figure:
 
 def step_figure(theme: Theme, title: str, steps: pd.Series, *, log: bool) -> go.Figure:
     """Returns an empty figure over the steps; `log` is of its vertical axis."""
-    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept", **BUTTONS_ASIDE})
-    figure.update_xaxes(step_axis([0, *map(int, steps)]), **FROM_ZERO)
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    known = [int(step) for step in steps]
+    # Steps that begin far from 0 would be squeezed into the far end.
+    near = not known or min(known) <= max(known) - min(known)
+    figure.update_xaxes(step_axis([0, *known] if near else known), **(FROM_ZERO if near else {}))
     figure.update_yaxes(title_text=title, type="log" if log else "linear")
     if log:
         figure.update_yaxes(POWERS)
@@ -101,7 +104,7 @@ def few_markers(figure: go.Figure) -> None:
 
 
 def mark_missing(figure: go.Figure, rows: pd.DataFrame, theme: Theme) -> None:
-    """NaN and infinite norms have no place on the axis; a red cross at its foot says where."""
+    """Marks NaN and infinite norms, which have no place on the axis, by a red cross at its foot."""
     wrong = rows[~np.isfinite(rows["norm"])]
     if "missing" in wrong and wrong["missing"].dtype == bool:
         wrong = wrong[~wrong["missing"]]  # None means without gradient, which is not wrong
@@ -128,7 +131,7 @@ def add_at_foot(figure: go.Figure, x: Sequence[Any], height: float, **trace: Any
 
 
 def escaped(text: str) -> str:
-    """Text within a hover template: neither markup nor a placeholder."""
+    """Returns text within a hover template: neither markup nor a placeholder."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("%{", "%&#123;")
 
@@ -146,7 +149,7 @@ def share_bars(
     `parts`: column, words, token and pattern of each part, for never colour alone.
     """
     colours = tokens()[theme]
-    figure = go.Figure(layout={"template": template(theme), "barmode": "stack", **BUTTONS_ASIDE})
+    figure = go.Figure(layout={"template": template(theme), "barmode": "stack"})
     for column, words, token, pattern in parts:
         figure.add_bar(
             y=list(names),
@@ -168,7 +171,7 @@ def share_bars(
 
 
 def colour_bar(title: str, **more: Any) -> dict[str, Any]:
-    """The bar beside a heat map; `more` are further settings of Plotly's."""
+    """Returns the bar beside a heat map; `more` are further settings of Plotly's."""
     words = {"text": title, "side": "right", "font": {"size": 12}}
     return {"title": words, "thickness": 10, "outlinewidth": 0, **more}
 

@@ -44,7 +44,7 @@ _TOKEN = re.compile(r"--(\w+):\s*light-dark\((#[0-9a-f]{6}),\s*(#[0-9a-f]{6})\);
 
 @lru_cache(maxsize=1)
 def tokens() -> dict[Theme, dict[str, str]]:
-    """Colour of each token per theme."""
+    """Returns colour of each token per theme."""
     text = (assets.FOLDER / "style.css").read_text(encoding="utf-8")
     found = _TOKEN.findall(text)
     return {
@@ -54,12 +54,12 @@ def tokens() -> dict[Theme, dict[str, str]]:
 
 
 def token_of(kind: str) -> str:
-    """Token of a phase kind; what has none of its own is `other`."""
+    """Returns token of a phase kind; what has none of its own is `other`."""
     return kind if kind in KINDS else "other"
 
 
 def over(ramp: Sequence[tuple[float, str]], share: float) -> str:
-    """The colour at a share (0 to 1) of a ramp of (share, #rrggbb), from 0 to 1."""
+    """Returns the colour at a share (0 to 1) of a ramp of (share, #rrggbb), from 0 to 1."""
     for (low, one), (high, other) in pairwise(ramp):
         if share <= high:
             part = (share - low) / (high - low)
@@ -69,7 +69,7 @@ def over(ramp: Sequence[tuple[float, str]], share: float) -> str:
 
 
 def blended(one: str, other: str, share: float) -> str:
-    """The colour at a share (0 to 1) of the way to another one, in steps that look even.
+    """Returns the colour at a share (0 to 1) of the way to another one, in steps that look even.
 
     It is a straight line in Oklab, https://bottosson.github.io/posts/oklab.
     """
@@ -86,7 +86,8 @@ def _oklab(colour: str) -> Float64Array:
 
 
 def readable(fill: str, inks: Sequence[str]) -> str:
-    """The first ink that has a contrast of 4.5 on the colour, as WCAG counts it; else the best."""
+    """Returns the first ink that has a contrast of 4.5 on the colour, as WCAG counts it; else the
+    best."""
     found = next((ink for ink in inks if _contrast(fill, ink) >= 4.5), None)
     return found or max(inks, key=lambda ink: _contrast(fill, ink))
 

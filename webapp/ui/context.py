@@ -21,7 +21,7 @@ class Context:
     settings: Settings = DEFAULTS
 
     def report(self) -> Report:
-        """The run against the limits, with all findings."""
+        """Returns the run against the limits, with all findings."""
         return check(self.run, self.baseline, self.settings, self.noise)
 
     @property
@@ -30,5 +30,6 @@ class Context:
         return None if self.timeline is None else self.timeline.noise
 
     def address(self, link: str) -> str:
-        """A finding's link as the timeline in the browser understands it, without asking again."""
+        """Returns a finding's link as the timeline in the browser understands it, without asking
+        again."""
         return link if self.timeline is None else selecting(self.timeline, link)

@@ -17,7 +17,7 @@ MAX_LANES = 6
 
 
 def address_of(context: Context, finding: Finding, position: int) -> str:
-    """Address of a finding on the timeline, with its lanes pinned and its strip shown.
+    """Returns address of a finding on the timeline, with its lanes pinned and its strip shown.
 
     `position` is that among all findings of the report, from 0.
     """
@@ -30,7 +30,7 @@ def address_of(context: Context, finding: Finding, position: int) -> str:
 
 
 def lanes_of(context: Context, finding: Finding) -> list[int]:
-    """Ids of the lanes that show a finding, in the order of the timeline."""
+    """Returns ids of the lanes that show a finding, in the order of the timeline."""
     if context.timeline is None:
         return []
     keys = dict.fromkeys(_keys(context.run, finding))
@@ -40,7 +40,7 @@ def lanes_of(context: Context, finding: Finding) -> list[int]:
 
 
 def marks_of(run: Run, finding: Finding) -> list[Mark]:
-    """What shows the cause of a finding on its lanes."""
+    """Returns what shows the cause of a finding on its lanes."""
     entry = kinds()[finding.kind].marks
     return list(load(entry)(run, finding)) if entry else []
 

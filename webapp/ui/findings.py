@@ -9,9 +9,9 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import AnalysisResult, Finding
-from lanescope.webapp.analysis.plugin import kinds, load
+from lanescope.webapp.analysis.plugin import kinds, load, pages
 from lanescope.webapp.runs import units
-from lanescope.webapp.runs.run_warnings import ranks_text
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.ui import pictures, source, widgets
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.finding_places import address_of
@@ -19,18 +19,18 @@ from lanescope.webapp.ui.finding_places import address_of
 TONES = {"error": "bad", "warning": "warn", "info": ""}
 
 
-def cards(context: Context, found: Sequence[Finding]) -> Component:
-    """The findings in the order given, each with the way to its place on the timeline."""
-    return html.Ol([_card(context, finding) for finding in found], className="findings")
+def cards(context: Context, found: Sequence[Finding], here: str = "") -> Component:
+    """Returns the findings in the order given, each with the ways to its place on the timeline and
+    to the pages of its kind other than `here`."""
+    return html.Ol([_card(context, finding, here) for finding in found], className="findings")
 
 
-def _card(context: Context, finding: Finding) -> Component:
+def _card(context: Context, finding: Finding, here: str) -> Component:
     facts: list[Any] = [html.B(finding.severity), finding.kind.replace("_", " ")]
     if finding.confidence == "likely":
         facts.append("likely")
     if finding.ranks:
-        word = "rank" if len(finding.ranks) == 1 else "ranks"
-        facts.append(f"{word} {ranks_text(finding.ranks)}")
+        facts.append(ranks_in(context.run, finding.ranks))
     if finding.step is not None:
         facts.append(f"step {finding.step}")
     if finding.time_ns is not None:
@@ -40,10 +40,21 @@ def _card(context: Context, finding: Finding) -> Component:
     tone = TONES[finding.severity]
     words = [
         html.Div([html.Span(fact) for fact in facts], className="facts"),
-        html.P(finding.title),
+        html.P(widgets.with_micro(finding.title)),
         *[source.opened_by(one["where"], one) for one in finding.source],
-        dcc.Link(
-            "Show on the timeline", href=address_of(context, finding, _position(context, finding))
+        html.Div(
+            [
+                dcc.Link(
+                    "Show on the timeline",
+                    href=address_of(context, finding, _position(context, finding)),
+                ),
+                *[
+                    dcc.Link(page.title, href=page.path)
+                    for page in pages()
+                    if finding.kind in page.kinds and page.name != here
+                ],
+            ],
+            className="ways",
         ),
     ]
     drawn = _picture(context, finding)

@@ -19,5 +19,5 @@ LIVE_STATE = "live-state"
 
 
 def rail(name: str) -> str:
-    """Link of a page in the rail."""
+    """Returns link of a page in the rail."""
     return f"rail-{name}"

@@ -35,12 +35,12 @@ class Compared:
         return f"rank {self.rank}, percent{most}"
 
     def rate(self, a: str, b: str) -> float | None:
-        """The rate of two threads; None: never measured."""
+        """Returns the rate of two threads; None: never measured."""
         return self.rates.get((a, b), self.rates.get((b, a)))
 
 
 def compared(run: Run, table: pd.DataFrame) -> Iterator[Compared]:
-    """Per rank of the rows of `analysis.overlap.overlap`.
+    """Yields one per rank of the rows of `analysis.overlap.overlap`.
 
     Of many threads those that overlap most: hundreds would make a page of a hundred thousand
     cells.
@@ -61,7 +61,8 @@ def compared(run: Run, table: pd.DataFrame) -> Iterator[Compared]:
 
 
 def matrices(run: Run, table: pd.DataFrame) -> list[Component]:
-    """A table per rank. Columns are numbered like rows: names are long, and there may be many."""
+    """Returns a table per rank. Columns are numbered like rows: names are long, and there may be
+    many."""
     return [_matrix(one) for one in compared(run, table)]
 
 

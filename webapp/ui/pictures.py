@@ -14,10 +14,12 @@ from lanescope.webapp.ui import widgets
 
 _WIDTH, _HEIGHT = 120, 24
 _MAX_POINTS = 60
+_PALE = ("waiting", "python", "data")
+"""Tokens of areas that are too pale for a thin line."""
 
 
 def sparkline(values: Sequence[float], token: str) -> Component:
-    """A line through the values in the colour of a token; gaps where they are not finite.
+    """Returns a line through the values in the colour of a token; gaps where they are not finite.
 
     It is a mask over the colour, since a document of Dash cannot hold SVG of its own.
     """
@@ -47,12 +49,16 @@ def sparkline(values: Sequence[float], token: str) -> Component:
         'stroke-width="1.5" vector-effect="non-scaling-stroke"/></svg>'
     )
     address = f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
-    style = {"--shape": f'url("{address}")', "--colour": f"var(--{token})"}
+    colour = f"var(--{token})"
+    if token in _PALE:
+        colour = f"color-mix(in srgb, {colour} 55%, var(--ink))"
+    style = {"--shape": f'url("{address}")', "--colour": colour}
     return html.I(className="spark", style=style, **widgets.attributes(aria_hidden="true"))
 
 
 def heat(picture: HeatPicture) -> Component:
-    """A heat map whose cells grow redder from 0 to 1; of many columns, the worst of neighbours."""
+    """Returns a heat map whose cells grow redder from 0 to 1; of many columns, the worst of
+    neighbours."""
     values = picture.values
     if values.shape[1] > MAX_COLUMNS:
         parts = np.array_split(values, MAX_COLUMNS, axis=1)

@@ -40,7 +40,7 @@ SEQUENTIAL: dict[Theme, str] = {"light": "Viridis_r", "dark": "Viridis"}
 
 @lru_cache(maxsize=2)
 def template(theme: Theme) -> go.layout.Template:
-    """The template of every chart: the page's fonts and colours, hairlines, no junk."""
+    """Returns the template of every chart: the page's fonts and colours, hairlines, no junk."""
     colour = tokens()[theme]
     axis = {
         "gridcolor": colour["line"],
@@ -49,6 +49,7 @@ def template(theme: Theme) -> go.layout.Template:
         "showline": True,
         "ticks": "",
         "automargin": True,
+        "ticklabeloverflow": "allow",  # with room for all of them, none needs to be measured again
         "title": {"font": {"color": colour["muted"], "size": 13}, "standoff": 8},
         "tickfont": {"color": colour["muted"], "size": 12},
         "exponentformat": "power",
@@ -82,6 +83,7 @@ def template(theme: Theme) -> go.layout.Template:
             },
             "margin": {"l": 8, "r": 32, "t": 36, "b": 8},
             "modebar": {
+                "orientation": "v",  # in the margin: a legend above the chart is not under them
                 "bgcolor": "rgba(0,0,0,0)",
                 "color": colour["muted"],
                 "activecolor": colour["accent"],
@@ -97,11 +99,12 @@ it is set to; like this they are as large as the numbers on other axes."""
 
 
 def step_axis(steps: Iterable[int]) -> dict[str, Any]:
-    """How an axis of steps has its ticks: whole numbers, none of them twice.
+    """Returns how an axis of steps has its ticks: whole numbers, none of them twice.
 
     Where few steps are shown Plotly would put ticks between them, which all round to a step.
     """
     known = list(steps)
     few = bool(known) and max(known) - min(known) <= 12
-    ticks: dict[str, Any] = {"dtick": 1, "tick0": 0} if few else {}
+    # None before the first or after the last: the room beside them has no steps.
+    ticks = {"tickvals": list(range(min(known), max(known) + 1))} if few else {}
     return {"title_text": "step", "tickformat": "~g", **ticks}

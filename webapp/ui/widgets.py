@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.links import calls_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids
@@ -36,12 +37,12 @@ LIST_PX = 320
 
 
 def duration(ns: float) -> str:
-    """A duration for the page, which has a micro sign where terminals may not."""
+    """Returns a duration for the page, which has a micro sign where terminals may not."""
     return with_micro(units.duration(ns))
 
 
 def with_micro(text: str) -> str:
-    """The text with the micro sign in its durations."""
+    """Returns the text with the micro sign in its durations."""
     return text.replace(" us", " \N{MICRO SIGN}s")
 
 
@@ -51,7 +52,7 @@ def attributes(**names: str) -> dict[str, Any]:
 
 
 def graph(id: str, figure: go.Figure | None = None, height: int = 420, *, what: str) -> dcc.Graph:
-    """A Plotly chart: the only place that makes one, so that all have the same settings.
+    """Returns a Plotly chart: the only place that makes one, so that all have the same settings.
 
     Until there is a figure its place says that `what` is being computed.
     """
@@ -64,14 +65,14 @@ def graph(id: str, figure: go.Figure | None = None, height: int = 420, *, what: 
 
 
 def controls(*children: Child, hidden: bool = False) -> Component:
-    """A row of controls, each after its label."""
+    """Returns a row of controls, each after its label."""
     return html.Div(list(children), className="controls", hidden=hidden)
 
 
 def chart_section(
     title: str, choices: Sequence[Component], chart: str, note: str, *, height: int = 320
 ) -> list[Component]:
-    """A heading, what can be chosen, a chart (its id) and a line about it (its id)."""
+    """Returns a heading, what can be chosen, a chart (its id) and a line about it (its id)."""
     return [
         html.H2(title),
         controls(*choices),
@@ -88,8 +89,8 @@ def choice(
     *,
     wide: bool = False,
 ) -> Component:
-    """A label and its drop-down, which stay side by side. One of its options is always chosen: at
-    first `value`, or else the first. Many can be searched."""
+    """Returns a label and its drop-down, which stay side by side. One of its options is always
+    chosen: at first `value`, or else the first. Many can be searched."""
     first = options[0] if options else None
     known = first["value"] if isinstance(first, dict) else first
     down = dcc.Dropdown(
@@ -105,14 +106,14 @@ def choice(
 
 
 def find_box(id: str, placeholder: str, label: str = "find", value: str = "") -> Component:
-    """A label and a field for words; its value changes when typing pauses."""
+    """Returns a label and a field for words; its value changes when typing pauses."""
     box = dcc.Input(id=id, type="search", value=value, debounce=0.3, placeholder=placeholder)
     named = html.Label(label, htmlFor=id)
     return html.Div([named, html.Div(box, className="find-box")], className="choice")
 
 
 def rank_options(ranks: Iterable[int], kind: type[int] | type[str] = int) -> list[dict[str, Any]]:
-    """Options of a drop-down of ranks; their values are numbers, or the same as text."""
+    """Returns options of a drop-down of ranks; their values are numbers, or the same as text."""
     return [{"label": f"rank {rank}", "value": kind(rank)} for rank in ranks]
 
 
@@ -126,7 +127,7 @@ def column(
     together: str = "",
     **more: Any,
 ) -> dict[str, Any]:
-    """A column of `grid`. `text`: shown is the row's `<field>_text`, sorted by is `field`.
+    """Returns a column of `grid`. `text`: shown is the row's `<field>_text`, sorted by is `field`.
 
     `base`: numbers in this unit (of `units.in_one_unit`), see `measured`. `together`: a name; all
     columns that have it share a unit, so that they can be compared.
@@ -152,8 +153,8 @@ _OWN = ("base", "together")
 def measured(
     columns: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The columns, with the unit of those that have a base in their title, and the rows, with the
-    texts of these."""
+    """Returns the columns, with the unit of those that have a base in their title, and the rows,
+    with the texts of these."""
     shown = [dict(row) for row in rows]
     groups: dict[str, list[dict[str, Any]]] = {}
     heads = [{key: value for key, value in one.items() if key not in _OWN} for one in columns]
@@ -173,8 +174,11 @@ def measured(
 
 
 def in_unit(title: str, values: Iterable[float | None], base: str = "ns") -> tuple[str, list[str]]:
-    """The title of a column with the unit of its values, and these as texts."""
+    """Returns the title of a column with the unit of its values, and these as texts; no unit where
+    no value is known."""
     unit, texts = units.in_one_unit(values, base)
+    if not any(text != units.UNKNOWN for text in texts):
+        return title, texts
     return f"{title}, {with_micro(f' {unit}').strip()}", texts
 
 
@@ -198,7 +202,7 @@ def grid(
     selectable: bool = False,
     leads: Literal["", "link", "op"] = "",
 ) -> Component:
-    """A table that sorts and scrolls. Its cells are text; nothing in them is run as code.
+    """Returns a table that sorts and scrolls. Its cells are text; nothing in them is run as code.
 
     `rows`: None for a table that asks for those in sight (`getRowsRequest`), sorted and filtered
     by the server; it needs a height, and its columns `width` in place of `flex`. `selectable`: a
@@ -245,7 +249,7 @@ def grid(
 
 
 def downloads(*names: str) -> Component:
-    """Links to tables of the run (of `exporters.tables`) as files."""
+    """Returns links to tables of the run (of `exporters.tables`) as files."""
     words: list[Child] = []
     for name in names:
         words.append(f"{' · ' if words else ''}{name.replace('_', ' ')} as ")
@@ -258,7 +262,7 @@ def downloads(*names: str) -> Component:
 def plain_table(
     heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: Sequence[int] = ()
 ) -> Component:
-    """A small table; `numbers` are the columns to align right."""
+    """Returns a small table; `numbers` are the columns to align right."""
 
     def kind(position: int) -> str:
         return "n" if position in numbers else ""
@@ -285,12 +289,12 @@ def plain_table(
 
 
 def note(children: Any, tone: str = "") -> Component:
-    """A remark set apart; tone good, warn or bad."""
+    """Returns a remark set apart; tone good, warn or bad."""
     return html.Div(children, className=f"note {tone}".strip())
 
 
 def page(title: str, lead: Any, *children: Any) -> Component:
-    """The body of a page. The frame puts the findings of its kinds below the lead."""
+    """Returns the body of a page. The frame puts the findings of its kinds below the lead."""
     found = html.Div(id=ids.PAGE_FINDINGS)
     return html.Div(
         [html.H1(title), html.P(lead, className="lead"), found, *children], className="page-inner"
@@ -298,33 +302,38 @@ def page(title: str, lead: Any, *children: Any) -> Component:
 
 
 def bare_page(title: str, *children: Any) -> Component:
-    """The body of a page that shows `children` alone."""
+    """Returns the body of a page that shows `children` alone."""
     return html.Div([html.H1(title), *children], className="page-inner")
 
 
 def panel(title: str, about: str, *children: Any) -> Component:
-    """A part of a page under a heading, `about` in small letters beside it."""
+    """Returns a part of a page under a heading, `about` in small letters beside it."""
     head: list[Any] = [f"{title} ", html.Small(about)] if about else [title]
     return html.Section([html.H2(head), *children], className="panel")
 
 
 def swatch(kind: str) -> Component:
-    """The colour of a phase, beside its name."""
+    """Returns the colour of a phase, beside its name."""
     return html.I(className=f"swatch {token_of(kind)}", **attributes(aria_hidden="true"))
 
 
 def timeline_link(text: Child, start_ns: int, end_ns: int, duration_ns: int, **query: str) -> Any:
-    """A link to the place in the timeline, with some of its surroundings."""
+    """Returns a link to the place in the timeline, with some of its surroundings."""
     margin = max((end_ns - start_ns) // 2, 50)
     low, high = max(0, start_ns - margin), min(duration_ns, end_ns + margin)
     more = "".join(f"&{key}={value}" for key, value in query.items())
     return dcc.Link(text, href=f"/timeline?t={low}-{high}{more}")
 
 
+def calls_link(name: str, rank: int, shown: str = "") -> Component:
+    """Returns the name of an operator or kernel (or `shown`), which leads to its calls on a
+    rank."""
+    return dcc.Link(shown or name, href=calls_address(name, rank), title=f"{name}: show its calls")
+
+
 def thread_names(run: Run) -> dict[tuple[int, str], str]:
-    """What to call each thread of a rank. Children of the rank's process are distinguished by their
-    pid, threads of one name within a process by their number.
-    """
+    """Returns what to call each thread of a rank. Children of the rank's process are distinguished
+    by their pid, threads of one name within a process by their number."""
     own: dict[int, int] = {}
     for t in run.threads:
         own.setdefault(t.rank, t.pid)  # threads are ordered by process, the rank's own first

@@ -47,6 +47,7 @@ export function parse(search) {
       groupOrder: integers(get.get("ranks")),
       laneOrder: integers(get.get("order")),
       filter: get.get("lanes") ?? "",
+      by: get.get("by") ?? "",
     },
   };
 }
@@ -57,13 +58,14 @@ export function format(view) {
   if (view.window) parts.push(`t=${pair(view.window)}`);
   if (view.selected) parts.push(`sel=${view.selected.lane}.${view.selected.row}.${view.selected.ref}`);
   if (view.range) parts.push(`range=${pair(view.range)}`);
-  if (view.collapsed) parts.push(`closed=${view.collapsed.join(".")}`);
+  if (view.collapsed) parts.push(`closed=${stretches(view.collapsed)}`);
   if (view.expanded.length) parts.push(`open=${view.expanded.join(".")}`);
   if (view.scrollY > 0) parts.push(`y=${Math.round(view.scrollY)}`);
-  const { pins, groupOrder, laneOrder, filter } = view.lanes;
+  const { pins, groupOrder, laneOrder, filter, by } = view.lanes;
   if (pins.length) parts.push(`pin=${pins.join(".")}`);
   if (groupOrder.length) parts.push(`ranks=${groupOrder.join(".")}`);
   if (laneOrder.length) parts.push(`order=${laneOrder.join(".")}`);
+  if (by) parts.push(`by=${encodeURIComponent(by)}`);
   if (filter) parts.push(`lanes=${encodeURIComponent(filter)}`);
   if (view.of) parts.push(`of=${encodeURIComponent(view.of)}`);
   if (view.overlaps) parts.push("overlaps=1");
@@ -80,9 +82,27 @@ function span(text) {
   return t1 > t0 ? { t0, t1 } : null;
 }
 
+const MOST = 100_000; // numbers in a list: an address may be made by anybody
+
 function integers(text) {
-  return (text ?? "")
-    .split(".")
-    .filter((part) => /^\d+$/.test(part))
-    .map(Number);
+  const found = [];
+  for (const part of (text ?? "").split(".")) {
+    const match = /^(\d+)(?:-(\d+))?$/.exec(part);
+    if (!match) continue;
+    const [first, last] = [Number(match[1]), Number(match[2] ?? match[1])];
+    for (let i = first; i <= last && found.length < MOST; i += 1) found.push(i);
+  }
+  return found;
+}
+
+/** Returns numbers as `0-15.17`: a run of many ranks has a thousand closed groups. @param {number[]} numbers */
+function stretches(numbers) {
+  const found = [];
+  for (const one of [...numbers].sort((a, b) => a - b)) {
+    const last = found.at(-1);
+    if (last && last[1] === one - 1) last[1] = one;
+    else found.push([one, one]);
+  }
+  const text = ([a, b]) => (b > a + 1 ? `${a}-${b}` : a === b ? `${a}` : `${a}.${b}`);
+  return found.map(text).join(".");
 }

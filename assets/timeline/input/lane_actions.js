@@ -5,6 +5,7 @@
 
 import { arrange, asListed, moved } from "../model/lane_order.js";
 import { closedToFit } from "../model/layout.js";
+import { groupedBy } from "../model/rank_groups.js";
 
 export class Arranger {
   /** @param {import("../page/timeline.js").Timeline} timeline */
@@ -45,11 +46,28 @@ export class Arranger {
   restore({ collapsed, scrollY, expanded, lanes }) {
     this.timeline.arrangement = lanes;
     this.unfiltered = null;
+    this.regroup();
     this.fit();
     if (collapsed || scrollY) this.timeline.collapsed = new Set(collapsed);
     this.timeline.expanded = new Set(expanded);
     this.timeline.relayout();
     this.timeline.lanePages.bring([...lanes.pins, ...expanded]);
+  }
+
+  /** Groups the ranks of the run's lanes as the arrangement says. */
+  regroup() {
+    const { run, arrangement } = this.timeline;
+    this.timeline.groups = groupedBy(run, arrangement.by);
+    this.timeline.labels.clear(); // headings are known by the places of their groups
+    this.timeline.onGrouped?.();
+  }
+
+  /** Groups the ranks by another dimension and closes groups that do not fit. @param {string} by see rank_groups.js */
+  groupBy(by) {
+    Object.assign(this.timeline.arrangement, { by, groupOrder: [] });
+    this.regroup();
+    this.fit();
+    this.timeline.relayout();
   }
 
   toggleGroup(index) {

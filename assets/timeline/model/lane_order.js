@@ -13,10 +13,11 @@
  * @property {number[]} groupOrder indices of groups; all others follow in the run's order
  * @property {number[]} laneOrder ids of lanes; order of lanes within a group
  * @property {string} filter see `laneFilter`
+ * @property {string} by what ranks are grouped by, see rank_groups.js; "": as the run lists them
  */
 
 /** @returns {Arrangement} the lanes as the run lists them */
-export const asListed = () => ({ pins: [], groupOrder: [], laneOrder: [], filter: "" });
+export const asListed = () => ({ pins: [], groupOrder: [], laneOrder: [], filter: "", by: "" });
 
 /**
  * Parses the filter: all words must occur in a lane's rank, process, thread or name, `-word` must not;

@@ -5,7 +5,7 @@
  */
 
 import { getJson } from "../base/bridge.js";
-import { groupsOf } from "./layout.js";
+import { groupedBy } from "./rank_groups.js";
 
 /** @typedef {import("./layout.js").Lane} Lane */
 
@@ -91,7 +91,7 @@ export class LanePages {
       const lanes = lanesIn(page);
       for (const { rank } of lanes) this.asked.add(rank);
       run.lanes = filledIn(run.lanes, lanes);
-      timeline.adopt(run, timeline.tileSource, groupsOf(run.lanes));
+      timeline.adopt(run, timeline.tileSource, groupedBy(run, timeline.arrangement.by));
       timeline.relayout();
     } catch (error) {
       timeline.toast(error.message);

@@ -34,7 +34,9 @@ export class Place {
     const { selection, lanes, laneById, stepping } = this.timeline;
     const there = laneById.get(selection.current?.lane);
     if (there && (there.rank !== rank || (thread && there.thread !== thread))) selection.clear();
-    const lane = lanes.find((one) => one.rank === rank && (!thread || one.thread === thread));
+    const own = lanes.filter((one) => one.rank === rank);
+    const paged = this.timeline.run.first_lanes; // the thread may not be here yet
+    const lane = own.find((one) => !thread || one.thread === thread) ?? (paged ? own[0] : undefined);
     if (lane) this.timeline.revealRow(lane.id, 0);
     if (step !== null && !windowed) stepping.show(step);
   }

@@ -11,6 +11,17 @@
   if (asked === "light" || asked === "dark") document.documentElement.dataset.theme = asked;
 })();
 
+const made = (node) => {
+  if (!Array.isArray(node)) return node;
+  const [tag, properties, ...children] = node;
+  return window.React.createElement(tag, properties, ...children.map(made));
+};
+
+/** The component of webapp/ui/fixed.py. React is there before any component is made. */
+window.lanescope_elements = {
+  Fixed: ({ tree }) => window.React.createElement(window.React.Fragment, null, ...tree.map(made)),
+};
+
 const chosen = (part, value) => {
   window.lanescope?.choose(part, value);
   return window.dash_clientside.no_update;

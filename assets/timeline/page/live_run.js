@@ -7,8 +7,8 @@
 import { getJson, setStore } from "../base/bridge.js";
 import { element } from "../base/dom.js";
 import { withFirstLanes } from "../model/lane_pages.js";
-import { groupsOf } from "../model/layout.js";
 import { Picker } from "../model/pick.js";
+import { groupedBy } from "../model/rank_groups.js";
 import { PageStates } from "./page_states.js";
 
 const POLL_MS = 250;
@@ -162,7 +162,7 @@ function replace(timeline, run, tileSource, ids) {
   const shift = shiftOf(timeline.run, run);
   const moved = (list) => list.filter((id) => ids.has(id)).map((id) => ids.get(id));
   const old = timeline.groups;
-  const groups = groupsOf(run.lanes);
+  const groups = groupedBy(run, timeline.arrangement.by);
   const place = new Map(groups.map((group) => [group.name, group.index]));
   const regrouped = (list) => list.map((index) => place.get(old[index]?.name)).filter((index) => index !== undefined);
   const { arrangement, selection, range, query } = timeline;

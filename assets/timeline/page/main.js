@@ -23,6 +23,7 @@ import { CommandBar } from "../panels/command_bar.js";
 import { Dock, Tabs } from "../panels/dock.js";
 import { FindingStrip } from "../panels/finding_strip.js";
 import { FlameTab } from "../panels/flame_tab.js";
+import { GroupChoice } from "../panels/group_choice.js";
 import { helpDialog } from "../panels/help.js";
 import { Notes, notesTitle } from "../panels/notes.js";
 import { OverlapField } from "../panels/overlap_field.js";
@@ -150,7 +151,8 @@ function reportView() {
   const window = range ?? view;
   const [t0, t1] = [Math.floor(window.t0), Math.ceil(window.t1)];
   flameTab?.show(t0, t1);
-  const data = { t0, t1, range: Boolean(range), of: timeline.overlaps.of, number: asked + 1 };
+  const first = !document.getElementById("ops");
+  const data = { t0, t1, range: Boolean(range), of: timeline.overlaps.of, number: asked + 1, first };
   const text = JSON.stringify([data.t0, data.t1, data.range, data.of]);
   if (text === reportView.last) return;
   reportView.last = text;
@@ -313,6 +315,7 @@ function mountSearch(host) {
 async function mountPanels(host) {
   dock = new Dock(document.getElementById("dock"), document.getElementById("dock-bar"), reportView);
   const filter = new LaneFilter(timeline.dom.corner.filter, timeline, () => host.focus());
+  new GroupChoice(timeline.dom.corner.grouping, timeline);
   const panel = (name) => document.getElementById(`${name}-panel`);
   const spans = new SpanTable(panel("slices"), timeline);
   timeline.onRest = () => spans.refresh();

@@ -13,9 +13,11 @@ export function buildDom(host) {
   corner.style.height = `${HEAD + 1}px`;
   const [run, base, steps] = ["", "", "steps"].map((text) => element("span", text));
   const top = element("div", "", "tl-corner-top");
-  const filter = element("div", "");
+  const [filter, grouping] = [element("div", ""), element("div", "", "tl-grouping")];
   top.append(run, filter);
-  corner.append(top, base, steps);
+  const below = element("div", "", "tl-corner-steps");
+  below.append(steps, grouping);
+  corner.append(top, base, below);
   const head = element("div", "", "tl-head");
   head.style.height = `${HEAD + 1}px`;
   const headCanvas = element("canvas", "");
@@ -50,7 +52,7 @@ export function buildDom(host) {
   return {
     host,
     grid,
-    corner: { run, base, steps, filter },
+    corner: { run, base, steps, filter, grouping },
     head,
     headCanvas,
     strip,

@@ -43,7 +43,7 @@ class Reader(Protocol):
     """Reads tensors in host memory without torch."""
 
     def hash_of(self, tensor: torch.Tensor) -> int:
-        """The hash of a tensor that has a fingerprint."""
+        """Returns the hash of a tensor that has a fingerprint."""
 
     def write_gradients(
         self, parameters: list[torch.Tensor], records: bytes, start: int

@@ -85,13 +85,13 @@ def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> No
         assert page.page.locator(".rail a.here").inner_text() == title
 
 
-def test_the_timeline_stays_mounted(opened: Opener) -> None:
-    page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
+def test_the_timeline_stays_mounted(tab: SharedTab) -> None:
+    page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     page.click_slice("aten::")
     left = page.state
     page.page.evaluate("document.querySelector('.tl-lanes canvas').dataset.mark = 'same'")
     tiles = page.tile_requests()
-    page.follow("Threads")
+    page.follow("SQL")
     assert not page.page.locator(".tl-lanes").is_visible()
     page.follow("Timeline")
     assert page.page.locator(".tl-lanes").is_visible()
@@ -102,7 +102,7 @@ def test_the_timeline_stays_mounted(opened: Opener) -> None:
     assert "sel=" in page.query
     page.page.go_back()
     page.idle()
-    assert page.page.locator("h1").inner_text() == "Threads"
+    assert page.page.locator("h1").inner_text() == "SQL"
 
 
 def test_overview_shows_figures_time_findings_and_the_recording(tab: SharedTab, run: Run) -> None:
@@ -170,7 +170,7 @@ def test_what_fails_says_so_in_its_place(opened: Opener, monkeypatch: pytest.Mon
 
 
 def test_overview_does_not_wait_for_what_takes_long(
-    opened: Opener, run: Run, monkeypatch: pytest.MonkeyPatch
+    tab: SharedTab, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, report = threading.Event(), Context.report
 
@@ -178,7 +178,7 @@ def test_overview_does_not_wait_for_what_takes_long(
         asked.wait()
         return report(context)
 
-    page = opened("/timeline")
+    page = tab()
     monkeypatch.setattr(Context, "report", when_released)
     page.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Overview").click()
     page.page.locator(".page .cards .card").first.wait_for()
@@ -196,7 +196,7 @@ def test_overview_says_what_is_missing(opened: Opener, serve: Server, tmp_path: 
     builder.process(0, coverage={"dropped: journal full": 7, "filtered": 3})
     builder.op(5_000_000_000_000, 1000)
     page = opened("/overview", at=serve(open_run(builder.write())))
-    assert "ranks 1-2 of 3 missing" in page.text("#overview-examined")
+    assert "Ranks 1-2 of 3 missing" in page.text("#overview-examined")
     page.page.locator("details.recording summary").click()
     page.idle()
     text = page.text("details.recording")
@@ -263,9 +263,9 @@ def test_checks_are_folded_by_area(opened: Opener) -> None:
 
 
 def test_a_chart_as_svg_and_with_shift_as_png(tab: SharedTab, tmp_path: Path) -> None:
-    page = tab("/gradients")
-    page.page.locator("#gradient-chart .main-svg").first.wait_for()
-    button = page.page.locator('#gradient-chart .modebar-btn[data-title*="SVG"]')
+    page = tab("/overview")
+    page.page.locator("#overview-steps .barlayer .trace").first.wait_for()
+    button = page.page.locator('#overview-steps .modebar-btn[data-title*="SVG"]')
     begins = {}
     for held in ([], ["Shift"]):
         with page.page.expect_download() as download:
@@ -339,9 +339,9 @@ def test_ten_thousand_parameters(opened: Opener, serve: Server, tmp_path: Path) 
 
 
 def test_charts_follow_the_theme(opened: Opener) -> None:
-    page = opened("/gradients", theme="dark")
-    page.page.locator("#gradient-chart .main-svg").first.wait_for()
-    colour = "getComputedStyle(document.querySelector('#gradient-chart .xtick text')).fill"
+    page = opened("/overview", theme="dark")
+    page.page.locator("#overview-steps .barlayer .trace").first.wait_for()
+    colour = "getComputedStyle(document.querySelector('#overview-steps .xtick text')).fill"
     assert page.page.evaluate(colour) == "rgb(147, 160, 176)"
     page.press("t")
     page.page.wait_for_function(f"{colour} === 'rgb(102, 114, 130)'")
@@ -368,14 +368,14 @@ def test_diff_with_a_baseline(opened: Opener, compared: str, other: Run) -> None
 def test_an_address_without_a_page(tab: SharedTab) -> None:
     page = tab("/nowhere")
     assert "no such page" in page.text(".page")
-    page.page.locator(".page").get_by_role("link", name="Threads").click()
+    page.page.locator(".page").get_by_role("link", name="SQL").click()
     page.idle()
-    assert page.page.locator("h1").inner_text() == "Threads"
+    assert page.page.locator("h1").inner_text() == "SQL"
 
 
 @pytest.mark.parametrize("width", [1280, 3840])
-def test_nothing_sticks_out_of_the_window(opened: Opener, width: int) -> None:
-    page = opened(width=width, height=800 if width == 1280 else 2160)
+def test_nothing_sticks_out_of_the_window(tab: SharedTab, width: int) -> None:
+    page = tab(width=width, height=800 if width == 1280 else 2160)
     wide = """() => [...document.querySelectorAll('.header > *, .rail > *, .dock > *, .tl-head')]
         .filter(e => { const b = e.getBoundingClientRect();
                        return b.right > innerWidth + 1 || b.bottom > innerHeight + 1; })
@@ -407,13 +407,13 @@ def test_sql_page_asks_and_says_what_is_wrong(tab: SharedTab, run: Run) -> None:
 
 
 def test_a_page_says_that_the_server_is_gone(opened: Opener) -> None:
-    page = opened("/overlap")
+    page = opened("/sql")
     page.page.context.set_offline(True)
     page.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Gradients").click()
     page.page.wait_for_selector(".absence:not([hidden])")
     assert "server does not answer" in page.text(".absence")
     page.page.context.set_offline(False)
-    page.go("/gradients")
+    page.go("/sql")
     assert page.page.locator(".absence").is_hidden()
     said = ("ERR_INTERNET_DISCONNECTED", "the server did not respond")
     page.problems = [text for text in page.problems if not any(one in text for one in said)]

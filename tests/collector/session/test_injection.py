@@ -87,7 +87,6 @@ def test_loader_workers_and_spawned_processes_are_recorded(tmp_path: Path) -> No
             process.join()
             subprocess.run([sys.executable, "-c", "import torch; torch.ones(3).sinh()"], check=True)
         """,
-        real=True,
     )
     assert recorded.status == 0, recorded.stderr
     roles = sorted(str(p["role"]) for p in processes(recorded))

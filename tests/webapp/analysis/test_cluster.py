@@ -8,7 +8,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from distributed import Client
 
 from lanescope.webapp.analysis.cluster import each_rank
 from lanescope.webapp.bundles.writer import pack
@@ -22,6 +21,8 @@ def time_in_ops(run: Run, rank: int) -> int:
 
 
 def test_every_executor_gives_the_same(tmp_path: Path) -> None:
+    from distributed import Client  # which takes long, and all workers collect this file
+
     pack(open_run(write_run(tmp_path / "run", ranks=3, steps=2, ops=8)), tmp_path / "run.lanes")
     run = open_run(tmp_path / "run.lanes")
     expected = {rank: time_in_ops(run, rank) for rank in run.ranks}

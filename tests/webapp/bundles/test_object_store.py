@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.runs import storage
@@ -64,6 +63,8 @@ def test_a_bundle_in_a_store_is_the_run(
 
 @pytest.fixture
 def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    from moto.server import ThreadedMotoServer  # which takes long, and all workers collect this
+
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     try:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from distributed import Client
 
 from lanescope.collector.recorder import workers
 from lanescope.webapp.analysis import cluster as cluster_module
@@ -35,6 +34,9 @@ cluster._answers = dies_half_way
 """
 
 
+RANKS = 4
+
+
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
     with started(sys.executable, "-c", SCHEDULER) as process:
@@ -54,13 +56,18 @@ def cluster(scheduler: str) -> Iterator[str]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("runs")
     return (
-        write_run(folder / "base", ranks=8, threads=2, steps=8),
-        write_run(folder / "run", ranks=8, threads=2, steps=8, gradient_scale=2e9),
+        write_run(folder / "base", ranks=RANKS, steps=4, ops=20),
+        write_run(folder / "run", ranks=RANKS, steps=4, ops=20, gradient_scale=2e9),
     )
 
 
 def called(*words: str | Path) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def checked_alone(runs: tuple[Path, Path]) -> Result:
+    return called("check", runs[1], "--json")
 
 
 def test_workers_answer_as_this_process_does(cluster: str, runs: tuple[Path, Path]) -> None:
@@ -72,7 +79,9 @@ def test_workers_answer_as_this_process_does(cluster: str, runs: tuple[Path, Pat
         assert (shared.stdout, shared.exit_code) == (alone.stdout, alone.exit_code), words
 
 
-def test_a_worker_that_is_killed_half_way_changes_nothing(runs: tuple[Path, Path]) -> None:
+def test_a_worker_that_is_killed_half_way_changes_nothing(
+    runs: tuple[Path, Path], checked_alone: Result
+) -> None:
     with started(sys.executable, "-c", SCHEDULER) as process:
         address = first_line(process)
         worker = (sys.executable, "-c", WORKER, address)
@@ -81,17 +90,15 @@ def test_a_worker_that_is_killed_half_way_changes_nothing(runs: tuple[Path, Path
             assert first_line(other) != first_line(mortal)
             shared = called("check", runs[1], "--json", "--cluster", address)
             assert mortal.wait() == -signal.SIGKILL
-    alone = called("check", runs[1], "--json")
-    assert (shared.stdout, shared.exit_code) == (alone.stdout, alone.exit_code)
+    assert (shared.stdout, shared.exit_code) == (checked_alone.stdout, checked_alone.exit_code)
 
 
 def test_large_runs_are_shared_by_processes_of_this_machine(
-    runs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    runs: tuple[Path, Path], checked_alone: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = called("check", runs[1], "--json")
     monkeypatch.setattr(cluster_module, "LARGE_ROWS", 1)
     shared = called("check", runs[1], "--json")
-    assert (shared.stdout, shared.exit_code) == (alone.stdout, alone.exit_code)
+    assert (shared.stdout, shared.exit_code) == (checked_alone.stdout, checked_alone.exit_code)
 
 
 def test_traces_are_imported_by_workers(
@@ -118,6 +125,8 @@ def test_traces_are_imported_by_workers(
 
 
 def test_the_page_has_its_checks_answered(cluster: str, runs: tuple[Path, Path]) -> None:
+    from distributed import Client  # which takes long, and all workers collect this file
+
     command = (BIN / "lanescope", "view", runs[1], "--no-browser", "--port", "0")
     with Client(cluster, set_as_default=False) as client:
 
@@ -129,7 +138,7 @@ def test_the_page_has_its_checks_answered(cluster: str, runs: tuple[Path, Path])
         before = transitions()
         with started(*command, "--cluster", cluster) as viewer:
             assert first_line(viewer).startswith("http://127.0.0.1:")
-            while transitions() < before + 8:  # one task a rank
+            while transitions() < before + RANKS:  # one task a rank
                 assert viewer.poll() is None
 
 

@@ -10,7 +10,12 @@ import pytest
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline import lane_pages
 from lanescope.webapp.timeline.arguments import BadRequest
-from lanescope.webapp.timeline.lane_pages import all_lanes, first_lanes, lanes_of_ranks
+from lanescope.webapp.timeline.lane_pages import (
+    all_lanes,
+    first_lanes,
+    groupings,
+    lanes_of_ranks,
+)
 from lanescope.webapp.timeline.span_details import run_facts
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 from tests.support.run_builder import START_NS, Builder
@@ -80,3 +85,13 @@ def test_the_description_of_a_thousand_ranks_is_small(tmp_path: Path) -> None:
     timeline = Timeline.open(open_run(builder.write()))
     [lane] = lanes_in(first_lanes(timeline))
     assert len(json.dumps(list(lane.values()))) * 1024 < 190_000
+
+
+def test_ranks_can_be_grouped_by_host_unless_they_come_so(
+    timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [found] = groupings(timeline)
+    assert (found["name"], found["of"]) == ("host", [0, 0, 1, 1, 2, 2])
+    assert found["titles"][1] == "gpu-1 · ranks 2-3"
+    monkeypatch.setattr(lane_pages, "LISTED", 17)
+    assert groupings(timeline) == []

@@ -32,14 +32,14 @@ class SlowCall(TypedDict):
 
 
 def durations(run: Run) -> pd.DataFrame:
-    """One row per rank and operator: rank, name, calls, median_ns, longest_ns."""
+    """Returns one row per rank and operator: rank, name, calls, median_ns, longest_ns."""
     grouped = _calls(run).groupby(_KEYS)["duration_ns"]
     found = grouped.agg(calls="size", median_ns="median", longest_ns="max")
     return found.reset_index().sort_values("longest_ns", ascending=False, ignore_index=True)
 
 
 def slow_calls(run: Run) -> list[Finding]:
-    """Findings of kind `skeleton_call`, one per rank and operator.
+    """Returns findings of kind `skeleton_call`, one per rank and operator.
 
     SKELETON: raise NotApplicable where the run does not hold what you need, with the reason.
     """

@@ -25,7 +25,7 @@ MAX_ROWS = 20
 
 
 def layout(context: Context) -> Component:
-    """A choice of the rank, a chart, and a table."""
+    """Returns a choice of the rank, a chart, and a table."""
     table = durations(context.run).head(MAX_ROWS)
     usual, medians = widgets.in_unit("median", table["median_ns"])
     most, maxima = widgets.in_unit("longest", table["longest_ns"])
@@ -52,7 +52,7 @@ def layout(context: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The chart follows the rank and the theme."""
+    """Draws the chart for the rank and the theme."""
 
     @app.callback(Output(CHART, "figure"), Input(RANK, "value"), Input(frame_ids.THEME, "data"))
     def show(rank: int, theme: Theme | None) -> go.Figure:

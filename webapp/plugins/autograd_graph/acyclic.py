@@ -17,7 +17,7 @@ MAX_PARTS = 48
 
 
 def parts(groups: Sequence[str], following: Sequence[Sequence[int]]) -> list[int]:
-    """Number, from 0, of the part of its group that each node is in.
+    """Returns number, from 0, of the part of its group that each node is in.
 
     `following`: to which nodes (positions) each one's edges lead; without a circle.
     """

@@ -40,7 +40,7 @@ CAUSES = {
 def graph_of(
     run: Run, rank: int, depth: int | None = None, opened: Collection[str] = ()
 ) -> Graph | None:
-    """The graph of a rank, see `graph_by_module`; None: it was not recorded."""
+    """Returns the graph of a rank, see `graph_by_module`; None: it was not recorded."""
     nodes = graph_nodes(run, rank)
     if nodes.empty:
         return None
@@ -50,7 +50,8 @@ def graph_of(
 
 @lru_cache(maxsize=8)
 def graph_nodes(run: Run, rank: int) -> pd.DataFrame:
-    """The rows of the node table of a rank's first recorded graph, with the module of each."""
+    """Returns the rows of the node table of a rank's first recorded graph, with the module of
+    each."""
     rows = to_frame(run.events("node", rank))
     if rows.empty:
         return rows.assign(module="")
@@ -115,7 +116,8 @@ def _forward(run: Run, rank: int, before: int, thread: str) -> pd.DataFrame:
 
 @lru_cache(maxsize=8)
 def cut_off(run: Run, rank: int) -> dict[str, str]:
-    """Module -> cause (of CAUSES), for those that get no gradient from a rank's recorded graph."""
+    """Returns module -> cause (of CAUSES), for those that get no gradient from a rank's recorded
+    graph."""
     nodes = graph_nodes(run, rank)
     if nodes.empty:
         return {}

@@ -45,7 +45,8 @@ def graph_drawing(
     broken: Mapping[str, str] | None = None,
     chosen: str = "",
 ) -> dict[str, Any]:
-    """Modules from the loss downwards, coloured by the norm of their gradient in logarithms.
+    """Returns modules from the loss downwards, coloured by the norm of their gradient in
+    logarithms.
 
     Returns what the browser draws in the `chart` of that id: `figure`, whose first trace takes
     the lines, the second those that lead upwards, and the others with `meta` (names of boxes) their

@@ -36,12 +36,12 @@ class Refusal:
 
 
 def fx_graphs(run: Run, rank: int) -> list[str]:
-    """Names of the graphs of a rank, the first recorded first."""
+    """Returns names of the graphs of a rank, the first recorded first."""
     return list(dict.fromkeys(_nodes(run, rank)["graph"]))
 
 
 def refusals(run: Run, rank: int) -> list[Refusal]:
-    """What torch.fx and torch.compile could not follow, each once."""
+    """Returns what torch.fx and torch.compile could not follow, each once."""
     rows = _rows(run, rank)
     rows = rows[rows["op"].isin([FX_BREAK, FX_UNTRACEABLE])]
     found = [
@@ -54,7 +54,8 @@ def refusals(run: Run, rank: int) -> list[Refusal]:
 def fx_graph_of(
     run: Run, rank: int, graph: str, depth: int | None, opened: Collection[str] = ()
 ) -> Graph:
-    """A graph from its output to its inputs; the parameters of a group are those of its modules."""
+    """Returns a graph from its output to its inputs; the parameters of a group are those of its
+    modules."""
     nodes = fx_nodes(run, rank, graph)
     before: dict[int, list[int]] = defaultdict(list)
     for node, users in zip(nodes["node"], nodes["next"], strict=True):
@@ -76,9 +77,8 @@ def fx_graph_of(
 
 
 def fx_nodes(run: Run, rank: int, graph: str) -> pd.DataFrame:
-    """Rows of the fx table of a graph, with `where` and, as a node of autograd has it, `parameter`
-    (empty). `name` is what the node does.
-    """
+    """Returns rows of the fx table of a graph, with `where` and, as a node of autograd has it,
+    `parameter` (empty). `name` is what the node does."""
     rows = _nodes(run, rank)
     return rows[rows["graph"] == graph].assign(
         parameter="", node_name=rows["name"], name=rows["does"]
@@ -86,8 +86,8 @@ def fx_nodes(run: Run, rank: int, graph: str) -> pd.DataFrame:
 
 
 def tied(run: Run, rank: int, graph: str) -> pd.DataFrame:
-    """Per fx node that is called: node_name, op, target, module, where, and `autograd`: names of
-    the autograd nodes that it became, in their order, empty where it made none.
+    """Returns per fx node that is called node_name, op, target, module, where, and `autograd`:
+    names of the autograd nodes that it became, in their order, empty where it made none.
     """
     nodes = fx_nodes(run, rank, graph)
     nodes = nodes[nodes["op"].str.startswith("call_")]

@@ -82,7 +82,7 @@ class Break:
 
 @lru_cache(maxsize=8)
 def breaks(run: Run, rank: int) -> tuple[Break, ...]:
-    """The breaks of the recorded graph of a rank, in the order of the forward."""
+    """Returns the breaks of the recorded graph of a rank, in the order of the forward."""
     nodes = graph_nodes(run, rank)
     if nodes.empty:
         return ()

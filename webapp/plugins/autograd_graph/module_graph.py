@@ -45,7 +45,8 @@ class Graph:
 def graph_by_module(
     nodes: pd.DataFrame, step: int, depth: int | None, opened: Collection[str]
 ) -> Graph:
-    """The graph of rows with `node`, `name`, `module`, `parameter` and `next`, as in the tables.
+    """Returns the graph of rows with `node`, `name`, `module`, `parameter` and `next`, as in the
+    tables.
 
     Paths of modules are cut after `depth` names, those below a module in `opened` a name later.
     """
@@ -98,14 +99,15 @@ def graph_by_module(
 def group_names(
     modules: Iterable[str], depth: int | None, opened: Collection[str] = ()
 ) -> list[str]:
-    """The group that each path of a module is in."""
+    """Returns the group that each path of a module is in."""
     return [_cut(str(module), depth, opened) for module in modules]
 
 
 def matches(
     nodes: pd.DataFrame, text: str, depth: int | None, opened: Collection[str]
 ) -> dict[str, int]:
-    """Module drawn -> how many of its nodes have the text in their path, name or parameter."""
+    """Returns module drawn -> how many of its nodes have the text in their path, name or
+    parameter."""
     if not text.strip():
         return {}
     wanted = text.strip().lower()

@@ -260,7 +260,8 @@ def _register_fx(app: Dash, run: Run) -> None:
 
 
 def toggled(opened: list[str], name: str) -> list[str]:
-    """What is open after a click on a module: it, or, where it was, nothing of it any more."""
+    """Returns what remains open after a click on a module: it, or, where it was, nothing of it any
+    more."""
     if name in opened:
         return [one for one in opened if one != name and not one.startswith(f"{name}.")]
     return [*opened, name]

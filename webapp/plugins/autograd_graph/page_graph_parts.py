@@ -33,7 +33,7 @@ MAX_TIES = 5_000
 
 
 def norms(run: Run, rank: int, graph: Graph) -> dict[str, float]:
-    """Module drawn -> norm of the gradient of its parameters at the graph's step."""
+    """Returns module drawn -> norm of the gradient of its parameters at the graph's step."""
     rows = gradient_rows(run)
     rows = rows[(rows["step"] == graph.step) & ~rows["missing"]]
     # Shards stand with the lowest rank that holds some.
@@ -64,7 +64,7 @@ def broken(
 
 
 def note(graph: Graph, kind: str, found: Mapping[str, int], text: str) -> str:
-    """How large a graph is, and what was found in it."""
+    """Returns how large a graph is, and what was found in it."""
     modules = len({group.module for group in graph.groups} - {OUTSIDE})
     words = (
         f"{units.count(graph.nodes)} {kind} nodes in {units.count(modules)} modules; "
@@ -83,7 +83,8 @@ def note(graph: Graph, kind: str, found: Mapping[str, int], text: str) -> str:
 
 
 def holds_others(run: Run, rank: int, module: str, depth: int) -> bool:
-    """Whether nodes of modules below it are drawn with it, at a cut that ends at it or below."""
+    """Returns whether nodes of modules below it are drawn with it, at a cut that ends at it or
+    below."""
     below = f"{module}."
     return module.count(".") + 1 >= depth and any(
         str(one).startswith(below) for one in graph_nodes(run, rank)["module"].unique()
@@ -91,7 +92,7 @@ def holds_others(run: Run, rank: int, module: str, depth: int) -> bool:
 
 
 def open_around(opened: list[str], module: str) -> str:
-    """The innermost open module that a module is in, or is itself; empty: none."""
+    """Returns the innermost open module that a module is in, or is itself; empty: none."""
     around = [one for one in opened if f"{module}.".startswith(f"{one}.")]
     return max(around, key=len, default="")
 
@@ -99,7 +100,7 @@ def open_around(opened: list[str], module: str) -> str:
 def about(
     context: Context, rank: int, module: str, depth: int, opened: list[str]
 ) -> list[Component]:
-    """A module that was clicked: its nodes, its gradient, and where its backward is."""
+    """Returns a module that was clicked: its nodes, its gradient, and where its backward is."""
     graph = graph_of(context.run, rank, depth, opened)
     own = [group for group in graph.groups if group.module == module] if graph else []
     if graph is None or not own:
@@ -127,7 +128,7 @@ def about(
 
 
 def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
-    """Modules that get no gradient, and why."""
+    """Returns modules that get no gradient, and why."""
     if not graph.cut_off:
         return []
     items = [
@@ -152,7 +153,7 @@ def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
 
 
 def break_table(context: Context, rank: int) -> list[Component]:
-    """Operators at which a gradient ends."""
+    """Returns operators at which a gradient ends."""
     run = context.run
     title = html.H2("Where gradients end")
     if not run.counts_of(rank)["access"]:
@@ -225,7 +226,8 @@ def fx_words(run: Run, rank: int) -> list[Component]:
 
 
 def tie_table(ties: pd.DataFrame, chosen: Mapping[str, float]) -> Component:
-    """Fx nodes with their lines and the autograd nodes that they became; `chosen`: norms."""
+    """Returns fx nodes with their lines and the autograd nodes that they became; `chosen`:
+    norms."""
     rows = []
     for row in ties.head(MAX_TIES).itertuples():
         norm = chosen.get(str(row.module))
@@ -252,5 +254,5 @@ def tie_table(ties: pd.DataFrame, chosen: Mapping[str, float]) -> Component:
 
 
 def short(where: str) -> str:
-    """The last two names of a path, with the line."""
+    """Returns the last two names of a path, with the line."""
     return "/".join(where.split("/")[-2:])

@@ -66,14 +66,16 @@ class Walk:
 
 
 def graph_traceability(run: Run) -> float | None:
-    """The metric, over all walks; None where no graph was walked (no backward, portable engine)."""
+    """Returns the metric, over all walks; None where no graph was walked (no backward, portable
+    engine)."""
     found = walks(run)
     reached = sum(walk.reached for walk in found)
     return max(0, sum(walk.tied for walk in found)) / reached if reached else None
 
 
 def untraceable_graphs(run: Run) -> list[Finding]:
-    """Findings of kind `untraceable_graph`, one per rank. NotApplicable where none was walked."""
+    """Returns findings of kind `untraceable_graph`, one per rank. NotApplicable where none was
+    walked."""
     if not walks(run):
         raise NotApplicable(
             "record a backward pass with the native engine: no autograd graph was walked"

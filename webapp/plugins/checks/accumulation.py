@@ -52,7 +52,7 @@ class _Step:
 
 
 def accumulation(run: Run) -> list[Finding]:
-    """Findings of kind `environment`, at most one. Raises NotApplicable."""
+    """Returns findings of kind `environment`, at most one. Raises NotApplicable."""
     calls = _reductions(run)
     if calls.empty:
         raise NotApplicable("record a backward that reduces gradients")

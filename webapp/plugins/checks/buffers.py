@@ -29,7 +29,7 @@ _MIN_SAMPLED = 3
 
 
 def buffers(run: Run) -> list[Finding]:
-    """Findings of kind `environment`, at most one. Raises NotApplicable."""
+    """Returns findings of kind `environment`, at most one. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     calls = collective_calls(run)

@@ -18,6 +18,7 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
 WAITING = 0.2
@@ -40,7 +41,7 @@ class EnvironmentEvidence(TypedDict):
 
 
 def environment(run: Run) -> list[Finding]:
-    """Findings of kind `environment`. Raises NotApplicable for a run without steps."""
+    """Returns findings of kind `environment`. Raises NotApplicable for a run without steps."""
     if not any(len(run.steps(rank)) for rank in run.ranks):
         raise NotApplicable("record a training step: the run has no steps")
     return [*_backend(run), *_unused_parameters(run), *_loading(run)]
@@ -112,8 +113,8 @@ def _loading(run: Run) -> list[Finding]:
         workers = sum(p["rank"] == rank and p["role"] == "child" for p in run.manifest["processes"])
         more = "more of them" if workers else "num_workers above 0"
         title = (
-            f"Rank {rank} waits for data in {units.share(share)} of its time, with {workers} "
-            "workers"
+            f"{units.sentence(ranks_in(run, (rank,)))} waits for data in "
+            f"{units.share(share)} of its time, with {workers} workers"
         )
         longest = int((waiting.end - waiting.start).argmax())
         place = int(waiting.start[longest])

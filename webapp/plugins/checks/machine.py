@@ -48,7 +48,7 @@ class Advice:
     why: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """One entry of `checks` of `doctor --json`."""
+        """Returns one entry of `checks` of `doctor --json`."""
         return asdict(self)
 
 
@@ -77,7 +77,7 @@ class Facts:
 
 
 def gather(python: str = sys.executable) -> Facts:
-    """The facts of this machine and process. Torch is asked in a process of its own."""
+    """Returns the facts of this machine and process. Torch is asked in a process of its own."""
     variables = dict(os.environ)
     port = variables.get("MASTER_PORT", "")
     ours = variables.get("MASTER_ADDR", "") in LOCAL and variables.get("RANK", "0") == "0"
@@ -98,7 +98,7 @@ def gather(python: str = sys.executable) -> Facts:
 
 
 def diagnose(facts: Facts) -> list[Advice]:
-    """What every rule says, in a fixed order."""
+    """Returns what every rule says, in a fixed order."""
     return [rule(facts) for rule in RULES]
 
 
@@ -339,7 +339,7 @@ def _engine(facts: Facts) -> Advice:
 
 
 def rules() -> Iterator[Callable[[Facts], Advice]]:
-    """Every rule, in the order in which they are shown."""
+    """Yields every rule, in the order in which they are shown."""
     yield from (_torch, _backend, _init_timeout, _ports)
     yield _in_range(
         "NCCL_IB_TIMEOUT",

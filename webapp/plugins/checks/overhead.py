@@ -10,7 +10,8 @@ RESIDENT = "lanescope/rss"
 
 
 def memory_overhead(run: Run) -> float | None:
-    """Memory of the recorder over that of the program without it, at its largest in any process.
+    """Returns memory of the recorder over that of the program without it, at its largest in any
+    process.
 
     Both are measured in the recorded process, at steps 0, 1, 2, 4, 8, ...: the recorder's part r
     (what its start added, and its mapped journals) and the resident set s; r / (s - r). None where

@@ -36,7 +36,7 @@ _KEYS = ["name", "group", "group_size", "bytes"]
 
 
 def collectives(run: Run) -> pd.DataFrame:
-    """Calls per operation, process group and size, most bytes first.
+    """Returns calls per operation, process group and size, most bytes first.
 
     name, group, group_size; bytes (input of one call on one rank; of the output for recv), ranks
     (how many made such calls), calls (of all these ranks), total_bytes = bytes * calls;
@@ -133,7 +133,7 @@ _INPUT_IS_A_PART = (
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
-    """busbw / algbw of an operation over n ranks; None where none is defined (barrier).
+    """Returns busbw / algbw of an operation over n ranks; None where none is defined (barrier).
 
     all_reduce: 2 (n - 1) / n; all_gather, reduce_scatter, all_to_all, gather, scatter: (n - 1) / n;
     broadcast, reduce, send, recv: 1.

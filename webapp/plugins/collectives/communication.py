@@ -42,7 +42,7 @@ _NO_WORK = (schema.OpScope.user.name,)
 
 @lru_cache(maxsize=256)
 def busy(run: Run, rank: int) -> tuple[Intervals, Intervals]:
-    """(computation, communication) of a rank, ns from the start of the run."""
+    """Returns (computation, communication) of a rank, ns from the start of the run."""
     on_device = device_time(run, rank)
     if on_device is not None and talks_on_device(run, rank):
         return on_device.compute, on_device.communication
@@ -60,7 +60,7 @@ def busy(run: Run, rank: int) -> tuple[Intervals, Intervals]:
 
 
 def operators(run: Run, rank: int, thread: str) -> tuple[Intervals, Intervals]:
-    """When a thread is in operators that compute, and when in those that communicate."""
+    """Returns when a thread is in operators that compute, and when in those that communicate."""
     work, talk = [], []
     for ops in run.pieces("op", rank, thread, ["start_ns", "duration_ns", "name", "scope"]):
         start = ops["start_ns"].to_numpy()
@@ -73,13 +73,14 @@ def operators(run: Run, rank: int, thread: str) -> tuple[Intervals, Intervals]:
 
 
 def in_calls(frame: pd.DataFrame, run_end: int) -> Intervals:
-    """When a thread is within the calls of `frame`; one that never returned lasts to the end."""
+    """Returns when a thread is within the calls of `frame`; one that never returned lasts to the
+    end."""
     end = np.where(frame["returned_ns"] >= 0, frame["returned_ns"], run_end)
     return Intervals.of(frame["start_ns"], end)
 
 
 def communication(run: Run) -> pd.DataFrame:
-    """One row per rank and step: rank, step, length_ns, communication_ns, computation_ns,
+    """Returns one row per rank and step: rank, step, length_ns, communication_ns, computation_ns,
     overlap_ns, exposed_ns, idle_ns, overlap (NaN where nothing was communicated).
     """
     rows = []
@@ -106,7 +107,7 @@ def communication(run: Run) -> pd.DataFrame:
 
 @per_rank
 def comm_compute_overlap(run: Run, rank: int) -> float | None:
-    """Share of a rank's communication, over the whole run, in which it also computes.
+    """Returns share of a rank's communication, over the whole run, in which it also computes.
 
     None where it never communicated.
     """
@@ -115,7 +116,7 @@ def comm_compute_overlap(run: Run, rank: int) -> float | None:
 
 
 def overlaps_by_rank(run: Run) -> dict[str, float | None]:
-    """`comm_compute_overlap` of each rank."""
+    """Returns `comm_compute_overlap` of each rank."""
     return {str(rank): comm_compute_overlap(run, rank) for rank in run.ranks}
 
 

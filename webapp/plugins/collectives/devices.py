@@ -43,7 +43,8 @@ class DeviceTime:
 
 
 def talks_on_device(run: Run, rank: int) -> bool:
-    """Whether a rank with a device communicates by kernels: it does unless a host's backend works.
+    """Returns whether a rank with a device communicates by kernels: it does unless a host's backend
+    works.
 
     Then its communication may be none at all, as in a job of a single rank.
     """
@@ -54,7 +55,8 @@ def talks_on_device(run: Run, rank: int) -> bool:
 
 @lru_cache(maxsize=256)
 def device_time(run: Run, rank: int) -> DeviceTime | None:
-    """When the streams of a rank are busy; None where no activity of a device was recorded."""
+    """Returns when the streams of a rank are busy; None where no activity of a device was
+    recorded."""
     kernel = schema.OpScope.kernel.name
     if kernel not in texts_of(run, "op", "scope", rank):
         return None
@@ -74,7 +76,7 @@ def device_time(run: Run, rank: int) -> DeviceTime | None:
 
 
 def temporal_breakdown(run: Run) -> pd.DataFrame:
-    """One row per rank with device activity: rank, kernel_time_ns (the window), idle_ns,
+    """Returns one row per rank with device activity: rank, kernel_time_ns (the window), idle_ns,
     compute_ns, non_compute_ns, communication_ns, overlap_ns, overlap (NaN: no communication).
     """
     rows = []

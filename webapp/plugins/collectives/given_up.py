@@ -33,6 +33,7 @@ from lanescope.webapp.analysis.process_exits import endings
 from lanescope.webapp.analysis.rank_state import meanwhile
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
 MIN_NS = 1_000_000
@@ -63,7 +64,8 @@ class Left:
 
 
 def given_up(run: Run) -> list[Finding]:
-    """At most one finding: of the first call that was given up, for others may follow from it."""
+    """Returns at most one finding: of the first call that was given up, for others may follow from
+    it."""
     left = sorted(calls_left(run), key=lambda one: one.begin_ns)
     for one in left:
         other = _waited_for_it(run, one)
@@ -78,7 +80,7 @@ def given_up(run: Run) -> list[Finding]:
 
 @lru_cache(maxsize=4)
 def calls_left(run: Run) -> tuple[Left, ...]:
-    """Every call that one rank was done with before another began it."""
+    """Returns every call that one rank was done with before another began it."""
     return () if run.imported or not run.clock_calibrated else tuple(_left(run))
 
 
@@ -139,7 +141,8 @@ def _waited_for_it(run: Run, one: Left) -> Left | None:
 
 def _crossed(run: Run, both: Sequence[Left]) -> Finding:
     said = "; ".join(
-        f"rank {one.rank} waited in {_call(run, one)} for rank {one.late}" for one in both
+        f"{ranks_in(run, (one.rank,))} waited in {_call(run, one)} for {ranks_in(run, (one.late,))}"
+        for one in both
     )
     cycle = [_evidence(run, one) for one in both]
     return Finding(
@@ -159,7 +162,7 @@ def _too_late(run: Run, one: Left) -> Finding:
     return Finding(
         kind="straggler",
         severity="error",
-        title=f"Rank {one.rank} gave up {_call(run, one)} after "
+        title=f"{units.sentence(ranks_in(run, (one.rank,)))} gave up {_call(run, one)} after "
         f"{units.duration(one.end_ns - one.begin_ns)}, "
         f"{units.duration(one.came_ns - one.end_ns)} before rank {one.late} came to it: {doing}"
         + (f" at {where}" if where else "")
@@ -176,7 +179,7 @@ def _failed(run: Run, one: Left) -> Finding:
     return Finding(
         kind="hang",
         severity="error",
-        title=f"Rank {one.rank} failed in {_call(run, one)} after "
+        title=f"{units.sentence(ranks_in(run, (one.rank,)))} failed in {_call(run, one)} after "
         f"{units.duration(one.end_ns - one.begin_ns)}, before rank {one.late} came to it"
         + (f", at {where}" if where else "")
         + ". The call failed by itself: read the exception, and check its arguments.",

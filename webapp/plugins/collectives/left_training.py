@@ -10,8 +10,9 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 _TRAINING = {schema.PhaseKind.forward.name, schema.PhaseKind.backward.name}
 _OPTIMIZER, _DATA = schema.PhaseKind.optimizer.name, schema.PhaseKind.data.name
@@ -25,11 +26,10 @@ class Leaving:
     step: int  # the last one that they finished
     ran_out: bool  # a DataLoader had no more batches for them
 
-    @property
-    def words(self) -> str:
+    def words(self, run: Run) -> str:
         """Rank 1 ran out of data after step 9."""
         how = "ran out of data" if self.ran_out else "left the training loop"
-        return f"{ranks_named(self.ranks).capitalize()} {how} after step {self.step}"
+        return f"{units.sentence(ranks_in(run, self.ranks))} {how} after step {self.step}"
 
     @property
     def advice(self) -> str:
@@ -44,7 +44,8 @@ class Leaving:
 
 @lru_cache(maxsize=4)
 def left_training(run: Run) -> Leaving | None:
-    """The ranks that left first, of one step; None where no rank goes on without another."""
+    """Returns the ranks that left first, of one step; None where no rank goes on without
+    another."""
     last = {rank: _last_step(_phases(run, rank)) for rank in run.ranks}
     finished = {rank: step for rank, step in last.items() if step is not None}
     if len(finished) < 2:

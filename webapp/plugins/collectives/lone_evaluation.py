@@ -19,8 +19,8 @@ from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.collectives.skew import KEYS, MIN_WAIT_NS, comparable_arrivals
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 from lanescope.webapp.runs.types import Int64Array
 
 _EVALUATION = schema.PhaseKind.evaluation.name
@@ -33,7 +33,7 @@ COSTLY = 0.02
 
 
 def lone_evaluation(run: Run) -> list[Finding]:
-    """Findings of kind `straggler`, one per rank that evaluates. Raises NotApplicable."""
+    """Returns findings of kind `straggler`, one per rank that evaluates. Raises NotApplicable."""
     came = comparable_arrivals(run).reset_index(drop=True)
     starts = {rank: _evaluations(run, rank) for rank in run.ranks}
     belongs = {rank: _next_calls(run, rank, begun) for rank, begun in starts.items() if len(begun)}
@@ -98,10 +98,11 @@ def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Find
         kind="straggler",
         severity="warning" if share >= COSTLY else "info",
         confidence="likely",
-        title=f"Rank {rank} {doing} and keeps {ranks_named(others)} waiting for "
-        f"{units.duration(usual)} each time ({units.counted(len(late), 'time')}, "
-        f"{units.share(share)} of the run), longest in {name}. Share the evaluation among all "
-        "ranks, or let the others go on without a collective call.",
+        title=f"{units.sentence(ranks_in(run, (rank,)))} {doing} and keeps "
+        f"{ranks_in(run, others)} waiting for {units.duration(usual)} each time "
+        f"({units.counted(len(late), 'time')}, {units.share(share)} of the run), longest "
+        f"in {name}. Share the evaluation among all ranks, or let the others go on "
+        "without a collective call.",
         rank=rank,
         ranks=(rank,),
         step=int(worst["step"]),

@@ -16,15 +16,15 @@ from lanescope.webapp.analysis.rank_state import NO_PROGRESS, dumps, meanwhile
 from lanescope.webapp.plugins.collectives.given_up import calls_left
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 MIN_SHARE = 0.5
 """Share of a watchdog's silence that the last-comer must account for."""
 
 
 def long_waits(run: Run) -> list[Finding]:
-    """A finding of kind `straggler` per rank and place, of its longest wait."""
+    """Returns a finding of kind `straggler` per rank and place, of its longest wait."""
     seen = _seen_waiting(run)
     if not seen:
         return []
@@ -70,8 +70,8 @@ def _finding(
         kind="straggler",
         severity="info",
         confidence="likely",
-        title=f"Rank {rank} kept {ranks_named(tuple(waiting))} waiting for "
-        f"{units.duration(waited)} in {name}: {doing}"
+        title=f"{units.sentence(ranks_in(run, (rank,)))} kept "
+        f"{ranks_in(run, waiting)} waiting for {units.duration(waited)} in {name}: {doing}"
         + (f" at {where}" if where else "")
         + ". Share that work among all ranks, or move it out of the training loop.",
         rank=rank,

@@ -30,8 +30,9 @@ from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.collectives.left_training import left_training
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 SAME_SHAPE = (
     "all_reduce",
@@ -86,7 +87,7 @@ class Mismatch:
 
 
 def mismatches(run: Run) -> list[Finding]:
-    """Findings of kind `collective_mismatch`. NotApplicable: there are too few."""
+    """Returns findings of kind `collective_mismatch`. NotApplicable: there are too few."""
     if calls(run)["rank"].nunique() < 2:
         raise NotApplicable("record collective calls of two ranks or more")
     if run.imported and calls(run).groupby("group")["rank"].nunique().max() < 2:
@@ -96,7 +97,7 @@ def mismatches(run: Run) -> list[Finding]:
 
 @lru_cache(maxsize=4)
 def first_mismatches(run: Run) -> tuple[Mismatch, ...]:
-    """Per group the first call on which its ranks disagree."""
+    """Returns per group the first call on which its ranks disagree."""
     rows = collective_calls(run)
     rows = rows[~rows["group"].isin(ambiguous(run))]
     keys = ["group", "sequence"]
@@ -122,7 +123,8 @@ def first_mismatches(run: Run) -> tuple[Mismatch, ...]:
 
 @lru_cache(maxsize=4)
 def ended_in(run: Run) -> frozenset[int]:
-    """Ranks whose last call is one on which they disagree with others: they failed by it."""
+    """Returns ranks whose last call is one on which they disagree with others: they failed by
+    it."""
     last = calls(run).groupby("rank").tail(1)
     failed = set()
     for one in (*first_mismatches(run), *unlike_exchanges(run)):
@@ -138,7 +140,7 @@ def _stuck(run: Run) -> list[tuple[str, int]]:
 
 @lru_cache(maxsize=4)
 def unlike_exchanges(run: Run) -> tuple[Mismatch, ...]:
-    """Per pair of ranks the first send that meets a receive of something else.
+    """Returns per pair of ranks the first send that meets a receive of something else.
 
     Tags may change the order in which they meet, so nothing is said where what was sent is in all
     what was received; nor, where one has more calls than the other, of those that went well.
@@ -249,8 +251,8 @@ def _title_of_leaving(
         sides.append((rank, f"{row['name']}{place}", int(row["step"])))
     (_, theirs, _), (rank, ours, step) = sides
     return (
-        f"{leaving.words} and called {theirs}, while rank {rank} trains on and calls {ours} in "
-        f"step {step} (#{one.sequence} of {group_title(run, one.group)}). {leaving.advice}"
+        f"{leaving.words(run)} and called {theirs}, while rank {rank} trains on and calls {ours} "
+        f"in step {step} (#{one.sequence} of {group_title(run, one.group)}). {leaving.advice}"
     )
 
 
@@ -260,26 +262,25 @@ def _title(run: Run, one: Mismatch, odd: tuple[int, ...]) -> str:
     if one.is_exchange:
         (sender, sent), (receiver, taken) = values.items()
         return (
-            f"Rank {sender} sends {sent}, which rank {receiver} receives as {taken}: "
+            f"{units.sentence(ranks_in(run, (sender,)))} sends {sent}, which "
+            f"{ranks_in(run, (receiver,))} receives as {taken}: "
             f"the {ASPECTS[one.aspect]} of send and receive #{one.sequence} of "
             f"{group_title(run, one.group)} differs. {_ADVICE[one.aspect]}"
         )
     if one.aspect == "name" and "barrier" in values.values():
         alone = tuple(sorted(rank for rank, name in values.items() if name == "barrier"))
         others = {rank: name for rank, name in values.items() if name != "barrier"}
-        who, calls = ranks_named(tuple(sorted(others))), "calls" if len(others) == 1 else "call"
+        who, calls = ranks_in(run, others), "calls" if len(others) == 1 else "call"
         called = ", ".join(sorted(set(others.values())))
         only = "calls" if len(alone) == 1 else "call"
         return (
-            f"Only {ranks_named(alone)} {only} barrier: {who} {calls} {called} {place}. "
+            f"Only {ranks_in(run, alone)} {only} barrier: {who} {calls} {called} {place}. "
             f"{_ADVICE[one.aspect]}"
         )
     by_value: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         by_value.setdefault(str(value), []).append(rank)
-    said = ", ".join(
-        f"{value or 'none'} on {ranks_named(tuple(r))}" for value, r in by_value.items()
-    )
+    said = ", ".join(f"{value or 'none'} on {ranks_in(run, r)}" for value, r in by_value.items())
     call = "" if one.aspect == "name" else f" of {one.rows['name'].iloc[0]}"
     what = ASPECTS[one.aspect]
     return f"Ranks disagree on the {what}{call} {place}: {said}. {_ADVICE[one.aspect]}"

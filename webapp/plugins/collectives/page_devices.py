@@ -17,7 +17,7 @@ from lanescope.webapp.ui.colours import Theme
 
 
 def section(run: Run) -> list[Component]:
-    """Heading, chart and table; nothing where no device was recorded."""
+    """Returns heading, chart and table; nothing where no device was recorded."""
     table = temporal_breakdown(run)
     if table.empty:
         return []
@@ -38,7 +38,7 @@ def section(run: Run) -> list[Component]:
     return [
         html.H2("Devices"),
         widgets.graph(
-            ids.DEVICE_TIMES, height=110 + 26 * min(32, len(rows)), what="the time of each device"
+            ids.DEVICE_TIMES, height=150 + 26 * min(32, len(rows)), what="the time of each device"
         ),
         widgets.plain_table(heads, rows, range(1, len(heads))),
         widgets.downloads("temporal_breakdown"),
@@ -46,7 +46,7 @@ def section(run: Run) -> list[Component]:
 
 
 def register(app: Dash, run: Run) -> None:
-    """The chart follows the theme."""
+    """Draws the chart in the theme."""
 
     @app.callback(Output(ids.DEVICE_TIMES, "figure"), Input(frame_ids.THEME, "data"))
     def times(theme: Theme | None) -> go.Figure:

@@ -17,8 +17,11 @@ MAX_RANKS = 12
 
 
 def late_ranks(run: Run, _: Finding) -> HeatPicture | None:
-    """How late each rank came to the collectives of each step, as a share of the latest."""
+    """Returns how late each rank came to the collectives of each step, as a share of the latest."""
     steps = arrivals(run)[[*KEYS, "step"]]
+    trained = {step for rank in run.ranks for step in run.steps(rank).index}
+    if trained:  # what comes after the last step has the number of the next
+        steps = steps[steps["step"].isin(trained)]
     table = lateness(run).merge(steps, on=KEYS).pivot_table("late_ns", "rank", "step", "max")
     if table.empty or not table.to_numpy(float)[np.isfinite(table.to_numpy(float))].any():
         return None
@@ -36,7 +39,7 @@ def late_ranks(run: Run, _: Finding) -> HeatPicture | None:
 
 
 def late_gap(run: Run, finding: Finding) -> list[Mark]:
-    """The time in which the others had come to the worst call and the late rank had not."""
+    """Returns the time in which the others had come to the worst call and the late rank had not."""
     worst = finding.evidence.get("worst")
     if worst is None:
         return []
@@ -56,7 +59,7 @@ def late_gap(run: Run, finding: Finding) -> list[Mark]:
 
 
 def never_came(run: Run, finding: Finding) -> list[Mark]:
-    """From the first arrival at a call to the end of the run, on the ranks that never made it."""
+    """Marks the time from the first arrival at a call to the end, on ranks that never made it."""
     evidence = finding.evidence
     if not evidence.get("missing") or evidence.get("sequence") is None:
         return []
@@ -66,6 +69,7 @@ def never_came(run: Run, finding: Finding) -> list[Mark]:
     if since != since:  # no rank made the call: NaN
         return []
     missing = {one["rank"] for one in evidence["missing"]} & set(run.ranks)
+    missing -= set(frame.loc[same, "rank"])  # in a mismatch it may have come with another call
     first = {one.rank: one.thread for one in reversed(run.threads) if one.rank in missing}
     return [
         Mark(

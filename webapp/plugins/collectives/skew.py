@@ -59,7 +59,7 @@ def comparable_arrivals(run: Run) -> pd.DataFrame:
 
 @lru_cache(maxsize=4)
 def arrivals(run: Run) -> pd.DataFrame:
-    """One row per collective of a group, in order of time.
+    """Returns one row per collective of a group, in order of time.
 
     group, sequence, name, bytes, step, ranks (that came), first_ns, last_ns (first and last
     arrival), first_rank, last_rank, skew_ns, alone_ns (both 0 with one rank), done_ns (last
@@ -120,7 +120,8 @@ def arrivals(run: Run) -> pd.DataFrame:
 
 @lru_cache(maxsize=4)
 def lateness(run: Run) -> pd.DataFrame:
-    """One row per rank and call of `arrivals`: rank, group, sequence, start_ns, late_ns, wait_ns.
+    """Returns one row per rank and call of `arrivals`: rank, group, sequence, start_ns, late_ns,
+    wait_ns.
 
     late_ns = start - first arrival; wait_ns = last arrival - start.
     """
@@ -132,7 +133,7 @@ def lateness(run: Run) -> pd.DataFrame:
 
 
 def straggling(run: Run) -> pd.DataFrame:
-    """Ranks by how much they alone delay the others, the worst first.
+    """Returns ranks by how much they alone delay the others, the worst first.
 
     rank; calls (it took part in, with two ranks or more), last (of these it came last to),
     alone_ns (sum over those of what it alone cost the others), wait_ns (it waited for others).
@@ -169,7 +170,7 @@ class LateMap:
 
 
 def late_map(run: Run, group: str, columns: int = 240) -> LateMap:
-    """Arrival by rank and sequence number of a group, in at most so many columns.
+    """Returns arrival by rank and sequence number of a group, in at most so many columns.
 
     Of the calls that two or more ranks were seen to make.
     """
@@ -191,7 +192,7 @@ def late_map(run: Run, group: str, columns: int = 240) -> LateMap:
 
 
 def call_window(run: Run, group: str, sequence: int) -> tuple[int, int] | None:
-    """From the first arrival at a call to its last completion or return; None: no such call."""
+    """Returns the first arrival at a call and its last completion or return; None: no such call."""
     rows = collective_calls(run)
     rows = rows[(rows["group"] == group) & (rows["sequence"] == sequence)]
     if rows.empty:
@@ -201,7 +202,7 @@ def call_window(run: Run, group: str, sequence: int) -> tuple[int, int] | None:
 
 
 def waiting(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
-    """One row per rank that made a collective: rank, waiting_ns, share.
+    """Returns one row per rank that made a collective: rank, waiting_ns, share.
 
     waiting(r) = |union over collectives of [start_r, until_r) & W|
     with until_r the last start of `skew`; where another rank never came and the call never ended,

@@ -48,7 +48,7 @@ class Place:
 def slow_place(
     run: Run, rank: int, window: tuple[int, int], rounds: int, delay_ns: float
 ) -> Place | None:
-    """The place that explains a delay of `delay_ns` per round; None where no place does.
+    """Returns the place that explains a delay of `delay_ns` per round; None where no place does.
 
     `window` [t0, t1) in ns from the start of the run holds `rounds` of them.
     """
@@ -112,8 +112,8 @@ _Site = tuple[int, str, str]  # stack, operator, module
 
 
 def around(run: Run, rank: int, before: _Site, after: _Site) -> tuple[str, str]:
-    """file.py:12 of both: of the innermost function that both were called from, where each has a
-    stack; else the operator and its module."""
+    """Returns file.py:12 of both: of the innermost function that both were called from, where each
+    has a stack; else the operator and its module."""
     first, second = (own_frames(run, rank, site[0]) for site in (before, after))
     found: tuple[str, str] | None = None
     for one, other in zip(reversed(first), reversed(second), strict=False):

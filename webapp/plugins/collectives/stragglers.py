@@ -27,6 +27,7 @@ from lanescope.webapp.plugins.collectives.long_waits import long_waits
 from lanescope.webapp.plugins.collectives.skew import MIN_WAIT_NS, comparable_arrivals
 from lanescope.webapp.plugins.collectives.slow_places import Place, slow_place
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
 MIN_ROUNDS = 9
@@ -40,7 +41,7 @@ SHARE = 0.2
 
 
 def stragglers(run: Run) -> list[Finding]:
-    """Findings of kind `straggler`. NotApplicable: nothing to compare."""
+    """Returns findings of kind `straggler`. NotApplicable: nothing to compare."""
     came = comparable_arrivals(run)
     rounds = by_round(came)
     found = []
@@ -55,7 +56,7 @@ def stragglers(run: Run) -> list[Finding]:
 
 
 def by_round(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
-    """Per rank that is ever last, a row per round: round, length_ns, delay_ns, share.
+    """Returns per rank that is ever last a row per round: round, length_ns, delay_ns, share.
 
     `came` are rows of `skew.arrivals`.
     """
@@ -98,8 +99,9 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
         severity="warning",
         confidence="likely",
         title=(
-            f"Rank {rank} keeps the other ranks waiting for {units.duration(delay)} of each {unit} "
-            f"({units.share(share)}). It came last in {late} of {len(shares)} {unit}s"
+            f"{units.sentence(ranks_in(run, (rank,)))} keeps the other ranks waiting for "
+            f"{units.duration(delay)} of each {unit} ({units.share(share)}). It came last "
+            f"in {late} of {len(shares)} {unit}s"
             + (f", and is slower {place.words}: {place.advice}." if place else f". {_ADVICE}")
         ),
         rank=rank,

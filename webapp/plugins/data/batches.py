@@ -25,8 +25,8 @@ class RepeatedData(TypedDict):
 
 @lru_cache(maxsize=4)
 def batch_samples(run: Run) -> pd.DataFrame:
-    """One row per sampled tensor: rank, thread, time_ns, step, call, what, model, position, hash,
-    rows, alike.
+    """Returns one row per sampled tensor: rank, thread, time_ns, step, call, what, model, position,
+    hash, rows, alike.
 
     what: loaded, input or output; call: number of the sample of that name in its step, from 0;
     alike: all rows are the same. Raises NotApplicable where the run holds none.

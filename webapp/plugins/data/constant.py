@@ -48,7 +48,7 @@ _WORDS = {
 
 
 def constant_data(run: Run) -> list[Finding]:
-    """Findings of kind `repeated_data`, one per model. Raises NotApplicable."""
+    """Returns findings of kind `repeated_data`, one per model. Raises NotApplicable."""
     samples = batch_samples(run)
     samples = samples[samples["rows"] >= MIN_ROWS]
     found: dict[tuple[str, str], list[tuple[int, pd.DataFrame]]] = {}

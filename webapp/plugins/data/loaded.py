@@ -29,7 +29,8 @@ FINISHED = 0.1  # of the iterations, which come to their last batch
 
 
 def same_loaded(run: Run) -> list[Finding]:
-    """Findings of kind `repeated_data`, at most one per cause and rank. Raises NotApplicable."""
+    """Returns findings of kind `repeated_data`, at most one per cause and rank. Raises
+    NotApplicable."""
     samples = batch_samples(run)
     found = []
     for rank, own in samples.groupby("rank", sort=True):

@@ -33,8 +33,8 @@ from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
 from lanescope.webapp.plugins.learning.consistency import first_apart
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named, ranks_text
 
 MIN_STEPS = 3
 """Sampled steps."""
@@ -47,7 +47,7 @@ _PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
 
 
 def same_numbers(run: Run) -> list[Finding]:
-    """Findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
+    """Returns findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
     states = _states(run)
     found = []
     for ranks in replicas(run).values():
@@ -63,7 +63,7 @@ def same_numbers(run: Run) -> list[Finding]:
 
 
 def other_numbers(run: Run) -> list[Finding]:
-    """Findings of kind `rank_divergence`, one per group of ranks. Raises NotApplicable."""
+    """Returns findings of kind `rank_divergence`, one per group of ranks. Raises NotApplicable."""
     states = _states(run)
     calls = collective_calls(run)
     calls = calls[calls["phase"].isin(_PASSES)]
@@ -146,10 +146,10 @@ def _same(run: Run, ranks: tuple[int, ...], steps: int, drawn: tuple[str, str | 
         kind="repeated_data",
         severity="warning",
         confidence="likely",
-        title=f"Ranks {ranks_text(ranks)} draw the same random numbers: their generators have "
-        f"equal states at all {units.count(steps)} sampled steps, so {name}{at} makes the same "
-        "masks or noise for the different batches of all ranks. Seed each rank differently once "
-        "the model is built: torch.manual_seed(seed + rank).",
+        title=f"{units.sentence(ranks_in(run, ranks))} draw the same random numbers: their "
+        f"generators have equal states at all {units.count(steps)} sampled steps, so "
+        f"{name}{at} makes the same masks or noise for the different batches of all ranks. Seed "
+        "each rank differently once the model is built: torch.manual_seed(seed + rank).",
         rank=ranks[0],
         ranks=ranks,
         step=0,
@@ -168,10 +168,10 @@ def _other(
         kind="rank_divergence",
         severity="error",
         confidence="likely",
-        title=f"{ranks_named(ranks).capitalize()} hold parts of one model and get the same input, "
-        f"but drop out different elements ({name}{at}): {parameter}, which they all hold, differs "
-        f"at step {step}. Use one seed on these ranks for dropout of what they all hold, and "
-        "seeds of their own only within their parts.",
+        title=f"{units.sentence(ranks_in(run, ranks))} hold parts of one model and get the same "
+        f"input, but drop out different elements ({name}{at}): {parameter}, which they all hold, "
+        f"differs at step {step}. Use one seed on these ranks for dropout of what they all "
+        "hold, and seeds of their own only within their parts.",
         rank=ranks[0],
         ranks=ranks,
         step=step,

@@ -26,8 +26,8 @@ from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_text
 
 MIN_STEPS = 3
 """Sampled steps."""
@@ -36,7 +36,7 @@ _RANDOM = ("aten::dropout", "aten::native_dropout", "aten::bernoulli_", "aten::r
 
 
 def same_batches(run: Run) -> list[Finding]:
-    """Findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
+    """Returns findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     samples = batch_samples(run)
@@ -88,7 +88,7 @@ def _same_batches(run: Run, ranks: tuple[int, ...], steps: list[int]) -> Finding
         kind="repeated_data",
         severity="warning",
         confidence="likely",
-        title=f"Ranks {ranks_text(ranks)} train on the same batches: at all "
+        title=f"{units.sentence(ranks_in(run, ranks))} train on the same batches: at all "
         f"{units.count(len(steps))} sampled steps they call the model with the same "
         f"input{at}. Give each rank its own part of the data: use DistributedSampler, or seed the "
         "data by rank.",
@@ -102,7 +102,7 @@ def _same_batches(run: Run, ranks: tuple[int, ...], steps: list[int]) -> Finding
 
 
 def same_order(run: Run) -> list[Finding]:
-    """Findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
+    """Returns findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
     begun = logged(run, None, prefix=SAMPLER_EPOCH)
     if begun.empty:
         raise NotApplicable("no shuffling DistributedSampler was iterated at level access")

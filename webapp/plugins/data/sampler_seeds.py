@@ -14,14 +14,14 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 _ATTRIBUTES = (("seed", SAMPLER_SEED), ("epoch", SAMPLER_EPOCH))
 
 
 def sampler_seeds(run: Run) -> list[Finding]:
-    """Findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
+    """Returns findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     found: dict[str, Finding] = {}
@@ -53,8 +53,8 @@ def _finding(run: Run, what: str, own: pd.DataFrame, iteration: int) -> Finding:
     return Finding(
         kind="repeated_data",
         severity="warning",
-        title=f"The DistributedSamplers of {ranks_named(ranks)} shuffle differently: their {what} "
-        f"is {values}. Some samples are used by several ranks, and some by none. {advice}",
+        title=f"The DistributedSamplers of {ranks_in(run, ranks)} shuffle differently: their "
+        f"{what} is {values}. Some samples are used by several ranks, and some by none. {advice}",
         rank=int(mine["rank"]),
         ranks=ranks,
         thread=str(mine["thread"]),

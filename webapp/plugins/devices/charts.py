@@ -22,7 +22,8 @@ PARTS = (
 
 
 def stream_times(table: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Shares of the time of each stream, from its first kernel to its last: `idle.streams`."""
+    """Returns shares of the time of each stream, from its first kernel to its last:
+    `idle.streams`."""
     names = [escaped(str(name)) for name in table["stream"]]
     parts = [part for part in PARTS if table[part[0]].any()]
     return share_bars(names, table, "window_ns", parts, "share of the stream's time, %", theme)

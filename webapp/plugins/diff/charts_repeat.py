@@ -16,7 +16,8 @@ from lanescope.webapp.ui.theme import POWERS, step_axis, template
 
 
 def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figure:
-    """Spread of gradient norms per step, a line for each of the parameters where it is largest.
+    """Returns spread of gradient norms per step, a line for each of the parameters where it is
+    largest.
 
     `spread` is that of `analysis.repeats.fluctuation`; the worst rank counts. The axis is
     logarithmic and 0 has no place on it; an infinite spread is a cross at its foot.
@@ -71,7 +72,8 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
 def fluctuation_by_threads(
     entries: Sequence[Mapping[str, Any]], limit: float, theme: Theme
 ) -> go.Figure:
-    """Gradient fluctuation by number of threads; a hollow marker where all runs had the same bits.
+    """Returns gradient fluctuation by number of threads; a hollow marker where all runs had the
+    same bits.
 
     `entries` are those of `analysis.repeats.Repetition`.
     """

@@ -104,7 +104,7 @@ class Comparison:
         return self.alone[1].count
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `diff --json` prints."""
+        """Returns the object that `diff --json` prints."""
         return {
             "verdict": self.verdict,
             "compared": self.compared,
@@ -115,7 +115,8 @@ class Comparison:
 
 
 def diff(base: Run, run: Run, mode: Mode = "bitwise") -> pd.DataFrame:
-    """The table of `compare`: one row per gradient norm and op count, and per tensor that differs.
+    """Returns the table of `compare`: one row per gradient norm and op count, and per tensor that
+    differs.
 
     kind ("gradient", "op" or "tensor"), rank, thread (its name), step, name (parameter or op), base
     and run (norm, number of calls or mean; NaN on a side that has none), difference (run - base),
@@ -253,9 +254,9 @@ def _stated(
     difference begins: the module, outputs, logged values."""
     begins = layer.words if layer is not None and layer.module else None
     outputs = outputs_differ(base, run)
-    bits = values_differ(base, run, 0.0)
-    least = 0.0 if mode == "bitwise" else max(RELATIVE["float32"], least_tolerance(base, run))
-    far = values_differ(base, run, least)
+    bits = far = values_differ(base, run, 0.0)
+    if bits and mode != "bitwise":
+        far = values_differ(base, run, max(RELATIVE["float32"], least_tolerance(base, run)))
     states = set()
     if far or (outputs and mode == "bitwise"):
         states = {"different"}

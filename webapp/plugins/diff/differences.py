@@ -87,7 +87,8 @@ class Differences:
         return len(self.start)
 
     def next(self, place: tuple[int, int, int], *, forward: bool) -> dict[str, Any] | None:
-        """The first place after (start, lane, row), or the last before it; None: not found."""
+        """Returns the first place after (start, lane, row), or the last before it; None: not
+        found."""
         after = np.stack([self.start, self.lane, self.row])
         # Lexicographic comparison, the first key that is unequal decides.
         order = np.zeros(len(self), np.int64)
@@ -104,7 +105,8 @@ class Differences:
 
 
 def next_difference(timeline: Timeline, arguments: Mapping[str, str]) -> dict[str, Any]:
-    """The next or previous place where the run differs from its baseline, from a place on."""
+    """Returns the next or previous place where the run differs from its baseline, from a place
+    on."""
     place = integer("t", arguments.get("t", "")), integer("lane", arguments.get("lane", "-1"))
     key = *place, integer("row", arguments.get("row", "-1"))
     known = timeline.differences

@@ -12,7 +12,7 @@ from lanescope.webapp.runs.run import Run
 
 
 def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:
-    """Findings of kind `divergence`, at most one: where the run parts from its baseline.
+    """Returns findings of kind `divergence`, at most one: where the run parts from its baseline.
 
     By more than a second run of the baseline (`noise`) does. Raises NotApplicable where they have
     no value in common.

@@ -52,7 +52,7 @@ MAX_ROWS = 2000
 
 
 def layout(context: Context) -> Component:
-    """The comparison, or how to get one."""
+    """Returns the comparison, or how to get one."""
     base = context.baseline
     if base is None:
         command = f"lanescope view {context.run.title} --baseline OTHER_RUN"
@@ -63,8 +63,8 @@ def layout(context: Context) -> Component:
                 "This run has no baseline.",
                 html.P(["Open this run together with another one: ", html.Code(command)]),
                 html.P(
-                    "Here you would then see from which step on gradient norms differ, and which "
-                    "ops ran more or less often."
+                    "This page then shows the first difference, the step from which gradient norms "
+                    "differ, and the ops that ran more or less often or took longer."
                 ),
             ),
         )
@@ -107,7 +107,7 @@ def layout(context: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Verdict, tables and chart follow the mode, the rank and the theme."""
+    """Fills verdict, tables and chart for the mode, the rank and the theme."""
     base = context.baseline
     if base is None:
         return
@@ -161,7 +161,8 @@ def _ranks(run: Run, base: Run) -> list[int]:
 
 
 def verdict(result: Comparison, context: Context, base: Run) -> list[Any]:
-    """The verdict, the first difference with a link to it, and the same to paste elsewhere."""
+    """Returns the verdict, the first difference with a link to it, and the same to paste
+    elsewhere."""
     alone = uncompared(result)
     word = headline(result)
     text = markdown(result, base.title, context.run.title)
@@ -180,7 +181,7 @@ def _sentence(note: str) -> str:
 
 
 def tables(result: Comparison, context: Context) -> list[Any]:
-    """What differs, row by row; each row leads to its place in the run."""
+    """Returns what differs, row by row; each row leads to its place in the run."""
     table = result.table
     different = table["state"] != "identical"
     titles = {
@@ -200,13 +201,13 @@ def tables(result: Comparison, context: Context) -> list[Any]:
 
 def _timing(timing: Timing) -> list[Any]:
     """What takes longer or shorter, by op and module."""
-    lead = html.P(f"{step_times(timing).capitalize()}.", className="muted")
+    lead = html.P(f"{_sentence(step_times(timing))}.", className="muted")
     rows = timing.changed.head(MAX_ROWS)
     if rows.empty:
         return [lead]
     made = [
         {
-            "link": calls_address(row.name) if row.run_calls else None,
+            "link": calls_address(row.name),
             "op": row.name,
             "module": row.module,
             "state": row.state,
@@ -226,7 +227,7 @@ def _timing(timing: Timing) -> list[Any]:
             "difference", "difference", base="ns", together="times", flex=1, minWidth=120
         ),
         widgets.column("ratio", "times", number=True, text=True, flex=1),
-        widgets.column("calls", "calls, base / run", flex=1, minWidth=140),
+        widgets.column("calls", "calls, baseline / run", flex=1, minWidth=160),
         widgets.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
@@ -279,7 +280,7 @@ def _state(row: dict[str, Any], kind: str) -> str:
     """In words; of an op that both runs have, only some calls are in one of them."""
     if kind == "op" and row["base"] == row["base"] and row["run"] == row["run"]:
         return "more often" if row["difference"] > 0 else "less often"
-    return str(row["state"]).replace("_", " ")
+    return str(row["state"]).replace("_", " ").replace("in base", "in baseline")
 
 
 def _row_address(kind: str, row: dict[str, Any], context: Context) -> str | None:
@@ -291,8 +292,6 @@ def _row_address(kind: str, row: dict[str, Any], context: Context) -> str | None
         return context.address(timeline_address(start, start + AROUND_NS, run.duration_ns, at))
     if kind == "gradient":
         return step_link(run, rank, step)
-    if row["state"] == "only_in_base" and row["run"] != row["run"]:
-        return None
     named = [t.thread for t in run.threads_of(rank) if t.name == row["thread"]]
     return calls_address(str(row["name"]), rank, named[0] if len(named) == 1 else "", step)
 
@@ -333,7 +332,7 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         widgets.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=130),
         widgets.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=130),
         widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
-        widgets.column("state", "state", flex=1),
+        widgets.column("state", "state", flex=1, minWidth=96),
     ]
     height = None if len(made) <= 12 else "340px"
     grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height, leads="link")
@@ -341,11 +340,8 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         return grid
     shown = f"The first {units.count(MAX_ROWS)} of {units.count(len(rows))}"
     more: list[Any] = [
-        f"{shown}; ",
-        html.Code("lanescope diff --json"),
-        " has the verdict, ",
-        html.Code("lw.diff"),
-        " in Python all rows.",
+        f"{shown}. All rows in Python: ",
+        html.Code("lw.diff(base, run)"),
     ]
     return html.Div([grid, html.P(more, className="muted")])
 

@@ -25,7 +25,8 @@ MAX_ROWS = 2000
 
 
 def layout(context: Context) -> Component:
-    """The repetition that the run is part of; the server offers the page for such runs only."""
+    """Returns the repetition that the run is part of; the server offers the page for such runs
+    only."""
     found = repetition_of(context.run)
     if found is None or not found.entries:
         return widgets.page(
@@ -69,7 +70,7 @@ def layout(context: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Charts and table follow the number of threads and the theme."""
+    """Fills charts and table for the number of threads and the theme."""
     found = repetition_of(context.run)
     if found is None:
         return
@@ -92,7 +93,7 @@ def register(app: Dash, context: Context) -> None:
 
 
 def by_threads(found: Repetition, limit: float) -> Component:
-    """A row per number of threads: same bits or not, how far apart, and where it begins."""
+    """Returns a row per number of threads: same bits or not, how far apart, and where it begins."""
     rows = []
     for one in found.entries:
         first, spread = one["first"] or {}, one["gradient_fluctuation"]
@@ -116,7 +117,8 @@ def by_threads(found: Repetition, limit: float) -> Component:
 
 
 def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
-    """A row per parameter: its largest spread, in which step, and how much of the norm that is."""
+    """Returns a row per parameter: its largest spread, in which step, and how much of the norm that
+    is."""
     apart = spread[spread["std"] > 0]
     if apart.empty:
         text = f"All norms of gradients of the {count} runs are the same."

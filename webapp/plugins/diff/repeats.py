@@ -45,7 +45,7 @@ class Repeats:
     first: dict[str, Any] | None  # the earliest difference from run 0, as `diff --json` prints it
 
     def to_json(self) -> dict[str, Any]:
-        """An entry of `by_threads` of `repeat --json`."""
+        """Returns an entry of `by_threads` of `repeat --json`."""
         return {
             "threads": self.threads,
             "gradient_fluctuation": json_number(self.fluctuation),
@@ -71,7 +71,7 @@ def repeats(runs: Sequence[Run], threads: int) -> Repeats:
 
 
 def fluctuation(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per rank, step, parameter and optimizer that has a gradient in every run.
+    """Returns one row per rank, step, parameter and optimizer that has a gradient in every run.
 
     mean and std (of the population) of the gradient's norm over the runs, which are equally many;
     std is infinite where a norm is NaN or infinite in some runs and not the same in all.
@@ -97,14 +97,15 @@ def fluctuation(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def gradient_fluctuation(run: Run) -> float | None:
-    """The metric, of the repetition that the run is part of; None where it is part of none."""
+    """Returns the metric, of the repetition that the run is part of; None where it is part of
+    none."""
     entry = _entry(run)
     value = entry["gradient_fluctuation"] if entry else None
     return math.inf if isinstance(value, str) else value
 
 
 def nondeterminism(run: Run) -> list[Finding]:
-    """Findings of kind `nondeterminism`. NotApplicable for a run that was not repeated."""
+    """Returns findings of kind `nondeterminism`. NotApplicable for a run that was not repeated."""
     entry = _entry(run)
     if entry is None:
         raise NotApplicable("record with lanescope repeat -n 10 -- COMMAND")
@@ -158,11 +159,11 @@ class Repetition:
     entries: tuple[dict[str, Any], ...]  # as `Repeats.to_json` makes them, by number of threads
 
     def places(self, threads: int) -> list[Path]:
-        """The runs with a number of threads that are there, in the order of recording."""
+        """Returns the runs with a number of threads that are there, in the order of recording."""
         return sorted(self.folder.glob(f"threads-{threads}/run-*"))
 
     def spread(self, threads: int) -> tuple[int, pd.DataFrame]:
-        """How many runs with so many threads there are, and `fluctuation` of them.
+        """Returns how many runs with so many threads there are, and `fluctuation` of them.
 
         RunError where one cannot be read any more.
         """
@@ -171,7 +172,7 @@ class Repetition:
 
 
 def repetition_in(folder: Path) -> Repetition | None:
-    """The repetition of a folder; None if it has none. RunError for another file."""
+    """Returns the repetition of a folder; None if it has none. RunError for another file."""
     file = folder / FILE
     if not os.path.isfile(file):  # False also for a name that cannot be one
         return None
@@ -187,7 +188,7 @@ def repetition_in(folder: Path) -> Repetition | None:
 
 
 def repetition_of(run: Run) -> Repetition | None:
-    """The repetition that the run is part of."""
+    """Returns the repetition that the run is part of."""
     folder = run.path.parent
     number = folder.name.removeprefix("threads-")
     return repetition_in(folder.parent) if number != folder.name and number.isdecimal() else None

@@ -95,7 +95,8 @@ class Beside:
         self._pairs: list[tuple[Int64Array, Int64Array]] = []
 
     def lanes(self, names: Names) -> Iterator[tuple[Lane, Content]]:
-        """As `lanes.lanes_of` with the same numbers, and after these those of kind BASELINE."""
+        """Yields lanes as `lanes.lanes_of`, with the same numbers; those of kind BASELINE come
+        last."""
         pairs = thread_pairs(*self._alike)
         partner = {(b.rank, b.thread): a for a, b in pairs if b is not None}
         alone = [a for a, b in pairs if a is not None and b is None]
@@ -123,7 +124,7 @@ class Beside:
         return replace(made.lane, id=number, above=above), content
 
     def differences(self) -> Differences:
-        """What `lanes` came by."""
+        """Returns what `lanes` came by."""
         empty = np.empty((5, 0), np.int64)
         columns = np.concatenate([empty, *self._places], axis=1)
         wanted = np.isin(columns[4], _STOPS)
@@ -330,7 +331,7 @@ _DTYPES = {**DTYPES, **_PLACES, **_PAIRS}
 def open_beside(
     run: Run, base: Run, noise: Run | None, cache: Path | None, progress: Progress | None = None
 ) -> tuple[Index, Differences]:
-    """The index with the baseline's lanes, and where the runs differ: stored, or built now.
+    """Returns the index with the baseline's lanes, and where the runs differ: stored, or built now.
 
     As `index.open_index` does. It is known by the states of all runs that it is about, and by what
     the baseline is called, which stands in its lanes.

@@ -98,11 +98,10 @@ def _per_step(run: Run, shared: Shared) -> pd.DataFrame:
     keys = ["name", "module", "step"]
     frames = []
     for rank, numbers in shared.items():
-        rows = run.events("op", rank, columns=[*keys, "self_ns"])
-        rows = rows.filter(pc.is_in(rows["step"], pa.array(numbers, rows["step"].type)))
-        frames.append(
-            to_frame(rows.group_by(keys).aggregate([("self_ns", "sum"), ([], "count_all")]))
-        )
+        for rows in run.pieces("op", rank, columns=[*keys, "self_ns"]):
+            rows = rows.filter(pc.is_in(rows["step"], pa.array(numbers, rows["step"].type)))
+            grouped = rows.group_by(keys).aggregate([("self_ns", "sum"), ([], "count_all")])
+            frames.append(to_frame(grouped))
     frame = pd.concat(frames, ignore_index=True).astype({"name": "object", "module": "object"})
     frame = frame.rename(columns={"self_ns_sum": "ns", "count_all": "calls"}).fillna({"ns": 0})
     return frame.groupby(keys, as_index=False)[["ns", "calls"]].sum()

@@ -27,7 +27,7 @@ TIMED = ("slower", "faster", "added", "removed")
 
 
 def headline(result: Comparison) -> str:
-    """The verdict, and whether it speaks of all that the runs did."""
+    """Returns the verdict, and whether it speaks of all that the runs did."""
     word = VERDICTS[result.verdict]
     if result.norms + result.tensors == 0:
         return f"{word} in what ran: no values were compared"
@@ -37,7 +37,7 @@ def headline(result: Comparison) -> str:
 
 
 def counted(result: Comparison) -> str:
-    """What was compared."""
+    """Returns what was compared."""
     words = f"compared {units.counted(result.norms, 'gradient norm')}"
     if result.valued:
         words += f" and {units.counted(result.ops, 'operator')}, by the contents of "
@@ -50,15 +50,15 @@ def counted(result: Comparison) -> str:
 
 
 def uncompared(result: Comparison) -> str | None:
-    """What has no partner in the other run; None where all has."""
+    """Returns what has no partner in the other run; None where all has."""
     noun = "operator" if result.valued else "call"
-    sides = zip(("base", "run"), result.alone, strict=True)
+    sides = zip(("baseline", "run"), result.alone, strict=True)
     words = [f"{alone.words(noun)} of the {side}" for side, alone in sides if alone.count]
     return f"not compared, as only one run has it: {'; '.join(words)}" if words else None
 
 
 def place(first: dict[str, Any]) -> str:
-    """Where the first difference is and what it is."""
+    """Returns where the first difference is and what it is."""
     start = f"step {first['step']}, rank {first['rank']}, "
     if "parameter" in first:
         sides = f"{first['base']['norm']} became {first['run']['norm']}"
@@ -74,7 +74,7 @@ def place(first: dict[str, Any]) -> str:
 
 
 def origin(first: dict[str, Any]) -> str | None:
-    """Where the first difference comes from; None if it is unknown."""
+    """Returns where the first difference comes from; None if it is unknown."""
     found = first["origin"]
     if found is None:
         return None
@@ -98,7 +98,7 @@ def origin(first: dict[str, Any]) -> str | None:
 
 
 def inputs(first: dict[str, Any]) -> list[str]:
-    """What the first operator worked on, a line per tensor whose last writer is known.
+    """Returns what the first operator worked on, a line per tensor whose last writer is known.
 
     Only where both runs know of equally many, which then belong together.
     """
@@ -117,7 +117,8 @@ def inputs(first: dict[str, Any]) -> list[str]:
 
 
 def stack(first: dict[str, Any]) -> list[str]:
-    """The Python stack of the first operator in the run, innermost first: file.py:12 function."""
+    """Returns the Python stack of the first operator in the run, innermost first: file.py:12
+    function."""
     frames = map(parts, first["run"].get("stack", []))
     return [units.printable(f"{place.rpartition('/')[2]} {name}") for place, name in frames]
 
@@ -141,22 +142,22 @@ def _other_parts(base: dict[str, Any], run: dict[str, Any]) -> str:
     if not pairs:
         return ""
     was, now = (f"{offset} to {offset + length}" for offset, length in pairs[0])
-    return f"; it reads bytes {now}, in the base {was}"
+    return f"; it reads bytes {now}, in the baseline {was}"
 
 
 def _other_input(base: dict[str, Any], run: dict[str, Any]) -> str:
-    return f"{_input(run)}; in the base {_input(base)}, {_apart(base, run)}"
+    return f"{_input(run)}; in the baseline {_input(base)}, {_apart(base, run)}"
 
 
 def difference_address(run: Run, first: dict[str, Any]) -> str:
-    """Address of the first operator that differs, on the timeline of `run`."""
+    """Returns address of the first operator that differs, on the timeline of `run`."""
     start = first["run"]["time_ns"]
     lane = thread_lane(first["rank"], first["thread"])
     return timeline_address(start, start + AROUND_NS, run.duration_ns, at=(lane, start))
 
 
 def markdown(result: Comparison, base: str, run: str) -> str:
-    """The verdict as Markdown, to paste into an issue."""
+    """Returns the verdict as Markdown, to paste into an issue."""
     lines = [
         f"**{headline(result)}** (mode {result.mode}): `{_code(run)}` against `{_code(base)}`",
         "",
@@ -178,14 +179,14 @@ def markdown(result: Comparison, base: str, run: str) -> str:
 
 
 def step_times(timing: Timing) -> str:
-    """The length of a step in both runs, and how many ops differ in time."""
+    """Returns the length of a step in both runs, and how many ops differ in time."""
     sides = [units.duration(ns) for ns in (timing.run_step_ns, timing.base_step_ns)]
     change = timing.run_step_ns / timing.base_step_ns if timing.base_step_ns else float("nan")
     counts = timing.changed["state"].value_counts()
     words = [f"{counts[state]} {state}" for state in TIMED if state in counts]
     of = f"{timing.steps} steps" if timing.steps > 1 else "1 step"
     times = units.number(change)
-    text = f"a step takes {sides[0]}, in the base {sides[1]} (x {times}, median of {of})"
+    text = f"a step takes {sides[0]}, in the baseline {sides[1]} (x {times}, median of {of})"
     beyond = "ops by module: "
     if timing.steps < MIN_STEPS:
         words.append(
@@ -198,7 +199,7 @@ def step_times(timing: Timing) -> str:
 
 
 def ratio_text(row: Any) -> str:
-    """How many times as long an op takes; nothing for what only one run has."""
+    """Returns how many times as long an op takes; nothing for what only one run has."""
     return "" if row.state in ("added", "removed") else f"x {units.number(row.ratio)}"
 
 
@@ -208,7 +209,7 @@ def _timing_rows(timing: Timing) -> list[str]:
         return []
     lines = [
         "",
-        "| op | module | base, per step | run, per step | | |",
+        "| op | module | baseline, per step | run, per step | | |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows.itertuples():

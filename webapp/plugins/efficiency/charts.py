@@ -18,7 +18,7 @@ MIN_PX, MAX_PX = 6, 34
 def roofline(
     table: pd.DataFrame, flops_per_s: float, bytes_per_s: float, stated: bool, theme: Theme
 ) -> go.Figure:
-    """Rows of `rates.efficiency` with known work, as areas by their share of the time.
+    """Returns rows of `rates.efficiency` with known work, as areas by their share of the time.
 
     The roof is the least of `flops_per_s` and intensity times `bytes_per_s`; `stated`: the reader
     gave them, they are not the highest of the table.

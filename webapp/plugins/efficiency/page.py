@@ -62,7 +62,7 @@ def layout(context: Context) -> Component:
             className="muted",
         ),
         html.H2("Operators"),
-        html.Div(id=TABLE, className="wide-table"),
+        html.Div(id=TABLE, className="wide-table long-names"),
         widgets.downloads("efficiency", "step_flops"),
     )
 
@@ -73,7 +73,7 @@ def _number(label: str, id: str) -> list[Component]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Everything follows the rank; the roof follows the stated peaks."""
+    """Fills the page for the rank, and the roof for the stated peaks."""
     run = context.run
 
     @app.callback(
@@ -131,7 +131,7 @@ def _table(table: pd.DataFrame) -> Component:
     )
     rows = [
         (
-            html.Span(short_title(row.name), title=row.name),
+            widgets.calls_link(row.name, row.rank, short_title(row.name)),
             html.Code(row.shapes) if row.shapes else html.Span("not recorded", className="muted"),
             row.dtypes.partition(" ")[0],
             row.device,

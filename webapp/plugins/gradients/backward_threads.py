@@ -41,7 +41,8 @@ _ACCUMULATES = r"(^|::)AccumulateGrad$"
 
 @lru_cache(maxsize=2)
 def backward_threads(run: Run) -> pd.DataFrame:
-    """One row per rank, thread and step, of ranks on which more than one thread ran backward.
+    """Returns one row per rank, thread and step, of ranks on which more than one thread ran
+    backward.
 
     rank, thread, step, added (L2 norm of what the thread's backward added to gradients; of several
     in a step the root of the sum of their squares; NaN where it was not measured), accumulations
@@ -63,7 +64,8 @@ def backward_threads(run: Run) -> pd.DataFrame:
 
 @lru_cache(maxsize=2)
 def added_by_layer(run: Run) -> pd.DataFrame:
-    """One row per rank, thread, step and layer of what each thread's backward added to gradients.
+    """Returns one row per rank, thread, step and layer of what each thread's backward added to
+    gradients.
 
     rank, thread, step, layer (module that holds the parameters), added (L2 norm; of several
     backwards in a step the root of the sum of their squares; infinite: one was NaN or infinite).

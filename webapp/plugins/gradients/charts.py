@@ -36,6 +36,9 @@ from lanescope.webapp.ui.charts import (
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, SEQUENTIAL, step_axis, template
 
+MAX_DECADES_NAMED = 7
+"""Powers of ten that there is room for beside a chart; of more, every second or third is named."""
+
 
 def layer_curves(
     curves: Mapping[str, pd.Series],
@@ -44,7 +47,8 @@ def layer_curves(
     theme: Theme,
     band: tuple[float, float] | None = None,
 ) -> go.Figure:
-    """Step -> value of one layer, a line per key; zeros have no place on the axis and are gaps."""
+    """Returns step -> value of one layer, a line per key; zeros have no place on the axis and are
+    gaps."""
     figure = _logarithmic(curves, title, theme, band)
     colour = tokens()[theme]
     for position, (name, series) in enumerate(curves.items()):
@@ -60,7 +64,8 @@ def layer_curves(
     if chosen is not None:
         figure.add_vline(x=chosen, line={"color": colour["accent"], "width": 1})
     few_markers(figure)
-    figure.update_xaxes(step_axis(int(step) for one in curves.values() for step in one.index))
+    steps = [int(step) for one in curves.values() for step in one.index]
+    figure.update_xaxes(step_axis(steps if chosen is None else [*steps, chosen]))
     return figure
 
 
@@ -71,7 +76,8 @@ def depth_lines(
     band: tuple[float, float] | None = None,
     decay: float | None = None,
 ) -> go.Figure:
-    """Layer -> value, from the first layer on the left to the last on the right, a line per key.
+    """Returns layer -> value, from the first layer on the left to the last on the right, a line per
+    key.
 
     The keys are steps from early to late, in colours from faint to strong, or `QUANTILES`, with the
     area between the 10 % and the 90 % filled; one that is named "baseline" is dotted.
@@ -140,7 +146,7 @@ def _decay_line(
 
 
 def thread_curves(curves: Mapping[str, pd.Series], title: str, theme: Theme) -> go.Figure:
-    """Step -> what a thread contributed, a line per key; `customdata` is the key."""
+    """Returns step -> what a thread contributed, a line per key; `customdata` is the key."""
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     for position, (name, series) in enumerate(curves.items()):
         figure.add_scatter(
@@ -168,7 +174,8 @@ def _logarithmic(
     decades = float(np.log10(max(values) / min(values))) if values else 0.0
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     figure.update_yaxes(title_text=title, type="log")
-    figure.update_yaxes(POWERS if decades > 1.5 else {"dtick": "D2"})
+    each = {"dtick": max(1, round(decades / MAX_DECADES_NAMED))}
+    figure.update_yaxes(POWERS | each if decades > 1.5 else {"dtick": "D2"})
     if band is not None:
         figure.add_hrect(
             y0=band[0],
@@ -194,7 +201,7 @@ def _dashed(name: str, position: int, theme: Theme) -> dict[str, Any]:
 
 
 def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
-    """Norm of the whole gradient per step, a line per rank.
+    """Returns norm of the whole gradient per step, a line per rank.
 
     `norms` has the columns rank, step and norm, see `analysis.gradients.gradient_norms`.
     """
@@ -208,7 +215,7 @@ def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
 
 
 def parameter_norms(gradients: pd.DataFrame, rank: int, theme: Theme, *, log: bool) -> go.Figure:
-    """Norm per step of a rank's parameters, a line each: those with the greatest norms.
+    """Returns norm per step of a rank's parameters, a line each: those with the greatest norms.
 
     `gradients` has the columns rank, step, parameter and norm, see `analysis.gradients.gradients`.
     """

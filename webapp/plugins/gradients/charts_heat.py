@@ -18,7 +18,7 @@ from lanescope.webapp.plugins.gradients.charts_layers import (
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.types import BoolArray, Float64Array
-from lanescope.webapp.ui.charts import colour_bar, powers
+from lanescope.webapp.ui.charts import BUTTONS_ABOVE, colour_bar, powers
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, template
 
@@ -47,7 +47,7 @@ def layer_heat(
     across: str = "step",
     none: str = "no gradient",
 ) -> go.Figure:
-    """A measure by layer and step, as `layer_map` has it, in logarithms.
+    """Returns a measure by layer and step, as `layer_map` has it, in logarithms.
 
     Zeros, infinite values and what has no gradient have no logarithm, and colours of their own.
     `across` names the columns, `none` what NaN means. Of more than MAX_ROWS layers or MAX_COLUMNS
@@ -151,7 +151,8 @@ def greatest_of_bins(values: Float64Array, parts: Sequence[tuple[int, int]], axi
 def rank_heat(
     ratios: pd.DataFrame, steps: pd.DataFrame, rank: int | None, theme: Theme
 ) -> go.Figure:
-    """Ratio of norms to the median of ranks, by layer and rank, or by layer and step of `rank`.
+    """Returns ratio of norms to the median of ranks, by layer and rank, or by layer and step of
+    `rank`.
 
     1 has the colour of the panel; `customdata` names the rank, and the step of `steps`.
     """
@@ -204,5 +205,6 @@ def rank_heat(
 
 def _heat_axes(figure: go.Figure, layers: Sequence[str], across: str) -> None:
     """Sets the axes: layers from top to bottom, columns named `across` from left to right."""
+    figure.update_layout(BUTTONS_ABOVE)
     figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, **layer_axis(layers, MAX_NAMES))

@@ -24,21 +24,20 @@ LEVEL = 120
 
 
 def layer_names(layers: Iterable[object]) -> list[str]:
-    """What layers are called; the model itself has an empty path."""
+    """Returns what layers are called; the model itself has an empty path."""
     return [str(layer) or MODEL for layer in layers]
 
 
 def times(ratio: float) -> str:
-    """A ratio as a factor; infinite: of a norm that is NaN or infinite."""
+    """Returns a ratio as a factor; infinite: of a norm that is NaN or infinite."""
     if np.isinf(ratio):
         return "NaN or infinite"
     return f"{float(f'{ratio:.3g}'):g} \N{MULTIPLICATION SIGN}"
 
 
 def layer_axis(layers: Sequence[str], most: int, letters: int = 60) -> dict[str, Any]:
-    """Names of layers along an axis, `most` of them, without what all begin with, which is its
-    title; of longer ones the last letters.
-    """
+    """Returns names of layers along an axis, `most` of them, without what all begin with, which is
+    its title; of longer ones the last letters."""
     names = layer_names(layers)
     ends = [name.split(".")[:-1] for name in (min(names, default=""), max(names, default=""))]
     same = takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
@@ -58,5 +57,5 @@ def layer_axis(layers: Sequence[str], most: int, letters: int = 60) -> dict[str,
 
 
 def plain_cells(values: Any) -> Sequence[Sequence[float | None]]:
-    """Cells of a heat map as plain numbers; None, which leaves a gap, for NaN."""
+    """Returns cells of a heat map as plain numbers; None, which leaves a gap, for NaN."""
     return [[None if np.isnan(v) else float(v) for v in row] for row in values]

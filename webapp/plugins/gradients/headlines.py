@@ -11,7 +11,7 @@ from lanescope.webapp.runs.run import Run
 
 
 def gradient_norm(run: Run) -> Headline | None:
-    """The last norm of the whole gradient, on the first rank that has one."""
+    """Returns the last norm of the whole gradient, on the first rank that has one."""
     if not run.counts["gradient"]:
         return None
     norms = gradient_norms(run)

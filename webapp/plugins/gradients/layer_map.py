@@ -53,8 +53,8 @@ QUANTILES = {"least": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "greatest": 
 def layer_map(
     run: Run, rank: int, measure: str, depth: int | None = None, baseline: Run | None = None
 ) -> pd.DataFrame:
-    """A measure per layer (rows, in forward order) and step (columns). NaN: the layer had none
-    then, which a layer may have at no step; infinite: a norm in it is NaN or infinite.
+    """Returns a measure per layer (rows, in forward order) and step (columns). NaN: the layer had
+    none then, which a layer may have at no step; infinite: a norm in it is NaN or infinite.
 
     Several steps of an optimizer within one training step count by the last. Update, parameters and
     zeros are known at sampled steps only. `depth` cuts paths of modules after so many names.
@@ -72,7 +72,7 @@ def layer_map(
 
 
 def as_in_model(run: Run, rank: int, layers: list[str]) -> list[str]:
-    """Layers in the order of the first forward, the first layer first.
+    """Returns layers in the order of the first forward, the first layer first.
 
     Where a layer ran no operator there, in the order in which the model has its modules: an
     optimizer's groups (of what decays, and what does not) have an order of their own. A layer that
@@ -104,17 +104,18 @@ def _called(run: Run, rank: int) -> list[str]:
 
 
 def depths(run: Run) -> int:
-    """How many names the longest path of a layer has."""
+    """Returns how many names the longest path of a layer has."""
     return max((str(one).count(".") + 1 for one in gradient_rows(run)["layer"].unique()), default=1)
 
 
 def cut(layer: str, depth: int | None) -> str:
-    """The path of a layer's module, or of the one above it at that depth."""
+    """Returns the path of a layer's module, or of the one above it at that depth."""
     return layer if depth is None else ".".join(layer.split(".")[:depth])
 
 
 def quantiles(table: pd.DataFrame) -> dict[str, pd.Series]:
-    """Name of QUANTILES -> layer -> value over all steps of `layer_map` at which it has one."""
+    """Returns name of QUANTILES -> layer -> value over all steps of `layer_map` at which it has
+    one."""
     known = table.replace(np.inf, np.nan)
     return {name: known.quantile(share, axis=1) for name, share in QUANTILES.items()}
 

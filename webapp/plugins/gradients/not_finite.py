@@ -26,7 +26,7 @@ _LOW_TENSORS = ["start_ns", "depth", "position", "dtype", "numel", "zeros", "inf
 
 
 def not_finite_layers(run: Run) -> pd.DataFrame:
-    """One row per layer that had a NaN or infinite gradient, in the order of the model.
+    """Returns one row per layer that had a NaN or infinite gradient, in the order of the model.
 
     layer (module), share (wrong / steps), wrong (steps at which a gradient of the layer was NaN or
     infinite on a rank), steps (at which it had gradients), skipped (of the wrong ones, steps that a
@@ -61,7 +61,7 @@ def not_finite_layers(run: Run) -> pd.DataFrame:
 
 
 def not_finite_elements(run: Run) -> pd.Series:
-    """Layer -> share of the elements that its backward computed which were NaN or infinite.
+    """Returns layer -> share of the elements that its backward computed which were NaN or infinite.
 
     Of what the operators returned, or changed, within the autograd nodes that forward operators of
     the layer's module made (by sequence number and name, on the same thread). Only layers with
@@ -83,7 +83,7 @@ def _computed(run: Run, rank: int, thread: str) -> pd.DataFrame:
 
 
 def backward_layers(run: Run, rank: int, thread: str, starts: Int64Array) -> NDArray[np.object_]:
-    """Of instants of a thread the layer whose backward runs then; None where none does.
+    """Returns for instants of a thread the layer whose backward runs then; None where none does.
 
     That is the module of the forward operator that made the autograd node (by sequence number and
     name, on the same thread).
@@ -107,7 +107,8 @@ def backward_layers(run: Run, rank: int, thread: str, starts: Int64Array) -> NDA
 
 
 def low_precision(run: Run) -> pd.DataFrame:
-    """One row per layer, dtype and phase ("forward", "backward"), in the order of their first op.
+    """Returns one row per layer, dtype and phase ("forward", "backward"), in the order of their
+    first op.
 
     Counts elements that operators made in float16, bfloat16 or 8 bits: 0 is what a number too small
     becomes (and what a ReLU or a mask makes on purpose), infinite one too large.

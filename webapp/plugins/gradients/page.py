@@ -71,16 +71,14 @@ def layout(context: Context) -> Component:
             "gradient over the run. Without counts the steps of all ranks without a gradient.",
             className="muted",
         ),
-        widgets.controls(
-            widgets.find_box(ids.PARAMETER_FIND, "parameter, or words of its gradient")
-        ),
+        widgets.controls(widgets.find_box(ids.PARAMETER_FIND, "parameter, or a word such as None")),
         _table(run),
         widgets.downloads("gradients", "gradient_norms"),
     )
 
 
 def register(app: Dash, context: Context) -> None:
-    """The chart follows its controls and the theme; a click leads to the step."""
+    """Draws the chart for its controls and the theme; a click leads to the step."""
     backward_threads.register(app, context)
     thread_layers.register(app, context)
     layers.register(app, context)
@@ -128,7 +126,7 @@ def register(app: Dash, context: Context) -> None:
 
 
 def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Figure, str]:
-    """The chart and what there is to say about it."""
+    """Returns the chart and what there is to say about it."""
     if of == TOTAL:
         norms = _norms(run)
         chosen = norms if rank == ALL else norms[norms["rank"] == int(rank)]

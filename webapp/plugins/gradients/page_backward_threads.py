@@ -35,7 +35,8 @@ NOT_RECORDED = (
 
 
 def section(context: Context) -> list[Component]:
-    """A chart of threads by step; nothing where no rank has two threads that run backward."""
+    """Returns a chart of threads by step; nothing where no rank has two threads that run
+    backward."""
     table = backward_threads(context.run)
     known = [name for name in MEASURES if table[name].notna().any()]
     if not known:
@@ -52,7 +53,7 @@ def section(context: Context) -> list[Component]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The chart follows its control and the theme."""
+    """Draws the chart for its control and the theme."""
 
     @app.callback(
         Output(ids.THREADS_CHART, "figure"),
@@ -66,7 +67,7 @@ def register(app: Dash, context: Context) -> None:
 
 
 def figure(run: Run, measure: str, rank: int, theme: Theme) -> tuple[go.Figure, str]:
-    """The chart of a measure of `MEASURES` on a rank, and what it is."""
+    """Returns the chart of a measure of `MEASURES` on a rank, and what it is."""
     curves = _curves(run, measure, rank)
     note = WORDS[measure]
     if backward_threads(run)["added"].isna().all():

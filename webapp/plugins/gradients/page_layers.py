@@ -101,7 +101,7 @@ def _steps_box(steps: Sequence[int]) -> Component:
 
 
 def not_finite(context: Context) -> list[Component]:
-    """Table of the layers with NaN or infinite gradients; nothing where there are none."""
+    """Returns table of the layers with NaN or infinite gradients; nothing where there are none."""
     table = not_finite_layers(context.run)
     if table.empty:
         return []
@@ -134,7 +134,7 @@ def not_finite(context: Context) -> list[Component]:
     height = None if len(rows) <= 14 else "400px"
     label = "NaN and infinite gradients"
     also = (
-        " Of elements is the share of all that the layer's backward computed in the run."
+        " The shares of elements are of all that the layer's backward computed in the run."
         if elements.notna().any()
         else ""
     )
@@ -150,7 +150,8 @@ def not_finite(context: Context) -> list[Component]:
 
 
 def few_bits(context: Context) -> list[Component]:
-    """Table of what underflowed and overflowed in each layer; nothing without 16-bit numbers."""
+    """Returns table of what underflowed and overflowed in each layer; nothing without 16-bit
+    numbers."""
     table = low_precision(context.run)
     if table.empty:
         return []
@@ -238,7 +239,8 @@ def register(app: Dash, context: Context) -> None:
 def depth_figure(
     context: Context, steps: str, measure: str, depth: int | None, rank: int, theme: Theme
 ) -> go.Figure:
-    """A measure by depth: a line per step that `steps` names, without one the quantiles of all.
+    """Returns a measure by depth: a line per step that `steps` names, without one the quantiles of
+    all.
 
     Of a step at which it was not taken, the last before it. At most MAX_DEPTH_LINES steps.
     """
@@ -275,7 +277,7 @@ def chosen(
     rank: int,
     theme: Theme,
 ) -> tuple[go.Figure, list[Any]]:
-    """Curves of the layer of the cell that was clicked, and what there is to say of it."""
+    """Returns curves of the layer of the cell that was clicked, and what there is to say of it."""
     table = _table(context, rank, measure, depth)
     title = AXES[measure]
     if table.empty:
@@ -344,7 +346,7 @@ def _depth(context: Context) -> str:
 
 
 def heat_style(rows: int) -> dict[str, str]:
-    """Height of a heat map of so many layers."""
+    """Returns height of a heat map of so many layers."""
     return {"height": f"{min(1100, 140 + 15 * rows)}px"}
 
 

@@ -31,7 +31,8 @@ NAMED = 3
 
 
 def section(context: Context) -> list[Component]:
-    """What ranks differ in, in words and as a heat map; nothing of a job of a single rank."""
+    """Returns what ranks differ in, in words and as a heat map; nothing of a job of a single
+    rank."""
     run = context.run
     ranks = ranks_with_gradients(run)
     if len(run.ranks) < 2:
@@ -54,7 +55,7 @@ def section(context: Context) -> list[Component]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The heat map follows its control, the depth of the one of layers, and the theme."""
+    """Draws the heat map for its control, the depth of the one of layers, and the theme."""
 
     @app.callback(
         Output(ids.RANKS_HEAT, "figure"),
@@ -76,7 +77,7 @@ def register(app: Dash, context: Context) -> None:
 
 
 def words_of(found: RankMap) -> str:
-    """Whether ranks have the same norms, else which has others, where and since when."""
+    """Returns whether ranks have the same norms, else which has others, where and since when."""
     ranks = units.counted(len(found.ranks), "rank")
     if not found.compared:
         return "No layer is on two ranks: there is nothing to compare."
@@ -110,7 +111,7 @@ def words_of(found: RankMap) -> str:
 
 
 def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[str, str]]:
-    """The heat map of the layers in which ranks differ, and its height."""
+    """Returns the heat map of the layers in which ranks differ, and its height."""
     if across == ALL:
         table, steps = found.farthest()
     else:
@@ -129,7 +130,7 @@ def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[s
 
 
 def chosen(context: Context, click: dict[str, Any] | None, depth: int | None) -> list[Any]:
-    """The norms of all ranks at the cell that was clicked, and the way to its backward."""
+    """Returns the norms of all ranks at the cell that was clicked, and the way to its backward."""
     what = (
         "Norm of each layer's gradient, relative to the median of all ranks at the same step; of "
         "the layers in which they differ."

@@ -26,7 +26,8 @@ ONE_THREAD = "L2 norm of what this one thread's backward added to a layer's grad
 
 
 def section(context: Context) -> list[Component]:
-    """A heat map of layers by thread, or by step of one thread; nothing where none was measured."""
+    """Returns a heat map of layers by thread, or by step of one thread; nothing where none was
+    measured."""
     choices = _choices(context.run)
     if not choices:
         return []
@@ -38,7 +39,7 @@ def section(context: Context) -> list[Component]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The heat map follows its control, the depth of the one of layers, and the theme."""
+    """Draws the heat map for its control, the depth of the one of layers, and the theme."""
 
     @app.callback(
         Output(ids.THREADS_HEAT, "figure"),
@@ -60,9 +61,8 @@ def register(app: Dash, context: Context) -> None:
 
 
 def by_thread(run: Run, rank: int, thread: str, depth: int | None) -> pd.DataFrame:
-    """Norm added, a row per layer in the model's order: a column per step of a thread, or, where
-    `thread` is empty, one per thread of the rank, by name.
-    """
+    """Returns norm added, a row per layer in the model's order: a column per step of a thread, or,
+    where `thread` is empty, one per thread of the rank, by name."""
     rows = added_by_layer(run)
     rows = rows[rows["rank"] == rank]
     steps = rows["step"].nunique()

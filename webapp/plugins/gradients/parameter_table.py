@@ -25,7 +25,7 @@ COLUMNS = ("parameter", "gradient", "numel", "dtype", *NORMS, "missing")
 
 @lru_cache(maxsize=2)
 def parameter_table(run: Run) -> pd.DataFrame:
-    """A row per parameter, in forward order.
+    """Returns a row per parameter, in forward order.
 
     parameter, gradient (in words: at which steps it had one, and if at none, why), numel, dtype,
     first, last, least and greatest (norm of its gradient; NaN: none, or NaN), missing (optimizer
@@ -102,7 +102,7 @@ def _words(run: Run, table: pd.DataFrame, free: set[str]) -> list[str]:
 
 
 def asked_rows(table: pd.DataFrame, request: dict[str, Any]) -> dict[str, Any]:
-    """Rows of `parameter_table` that the grid asks for: its getRowsRequest.
+    """Returns rows of `parameter_table` that the grid asks for: its getRowsRequest.
 
     Its filter of the column `parameter` searches names and the words about gradients.
 

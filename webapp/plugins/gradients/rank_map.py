@@ -56,7 +56,8 @@ class RankMap:
         return [one for one, mine in zip(self.ranks, by_rank, strict=True) if mine.any()]
 
     def farthest(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Per layer and rank the ratio farthest from 1, and its step (-1: nothing to compare)."""
+        """Returns per layer and rank the ratio farthest from 1, and its step (-1: nothing
+        compared)."""
         with np.errstate(divide="ignore"):
             away = np.abs(np.log(self.ratios))
         away = np.where(np.isnan(away), -1.0, away)
@@ -69,19 +70,20 @@ class RankMap:
         )
 
     def of_rank(self, rank: int) -> pd.DataFrame:
-        """Ratio per layer and step of a rank."""
+        """Returns ratio per layer and step of a rank."""
         own = self.ratios[:, self.ranks.index(rank)]
         return pd.DataFrame(own, index=self.layers, columns=self.steps)
 
 
 def ranks_with_gradients(run: Run) -> list[int]:
-    """Ranks with gradients of their own; shards stand with the lowest rank that holds some."""
+    """Returns ranks with gradients of their own; shards stand with the lowest rank that holds
+    some."""
     return sorted({int(rank) for rank in gradient_rows(run)["rank"]})
 
 
 @lru_cache(maxsize=4)
 def rank_map(run: Run, depth: int | None = None) -> RankMap:
-    """The ratios of a run; `depth` cuts paths of modules after so many names."""
+    """Returns the ratios of a run; `depth` cuts paths of modules after so many names."""
     ranks = ranks_with_gradients(run)
     tables = [layer_map(run, rank, "gradient", depth) for rank in ranks]
     layers = list(dict.fromkeys(str(layer) for table in tables for layer in table.index))

@@ -14,12 +14,13 @@ from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.hangs.wait_lengths import waited_ns
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 
 def call_evidence(run: Run, wait: IncompleteCollective) -> dict[str, Any]:
-    """Evidence of a call: a `findings.Collective`, where ranks called it, who was not recorded."""
+    """Returns evidence of a call: a `findings.Collective`, where ranks called it, who was not
+    recorded."""
     made = (*wait.waiting, *wait.ended)
     return {
         "group": wait.group,
@@ -44,7 +45,7 @@ def _missing_rank(run: Run, wait: IncompleteCollective, rank: int) -> dict[str, 
 
 
 def also_waiting(run: Run, others: list[IncompleteCollective]) -> list[dict[str, Any]]:
-    """Other calls that are waited for, as evidence names them."""
+    """Returns other calls that are waited for, as evidence names them."""
     return [
         {"group": one.group, "sequence": one.sequence, "op": one.op, "waiting": list(one.ranks)}
         for one in others
@@ -52,7 +53,8 @@ def also_waiting(run: Run, others: list[IncompleteCollective]) -> list[dict[str,
 
 
 def call_place(run: Run, wait: IncompleteCollective) -> dict[str, Any]:
-    """`step`, `time_ns` and `link` of a finding about a call: where the first rank waits in it."""
+    """Returns `step`, `time_ns` and `link` of a finding about a call: where the first rank waits in
+    it."""
     entry = min((*wait.waiting, *wait.ended), key=lambda one: one.start_ns)
     end = min(run.duration_ns, entry.start_ns + max(waited_ns(run, wait), 1_000_000))
     at = (group_lane(entry.rank, wait.group), entry.start_ns)
@@ -68,9 +70,10 @@ def call_words(run: Run, wait: IncompleteCollective) -> str:
     return call_title(run, wait.op, wait.group, wait.sequence)
 
 
-def waits_there(ranks: tuple[int, ...]) -> str:
+def waits_there(run: Run, ranks: tuple[int, ...]) -> str:
     """Says that ranks wait in the call that was named."""
-    return f"{ranks_named(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} there"
+    waits = "waits" if len(ranks) == 1 else "wait"
+    return f"{units.sentence(ranks_in(run, ranks))} {waits} there"
 
 
 def were(ranks: tuple[int, ...]) -> str:
@@ -84,12 +87,12 @@ def reason_words(doing: str, where: str | None) -> str:
 
 
 def stopped_words(run: Run, wait: IncompleteCollective) -> str:
-    """That those who are missing were stopped, where others were not."""
+    """Returns that those who are missing were stopped, where others were not."""
     known = rank_states(run)
     stopped = {rank for rank, one in known.items() if one.ending.how == "stopped"}
     if stopped != set(wait.missing):
         return ""
-    return f"; {ranks_named(wait.missing)} {known[wait.missing[0]].ending.words}"
+    return f"; {ranks_in(run, wait.missing)} {known[wait.missing[0]].ending.words}"
 
 
 def waited_words(waited: int) -> str:

@@ -19,8 +19,9 @@ from lanescope.webapp.analysis.process_exits import (
     gave_up,
 )
 from lanescope.webapp.analysis.rank_state import RankState, rank_states
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 _OWN_FAULT = ("died", "raised")
 _BY_OTHERS = ("stopped", "gave up")
@@ -56,7 +57,8 @@ def _before(run: Run) -> list[Finding]:
                 Finding(
                     kind="hang",
                     severity="warning",
-                    title=f"Rank {rank} {said}, which ended attempt {number} of {len(processes)}. "
+                    title=f"{units.sentence(ranks_in(run, (rank,)))} {said}, which "
+                    f"ended attempt {number} of {len(processes)}. "
                     "The job was started again: all other findings are about the last attempt.",
                     rank=rank,
                     ranks=(rank,),
@@ -89,7 +91,8 @@ def _death(run: Run, one: RankState, others: list[int]) -> Finding:
     return Finding(
         kind="hang",
         severity="error",
-        title=f"Rank {one.rank} {doing}. It ended {ranks_named(others)} too: fix it first.",
+        title=f"{units.sentence(ranks_in(run, (one.rank,)))} {doing}. It ended "
+        f"{ranks_in(run, others)} too: fix it first.",
         rank=one.rank,
         ranks=(one.rank,),
         thread=one.thread,

@@ -49,8 +49,8 @@ from lanescope.webapp.plugins.hangs.call_evidence import (
 from lanescope.webapp.plugins.hangs.deaths import deaths
 from lanescope.webapp.plugins.hangs.wait_lengths import MIN_WAIT_NS, normal_wait_ns, waited_ns
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 MIN_STUCK_NS = 10_000_000_000
 """A call that all made moves data, which may take long: only from here on it is said to hang where
@@ -69,7 +69,8 @@ ADVICE = {
 
 
 def hangs(run: Run) -> list[Finding]:
-    """Findings of kind `hang`, of `collective_mismatch` and `straggler` where that is the reason.
+    """Returns findings of kind `hang`, of `collective_mismatch` and `straggler` where that is the
+    reason.
 
     Raises NotApplicable where a run has nothing that could hang, or not enough of it.
     """
@@ -179,14 +180,14 @@ def _verdict(
     # Those who were on their way when others ended them are missing too, but not the reason.
     blamed = gone or missing
     first = blamed[0]
-    who = ranks_named(tuple(one.rank for one in blamed))
+    who = ranks_in(run, tuple(one.rank for one in blamed))
     reasons = "; ".join(reason_words(one.activity, one.where) for one in blamed[:3])
     advice = f"Find out why {who} ended." if gone else f"The stacks of {who} are on the Hangs page."
     return Finding(
         kind="hang",
         severity=severity,
-        title=f"{who.capitalize()} never entered {call_words(run, wait)}: {reasons}. "
-        f"{waits_there(wait.ranks)}{waited_words(waited)}{stopped_words(run, wait)}. {advice}",
+        title=f"{units.sentence(who)} never entered {call_words(run, wait)}: {reasons}. "
+        f"{waits_there(run, wait.ranks)}{waited_words(waited)}{stopped_words(run, wait)}. {advice}",
         rank=first.rank,
         ranks=tuple(one.rank for one in blamed),
         thread=first.thread,
@@ -200,8 +201,8 @@ def _verdict(
     )
 
 
-def _capital(ranks: tuple[int, ...]) -> str:
-    return ranks_named(ranks).capitalize()
+def _capital(run: Run, ranks: tuple[int, ...]) -> str:
+    return units.sentence(ranks_in(run, ranks))
 
 
 def _made_no_progress(run: Run, wait: IncompleteCollective) -> bool:
@@ -229,12 +230,12 @@ def _stuck(
     if wait.group == schema.RENDEZVOUS and not wait.unrecorded:
         return None  # all came: it failed by itself, and said so
     if wait.unrecorded:
-        missing = ranks_named(wait.unrecorded)
-        reason = f"{missing.capitalize()} {were(wait.unrecorded)} not recorded: record all ranks"
+        missing = ranks_in(run, wait.unrecorded)
+        reason = f"{units.sentence(missing)} {were(wait.unrecorded)} not recorded: record all ranks"
     else:
         reason = ADVICE.get(wait.op, "No rank is missing: check the network between the ranks")
     first = min(wait.waiting, key=lambda entry: entry.start_ns)
-    done = f"{_capital(wait.ranks)} entered {call_words(run, wait)}, and it did not end"
+    done = f"{_capital(run, wait.ranks)} entered {call_words(run, wait)}, and it did not end"
     if wait.op in POINT_TO_POINT:
         sides = {entry.name: entry.rank for entry in wait.waiting}
         done = f"Rank {sides['send']} sends to rank {sides['recv']}, which receives. {done}"
@@ -275,8 +276,8 @@ def _failed_inside(
     return Finding(
         kind="hang",
         severity="error",
-        title=f"{_capital(gone)} failed in {call_words(run, wait)}: {reasons}. "
-        f"{waits_there(left)}{waited_words(waited_ns(run, wait))}. Fix that failure first.",
+        title=f"{_capital(run, gone)} failed in {call_words(run, wait)}: {reasons}. "
+        f"{waits_there(run, left)}{waited_words(waited_ns(run, wait))}. Fix that failure first.",
         rank=gone[0],
         ranks=gone,
         thread=known[0].thread,
@@ -295,13 +296,13 @@ def _failed_inside(
 def _late(run: Run, wait: IncompleteCollective, waited: int) -> Finding:
     known = rank_states(run)
     gave_up = tuple(rank for rank in wait.ranks if known[rank].gave_up)
-    end = f"{ranks_named(gave_up)} gave up" if gave_up else "the recording ended"
+    end = f"{ranks_in(run, gave_up)} gave up" if gave_up else "the recording ended"
     first = known[wait.missing[0]]
     return Finding(
         kind="straggler",
         severity="error" if gave_up else "warning",
-        title=f"{_capital(wait.missing)} had not come to {call_words(run, wait)} when "
-        f"{end}, {units.duration(waited)} after {ranks_named(wait.ranks)} came, but "
+        title=f"{_capital(run, wait.missing)} had not come to {call_words(run, wait)} when "
+        f"{end}, {units.duration(waited)} after {ranks_in(run, wait.ranks)} came, but "
         f"{were(wait.missing)} still at work: {reason_words(first.activity, first.where)}. "
         "Shorten that work, or raise the timeout of the process group.",
         rank=first.rank,
@@ -316,26 +317,26 @@ def _late(run: Run, wait: IncompleteCollective, waited: int) -> Finding:
 def _left_behind(
     run: Run, wait: IncompleteCollective, waiters: list[IncompleteCollective]
 ) -> Finding:
-    who, others = ranks_named(wait.missing), (*wait.waiting, *wait.ended)
+    who, others = ranks_in(run, wait.missing), (*wait.waiting, *wait.ended)
     ranks = tuple(sorted({entry.rank for entry in others}))
     if others[0].name in ("send", "recv"):
         done, needed = ("received", "recv") if others[0].name == "send" else ("sent", "send")
         title = (
-            f"{who.capitalize()} never {done} {call_words(run, wait)} of {ranks_named(ranks)}. "
-            f"Add the {needed}, or remove the {others[0].name}."
+            f"{units.sentence(who)} never {done} {call_words(run, wait)} of "
+            f"{ranks_in(run, ranks)}. Add the {needed}, or remove the {others[0].name}."
         )
     elif (leaving := left_training(run)) is not None and {*wait.missing} <= {*leaving.ranks}:
         place = where_of(run, others[0].rank, others[0].stack)
         title = (
-            f"{leaving.words}"
+            f"{leaving.words(run)}"
             f"{_last_place(run, wait.missing[0], leaving.step)} and ended, while "
-            f"{ranks_named(ranks)} {'trains' if len(ranks) == 1 else 'train'} on and "
+            f"{ranks_in(run, ranks)} {'trains' if len(ranks) == 1 else 'train'} on and "
             f"{'waits' if len(ranks) == 1 else 'wait'} in {call_words(run, wait)}"
             f"{f' at {place}' if place else ''}. {leaving.advice}"
         )
     else:
         title = (
-            f"Only {ranks_named(ranks)} called {call_words(run, wait)}: {who} ended without it. "
+            f"Only {ranks_in(run, ranks)} called {call_words(run, wait)}: {who} ended without it. "
             "Let all ranks make the same number of calls: look for loops of unequal length."
         )
     severity: Severity = "error" if wait.waiting else "warning"
@@ -353,8 +354,8 @@ def _circle(
     run: Run, circle: tuple[IncompleteCollective, ...], others: list[IncompleteCollective]
 ) -> Finding:
     said = "; ".join(
-        f"{ranks_named(wait.ranks)} {'waits' if len(wait.ranks) == 1 else 'wait'} in "
-        f"{call_words(run, wait)} for {ranks_named(wait.missing)}"
+        f"{ranks_in(run, wait.ranks)} {'waits' if len(wait.ranks) == 1 else 'wait'} in "
+        f"{call_words(run, wait)} for {ranks_in(run, wait.missing)}"
         for wait in (*circle, *others)
         if wait.missing and wait.waiting
     )

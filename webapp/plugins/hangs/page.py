@@ -36,7 +36,7 @@ LEAD = (
 
 
 def layout(context: Context) -> Component:
-    """The verdict, a row per rank, and what the watchdog saw of all threads."""
+    """Returns the verdict, a row per rank, and what the watchdog saw of all threads."""
     run = context.run
     found = [one for one in findings(run) if one.kind in KINDS]
     waiting = incomplete_collectives(run)
@@ -95,7 +95,8 @@ def _state(standing: RankState, waits_here: bool, awaited: bool) -> Component:
         return html.Span(how, className="tag bad")
     if awaited:
         return html.Span("missing", className="tag bad")
-    return html.Span({"exit": "ended", "stopped": "stopped"}.get(how, "–"), className="tag")
+    known = {"exit": "ended", "stopped": "stopped"}.get(how)
+    return html.Span(known, className="tag") if known else html.Span()
 
 
 def _call(run: Run, held: list[IncompleteCollective]) -> widgets.Child:
@@ -173,4 +174,4 @@ def _frames(run: Run, rank: int, stack: int | None) -> list[Component]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Nothing on this page changes."""
+    """Does nothing: nothing on this page changes."""

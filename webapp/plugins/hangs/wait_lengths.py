@@ -15,7 +15,7 @@ TIMES_NORMAL = 2
 
 
 def normal_wait_ns(run: Run, group: str) -> int:
-    """How long ranks of a group wait for each other when all is well."""
+    """Returns how long ranks of a group wait for each other when all is well."""
     came = arrivals(run)
     skew = came.loc[came["group"] == group, "skew_ns"]
     longest = int(skew.max()) if len(skew) else 0
@@ -23,7 +23,7 @@ def normal_wait_ns(run: Run, group: str) -> int:
 
 
 def waited_ns(run: Run, wait: IncompleteCollective) -> int:
-    """How long the ranks that wait are known to have waited."""
+    """Returns how long the ranks that wait are known to have waited."""
     known = rank_states(run)
     waiting = [known[rank] for rank in wait.ranks]
     missing = [known[rank] for rank in wait.missing]

@@ -28,7 +28,7 @@ _COLUMNS = ["rank", "parameter", "step", "norm", "missing"]
 
 
 def assertions(run: Run) -> list[Finding]:
-    """Findings of kind `validator`, one per assertion that does not hold."""
+    """Returns findings of kind `validator`, one per assertion that does not hold."""
     phases = run.events("phase", columns=["name", "start_ns"])
     names = phases["name"].cast(pa.string())
     marks = phases.filter(pc.starts_with(names, ExpectedGradient.PREFIX)).sort_by("start_ns")

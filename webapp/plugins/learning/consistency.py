@@ -55,8 +55,9 @@ from lanescope.webapp.plugins.learning.replicas import (
     replicas,
     was_reduced,
 )
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_text
 
 LISTED = 20
 
@@ -76,7 +77,8 @@ class Parting:
 
 
 def divergence(run: Run) -> list[Finding]:
-    """Findings of kind `rank_divergence`. Raises NotApplicable where nothing can be compared."""
+    """Returns findings of kind `rank_divergence`. Raises NotApplicable where nothing can be
+    compared."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     if hashes(run).empty:
@@ -104,7 +106,7 @@ def _was_cut_off(run: Run, parting: Parting) -> bool:
 
 @lru_cache(maxsize=4)
 def partings(run: Run) -> tuple[Parting, ...]:
-    """Per group of replicas the first step at which they part; groups that stay equal have none."""
+    """Returns per group of replicas the first step at which they part; none of equal ones."""
     found = []
     for group, ranks in replicas(run).items():
         rows = hashes(run)
@@ -140,7 +142,7 @@ def partings(run: Run) -> tuple[Parting, ...]:
 
 
 def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
-    """A parameter that was equal on the ranks and parted, and the step; None without one.
+    """Returns a parameter that was equal on the ranks and parted, and the step; None without one.
 
     Among those that did not begin as a constant, which may be equal by chance.
     """
@@ -156,7 +158,7 @@ def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
 
 
 def parted(run: Run, ranks: tuple[int, ...]) -> tuple[list[str], int]:
-    """Parameters that began equal, had other gradients from then on, and are equal no more.
+    """Returns parameters that began equal, had other gradients from then on, and are equal no more.
 
     With the step at which they are first seen to differ; none, unless they are at least half of
     the elements of all, and differ at the last hashed step. Constants may be equal by chance.
@@ -238,8 +240,8 @@ def _finding(run: Run, parting: Parting) -> Finding:
     return Finding(
         kind="rank_divergence",
         severity="error",
-        title=f"Ranks {ranks_text(parting.ranks)} diverge at step {parting.step}: the {what} of "
-        f"{names[0]}{more} differs. {cause.words}",
+        title=f"{units.sentence(ranks_in(run, parting.ranks))} diverge at step {parting.step}: "
+        f"the {what} of {names[0]}{more} differs. {cause.words}",
         rank=int(mine["rank"]),
         ranks=parting.ranks,
         thread=str(mine["thread"]),

@@ -138,7 +138,7 @@ class DeadParameter(TypedDict):
 
 
 def dead_parameters(run: Run) -> list[Finding]:
-    """Findings of kind `dead_parameter`, one per cause. Raises NotApplicable."""
+    """Returns findings of kind `dead_parameter`, one per cause. Raises NotApplicable."""
     rows = gradient_rows(run)
     if rows.empty:
         raise NotApplicable("record an optimizer step: the run has no steps")

@@ -30,7 +30,8 @@ LISTED = 20  # parameters named in the evidence
 
 
 def exploding(run: Run) -> list[Finding]:
-    """Findings of kind `exploding_gradient`, at most one per optimizer. Raises NotApplicable."""
+    """Returns findings of kind `exploding_gradient`, at most one per optimizer. Raises
+    NotApplicable."""
     found: dict[int, Finding] = {}
     ranks: dict[int, list[int]] = {}
     rows = gradient_rows(run)

@@ -39,7 +39,7 @@ class Ways:
 
 @lru_cache(maxsize=8)
 def ways(run: Run, rank: int) -> Ways:
-    """Of a rank's layers that have nodes in the graph."""
+    """Returns the ways of a rank's layers that have nodes in the graph."""
     nodes = graph_nodes(run, rank)
     rows = gradient_rows(run)
     layers = [str(one) for one in rows.loc[rows["rank"] == rank, "layer"].unique()]
@@ -110,7 +110,8 @@ def layer_norms(rows: pd.DataFrame, index: str) -> tuple[pd.DataFrame, pd.DataFr
 
 
 def relative_to_passed(rows: pd.DataFrame, known: Ways) -> pd.DataFrame:
-    """A layer's gradient per element in parts of that of the layers that it passed, by step.
+    """Returns a layer's gradient per element in parts of that of the layers that it passed, by
+    step.
 
     `rows` are a rank's. Columns are layers of `known`. NaN: the layer had no gradient then, or
     those that it passed had none, or it passes none. Parameters of one element, which have a unit
@@ -130,7 +131,7 @@ def relative_to_passed(rows: pd.DataFrame, known: Ways) -> pd.DataFrame:
 
 
 def growth(rows: pd.DataFrame, known: Ways) -> pd.DataFrame:
-    """How much larger a layer's gradient is than near the loss, by step.
+    """Returns how much larger a layer's gradient is than near the loss, by step.
 
     Per element, the smallest of its parameters over the largest of the NEAREST layers to the loss
     that all of its gradient passed, or, without such layers, of all that it passed. `rows` are a

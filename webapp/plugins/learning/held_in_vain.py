@@ -22,7 +22,7 @@ Found = dict[str, dict[str, tuple[int, int, list[int]]]]
 
 
 def frozen(sampled: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `samples` of frozen groups, and of optimizers that hold nothing else."""
+    """Returns the rows of `samples` of frozen groups, and of optimizers that hold nothing else."""
     held = sampled[sampled["optimizer"] >= 0]
     idle = ~held["trainable"].astype(bool) & held["missing"]
     parts = [held.iloc[:0]]

@@ -42,7 +42,8 @@ _FUSED = "aten::_fused_"
 
 
 def kept_gradients(run: Run) -> list[Finding]:
-    """Findings of kind `exploding_gradient`, one per rank and optimizer. Raises NotApplicable."""
+    """Returns findings of kind `exploding_gradient`, one per rank and optimizer. Raises
+    NotApplicable."""
     columns = ["thread", "step", "time_ns", "optimizer", "norm"]
     stepped, found = False, []
     for rank in run.ranks:

@@ -15,6 +15,9 @@ its gradients is the same in MIN_STEPS steps or more, and larger in none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
+
 import pandas as pd
 
 from lanescope.collector.format import schema
@@ -26,8 +29,8 @@ from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import last_logged, sharded_names
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 MIN_STEPS = 3
 MIN_CLIPPED_BY_HAND = 6
@@ -37,7 +40,7 @@ AS_LARGE = 1e-4
 
 
 def local_clipping(run: Run) -> list[Finding]:
-    """Findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
+    """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     norms = {rank: last_logged(run, rank, CLIP_NORM) for rank in run.ranks}
@@ -46,13 +49,14 @@ def local_clipping(run: Run) -> list[Finding]:
     within = calls["phase"] == schema.PhaseKind.backward.name
     calls = calls[within | calls["name"].str.startswith("reduce_scatter")]
     found = []
+    of_rank = cache(partial(_gradients, run))  # a rank is in a group of each dimension
     for group, own in calls.groupby("group", sort=True):
         ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
         if len(ranks) < 2 or _are_replicas(run, ranks):
             continue
         table = pd.DataFrame({rank: norms[rank] for rank in ranks}).dropna()
         if not any(len(norms[rank]) for rank in ranks):
-            found += _by_hand(run, str(group), ranks, own)
+            found += _by_hand(run, str(group), ranks, own, of_rank)
             continue
         together = own.groupby("step")["rank"].nunique() == len(ranks)
         over = pd.DataFrame({rank: norms[rank] > limits[rank] for rank in ranks})
@@ -64,18 +68,30 @@ def local_clipping(run: Run) -> list[Finding]:
     return found
 
 
-def _by_hand(run: Run, group: str, ranks: tuple[int, ...], calls: pd.DataFrame) -> list[Finding]:
-    """Clipping without clip_grad_norm_, at most one finding."""
+def _gradients(run: Run, rank: int) -> tuple[pd.DataFrame, pd.Series]:
+    """Norms of a rank's gradients that are whole, and of all of them together by step and rank."""
     columns = ["rank", "step", "parameter", "norm"]
-    rows = pd.concat([to_frame(run.events("gradient", rank, columns=columns)) for rank in ranks])
+    rows = to_frame(run.events("gradient", rank, columns=columns))
     rows = rows[~rows["parameter"].isin(sharded_names(run))]
     squares = (rows["norm"] ** 2).groupby([rows["step"], rows["rank"]]).sum(min_count=1)
-    table = squares.pow(0.5).unstack().dropna()
+    return rows, squares.pow(0.5)
+
+
+def _by_hand(
+    run: Run,
+    group: str,
+    ranks: tuple[int, ...],
+    calls: pd.DataFrame,
+    of_rank: Callable[[int], tuple[pd.DataFrame, pd.Series]],
+) -> list[Finding]:
+    """Clipping without clip_grad_norm_, at most one finding."""
+    table = pd.concat([of_rank(rank)[1] for rank in ranks]).unstack().dropna()
     together = calls.groupby("step")["rank"].nunique() == len(ranks)
     if tuple(table.columns) != ranks or not together.reindex(table.index, fill_value=False).all():
         return []
     limit = table.max().max()
     clipped = table >= limit * (1 - AS_LARGE)
+    rows = pd.concat([of_rank(rank)[0] for rank in ranks])
     apart = rows.groupby(["step", "parameter"])["norm"].nunique() > 1
     if limit <= 0 or not (clipped.sum() >= MIN_CLIPPED_BY_HAND).all() or not apart.any():
         return []
@@ -94,8 +110,8 @@ def _finding(run: Run, group: str, ranks: tuple[int, ...], norms: pd.DataFrame) 
         kind="rank_divergence",
         severity="warning",
         confidence="likely",
-        title=f"{ranks_named(ranks).capitalize()} hold parts of one model and clip each by its own "
-        f"norm: {by} at step {step}, so the parts are "
+        title=f"{units.sentence(ranks_in(run, ranks))} hold parts of one model and clip each by "
+        f"its own norm: {by} at step {step}, so the parts are "
         "scaled by different factors. Add up the squares of the norms over the ranks, and clip "
         "by the root with torch.nn.utils.clip_grads_with_norm_.",
         rank=ranks[0],

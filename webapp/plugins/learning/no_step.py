@@ -32,7 +32,7 @@ _OPS = ["start_ns", "name", "depth", "phase", "thread"]
 
 
 def no_step(run: Run) -> list[Finding]:
-    """Findings of kind `dead_parameter`, at most one. Raises NotApplicable."""
+    """Returns findings of kind `dead_parameter`, at most one. Raises NotApplicable."""
     passes = run.events("phase", columns=["rank", "start_ns", "kind"])
     kinds = passes["kind"].cast(pa.string())
     if not pc.any(pc.equal(kinds, _BACKWARD)).as_py():

@@ -35,20 +35,21 @@ class Cause:
 
 @lru_cache(maxsize=4)
 def wrapped(run: Run) -> dict[int, int]:
-    """Ranks that called a DistributedDataParallel -> between how many ranks it reduces."""
+    """Returns ranks that called a DistributedDataParallel -> between how many ranks it reduces."""
     rows = logged(run, None, REPLICAS)
     return {int(rank): int(own["value"].max()) for rank, own in rows.groupby("rank")}
 
 
 def left_out(run: Run, ranks: tuple[int, ...], cause: str) -> list[str]:
-    """Trained parameters that the wrapper of a model leaves out, by a word of LEFT_OUT_CAUSES."""
+    """Returns trained parameters that the wrapper of a model leaves out, by a word of
+    LEFT_OUT_CAUSES."""
     rows = logged(run, None, prefix=LEFT_OUT)
     rows = rows[rows["rank"].isin(ranks) & (rows["value"] == LEFT_OUT_CAUSES.index(cause))]
     return list(dict.fromkeys(rows.sort_values("time_ns")["name"]))
 
 
 def replaced(run: Run, group: str, ranks: tuple[int, ...]) -> Cause | None:
-    """Parameters that took the place of others after their model was wrapped."""
+    """Returns parameters that took the place of others after their model was wrapped."""
     names = left_out(run, ranks, "unknown")
     if not names:
         return None
@@ -63,7 +64,7 @@ def replaced(run: Run, group: str, ranks: tuple[int, ...]) -> Cause | None:
 
 
 def ignored(run: Run, group: str, ranks: tuple[int, ...], parting: list[str]) -> Cause | None:
-    """Parameters that part, and that the wrapper of the model ignores on purpose."""
+    """Returns parameters that part, and that the wrapper of the model ignores on purpose."""
     names = left_out(run, ranks, "ignored")
     names = [name for name in names if any(_same(name, one) for one in parting)]
     if not names:
@@ -77,7 +78,7 @@ def ignored(run: Run, group: str, ranks: tuple[int, ...], parting: list[str]) ->
 
 
 def other_settings(run: Run, ranks: tuple[int, ...], step: int) -> Cause | None:
-    """Settings of optimizers that differ by rank, until a step."""
+    """Returns settings of optimizers that differ by rank, until a step."""
     apart = list(_other_rates(run, ranks, step)) or list(_other_settings(run, ranks))
     if not apart:
         return None

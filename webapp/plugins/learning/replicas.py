@@ -21,7 +21,7 @@ _REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scat
 
 @lru_cache(maxsize=4)
 def replicas(run: Run) -> dict[str, tuple[int, ...]]:
-    """Groups whose recorded ranks are data-parallel replicas, by the definition above."""
+    """Returns groups whose recorded ranks are data-parallel replicas, by the definition above."""
     found: dict[str, tuple[int, ...]] = {}
     for group, ranks in sorted(members(run).items(), key=lambda item: -len(item[1])):
         present = tuple(sorted(rank for rank in ranks if rank in run.ranks))
@@ -60,7 +60,7 @@ def _equal_at_first(common: pd.DataFrame) -> set[str]:
 
 @lru_cache(maxsize=4)
 def hashes(run: Run) -> pd.DataFrame:
-    """Gradient rows of steps at which hashes were taken, in the order of recording."""
+    """Returns gradient rows of steps at which hashes were taken, in the order of recording."""
     columns = [
         "rank",
         "thread",
@@ -83,7 +83,7 @@ def hashes(run: Run) -> pd.DataFrame:
 
 
 def common_hashes(rows: pd.DataFrame, ranks: tuple[int, ...], column: str) -> pd.DataFrame:
-    """Per step and parameter that all ranks hashed: numel and whether all hashes are equal."""
+    """Returns per step and parameter that all ranks hashed: numel, and whether hashes are equal."""
     known = rows[rows[column].notna()]
     groups = known.groupby(["step", "parameter"], sort=False)
     table = groups.agg(
@@ -109,7 +109,7 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
 
 
 def bytes_of_step(run: Run, rank: int) -> float:
-    """Bytes of all parameters of a rank that were hashed at its first step."""
+    """Returns bytes of all parameters of a rank that were hashed at its first step."""
     rows = hashes(run)
     return _bytes_of_step(rows[rows["rank"] == rank])
 
@@ -121,12 +121,12 @@ def _bytes_of_step(rows: pd.DataFrame) -> float:
 
 
 def gradient_reductions(run: Run, group: str, rank: int) -> pd.DataFrame:
-    """Collective calls of a rank in a group that reduce gradients."""
+    """Returns collective calls of a rank in a group that reduce gradients."""
     return group_calls(run, group, rank, _REDUCES)
 
 
 def group_calls(run: Run, group: str, rank: int, names: tuple[str, ...]) -> pd.DataFrame:
-    """Collective calls of a rank in a group that have one of these names."""
+    """Returns collective calls of a rank in a group that have one of these names."""
     calls = collective_calls(run)
     same = (calls["group"] == group) & (calls["rank"] == rank)
     return calls[same & calls["name"].isin(names)]

@@ -38,7 +38,7 @@ LISTED = 20  # parameters named in the evidence
 
 
 def scaler_skips(run: Run) -> list[Finding]:
-    """Findings of kind `scaler_skips`, at most one. Raises NotApplicable."""
+    """Returns findings of kind `scaler_skips`, at most one. Raises NotApplicable."""
     scales, skips = logged(run, None, LOSS_SCALE), logged(run, None, SKIPPED_STEPS)
     if scales.empty:
         raise NotApplicable("the program uses no gradient scaler")
@@ -78,7 +78,7 @@ def scaler_skips(run: Run) -> list[Finding]:
 
 
 def clipped_while_scaled(run: Run) -> list[Finding]:
-    """Findings of kind `vanishing_gradient`, at most one. Raises NotApplicable."""
+    """Returns findings of kind `vanishing_gradient`, at most one. Raises NotApplicable."""
     found = {}
     asked = False
     for rank in run.ranks:

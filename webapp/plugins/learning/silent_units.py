@@ -37,7 +37,7 @@ _ADVICE = (
 
 
 def silent_units(run: Run) -> list[Finding]:
-    """Findings of kind `dead_parameter`. Raises NotApplicable."""
+    """Returns findings of kind `dead_parameter`. Raises NotApplicable."""
     sampled = samples(run)
     if sampled.empty:
         raise NotApplicable("record an optimizer step: no parameter was sampled")

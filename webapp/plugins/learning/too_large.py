@@ -45,7 +45,7 @@ class TooLarge:
 
 
 def too_large(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLarge | None:
-    """`norms`: of the whole gradient of an optimizer of a rank by step, before clipping."""
+    """Returns `norms`: of the whole gradient of an optimizer of a rank by step, before clipping."""
     if len(norms) < LARGE_STEPS or not (norms.iloc[:LARGE_STEPS] > LARGE).all():
         return None
     return (

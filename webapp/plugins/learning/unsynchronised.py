@@ -24,8 +24,9 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.consistency import parted
 from lanescope.webapp.plugins.learning.replicas import SHARE, bytes_of_step, hashes, replicas
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 MIN_STEPS = 3
 
@@ -33,7 +34,7 @@ _PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
 
 
 def unsynchronised(run: Run) -> list[Finding]:
-    """Findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
+    """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
     if hashes(run).empty:
@@ -76,8 +77,8 @@ def _finding(run: Run, ranks: tuple[int, ...], names: list[str], step: int) -> F
         kind="rank_divergence",
         severity="error",
         confidence="likely",
-        title=f"{ranks_named(ranks).capitalize()} begin with equal parameters and train apart: no "
-        f"gradient is reduced, and {names[0]}{and_more(len(names), 'parameter')} differ"
+        title=f"{units.sentence(ranks_in(run, ranks))} begin with equal parameters and train "
+        f"apart: no gradient is reduced, and {names[0]}{and_more(len(names), 'parameter')} differ"
         f"{'s' if len(names) == 1 else ''} at step {step}. Wrap the model in "
         "DistributedDataParallel, or average the gradients before each optimizer step; a loss "
         "that is reduced does not reduce them.",

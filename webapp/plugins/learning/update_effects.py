@@ -56,7 +56,7 @@ def unmoved(run: Run, sampled: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def is_undone(rows: pd.DataFrame) -> pd.Series:
-    """Which rows of an optimizer's samples are of a parameter whose changes are undone."""
+    """Returns which rows of an optimizer's samples are of a parameter whose changes are undone."""
     groups = rows.groupby("parameter", sort=False)
     same = (groups["norm"].nunique(dropna=False) == 1) & groups["norm"].first().notna()
     changed = groups["update_ratio"].min() > CHANGED  # infinite: it was zero
@@ -128,7 +128,7 @@ DECOUPLED = ("AdamW", "Lion", "Lamb", "LAMB", "Muon", "Sophia")
 
 
 def decays(rows: pd.DataFrame) -> pd.Series:
-    """Which rows of the parameter table show decay stronger than the gradient."""
+    """Returns which rows of the parameter table show decay stronger than the gradient."""
     decay = rows["weight_decay"].fillna(0.0)
     apart = rows["rule"].str.startswith(DECOUPLED)
     within = decay * rows["norm"] > STRONGER * rows["grad_norm"]

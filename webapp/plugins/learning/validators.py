@@ -18,9 +18,8 @@ _COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
 
 
 def validators(run: Run) -> list[Finding]:
-    """Findings of kind `validator`: one per validator and verdict, where it first came, and one
-    per assertion that gradients do not hold.
-    """
+    """Returns findings of kind `validator`: one per validator and verdict, where it first came, and
+    one per assertion that gradients do not hold."""
     rows = run.events("phase", columns=_COLUMNS)
     names = rows["name"].cast(pa.string())
     rows = rows.filter(pc.starts_with(names, ValidatorVerdict.PREFIX)).sort_by("start_ns")

@@ -34,8 +34,8 @@ def over_time(
     peak: tuple[int, int],
     theme: Theme,
 ) -> go.Figure:
-    """Bytes of each group at some instants (ns), largest group at the bottom unless these are
-    categories; `peak`: instant and bytes. A click gets the instant, ns."""
+    """Returns bytes of each group at some instants (ns), largest group at the bottom unless these
+    are categories; `peak`: instant and bytes. A click gets the instant, ns."""
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = tokens()[theme]
     seconds = (instants * 1e-9).tolist()
@@ -72,5 +72,5 @@ def over_time(
 
 
 def bins(window: tuple[int, int], count: int) -> Int64Array:
-    """Edges of equal parts of a window, ns, ascending and each once."""
+    """Returns edges of equal parts of a window, ns, ascending and each once."""
     return np.unique(np.linspace(*window, count + 1).astype(np.int64))

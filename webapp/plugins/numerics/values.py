@@ -31,9 +31,9 @@ _WORD = 2**64 - 1
 
 
 def not_finite(run: Run) -> list[Finding]:
-    """Findings of kind `nan`: of each rank the operator that made a NaN first, from finite inputs
-    if there is one. Where there is no NaN, as information the first that made an infinity of finite
-    inputs, which may be meant.
+    """Returns findings of kind `nan`: of each rank the operator that made a NaN first, from finite
+    inputs if there is one. Where there is no NaN, as information the first that made an infinity of
+    finite inputs, which may be meant.
 
     Raises NotApplicable where values were not recorded.
     """
@@ -47,7 +47,8 @@ def not_finite(run: Run) -> list[Finding]:
 
 
 def unrecorded_writes(run: Run) -> list[Finding]:
-    """Findings of kind `unrecorded_write`, one per line that read what no recorded operator wrote.
+    """Returns findings of kind `unrecorded_write`, one per line that read what no recorded operator
+    wrote.
 
     Raises NotApplicable where values were not recorded.
     """

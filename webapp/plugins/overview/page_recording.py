@@ -24,7 +24,7 @@ NAMES = {
 
 
 def section(run: Run) -> Component:
-    """The recording in one line; `contents` comes when it is opened."""
+    """Returns the recording in one line; `contents` comes when it is opened."""
     return html.Details(
         [
             html.Summary(_line(run), id=ids.RECORDING_LINE),
@@ -35,7 +35,8 @@ def section(run: Run) -> Component:
 
 
 def contents(run: Run) -> list[Component]:
-    """Everything about the recording: with many ranks more than a page should begin with."""
+    """Returns everything about the recording: with many ranks more than a page should begin
+    with."""
     return [
         html.H3("Not in the recording"),
         *_missing(run),

@@ -76,11 +76,11 @@ class Accesses:
         return _kind(self.write, self.birth)
 
     def take(self, rows: NDArray[Any]) -> Accesses:
-        """Some of them, by position or flag."""
+        """Returns some of them, by position or flag."""
         return Accesses(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def summary(self) -> Accesses:
-        """What later accesses need to be compared with: of each kind, the last.
+        """Returns what later accesses need to be compared with: of each kind, the last.
 
         Whatever does not know of an earlier one of the same thread does not know of that either.
         Of an address that was used again, only the storage that is there now; where each was
@@ -113,7 +113,7 @@ class Accesses:
 
 
 def joined(before: Accesses, after: Accesses) -> Accesses:
-    """Both, sorted by storage and generation."""
+    """Returns both, sorted by storage and generation."""
     both = {
         f.name: np.concatenate([getattr(before, f.name), getattr(after, f.name)])
         for f in fields(Accesses)
@@ -124,7 +124,7 @@ def joined(before: Accesses, after: Accesses) -> Accesses:
 def shared_storages(
     run: Run, rank: int, threads: Sequence[str], windows: Sequence[Window | None]
 ) -> Int64Array:
-    """Addresses that two or more of the threads touched, and one wrote to."""
+    """Returns addresses that two or more of the threads touched, and one wrote to."""
     touched, written = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for thread in threads:
         own = [np.zeros(0, np.int64)]
@@ -162,7 +162,7 @@ class Reader:
         self._born = np.zeros(len(storages), np.int64)  # so far, at each address
 
     def read(self, window: Window | None) -> Accesses:
-        """Those that begin in the next stretch; their operators go to the sites."""
+        """Returns those that begin in the next stretch; their operators go to the sites."""
         parts: list[Columns] = []
         for position, thread in enumerate(self.threads):
             table = self._run.events("access", self._rank, thread, list(_COLUMNS), window)
@@ -240,7 +240,7 @@ def outermost(columns: Columns) -> Columns:
 
 
 def generations(rows: Columns) -> Int64Array:
-    """How many storages were born at each row's address up to it, its own birth included.
+    """Returns how many storages were born at each row's address up to it, its own birth included.
 
     A birth counts from the end of its operator: until then only that operator knows the storage.
     """
@@ -280,8 +280,8 @@ def generations(rows: Columns) -> Int64Array:
 def sorted_apart(
     within: Sequence[Int64Array], columns: Sequence[NDArray[Any]]
 ) -> tuple[Int64Array, BoolArray]:
-    """Positions sorted by `columns`, rows alike in them by `within`; and which differ from the one
-    before. A column that is the same everywhere, as most ranges are, costs nothing."""
+    """Returns positions sorted by `columns`, rows alike in them by `within`; and which differ from
+    the one before. A column that is the same everywhere, as most ranges are, costs nothing."""
     varying = [column for column in columns if (column[1:] != column[:-1]).any()]
     by = np.lexsort((*within, *reversed(varying)))
     new = np.zeros(len(by), bool)
@@ -332,7 +332,7 @@ KERNELS = "aten::"
 def begins_scratch(
     every: Columns, rows: Columns, name: Callable[[Int64Array, Int64Array], list[str]]
 ) -> BoolArray:
-    """Which of `rows` write to memory of an operator around them, and so begin a storage.
+    """Returns which of `rows` write to memory of an operator around them, and so begin a storage.
 
     `every`: all accesses of a thread (start_ns, duration_ns, depth); `rows`: those not
     within another's to the same storage (`access_table.outermost`). `name` returns the operators of

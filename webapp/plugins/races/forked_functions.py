@@ -30,7 +30,7 @@ _COLUMNS = ["start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "w
 
 
 def forked_races(run: Run) -> list[Race]:
-    """At most one race per process: the first of all."""
+    """Returns at most one race per process: the first of all."""
     found = []
     for rank in run.ranks:
         native = {t.thread for t in run.threads_of(rank) if t.kind == "native"}

@@ -29,7 +29,7 @@ class Hogwild:
 
 
 def fold(run: Run, races: Sequence[Race]) -> tuple[list[Hogwild], list[Race]]:
-    """What is Hogwild training, and the races that are not part of it."""
+    """Returns the Hogwild training, and the races that are not part of it."""
     found, rest = [], list(races)
     for rank in sorted({race.rank for race in races}):
         phases = phase_names(run, rank)

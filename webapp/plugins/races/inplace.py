@@ -66,7 +66,7 @@ class _Change:
 
 
 def inplace_modifications(run: Run) -> list[Finding]:
-    """Findings of kind `inplace_modification`, one per tensor and pair of lines."""
+    """Returns findings of kind `inplace_modification`, one per tensor and pair of lines."""
     found: dict[tuple[object, ...], Finding] = {}
     for raised in _raised(run):
         finding = _finding(run, raised, _change(run, raised))

@@ -39,7 +39,7 @@ class RaceEvidence(TypedDict):
 
 
 def race_findings(run: Run) -> list[Finding]:
-    """Findings of kind `race`. Raises NotApplicable where accesses were not recorded."""
+    """Returns findings of kind `race`. Raises NotApplicable where accesses were not recorded."""
     if not run.counts["access"]:
         raise NotApplicable("record with --level access and the native engine")
     found = all_races(run)
@@ -54,7 +54,7 @@ def race_findings(run: Run) -> list[Finding]:
 
 
 def races(run: Run) -> pd.DataFrame:
-    """Races as a data frame, a row per pair of places, by instant of the first access.
+    """Returns races as a data frame, a row per pair of places, by instant of the first access.
 
     rank; tensor (the first of `tensors`), tensors (how many); for each of the two accesses op,
     thread, where ("file.py:12", None where no stack was captured), time_ns (from the start of the

@@ -74,7 +74,7 @@ CAST = "aten::_to_copy"
 
 @lru_cache(maxsize=4)
 def find_races(run: Run) -> tuple[Race, ...]:
-    """All races of the run, one per pair of places, by instant."""
+    """Returns all races of the run, one per pair of places, by instant."""
     found = [race for rank in run.ranks for race in _of_rank(run, rank)]
     return tuple(sorted(found, key=lambda race: race.first.start_ns))
 
@@ -91,7 +91,7 @@ def _of_rank(run: Run, rank: int) -> list[Race]:
 
 
 def processes_of(run: Run, rank: int) -> list[list[str]]:
-    """The threads of each process of a rank."""
+    """Returns the threads of each process of a rank."""
     processes: dict[int, list[str]] = {}
     for thread in run.threads_of(rank):
         processes.setdefault(thread.pid, []).append(thread.thread)
@@ -99,7 +99,7 @@ def processes_of(run: Run, rank: int) -> list[list[str]]:
 
 
 def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str]) -> list[Race]:
-    windows = windows_of(run)
+    windows = windows_of(run, rank, process)
     storages = shared_storages(run, rank, own, windows)
     if not len(storages):
         return []
@@ -123,7 +123,7 @@ def races_read(
     *,
     empty: bool = True,
 ) -> list[Race]:
-    """The races among what `reader` reads of a process, window by window, by `order`."""
+    """Returns the races among what `reader` reads of a process, window by window, by `order`."""
     steps = phase_names(run, rank).get(schema.PhaseKind.optimizer.name, set())
     stacks, names = frame_texts(run, rank), storage_names(run, rank)
     found: dict[tuple[object, object], list[Race]] = {}
@@ -145,12 +145,17 @@ def races_read(
     return [_merged(races) for races in found.values()]
 
 
-def windows_of(run: Run) -> list[Window | None]:
-    """Stretches of time of about `BATCH_ROWS` accesses; [None]: all at once."""
+def windows_of(run: Run, rank: int, process: Sequence[str]) -> list[Window | None]:
+    """Stretches of time of about `BATCH_ROWS` accesses; [None]: all at once.
+
+    While a process records, they end where all of its threads are known: later on, what orders an
+    access may be missing, and what it touches may be other memory by then.
+    """
+    until = run.read_at_ns.get((rank, int(process[0].partition("-")[0])))
     count = -(-run.counts["access"] // BATCH_ROWS)
-    if count <= 1:
+    if count <= 1 and until is None:
         return [None]
-    first, last = -(2**62), 2**62
+    first, last = -(2**62), 2**62 if until is None else until
     bounds = [first]
     for i in range(1, count):
         low, high = 0, run.duration_ns + 1
@@ -160,7 +165,7 @@ def windows_of(run: Run) -> list[Window | None]:
                 low = middle + 1
             else:
                 high = middle
-        if low > bounds[-1]:
+        if bounds[-1] < low < last:
             bounds.append(low)
     return list(pairwise([*bounds, last]))
 

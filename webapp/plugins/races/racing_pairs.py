@@ -36,7 +36,7 @@ def racing_pairs(
     *,
     empty: bool = True,
 ) -> Iterator[RacingPair]:
-    """Pairs of accesses that race: one for each two kinds of access to a storage that do.
+    """Yields pairs of accesses that race: one for each two kinds of access to a storage that do.
 
     `steps` are the names of optimizers' phases. `empty`: whether making a storage counts where
     nothing is written to it (`torch.empty`).
@@ -222,7 +222,7 @@ class Span:
 
 
 def share(a: Span, b: Span) -> bool:
-    """Whether they surely share a byte. With uneven gaps this is unknown: False."""
+    """Returns whether they surely share a byte. With uneven gaps this is unknown: False."""
     if a.low >= b.high or b.low >= a.high:
         return False
     if a.stride < 0 or b.stride < 0:

@@ -21,7 +21,8 @@ MAX_ACCESSES = 20_000_000
 
 
 def facts(timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]) -> dict[str, Any]:
-    """`races` of an operator's slice (as `span_details` describes it), and an arrow to each."""
+    """Returns `races` of an operator's slice (as `span_details` describes it), and an arrow to
+    each."""
     if table != "op" or lane.kind == BASELINE:
         return {}
     races = _races(timeline, lane, span)

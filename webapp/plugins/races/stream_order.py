@@ -26,12 +26,12 @@ _DEFAULT = 1
 
 
 def stream_name(ordinal: int) -> str:
-    """What a stream is called, by its number in its process."""
+    """Returns what a stream is called, by its number in its process."""
     return "the default stream" if ordinal == _DEFAULT else f"stream {ordinal}"
 
 
 def streams_of(run: Run, rank: int, process: Sequence[str]) -> Int64Array:
-    """Numbers of the streams that operators of a process were given to, sorted."""
+    """Returns numbers of the streams that operators of a process were given to, sorted."""
     found = [np.zeros(0, np.int64)]
     for thread in process:
         for piece in run.pieces("access", rank, thread, ["stream"]):
@@ -41,7 +41,7 @@ def streams_of(run: Run, rank: int, process: Sequence[str]) -> Int64Array:
 
 
 def stream_order(run: Run, rank: int, process: Sequence[str], streams: Int64Array) -> Order:
-    """The order among some streams of a process, in place of an `Order`'s threads."""
+    """Returns the order among some streams of a process, in place of an `Order`'s threads."""
     handovers = heapq.merge(
         sync_events(run, rank, process),
         _handovers(run, rank, process, streams.tolist()),

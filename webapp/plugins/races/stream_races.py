@@ -31,7 +31,7 @@ from lanescope.webapp.runs.types import Int64Array, Window
 
 
 def all_races(run: Run) -> tuple[Race, ...]:
-    """Races of threads, and those of streams at places where no threads race anyway."""
+    """Returns races of threads, and those of streams at places where no threads race anyway."""
     races = find_races(run)
     known = {_places(race) for race in races}
     return *races, *(race for race in find_stream_races(run) if _places(race) not in known)
@@ -43,7 +43,8 @@ def _places(race: Race) -> frozenset[tuple[str, str | None]]:
 
 @lru_cache(maxsize=4)
 def find_stream_races(run: Run) -> tuple[Race, ...]:
-    """All of the run, one per pair of places, by instant; none where streams were not recorded."""
+    """Returns all of the run, one per pair of places, by instant; none where streams were not
+    recorded."""
     found = [race for rank in run.ranks for race in _of_rank(run, rank)]
     return tuple(sorted(found, key=lambda race: race.first.start_ns))
 
@@ -59,7 +60,7 @@ def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:
     streams = streams_of(run, rank, threads)
     if len(streams) < 2:
         return []
-    windows = windows_of(run)
+    windows = windows_of(run, rank, threads)
     storages = _shared(run, rank, threads, windows)
     if not len(storages):
         return []

@@ -50,18 +50,19 @@ class Order:
     clocks: Clock
 
     def segments(self, thread: int, instants: Int64Array) -> Int64Array:
-        """Row of the segment of `thread` (position in `threads`) that holds each instant."""
+        """Returns row of the segment of `thread` (position in `threads`) that holds each
+        instant."""
         begin, end = int(self.first[thread]), int(self.first[thread + 1])
         return begin - 1 + np.searchsorted(self.starts[begin:end], instants, side="right")
 
 
 def order_of(run: Run, rank: int, process: Sequence[str], threads: Sequence[str]) -> Order:
-    """The order among `threads`, brought about by all threads of their `process`."""
+    """Returns the order among `threads`, brought about by all threads of their `process`."""
     return order_by(sync_events(run, rank, process), threads)
 
 
 def order_by(events: Iterable[SyncEvent], threads: Sequence[str]) -> Order:
-    """The order among `threads` that hand-overs bring about, those of others among them."""
+    """Returns the order among `threads` that hand-overs bring about, those of others among them."""
     position = {thread: i for i, thread in enumerate(threads)}
     width = len(threads)
     current: dict[str, Clock] = {}
@@ -124,7 +125,7 @@ class SyncEvent(NamedTuple):
 
 
 def sync_events(run: Run, rank: int, process: Sequence[str]) -> Iterator[SyncEvent]:
-    """Those of the threads of a process, in their order in time."""
+    """Yields those of the threads of a process, in their order in time."""
     columns = ["start_ns", "duration_ns", "kind", "peer", "object"]
     instants: list[Int64Array] = []
     published: list[BoolArray] = []

@@ -42,18 +42,19 @@ EXACT = 1 << 53
 
 EXAMPLES = {
     "Operators by total time": """\
-SELECT name, count(*) AS calls, sum(self_ns) / 1e6 AS self_ms, max(duration_ns) / 1e6 AS longest_ms
+SELECT name, count(*) AS calls, round(sum(self_ns) / 1e6, 3) AS self_ms,
+       round(max(duration_ns) / 1e6, 3) AS longest_ms
 FROM op
 GROUP BY name
 ORDER BY self_ms DESC""",
     "Time of each phase, by step": """\
-SELECT rank, step, kind, sum(duration_ns) / 1e6 AS ms
+SELECT rank, step, kind, round(sum(duration_ns) / 1e6, 3) AS ms
 FROM phase
 WHERE kind != 'mark'
 GROUP BY rank, step, kind
 ORDER BY rank, step, ms DESC""",
     "Modules by time in backward": """\
-SELECT module, count(*) AS ops, sum(self_ns) / 1e6 AS self_ms
+SELECT module, count(*) AS ops, round(sum(self_ns) / 1e6, 3) AS self_ms
 FROM op
 WHERE phase = 'backward'
 GROUP BY module
@@ -63,7 +64,8 @@ WITH late AS (
   SELECT rank, "group", sequence,
          start_ns - min(start_ns) OVER (PARTITION BY "group", sequence) AS behind_ns
   FROM collective)
-SELECT rank, count(*) AS calls, avg(behind_ns) / 1e6 AS mean_ms, max(behind_ns) / 1e6 AS worst_ms
+SELECT rank, count(*) AS calls, round(avg(behind_ns) / 1e6, 3) AS mean_ms,
+       round(max(behind_ns) / 1e6, 3) AS worst_ms
 FROM late
 GROUP BY rank
 ORDER BY mean_ms DESC""",
@@ -83,7 +85,7 @@ LEAD = (
 
 
 def layout(_: Context) -> Component:
-    """The query above, its answer below."""
+    """Returns the query above, its answer below."""
     first = next(iter(EXAMPLES.values()))
     return widgets.page(
         "SQL",
@@ -109,7 +111,7 @@ def layout(_: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The button asks; an example fills the field; /query.csv?sql=... has all rows."""
+    """Answers the button and the examples; /query.csv?sql=... has all rows."""
     queries = Queries(context.run)
 
     server: flask.Flask = app.server
@@ -146,14 +148,14 @@ def register(app: Dash, context: Context) -> None:
 
 
 def answered(answer: pa.Table, query: str, context: Context) -> list[Component]:
-    """A table of the rows, how many there are, and where to have all of them."""
+    """Returns a table of the rows, how many there are, and where to have all of them."""
     rows = rows_of(answer)
     places = places_of(answer.slice(0, SHOWN), context)
     leads = any(places)
     rows = [row | {"link": place} for row, place in zip(rows, places, strict=True)]
     numeric = [_numeric(field.type) for field in answer.schema]
     columns = [
-        widgets.column(f"c{i}", name, number=number, minWidth=90)
+        widgets.column(f"c{i}", name, number=number, minWidth=90, flex=1 if number else 2)
         for i, (name, number) in enumerate(zip(answer.column_names, numeric, strict=True))
     ]
     words = units.counted(len(rows), "row")
@@ -205,7 +207,8 @@ def _place(row: dict[str, Any], context: Context) -> str | None:
 
 
 def rows_of(answer: pa.Table) -> list[dict[str, Any]]:
-    """Rows as the page's table takes them, fields c0, c1, ...: a query may name columns alike."""
+    """Returns rows as the page's table takes them, fields c0, c1, ...: a query may name columns
+    alike."""
     columns = [
         [shown(value) for value in column.slice(0, SHOWN).to_pylist()] for column in answer.columns
     ]
@@ -214,7 +217,7 @@ def rows_of(answer: pa.Table) -> list[dict[str, Any]]:
 
 
 def shown(value: Any) -> Any:
-    """A value as JSON can say it without changing it; what it cannot is text."""
+    """Returns a value as JSON can say it without changing it; what it cannot is text."""
     if isinstance(value, Decimal):
         value = int(value) if value == value.to_integral_value() else float(value)
     if value is None or isinstance(value, bool):

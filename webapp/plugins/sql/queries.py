@@ -56,7 +56,7 @@ class Queries:
         self._running = threading.BoundedSemaphore(MAX_AT_ONCE)
 
     def answer(self, query: str, most_rows: int) -> pa.Table:
-        """Rows of one SELECT, at most `most_rows`. Raises QueryError in one sentence."""
+        """Returns rows of one SELECT, at most `most_rows`. Raises QueryError in one sentence."""
         if not query.strip():
             raise QueryError("there is no query")
         if len(query) > MAX_CHARACTERS:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import (
-    BUTTONS_ASIDE,
+    BUTTONS_ABOVE,
     DASHES,
     FROM_ZERO,
     MARKERS,
@@ -25,14 +25,14 @@ from lanescope.webapp.ui.theme import template
 
 
 def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.Figure:
-    """Overlap rate over the time of the run, a line per rank, and the limit.
+    """Returns overlap rate over the time of the run, a line per rank, and the limit.
 
     `table` is that of `analysis.overlap.overlap_over_time`; `customdata` has the bounds of the
     stretch, ns.
     """
     if table["rate"].isna().all():
         return nothing("No thread is in this phase.")
-    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept", **BUTTONS_ASIDE})
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     factor, unit = units.unit_for(float(table["end_ns"].max()), "ns")
     colours = template(theme).layout.colorway
     for position, (rank, stretches) in enumerate(table.groupby("rank", sort=True)):
@@ -70,7 +70,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
 
 
 def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
-    """From the end of forward to the start of backward, per step, a line per thread.
+    """Draws the time from forward to backward by step, a line per thread.
 
     `table` is that of `analysis.turns.forward_to_backward` with the column name, of the thread; the
     threads with the longest windows are drawn. `customdata` has the bounds of the window, ns.
@@ -111,7 +111,8 @@ def pair_rates(
     to: Sequence[Sequence[str]],
     theme: Theme,
 ) -> go.Figure:
-    """Overlap rates (0 to 1) of all pairs of threads; `customdata` is the address a pair leads to.
+    """Returns overlap rates (0 to 1) of all pairs of threads; `customdata` is the address a pair
+    leads to.
 
     Columns are numbered like rows: names of threads are long.
     """
@@ -134,6 +135,6 @@ def pair_rates(
         hovertemplate="<b>%{y}</b> and %{x}<br>%{z:.3g} %<extra></extra>",
     )
     figure.update_xaxes(type="category", side="top", showgrid=False)
-    figure.update_layout(margin_t=60)  # the buttons stand above the columns' numbers
+    figure.update_layout(BUTTONS_ABOVE, margin_t=60)  # the buttons stand above the columns' numbers
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure

@@ -23,7 +23,7 @@ _COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
 
 
 def lost_contexts(run: Run) -> list[Finding]:
-    """Findings of kind `lost_context`: one per rank, variable and line that read it."""
+    """Returns findings of kind `lost_context`: one per rank, variable and line that read it."""
     rows = run.events("phase", columns=_COLUMNS)
     rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), LostContext.PREFIX))
     found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}

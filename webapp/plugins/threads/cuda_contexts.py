@@ -28,6 +28,8 @@ from lanescope.webapp.analysis.arrow_columns import having, texts_of
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import where_of
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
 _PIN = "Choose the device in each thread (torch.cuda.set_device, ls.pin) before anything uses CUDA."
@@ -74,7 +76,8 @@ class Process:
 
 
 def cuda_contexts(run: Run) -> list[Finding]:
-    """Findings of kind `cuda_context`: another rank's device, a thread's, use after a fork."""
+    """Returns findings of kind `cuda_context`: another rank's device, a thread's, use after a
+    fork."""
     processes = list(_processes(run))
     owners: dict[tuple[str, str], Process] = {}
     for one in processes:
@@ -171,7 +174,8 @@ def _strays(run: Run, process: Process, device: int) -> Iterator[Use]:
 def _foreign(run: Run, process: Process, device: int, owner: Process) -> Finding:
     use = process.uses[device][0]
     title = (
-        f"Rank {process.rank} runs {use.op} on cuda:{device}, the device of rank {owner.rank}, in "
+        f"{units.sentence(ranks_in(run, (process.rank,)))} runs {use.op} on "
+        f"cuda:{device}, the device of {ranks_in(run, (owner.rank,))}, in "
         f"{_name(run, process.rank, use.thread)}{_at(use.where)}. Its own device is "
         f"cuda:{process.own}. {_PIN}"
     )

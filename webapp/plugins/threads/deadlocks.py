@@ -42,7 +42,7 @@ class _Wait:
 
 
 def deadlocks(run: Run) -> list[Finding]:
-    """Findings of kind `deadlock`."""
+    """Returns findings of kind `deadlock`."""
     found = []
     for rank in run.ranks:
         waits = _waits(run, rank)

@@ -12,7 +12,7 @@ COLUMNS = ("rank", "thread", "step", "forward_end_ns", "backward_start_ns", "win
 
 
 def forward_to_backward(run: Run) -> pd.DataFrame:
-    """One row per backward of a thread that had a forward phase before it.
+    """Returns one row per backward of a thread that had a forward phase before it.
 
     rank, thread, step, forward_end_ns and backward_start_ns (from the start of the run), and
     window_ns between them: the loss, and all that another thread may still do to the graph. The

@@ -13,7 +13,8 @@ from lanescope.webapp.runs.run import Run
 
 
 def backward_overlap(run: Run) -> Headline | None:
-    """The overlap rate of backward, by step; None with at most one thread per rank in it."""
+    """Returns the overlap rate of backward, by step; None with at most one thread per rank in
+    it."""
     rate = overlap_rate(run)
     if rate is None or all(len(phase_lanes(run, rank)) < 2 for rank in run.ranks):
         return None

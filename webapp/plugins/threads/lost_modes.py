@@ -42,7 +42,8 @@ _ADVICE = {
 
 
 def lost_modes(run: Run) -> list[Finding]:
-    """Findings of kind `lost_context`: one per rank, mode and line that starts the thread."""
+    """Returns findings of kind `lost_context`: one per rank, mode and line that starts the
+    thread."""
     rows = run.events("phase", columns=_COLUMNS)
     rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), LostMode.PREFIX))
     found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}

@@ -51,7 +51,7 @@ class Region:
 def phase_lanes(
     run: Run, rank: int, phase: str = "backward", window: tuple[int, int] | None = None
 ) -> dict[str, Intervals]:
-    """Per thread of a rank, the time it spends in a phase; threads that never do are left out.
+    """Returns per thread of a rank the time it spends in a phase; without threads that never do.
 
     `phase` is one of schema.PhaseKind, or /a regular expression/ for the names of ops and phases,
     in any case; what had not ended lasts to the end of the run. RunError for any other text.
@@ -70,7 +70,7 @@ def phase_lanes(
 
 
 def name_pattern(text: str) -> re.Pattern[str] | None:
-    """The expression of `/.../`; None where the text is not of that form.
+    """Returns the expression of `/.../`; None where the text is not of that form.
 
     RunError where it is, but cannot be read.
     """
@@ -124,7 +124,7 @@ def _by_thread(run: Run, rows: pa.Table) -> Mapping[str, Intervals]:
 def overlap(
     run: Run, phase: str = "backward", window: tuple[int, int] | None = None
 ) -> pd.DataFrame:
-    """Overlap per pair of threads of a rank in a phase, highest rate first.
+    """Returns overlap per pair of threads of a rank in a phase, highest rate first.
 
     With A and B the unions of the phase's intervals on the two threads,
         rate = |A & B| / min(|A|, |B|)
@@ -148,7 +148,8 @@ def overlap(
 def overlap_rate(
     run: Run, phase: str = "backward", window: tuple[int, int] | None = None
 ) -> float | None:
-    """Overlap rate of the run: time with two or more threads in the phase / time with one or more.
+    """Returns overlap rate of the run: time with two or more threads in the phase / time with one
+    or more.
 
     The times are taken per rank, over the threads of that rank, and summed over ranks. None where
     no thread is ever in the phase. This is the metric `thread_overlap_rate`.
@@ -162,7 +163,7 @@ def overlap_rate(
 
 
 def overlap_over_time(run: Run, phase: str = "backward", parts: int = 200) -> pd.DataFrame:
-    """The overlap rate of each rank in `parts` equal stretches of the run.
+    """Returns the overlap rate of each rank in `parts` equal stretches of the run.
 
     rank, start_ns, end_ns, rate (as `overlap_rate` of that stretch and rank; NaN where no thread of
     the rank is in the phase).
@@ -196,7 +197,7 @@ def _covered(times: Intervals, edges: Int64Array) -> Int64Array:
 def overlap_regions(
     run: Run, phase: str = "backward", window: tuple[int, int] | None = None
 ) -> list[Region]:
-    """Where two or more threads of a rank are in the phase at once, longest first."""
+    """Returns where two or more threads of a rank are in the phase at once, longest first."""
     found = []
     for rank in run.ranks:
         lanes = phase_lanes(run, rank, phase, window)

@@ -22,8 +22,8 @@ from lanescope.webapp.plugins.threads.overlap import (
     overlap_regions,
 )
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_named
 
 PAIRS = 10
 """Pairs of threads in the evidence, those with the highest rates."""
@@ -36,7 +36,8 @@ class OverlapEvidence(TypedDict):
 
 
 def overlapping_backwards(run: Run) -> list[Finding]:
-    """One finding of kind `overlap` where `overlap_rate` is at the default limit or above it.
+    """Returns one finding of kind `overlap` where `overlap_rate` is at the default limit or above
+    it.
 
     Raises NotApplicable where no thread was in backward.
     """
@@ -64,7 +65,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
             kind="overlap",
             severity="info" if harmless else "error",
             title=f"Threads run backward at the same time for {units.share(rate)} of the time in "
-            f"backward, on {ranks_named(ranks)}; the longest overlap is of {who}, "
+            f"backward, on {ranks_in(run, ranks)}; the longest overlap is of {who}, "
             f"{units.duration(length)}. {advice}",
             rank=longest.rank,
             ranks=ranks,

@@ -37,7 +37,7 @@ _Click = dict[str, Any] | None
 
 
 def layout(context: Context) -> Component:
-    """The phase to choose; the rest follows it."""
+    """Returns the phase to choose; the rest follows it."""
     ranks = list(context.run.ranks)
     return widgets.page(
         "Threads",
@@ -71,7 +71,7 @@ def layout(context: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Tables and chart follow the phase, a click in the chart leads to its place."""
+    """Fills tables and chart for the phase; a click in the chart leads to its place."""
 
     @app.callback(Output(ids.OVERLAP_BODY, "children"), Input(ids.OVERLAP_PHASE, "value"))
     def show(phase: str) -> list[Any]:
@@ -136,7 +136,7 @@ def _address(run: Run, there: str | list[int] | None, query: str) -> Any:
 
 
 def body(run: Run, phase: str, limit: float) -> list[Any]:
-    """Everything below the choice of the phase."""
+    """Returns everything below the choice of the phase."""
     rate = overlap_rate(run, phase)
     if rate is None:
         return [
@@ -162,8 +162,9 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
             **{name: getattr(row, name) for name in ("a_ns", "b_ns", "overlap_ns", "rate")},
             "rate_text": units.share(row.rate),
         }
-        for row in table.itertuples()
+        for row in table[table["overlap_ns"] > 0].itertuples()
     ]
+    never = len(table) - len(rows)
     columns = [
         widgets.column("rank", "rank", maxWidth=80),
         widgets.column("a", "first thread", flex=2),
@@ -177,7 +178,20 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     return [
         _verdict(run, rate, phase, limit),
         html.H2("Pairs of threads"),
-        widgets.grid("overlap-pairs", columns, rows, label="Pairs", height=height, leads="link"),
+        widgets.grid(
+            "overlap-pairs",
+            columns,
+            rows,
+            label="Pairs",
+            height=height,
+            leads="link",
+            empty="No pair is in it at the same time.",
+        ),
+        html.P(
+            f"{units.counted(never, 'pair')} never in it at the same time.",
+            className="muted",
+            hidden=not never,
+        ),
         html.H2("Longest regions"),
         _regions(run, phase, known),
     ]
@@ -246,7 +260,9 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
         )
         for one, start, lasted in zip(shown, starts, lengths, strict=True)
     ]
-    table = widgets.plain_table((at, length, "rank", "threads"), rows, (0, 1, 2))
+    table = html.Div(
+        widgets.plain_table((at, length, "rank", "threads"), rows, (0, 1, 2)), className="tall-list"
+    )
     if len(regions) <= REGIONS:
         return table
     more = f"{units.count(len(regions) - REGIONS)} shorter ones are on the timeline: press O there."
@@ -269,7 +285,9 @@ def _windows(run: Run) -> list[Component]:
             widgets.graph(ids.WINDOWS_CHART, what="the time from forward to backward"), hidden=True
         )
         return [head, html.P(words, className="muted"), chart]
-    threads = [own for _, own in table.groupby(["rank", "thread"], sort=True)]
+    place = {(one.rank, one.thread): at for at, one in enumerate(run.threads)}
+    groups = sorted(table.groupby(["rank", "thread"]), key=lambda group: place[group[0]])
+    threads = [own for _, own in groups]
     usual, medians = widgets.in_unit("median", [own["window_ns"].median() for own in threads])
     most, maxima = widgets.in_unit("longest", [own["window_ns"].max() for own in threads])
     rows = []
@@ -298,5 +316,8 @@ def _windows(run: Run) -> list[Component]:
             className="muted",
         ),
         widgets.graph(ids.WINDOWS_CHART, height=240, what="the time from forward to backward"),
-        widgets.plain_table(("rank", "thread", "backwards", usual, most), rows, (2, 3, 4)),
+        html.Div(
+            widgets.plain_table(("rank", "thread", "backwards", usual, most), rows, (2, 3, 4)),
+            className="tall-list",
+        ),
     ]

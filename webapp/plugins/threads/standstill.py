@@ -60,7 +60,8 @@ _BROUGHT_BY_PROCESSES = frozenset({"another process", "the end of another proces
 
 
 def standstill(run: Run, rank: int) -> list[Finding]:
-    """At most one finding of kind `deadlock`: what all threads of the rank's process waited for."""
+    """Returns at most one finding of kind `deadlock`: what all threads of the rank's process waited
+    for."""
     severity = _SEVERITIES.get(endings(run)[rank].how)
     rows = [row for row in dumps(run, rank) if row["reason"] != "signal"]
     # Threads that wait in a collective are reported as a hang.

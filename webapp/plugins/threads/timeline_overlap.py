@@ -25,7 +25,8 @@ MAX_REGIONS = 2000
 
 
 def answer(timeline: Timeline, arguments: Mapping[str, str]) -> Json:
-    """The overlap of a phase, or of ops with a name, in the window asked for or the whole run."""
+    """Returns the overlap of a phase, or of ops with a name, in the window asked for or the whole
+    run."""
     phase = arguments.get("phase", "backward")
     try:
         known = name_pattern(phase) is not None or phase in PHASES
@@ -38,7 +39,8 @@ def answer(timeline: Timeline, arguments: Mapping[str, str]) -> Json:
 
 
 def overlap_facts(timeline: Timeline, phase: str, window: tuple[int, int] | None) -> Json:
-    """Where threads of a rank are in a phase at once, and how much of the time each pair is."""
+    """Returns where threads of a rank are in a phase at once, and how much of the time each pair
+    is."""
     run = timeline.run
     lanes = {(lane.rank, lane.thread): lane.id for lane in timeline.index.lanes if lane.thread}
     pairs = overlap(run, phase, window)

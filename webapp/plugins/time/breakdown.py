@@ -83,10 +83,9 @@ MIN_GAP_NS = 1_000_000
 
 
 def step_time(run: Run) -> pd.DataFrame:
-    """One row per rank and step, by both: rank, step, start_ns, duration_ns, and `<category>_ns`
-    for each of CATEGORIES. All are int64 ns, start_ns from the start of the run; the categories of
-    a row add up to its duration_ns.
-    """
+    """Returns one row per rank and step, by both: rank, step, start_ns, duration_ns, and
+    `<category>_ns` for each of CATEGORIES. All are int64 ns, start_ns from the start of the run;
+    the categories of a row add up to its duration_ns."""
     tables = [_steps(run, rank) for rank in run.ranks]
     return pd.concat(tables, ignore_index=True)
 
@@ -111,7 +110,7 @@ def _steps(run: Run, rank: int) -> pd.DataFrame:
 
 @lru_cache(maxsize=64)
 def categories(run: Run, rank: int) -> dict[str, Intervals]:
-    """Disjoint sets of instants that cover all steps of a rank."""
+    """Returns disjoint sets of instants that cover all steps of a rank."""
     steps = run.steps(rank)
     rest = Intervals.of(steps.start_ns, steps.end_ns)
     claims = _device_claims(run, rank) if talks_on_device(run, rank) else _thread_claims(run, rank)
@@ -125,7 +124,8 @@ def categories(run: Run, rank: int) -> dict[str, Intervals]:
 
 
 def between_operators(run: Run, rank: int) -> str:
-    """The category of time in which a rank's training thread runs nothing that was recorded.
+    """Returns the category of time in which a rank's training thread runs nothing that was
+    recorded.
 
     A slice of Chrome's trace format may be any work of any worker, so gaps between slices are idle.
     """
@@ -160,7 +160,7 @@ def _thread_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
 
 
 def pipeline_waits(run: Run, rank: int) -> pd.DataFrame:
-    """`pipeline.stage_waits` of a rank; no rows in runs that record threads of Python."""
+    """Returns `pipeline.stage_waits` of a rank; no rows in runs that record threads of Python."""
     if between_operators(run, rank) != "idle":
         return pd.DataFrame(columns=pipeline.COLUMNS, dtype="int64")
     lanes = tuple((one, training_thread(run, one).thread) for one in run.ranks)
@@ -181,7 +181,8 @@ def _work_and_calls(run: Run, thread: Thread) -> tuple[Intervals, Intervals]:
 
 @lru_cache(maxsize=64)
 def collective_waits(run: Run, rank: int) -> pd.DataFrame:
-    """When the training thread, without an operator, waits for a collective that was called before.
+    """Returns when the training thread, without an operator, waits for a collective that was called
+    before.
 
     Columns start_ns, end_ns, call (label of the row of `calls`). A gap ends the wait where a
     collective completes within it: in backward, where no Python runs, anywhere; elsewhere only just
@@ -227,8 +228,8 @@ def collective_waits(run: Run, rank: int) -> pd.DataFrame:
 
 @lru_cache(maxsize=256)
 def training_thread(run: Run, rank: int) -> Thread:
-    """The thread whose optimizer ends the steps of a rank; without optimizer phases the one with
-    the most steps in its phases, else the first."""
+    """Returns the thread whose optimizer ends the steps of a rank; without optimizer phases the one
+    with the most steps in its phases, else the first."""
     threads = {one.thread: one for one in run.threads_of(rank) if one.role == "rank"}
     if not threads:
         threads = {one.thread: one for one in run.threads_of(rank)}
@@ -241,7 +242,8 @@ def training_thread(run: Run, rank: int) -> Thread:
 
 
 def autograd_threads(run: Run, training: Thread) -> list[Thread]:
-    """Threads of the training process that Python did not start: autograd's are among them."""
+    """Returns threads of the training process that Python did not start: autograd's are among
+    them."""
     native = schema.ThreadKind.native.name
     return [
         one
@@ -253,7 +255,7 @@ def autograd_threads(run: Run, training: Thread) -> list[Thread]:
 
 @lru_cache(maxsize=256)
 def phases_of(run: Run, thread: Thread) -> Mapping[str, Intervals]:
-    """When a thread is in a phase of each kind; of nested phases the innermost counts."""
+    """Returns when a thread is in a phase of each kind; of nested phases the innermost counts."""
     columns = ["start_ns", "duration_ns", "kind", "depth"]
     rows = run.events("phase", thread.rank, thread.thread, columns)
     rows = rows.append_column("end_ns", [ends_ns(rows, run)]).to_pandas()
@@ -372,7 +374,8 @@ def _launched_gaps(kernels: _Kernels, busy: Intervals) -> Intervals:
 
 @lru_cache(maxsize=4)
 def mean_steps(run: Run) -> pd.DataFrame:
-    """One row per step, by step: the columns of `step_time` without rank, each the mean over the
-    ranks that have the step, so the categories still add up. Callers must not change it."""
+    """Returns one row per step, by step: the columns of `step_time` without rank, each the mean
+    over the ranks that have the step, so the categories still add up. Callers must not change it.
+    """
     table = step_time(run).drop(columns="rank")
     return table.groupby("step", sort=True).mean().reset_index()

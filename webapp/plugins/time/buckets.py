@@ -27,8 +27,8 @@ _ITEM_BYTES = re.compile(r"(\d+)(?:_|e\d|$)")
 
 
 def gradients_ready(run: Run, rank: int, window: tuple[int, int]) -> tuple[Int64Array, Int64Array]:
-    """When each gradient of a rank is ready (ns from the start of the run, ascending), and its
-    bytes; none where the sizes were not recorded."""
+    """Returns when each gradient of a rank is ready (ns from the start of the run, ascending), and
+    its bytes; none where the sizes were not recorded."""
     columns = ["start_ns", "duration_ns", "name", "shapes", "dtypes"]
     ops = run.events("op", rank, columns=columns, window=window)
     ops = ops.filter(
@@ -56,7 +56,7 @@ def _bytes(shapes: str, dtypes: str) -> int:
 
 
 def assigned(sizes: Int64Array, limit: float) -> list[list[int]]:
-    """Positions of the gradients in each bucket, for a limit in bytes."""
+    """Returns positions of the gradients in each bucket, for a limit in bytes."""
     buckets: list[list[int]] = []
     filled = 0.0
     for i, size in enumerate(sizes.tolist()):

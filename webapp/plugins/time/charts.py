@@ -13,7 +13,7 @@ from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES
 from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
-from lanescope.webapp.ui.charts import BUTTONS_ASIDE, colour_bar, escaped, nothing
+from lanescope.webapp.ui.charts import BUTTONS_ABOVE, colour_bar, escaped, nothing
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, step_axis, template
 
@@ -54,7 +54,8 @@ PALE = 0.35
 
 
 def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Stacked bars of `breakdown.mean_steps`, ms; a click gets the first and last step of a bar."""
+    """Draws stacked bars of `breakdown.mean_steps`, ms; a click gets the first and last step of a
+    bar."""
     if steps.empty:
         return nothing("no training step was recorded")
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
@@ -83,9 +84,7 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
             customdata=customdata,
             hovertemplate=f"<b>{title}</b> %{{y:.4~g}} {unit}<br>%{{customdata[2]}}<extra></extra>",
         )
-    figure.update_layout(
-        barmode="stack", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
-    )
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps["step"].tolist()))
     figure.update_yaxes(title_text=f"step time, {unit}", range=[0, top])
     for step, length in zip(first.tolist(), lengths.tolist(), strict=True):
@@ -103,8 +102,8 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
-    """The change of each category from the baseline, by step: what got longer above 0, what got
-    shorter below. The rows of `changes.step_changes`."""
+    """Draws the change of each category from the baseline, by step: what got longer above 0, what
+    got shorter below. The rows of `changes.step_changes`."""
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = tokens()[theme]
     apart = {name: changes[f"{name}_ns"] - changes[f"base_{name}_ns"] for name in CATEGORIES}
@@ -131,9 +130,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
         marker={"size": 4},
         hovertemplate=f"<b>whole step</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
     )
-    figure.update_layout(
-        barmode="relative", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
-    )
+    figure.update_layout(barmode="relative", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps))
     figure.update_yaxes(title_text=f"run minus baseline, {unit}")
     return figure
@@ -146,7 +143,7 @@ def path_lanes(
     names: Mapping[tuple[int, str], str],
     theme: Theme,
 ) -> go.Figure:
-    """The critical path over the training threads of the ranks, and other threads that are on it.
+    """Draws the critical path over the ranks' training threads, and other threads that are on it.
 
     `lanes` has the categories of each rank, `names` what to call each lane. A click gets the start
     and end of a piece, ns.
@@ -154,6 +151,7 @@ def path_lanes(
     rows = dict.fromkeys(names)
     colours = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": f"step {window.step}"})
+    figure.update_layout(BUTTONS_ABOVE)
     factor, unit = units.unit_for(window.end_ns - window.start_ns, "ns")
     edges = np.linspace(window.start_ns, window.end_ns, BINS + 1).astype(np.int64)
     first = {rank: lane for lane in reversed(rows) for rank in [lane[0]]}
@@ -244,14 +242,14 @@ def _bars(
 
 
 def category_heat(table: pd.DataFrame, category: str, theme: Theme) -> go.Figure:
-    """Share of a category in each step of each rank: the rows of `breakdown.step_time`."""
+    """Draws the share of a category in each step of each rank: rows of `breakdown.step_time`."""
     shares = table.assign(share=table[f"{category}_ns"] / table["duration_ns"].clip(lower=1) * 100)
     hover = f"{CATEGORIES[category]} %{{z:.3~g}} %"
     return _heat(shares, "share", "% of the step", hover, theme, zmin=0)
 
 
 def slowdown_heat(table: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Slowdown by each rank in each step: the rows of `slowdown.worker_slowdown`.
+    """Draws the slowdown by each rank in each step: the rows of `slowdown.worker_slowdown`.
 
     The scale is that of the study: from 1, and to at least 1.5.
     """
@@ -267,6 +265,7 @@ def _heat(
     if grid.empty:
         return nothing("no training step was recorded")
     figure = go.Figure(layout={"template": template(theme), "uirevision": title})
+    figure.update_layout(BUTTONS_ABOVE)
     figure.add_heatmap(
         x=grid.columns.tolist(),
         y=[f"rank {rank}" for rank in grid.index],

@@ -99,7 +99,8 @@ class Wait(NamedTuple):
 
 @lru_cache(maxsize=64)
 def critical_path(run: Run, step: int | None = None) -> pd.DataFrame:
-    """The critical path of a step of the job, in order of time; by default of `median_step`.
+    """Returns the critical path of a step of the job, in order of time; by default of
+    `median_step`.
 
     One row per stretch of the same work: rank, thread, start_ns, end_ns (from the start of the
     run), duration_ns, category (of `breakdown.CATEGORIES`, or `unexplained`), name (of the
@@ -130,7 +131,8 @@ def _merged(path: pd.DataFrame) -> pd.DataFrame:
 
 
 def summed(path: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """The path by some of its columns, longest first: these columns, duration_ns and share."""
+    """Returns the path by some of its columns, longest first: these columns, duration_ns and
+    share."""
     table = path.groupby(by, sort=False)["duration_ns"].sum().reset_index()
     table["share"] = table["duration_ns"] / max(int(path["duration_ns"].sum()), 1)
     return table.sort_values("duration_ns", ascending=False, kind="stable", ignore_index=True)

@@ -40,7 +40,7 @@ _NOTHING = Intervals.of([], [])
 
 
 def device_replay(run: Run, window: JobStep) -> Replay:
-    """The hosts and streams of all ranks in a step of the job."""
+    """Returns the hosts and streams of all ranks in a step of the job."""
     actors: list[Actor] = []
     for rank in run.ranks:
         step = step_bounds(run, rank, window.step)

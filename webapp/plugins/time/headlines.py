@@ -12,26 +12,26 @@ from lanescope.webapp.runs.run import Run
 
 
 def step_length(run: Run) -> Headline | None:
-    """The median length of a step, mean over ranks."""
+    """Returns the median length of a step, mean over ranks."""
     steps = mean_steps(run)
-    if steps.empty:
-        return None
     length = steps["duration_ns"]
-    median = float(length.median())
-    rate = f"{units.number(1e9 / median)} steps/s" if median else ""
-    note = f"p90 {units.duration(length.quantile(0.9))} · {rate}"
+    median = float(length.median()) if len(length) else 0.0
+    if not median:  # a step that only a call of step() makes takes no time
+        return None
+    rate = units.number(1e9 / median)
+    note = f"p90 {units.duration(length.quantile(0.9))} · {rate} steps/s"
     return Headline(units.duration(median), note, [*length])
 
 
 def waiting(run: Run) -> Headline | None:
-    """Share of a step in which ranks wait for others in a collective."""
+    """Returns share of a step in which ranks wait for others in a collective."""
     if run.world_size == 1 or not run.clock_calibrated:  # then who came when is not known
         return None
     return _share(run, "waiting_for_ranks")
 
 
 def communication(run: Run) -> Headline | None:
-    """Share of a step in which ranks only communicate."""
+    """Returns share of a step in which ranks only communicate."""
     if run.world_size == 1:
         return None
     hidden = [comm_compute_overlap(run, rank) for rank in run.ranks]
@@ -41,27 +41,27 @@ def communication(run: Run) -> Headline | None:
 
 
 def data_loading(run: Run) -> Headline | None:
-    """Share of a step in which the training thread fetches a batch."""
+    """Returns share of a step in which the training thread fetches a batch."""
     return _share(run, "data_loading")
 
 
 def python(run: Run) -> Headline | None:
-    """Share of a step in which no recorded operator runs."""
+    """Returns share of a step in which no recorded operator runs."""
     return _share(run, "python")
 
 
 def forward(run: Run) -> Headline | None:
-    """Share of a step in operators of forward."""
+    """Returns share of a step in operators of forward."""
     return _share(run, "forward")
 
 
 def backward(run: Run) -> Headline | None:
-    """Share of a step in operators of backward."""
+    """Returns share of a step in operators of backward."""
     return _share(run, "backward")
 
 
 def optimizer(run: Run) -> Headline | None:
-    """Share of a step in operators of the optimizer."""
+    """Returns share of a step in operators of the optimizer."""
     return _share(run, "optimizer")
 
 

@@ -31,7 +31,7 @@ _Wait = tuple[int, int, Any]
 
 
 def host_replay(run: Run, window: JobStep, gradients: bool) -> Replay:
-    """The training threads of all ranks in a step of the job; `gradients`: with these."""
+    """Returns the training threads of all ranks in a step of the job; `gradients`: with these."""
     last = {
         (str(group), int(sequence)): int(came)
         for (group, sequence), came in arrivals(run).set_index(KEYS)["last_ns"].items()

@@ -21,7 +21,8 @@ class JobStep:
 
 
 def job_steps(run: Run) -> list[JobStep]:
-    """The steps of the job, one after another without gaps but for steps that were not recorded."""
+    """Returns the steps of the job, one after another without gaps but for steps that were not
+    recorded."""
     ends: dict[int, tuple[int, int]] = {}
     starts: dict[int, int] = {}
     for rank in run.ranks:
@@ -41,7 +42,7 @@ def job_steps(run: Run) -> list[JobStep]:
 
 
 def median_step(run: Run) -> int | None:
-    """The step of the job whose length is nearest to the median; None without any."""
+    """Returns the step of the job whose length is nearest to the median; None without any."""
     steps = job_steps(run)
     if not steps:
         return None
@@ -50,7 +51,7 @@ def median_step(run: Run) -> int | None:
 
 
 def job_step(run: Run, step: int | None) -> JobStep:
-    """A step of the job, by default `median_step`. Raises NotApplicable without one."""
+    """Returns a step of the job, by default `median_step`. Raises NotApplicable without one."""
     chosen = median_step(run) if step is None else step
     found = next((one for one in job_steps(run) if one.step == chosen), None)
     if found is None:

@@ -68,7 +68,8 @@ class LaneWork:
             self._phase[enclosing(span.start, span.end, begins) >= 0] = name
 
     def rows(self, start: int, end: int) -> list[Row]:
-        """The work of [start, end), cut where the innermost operator or the phase changes."""
+        """Returns the work of [start, end), cut where the innermost operator or the phase
+        changes."""
         low = int(np.searchsorted(self._edges, start, side="right")) - 1
         high = int(np.searchsorted(self._edges, end, side="left"))
         found: list[Row] = []
@@ -79,7 +80,7 @@ class LaneWork:
         return found
 
     def operators_at(self, instant: int) -> tuple[str, ...]:
-        """Names of the operators around an instant, the outermost first."""
+        """Returns names of the operators around an instant, the outermost first."""
         i = int(np.searchsorted(self._edges, instant, side="right")) - 1
         return tuple(self._names[level[i]] for level in self._levels if level[i] >= 0)
 

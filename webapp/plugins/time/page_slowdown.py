@@ -24,7 +24,7 @@ MAX_WORKERS = 12
 
 
 def panel(run: Run) -> Component:
-    """The slowdown by rank and step, and sentences about it."""
+    """Returns the slowdown by rank and step, and sentences about it."""
     heat = widgets.graph(
         ids.SLOWDOWN_HEAT,
         height=110 + 22 * min(len(run.ranks), 16),
@@ -50,6 +50,8 @@ def _slowdown_words(found: Slowdown) -> list[Component]:
     word = "rank" if len(found.slowest) == 1 else "ranks"
     who = f"{word} {ranks_text(found.slowest)}"
     fixed = f"{units.share(found.slowest_share)} of that is due to the slowest, {who}."
+    if found.slowest_share <= 0:  # without it others are as slow, at other steps
+        fixed = "No single rank causes that."
     if found.last_stage_share is not None:
         share = units.share(found.last_stage_share)
         fixed += f" The last pipeline stage (ranks {ranks_text(found.last_stage)}): {share}."

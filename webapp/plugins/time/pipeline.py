@@ -29,7 +29,8 @@ COLUMNS = ["start_ns", "end_ns", "waker", "woken_ns", "microbatch"]
 
 @lru_cache(maxsize=4)
 def stage_waits(run: Run, lanes: tuple[tuple[int, str], ...]) -> Mapping[int, pd.DataFrame]:
-    """The waits of each rank for other stages, by start; `lanes` are one thread of each rank.
+    """Returns the waits of each rank for other stages, by start; `lanes` are one thread of each
+    rank.
 
     Columns: start_ns and end_ns of the gap, waker (rank of the stage that was waited for), woken_ns
     (when its slice ended), microbatch. Times in ns from the start of the run. Callers must not

@@ -69,12 +69,13 @@ class Actor:
     """Calls that reduce these gradients, in order; empty where the sizes do not agree."""
 
     def stretches(self, factor: Float64Array | None = None) -> Float64Array:
-        """Length of each stretch, ns, with each piece's length times its factor."""
+        """Returns length of each stretch, ns, with each piece's length times its factor."""
         length = self.length if factor is None else self.length * factor
         return np.bincount(self.stretch, length, len(self.events) + 1).astype(np.float64)
 
     def parts(self) -> Int64Array:
-        """Number of arrivals before each stretch: what ranks have in common, waits or not."""
+        """Returns number of arrivals before each stretch: what ranks have in common, waits or
+        not."""
         arrives = [one.kind == "arrive" for one in self.events]
         return np.concatenate([[0], np.cumsum(arrives, dtype=np.int64)])
 
@@ -106,7 +107,7 @@ class Replay:
     def run(
         self, stretches: Stretches = Actor.stretches, transfer: float = 1.0, wait: bool = True
     ) -> float:
-        """Length of the replayed step, ns."""
+        """Returns length of the replayed step, ns."""
         length = [stretches(one).tolist() for one in self.actors]
         now = [float(one.start_ns) for one in self.actors]
         place = [0] * len(now)
@@ -132,8 +133,8 @@ class Replay:
         return float(max(ends)) - self.window.start_ns
 
     def without_stragglers(self, ranks: Sequence[int]) -> float:
-        """The step with each stretch of `ranks` as long as the median of the other ranks'; with
-        several ranks the median of all."""
+        """Returns the step with each stretch of `ranks` as long as the median of the other ranks';
+        with several ranks the median of all."""
         table: dict[str, dict[int, Float64Array]] = defaultdict(dict)
         calls_of: dict[str, set[tuple[CallKey, ...]]] = defaultdict(set)
         for one in self.actors:
@@ -158,7 +159,8 @@ class Replay:
         return self.run(usual)
 
     def scaled(self, chosen: Callable[[str, Sequence[str], str], bool], factor: float) -> float:
-        """The step with each piece for which `chosen(category, names, module)` times a factor."""
+        """Returns the step with each piece for which `chosen(category, names, module)` times a
+        factor."""
 
         def faster(one: Actor) -> Float64Array:
             factors = np.array([factor if chosen(*each) else 1.0 for each in one.about])
@@ -167,7 +169,7 @@ class Replay:
         return self.run(faster)
 
     def with_buckets(self, mib: float) -> float:
-        """The step with gradients reduced in buckets of another limit, one after the other.
+        """Returns the step with gradients reduced in buckets of another limit, one after the other.
 
         A transfer takes its share by bytes of what the recorded ones took.
         """
@@ -226,7 +228,7 @@ def _rebucketed(one: Actor, buckets: Sequence[Sequence[int]], per_byte: float) -
 
 
 def arriving_ranks(actors: Iterable[Actor]) -> dict[CallKey, set[int]]:
-    """Per call the ranks that come to it in the step."""
+    """Returns per call the ranks that come to it in the step."""
     found: dict[CallKey, set[int]] = defaultdict(set)
     for one in actors:
         for event in one.events:
@@ -238,8 +240,8 @@ def arriving_ranks(actors: Iterable[Actor]) -> dict[CallKey, set[int]]:
 def pieces_of(
     work: LaneWork, start: int, end: int, instants: Int64Array
 ) -> list[tuple[int, int, About]]:
-    """The work of a thread in [start, end), in pieces that hold no event: begin and length, ns,
-    and what it is about. `instants` are those of the events, ascending."""
+    """Returns the work of a thread in [start, end), in pieces that hold no event: begin and length,
+    ns, and what it is about. `instants` are those of the events, ascending."""
     found = []
     for _, _, begin, until, category, name, module, _ in work.rows(start, end):
         names = work.operators_at(begin) or (name,)

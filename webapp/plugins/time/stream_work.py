@@ -17,7 +17,7 @@ MAX_TITLE = 60
 
 
 def short_title(name: str) -> str:
-    """A name as a line of a table has room for it: kernels' names hold all their types."""
+    """Returns a name as a line of a table has room for it: kernels' names hold all their types."""
     plain = name.removeprefix("void ")
     return plain if len(plain) <= MAX_TITLE else f"{plain[: MAX_TITLE - 1]}…"
 
@@ -29,7 +29,7 @@ class StreamWork:
         self._run, self._stream = run, stream
 
     def rows(self, start: int, end: int) -> list[Row]:
-        """The kernels within [start, end), cut at its ends; time between them is launch."""
+        """Returns the kernels within [start, end), cut at its ends; time between them is launch."""
         stream = self._stream
         low = int(np.searchsorted(stream.end, start, side="right"))
         high = int(np.searchsorted(stream.start, end))
@@ -66,8 +66,8 @@ class Launchers:
         self._levels = [(rows, self._start[rows]) for rows in levels]
 
     def around(self, instant: int) -> tuple[tuple[str, ...], str, str]:
-        """Names of the operators around an instant, the outermost first, the innermost's module,
-        and the innermost known line."""
+        """Returns names of the operators around an instant, the outermost first, the innermost's
+        module, and the innermost known line."""
         names, module, where = [], "", ""
         for rows, begins in self._levels:
             place = int(np.searchsorted(begins, instant, side="right")) - 1
@@ -87,7 +87,7 @@ def _launchers(run: Run, rank: int, thread: str) -> Launchers:
 
 
 def launching(run: Run, stream: Stream, i: int) -> tuple[tuple[str, ...], str, str]:
-    """`Launchers.around` of the launch of a kernel; empty where that is not known."""
+    """Returns `Launchers.around` of the launch of a kernel; empty where that is not known."""
     if stream.launched[i] < 0 or not stream.launchers[i]:
         return (), "", ""
     return _launchers(run, stream.rank, stream.launchers[i]).around(int(stream.launched[i]))

@@ -71,7 +71,7 @@ class Stream:
 
 @lru_cache(maxsize=64)
 def streams(run: Run, rank: int) -> Mapping[str, Stream]:
-    """The streams of a rank by the id of their lane; none where no kernel was recorded."""
+    """Returns the streams of a rank by the id of their lane; none where no kernel was recorded."""
     if _KERNEL not in texts_of(run, "op", "scope", rank):
         return {}
     phases = phases_of(run, training_thread(run, rank))
@@ -152,8 +152,8 @@ def _launches(run: Run, rank: int, thread: str) -> tuple[Int64Array, Int64Array]
 
 @lru_cache(maxsize=4)
 def last_kernels(run: Run) -> Mapping[CallKey, tuple[int, str, int]]:
-    """For each collective whose kernels all recorded ranks of its group have: the rank, stream and
-    start of the last of them to begin. Empty where clocks were not compared."""
+    """Returns for each collective whose kernels all ranks of its group recorded the rank, stream
+    and start of the last of them to begin. Empty where clocks were not compared."""
     begun: dict[CallKey, dict[int, tuple[int, str]]] = defaultdict(dict)
     for rank in run.ranks if run.clock_calibrated else ():
         for thread, stream in streams(run, rank).items():
@@ -171,7 +171,7 @@ def last_kernels(run: Run) -> Mapping[CallKey, tuple[int, str, int]]:
 
 @lru_cache(maxsize=64)
 def stream_waits(run: Run, rank: int) -> Mapping[str, Int64Array]:
-    """Instants at which each thread made a stream wait for an event, ascending, ns."""
+    """Returns instants at which each thread made a stream wait for an event, ascending, ns."""
     found: dict[str, list[Int64Array]] = defaultdict(list)
     for one in run.threads:
         if one.rank != rank:
@@ -187,7 +187,8 @@ def stream_waits(run: Run, rank: int) -> Mapping[str, Int64Array]:
 
 
 def dependency(run: Run, stream: Stream, i: int) -> tuple[str, int] | None:
-    """The stream and kernel whose end a kernel waited for, by an event; None: none is known."""
+    """Returns the stream and kernel whose end a kernel waited for, by an event; None: none is
+    known."""
     launched = int(stream.launched[i])
     if launched < 0:
         return None
@@ -218,7 +219,7 @@ class HostWait:
 
 @lru_cache(maxsize=64)
 def host_waits(run: Run, rank: int, thread: str, window: Window) -> tuple[HostWait, ...]:
-    """When a thread waited for a device: within a call in which a kernel ended, and that
+    """Returns when a thread waited for a device: within a call in which a kernel ended, and that
     synchronises or launches on a stream whose queue is full. A recorded synchronisation lasts to
     the end of the operator that made it."""
     own = streams(run, rank)

@@ -47,7 +47,7 @@ class _Ops:
 
 
 def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
-    """One row per op name that ran in the window [t0, t1) ns, the most self time first.
+    """Returns one row per op name that ran in the window [t0, t1) ns, the most self time first.
 
     count: calls that have an instant in the window. total_ns, self_ns: time within the window,
         total(op) = sum |call & W|,  self(op) = total(op) - sum over direct children |child & W|,
@@ -116,12 +116,12 @@ def _typed(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def held_in_memory(run: Run) -> bool:
-    """Whether the run is so small that its ops are kept for the next window."""
+    """Returns whether the run is so small that its ops are kept for the next window."""
     return run.counts["op"] <= KEPT_OPS
 
 
 def summable(run: Run, window: tuple[int, int] | None) -> bool:
-    """Whether there is a table of this window: of a large run only of stretches of it."""
+    """Returns whether there is a table of this window: of a large run only of stretches of it."""
     if held_in_memory(run):
         return True
     return window is not None and run.rows_about("op", window) <= MAX_OPS

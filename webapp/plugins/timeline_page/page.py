@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, ctx, dcc, html, no_update, set_props
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.thread_waits import WAITS_FOR
@@ -57,18 +57,7 @@ def layout(context: Context) -> Component:
                                 [html.Div(id=ids.TABS), html.H2("Ops", id=ids.OPS_TITLE)],
                                 className="tab-head",
                             ),
-                            html.Div(
-                                widgets.grid(
-                                    ids.OPS,
-                                    _op_columns(),
-                                    [],
-                                    label="Ops",
-                                    height="100%",
-                                    leads="op",
-                                ),
-                                id=ids.OPS_PANEL,
-                                className="op-table",
-                            ),
+                            html.Div(id=ids.OPS_PANEL, className="op-table"),
                             html.Div(id=ids.SLICES_PANEL, className="tab-body", hidden=True),
                             html.Div(id=ids.FLAME_PANEL, className="tab-body", hidden=True),
                             html.Div(id=ids.NOTES_PANEL, className="tab-body", hidden=True),
@@ -98,18 +87,22 @@ def layout(context: Context) -> Component:
 
 def _op_columns() -> list[dict[str, Any]]:
     return [
-        widgets.column("op", "op", minWidth=122, flex=3, cellClassRules=_swatches()),
-        widgets.column("count", "count", number=True, text=True, minWidth=58),
+        widgets.column(
+            "op", "op", minWidth=122, flex=3, cellClassRules=_swatches(), tooltipField="op"
+        ),
+        widgets.column("count", "count", number=True, text=True, minWidth=62),
         *(
-            widgets.column(name, name, base="ns", together=of, minWidth=72)
+            widgets.column(
+                name, name, base="ns", together=of, minWidth=80 if name == "mean" else 72
+            )
             for name, of in TIMES.items()
         ),
-        widgets.column("share", "share", number=True, text=True, minWidth=62),
+        widgets.column("share", "share", number=True, text=True, minWidth=72),
     ]
 
 
 def register(app: Dash, context: Context) -> None:
-    """The dock follows the window, or the range where one is selected."""
+    """Fills the dock for the window, or the range where one is selected."""
     connect: Any = app.clientside_callback  # Dash leaves it untyped
     connect(
         ClientsideFunction("lanescope", "answered"),
@@ -129,38 +122,43 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         Output(ids.OPS_TITLE, "children"),
-        Output(ids.OPS, "columnDefs"),
-        Output(ids.OPS, "rowData"),
+        Output(ids.OPS_PANEL, "children"),
         Output(ids.DOCK_OVERLAP, "children"),
         Output(ids.ANSWERED, "data"),
         Input(ids.VIEW, "data"),
         prevent_initial_call=True,
         on_error=_unanswered,
     )
-    def show(view: dict[str, Any]) -> tuple[Any, Any, list[dict[str, Any]], Any, int]:
+    def show(view: dict[str, Any]) -> tuple[Any, Any, Any, int]:
         window = _window(view)
         what = "Range" if view["range"] else "Window"
         title = [f"{what} ", html.Span(widgets.duration(window[1] - window[0]), className="muted")]
         limit = context.settings.limit("thread_overlap_rate")
         pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL, limit)
-        if not summable(context.run, window):
+        rows: list[dict[str, Any]] = []
+        if summable(context.run, window):
+            rows = op_rows(context.run, window)
+        else:
             held = f" · zoom in: a table sums up to {units.count(MAX_OPS)} ops"
-            return (
-                [*title, html.Span(held, className="muted")],
-                no_update,
-                [],
-                pairs,
-                view["number"],
-            )
-        heads, rows = widgets.measured(_op_columns(), op_rows(context.run, window))
-        return title, heads, rows, pairs, view["number"]
+            title.append(html.Span(held, className="muted"))
+        return title, _ops(rows, first=view["first"]), pairs, view["number"]
 
 
-def _unanswered(error: Exception) -> tuple[str, Any, list[Any], Component, int]:
+def _ops(rows: list[dict[str, Any]], *, first: bool) -> Any:
+    """The table of ops for the first answer, which others fill again: pages without the dock need
+    none, and making it takes a third of the time that a page takes to come."""
+    columns = _op_columns()
+    if first:
+        return widgets.grid(ids.OPS, columns, rows, label="Ops", height="100%", leads="op")
+    heads, shown = widgets.measured(columns, rows)
+    set_props(ids.OPS, {"columnDefs": heads, "rowData": shown})
+    return no_update
+
+
+def _unanswered(error: Exception) -> tuple[str, Any, Component, int]:
     """What the dock shows after an exception: the timeline waits for the number of its question."""
     return (
         "Ops",
-        no_update,
         [],
         states.failed(error, "the dock"),
         ctx.inputs[f"{ids.VIEW}.data"]["number"],
@@ -172,7 +170,7 @@ def _window(view: dict[str, Any]) -> tuple[int, int]:
 
 
 def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
-    """The rows of the op table of a window."""
+    """Returns the rows of the op table of a window."""
     table = op_table(run, window)
     whole = max(int(table["self_ns"].sum()), 1)
     rows = []

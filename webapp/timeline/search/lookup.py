@@ -19,7 +19,8 @@ from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 
 def selecting(timeline: Timeline, address: str) -> str:
-    """The same address with `sel` in the place of `at`; without either where nothing is there."""
+    """Returns the same address with `sel` in the place of `at`; without either where nothing is
+    there."""
     parts = urlsplit(address)
     pairs = parse_qsl(parts.query)
     found = None
@@ -35,7 +36,7 @@ def selecting(timeline: Timeline, address: str) -> str:
 
 
 def slice_at(timeline: Timeline, key: str, start_ns: int) -> tuple[int, int, int] | None:
-    """Lane, row and number of the innermost slice of a lane that starts at an instant."""
+    """Returns lane, row and number of the innermost slice of a lane that starts at an instant."""
     index = timeline.index
     lane = next((lane for lane in index.lanes if lane.key == key), None)
     if lane is None:
@@ -58,7 +59,7 @@ Key = tuple[int, int, int]
 
 
 def find(timeline: Timeline, wanted: Wanted, place: Key, forward: bool) -> dict[str, Any] | None:
-    """The slice after (or before) `place` that is wanted; None: not found.
+    """Returns the slice after (or before) `place` that is wanted; None: not found.
 
     The answer is like that of `span_details.nearest`.
     """
@@ -125,8 +126,8 @@ def _in_row(
 def look(
     timeline: Timeline, lane_id: int, row: int, window: tuple[int, int], shorter: int | None = None
 ) -> dict[str, Any]:
-    """The slices of a row that touch [t0, t1): the longest, how many begin there, how much of the
-    window they cover.
+    """Returns the slices of a row that touch [t0, t1): the longest, how many begin there, how much
+    of the window they cover.
 
     `shorter` leaves out those that last at least so many ns: those that a bucket of a tile sums up.
     `ref` is null without any. Raises NoSuch for an unknown lane or row of slices.

@@ -13,7 +13,7 @@ import pytest
 from lanescope.webapp import Run, open_run
 from tests.support import ROOT
 from tests.support.processes import compiled
-from tests.support.recording import BIN, SLOW_ON_PORTABLE, run_program, write_program
+from tests.support.recording import BIN, run_program, write_program
 
 LOOPBACK_NS = 50_000
 AHEAD_S = 70_000
@@ -78,9 +78,10 @@ def drifting_clock(folder: Path) -> Path:
     return compiled(source, folder / "drifting_clock.so", *flags)
 
 
+@pytest.mark.slow
 @pytest.mark.torchrun
 @pytest.mark.usefixtures("native")
-@pytest.mark.parametrize("writer", SLOW_ON_PORTABLE)
+@pytest.mark.parametrize("writer", ["auto", "portable"])
 def test_hosts_whose_clocks_are_off_and_drift(tmp_path: Path, writer: str) -> None:
     """Rank 0 alone, ranks 1 and 2 on another host, 70,000 s ahead and gaining 80 us a second.
 

@@ -28,14 +28,14 @@ class Module:
     form: int = 0  # hash of kind, size and content, without names
 
     def below(self) -> Iterator[Module]:
-        """All modules in it."""
+        """Yields all modules in it."""
         for child in self.children.values():
             yield child
             yield from child.below()
 
 
 def forest(rows: Iterable[tuple[str, str, int]]) -> list[Module]:
-    """The models of a run, from rows (path, class, elements) of its module table.
+    """Returns the models of a run, from rows (path, class, elements) of its module table.
 
     A model comes before its modules. The first one has its class as path and nothing in front of
     the paths in it, others their class.
@@ -79,7 +79,7 @@ def _measure(module: Module) -> None:
 
 
 class Matching:
-    """Pairs the modules of two forests. `found`: module of the base -> module of the run."""
+    """Pairs the modules of two forests. `found`: module of the baseline -> module of the run."""
 
     def __init__(
         self, base: Sequence[Module], run: Sequence[Module], base_norms: Norms, run_norms: Norms

@@ -29,20 +29,20 @@ class Renamed:
     heads: tuple[tuple[str, str], ...] = ()  # of these the outermost
 
     def words(self) -> str | None:
-        """What was matched; None: all names are the same."""
+        """Returns what was matched; None: all names are the same."""
         if not self.modules:
             return None
         named = ", ".join(f"{old} is {new}" for old, new in self.heads[:_MAX_NAMED])
         more = len(self.heads) - _MAX_NAMED
         return (
-            f"{len(self.modules):,} modules of the base have other names in the run, matched by "
-            f"class, size and content: {named}" + (f" and {more:,} more" if more > 0 else "")
+            f"{len(self.modules):,} modules of the baseline have other names in the run, matched "
+            f"by class, size and content: {named}" + (f" and {more:,} more" if more > 0 else "")
         )
 
 
 @lru_cache(maxsize=4)
 def renamed(base: Run, run: Run) -> Renamed:
-    """`base` with the names of `run`."""
+    """Returns `base` with the names of `run`."""
     if "module" not in {table for table, _ in base.rows.parts} & {t for t, _ in run.rows.parts}:
         return Renamed(base, {})
     mine, theirs = (forest(_module_rows(one)) for one in (base, run))

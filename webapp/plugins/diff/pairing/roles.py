@@ -7,22 +7,21 @@ other.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from lanescope.webapp.runs.rank_groups import DATA, HOST, dimensions
 from lanescope.webapp.runs.run import Run
 
-_KIND = re.compile(r"(?<![a-z])(tp|pp|ep|cp)(?![a-z])")
 _SHOWN = 4
 
 Role = tuple[tuple[str, int], ...]
 
 
 def by_role(base: Run, run: Run) -> tuple[Run, list[str]]:
-    """Returns the base with the numbers of the run's ranks, and a note; unchanged if ranks match.
+    """Returns the baseline with the run's numbers of ranks, and a note; unchanged if ranks match.
 
     A rank without a partner keeps its number.
     """
@@ -30,7 +29,7 @@ def by_role(base: Run, run: Run) -> tuple[Run, list[str]]:
         return base, []
     pairs, words = _pairs(base, run)
     said = [
-        f"rank {old} of the base with rank {new} of the run{words.get(old, '')}"
+        f"rank {old} of the baseline with rank {new} of the run{words.get(old, '')}"
         for old, new in list(pairs.items())[:_SHOWN]
     ]
     more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
@@ -41,7 +40,7 @@ def by_role(base: Run, run: Run) -> tuple[Run, list[str]]:
 
 
 def _pairs(base: Run, run: Run) -> tuple[dict[int, int], dict[int, str]]:
-    """Returns rank of the base -> rank of the run, and what both are in words."""
+    """Returns rank of the baseline -> rank of the run, and what both are in words."""
     sides: list[dict[Role, list[int]]] = []
     for one in (base, run):
         roles: defaultdict[Role, list[int]] = defaultdict(list)
@@ -60,12 +59,10 @@ def _pairs(base: Run, run: Run) -> tuple[dict[int, int], dict[int, str]]:
 
 
 def _role(run: Run, rank: int) -> Role:
-    found = set()
-    for name, group in run.manifest["groups"].items():
-        kind = _KIND.search(f"{group['description']} {name}".lower())
-        if kind is not None and rank in group["ranks"]:
-            found.add((kind[1], group["ranks"].index(rank)))
-    return tuple(sorted(found))
+    places = {
+        one.word: one.place_of(rank) for one in dimensions(run) if one.kind not in (HOST, DATA)
+    }
+    return tuple(sorted((word, int(place)) for word, place in places.items() if place is not None))
 
 
 def _renumbered(run: Run, numbers: Mapping[int, int]) -> Run:

@@ -44,8 +44,9 @@ class Unpaired:
         return self.ops.total() + self.norms
 
     def words(self, noun: str) -> str:
-        """`3 gradient norms, 45 operators (aten::linear 9, detach 6 and 2 other kinds)`, `noun`
-        being the operators and their names fit for a terminal; nothing where there are none."""
+        """Returns `3 gradient norms, 45 operators (aten::linear 9, detach 6 and 2 other kinds)`,
+        `noun` being the operators and their names fit for a terminal; nothing where there are none.
+        """
         said = [units.counted(self.norms, "gradient norm")] if self.norms else []
         if self.ops:
             named = [
@@ -58,7 +59,8 @@ class Unpaired:
 
 
 def unpaired_calls(calls: pd.DataFrame) -> tuple[Counter[str], Counter[str]]:
-    """Calls that one run made more often than the other, of the rows of kind "op" of `diff`."""
+    """Returns calls that one run made more often than the other, of the rows of kind "op" of
+    `diff`."""
     more = (calls["run"].fillna(0) - calls["base"].fillna(0)).astype("int64")
     sides = []
     for apart in (-more, more):
@@ -68,9 +70,9 @@ def unpaired_calls(calls: pd.DataFrame) -> tuple[Counter[str], Counter[str]]:
 
 
 def compiled_words(base: Run, run: Run) -> str | None:
-    """That operators of one run have no partner because torch.compile made others of them; None
-    where neither was compiled."""
-    compiled = [side for side, one in (("base", base), ("run", run)) if _was_compiled(one)]
+    """Returns that operators of one run have no partner because torch.compile made others of them;
+    None where neither was compiled."""
+    compiled = [side for side, one in (("baseline", base), ("run", run)) if _was_compiled(one)]
     if not compiled:
         return None
     if len(compiled) == 2:
@@ -79,7 +81,7 @@ def compiled_words(base: Run, run: Run) -> str | None:
             "where its cache knew the graph), and those of a region that the other run fused "
             "otherwise, have no partner"
         )
-    one, other = (base, "run") if compiled == ["base"] else (run, "base")
+    one, other = (base, "run") if compiled == ["baseline"] else (run, "baseline")
     words = f"the {compiled[0]} went through torch.compile, the {other} did not: "
     if one.manifest["options"].get("compile_backend") in _SINGLE_OPS:
         return (
@@ -95,14 +97,14 @@ def compiled_words(base: Run, run: Run) -> str | None:
 
 
 def settings_words(base: Run, run: Run) -> str | None:
-    """In what the two were recorded otherwise that decides which operators a recording has; None
-    where in nothing."""
+    """Says what was recorded otherwise that decides which operators a recording has; None where
+    nothing was."""
     words = []
     for name in ("engine", "torch"):
         sides = [sorted({str(p[name]) for p in one.manifest["processes"]}) for one in (base, run)]
         if sides[0] != sides[1]:
             base_has, run_has = (", ".join(side) for side in sides)
-            words.append(f"{name} {base_has} in the base, {run_has} in the run")
+            words.append(f"{name} {base_has} in the baseline, {run_has} in the run")
     options = [one.manifest["options"] for one in (base, run)]
     words += [
         option

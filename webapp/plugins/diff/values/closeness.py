@@ -29,18 +29,21 @@ COARSEST = max(RELATIVE.values())  # for a dtype not listed: the 8-bit floats ar
 SIMPLE = 1e-4
 """Absolute tolerance of mode simple."""
 
+IDENTITY = ("hash", "shape", "dtype")
+"""Columns of the tensor table that are equal of identical tensors."""
+
 Columns = dict[str, NDArray[Any]]
 
 
 def relative_of(dtype: str) -> float:
-    """Relative tolerance of a dtype; whole numbers and truth values have none."""
+    """Returns relative tolerance of a dtype; whole numbers and truth values have none."""
     return 0.0 if dtype.startswith(("int", "uint", "bool")) else RELATIVE.get(dtype, COARSEST)
 
 
 def tensor_states(
     base: Columns, run: Columns, dtypes: Sequence[str], mode: Mode, least: float = 0.0
 ) -> Any:
-    """0 identical, 1 within tolerance, 2 different, for each pair of tensors.
+    """Returns 0 identical, 1 within tolerance, 2 different, for each pair of tensors.
 
     The columns are those of the tensor table, shape and dtype as numbers of equal meaning on both
     sides, the latter positions in `dtypes`. Identical are shape, dtype and hash. Else shape and the
@@ -52,7 +55,7 @@ def tensor_states(
     No mean (no finite element) equals no mean.
     """
     same = np.ones(len(base["hash"]), bool)
-    for name in ("hash", "shape", "dtype"):
+    for name in IDENTITY:
         same &= base[name] == run[name]
     state = np.where(same, 0, 2).astype(np.int8)
     rows = np.flatnonzero(~same)
@@ -78,7 +81,8 @@ def tensor_states(
 
 
 def relative_differences(base: Columns, run: Columns) -> Float64Array:
-    """How far the statistics of each pair of tensors are apart, as mode tolerance measures it.
+    """Returns how far the statistics of each pair of tensors are apart, as mode tolerance measures
+    it.
 
         max(|l2 - l2'| / max(l2, l2'), |mean - mean'| / root mean square of the larger norm)
 

@@ -18,7 +18,12 @@ from lanescope.webapp.analysis.tensor_fingerprints import (
     with_overwritten,
     with_turns,
 )
-from lanescope.webapp.plugins.diff.values.closeness import Mode, relative_differences, tensor_states
+from lanescope.webapp.plugins.diff.values.closeness import (
+    IDENTITY,
+    Mode,
+    relative_differences,
+    tensor_states,
+)
 from lanescope.webapp.plugins.diff.values.noise import Floor
 from lanescope.webapp.plugins.diff.values.precision import least_tolerance
 from lanescope.webapp.plugins.diff.values.world_sizes import joined, optimizing, shares_differ
@@ -55,7 +60,8 @@ class ComparedOps:
     left_out: int = 0  # pairs of tensors that are not among these, see `world_sizes`
 
     def op_states(self) -> States:
-        """Of each pair of operators: the worst of its own tensors, UNKNOWN where it has none."""
+        """Returns for each pair of operators the worst of its tensors, UNKNOWN where it has
+        none."""
         pair = np.full(len(self.new), -1, np.int64)
         pair[self.right] = np.arange(len(self.right))
         worst = np.full(len(self.right), UNKNOWN, np.int8)
@@ -63,7 +69,8 @@ class ComparedOps:
         return worst
 
     def slower(self) -> tuple[BoolArray, BoolArray]:
-        """Of each pair of operators whether the run's is slower, and whether it is faster."""
+        """Returns for each pair of operators whether the run's is slower, and whether it is
+        faster."""
         was, now = self.old.duration[self.left], self.new.duration[self.right]
         known = (was >= 0) & (now >= 0)
         more = known & (now - was >= SLOWER_NS) & (now >= SLOWER_BY * was)
@@ -94,14 +101,17 @@ def compared_ops(
     if shares_differ(base, run):
         kept = joined(run, new, words)[new.owner[two]]
         one, two, left_out = one[kept], two[kept], int((~kept).sum())
-    was = {name: column[one] for name, column in old.tensors.items()}
-    now = {name: column[two] for name, column in new.tensors.items()}
+    # Most are identical: of these nothing more is looked at.
+    unequal = np.zeros(len(one), np.bool_)
+    for name in IDENTITY:
+        unequal |= old.tensors[name][one] != new.tensors[name][two]
+    rows = np.flatnonzero(unequal)
+    was = {name: column[one[rows]] for name, column in old.tensors.items()}
+    now = {name: column[two[rows]] for name, column in new.tensors.items()}
     least = least_tolerance(base, run)
-    state = tensor_states(was, now, words.known["dtype"], mode, least)
-    apart = np.zeros(len(state))
-    rows = np.flatnonzero(state)
-    sides = ({name: column[rows] for name, column in side.items()} for side in (was, now))
-    apart[rows] = relative_differences(*sides)
+    state, apart = np.zeros(len(one), np.int8), np.zeros(len(one))
+    state[rows] = tensor_states(was, now, words.known["dtype"], mode, least)
+    apart[rows] = relative_differences(was, now)
     if floor is not None:
         noise = floor.at(words.known["dtype"], old.tensors["dtype"][one], old.step[old.owner[one]])
         state[(state == DIFFERENT) & (apart <= noise)] = WITHIN
@@ -109,7 +119,7 @@ def compared_ops(
 
 
 def all_compared(base: Run, run: Run, mode: Mode, words: Words) -> Iterator[ComparedOps]:
-    """Thread after thread that both runs have, so as to hold one of each at a time."""
+    """Yields thread after thread that both runs have, so as to hold one of each at a time."""
     for mine, theirs in thread_pairs(base, run):
         if mine is not None and theirs is not None:
             yield compared_ops(base, run, mine, theirs, words, mode)
@@ -132,7 +142,7 @@ def with_inner(ops: Ops, own: States) -> States:
 
 
 def tensor_floor(base: Run, other: Run) -> Floor:
-    """The floor of tensors, of two runs at level numerics; none of runs that are not."""
+    """Returns the floor of tensors, of two runs at level numerics; none of runs that are not."""
     words = Words()
     dtypes, steps, aparts = [], [], []
     for pairs in all_compared(base, other, "bitwise", words):

@@ -38,7 +38,7 @@ class FirstLayer:
 
 
 def first_layer(base: Run, run: Run, mode: Mode, least: float) -> FirstLayer | None:
-    """By rank, step and time; modules within others come before these. None: nothing to compare.
+    """Returns the first by rank, step and time, inner modules first; None: nothing to compare.
 
     A relative difference of `least` or less does not count, nor does one within the tolerance of
     the coarser dtype, except in mode bitwise.
@@ -75,7 +75,7 @@ def _tolerances(both: pd.DataFrame, least: float) -> pd.Series:
 
 
 def first_gradient(differing: pd.DataFrame, layer: FirstLayer | None) -> pd.DataFrame:
-    """The row, of gradients that differ by step and rank, where the difference begins.
+    """Returns the row, of gradients that differ by step and rank, where the difference begins.
 
     `differing` is in the order in which parameters were recorded, and not empty. In the step of
     `layer` it is the first parameter of that module or of those that follow; where no output

@@ -20,7 +20,7 @@ from lanescope.webapp.runs.types import BoolArray, Float64Array
 
 
 def compared_norms(base: Run, run: Run, mode: Mode, floor: Floor | None = None) -> pd.DataFrame:
-    """Norms of both runs, by step, rank and order of recording.
+    """Returns norms of both runs, by step, rank and order of recording.
 
     kind ("gradient"), rank, thread (its name), step, name (parameter), base and run (norms, NaN on
     a side that has none), difference, state in `mode` (see `compare`), thread_id, and of each side

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS, LOSS_SCALE
@@ -22,7 +23,8 @@ _OF_THE_MACHINE = re.compile(
 
 
 def beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
-    """Values of two runs that have the same rank, step and name, and the same place among these."""
+    """Returns values of two runs that have the same rank, step and name, and the same place among
+    these."""
     keys = ["rank", "step", "name"]
     sides = []
     for one in (base, run):
@@ -34,15 +36,16 @@ def beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
 
 @lru_cache(maxsize=2)
 def batches_differ(base: Run, run: Run) -> pd.DataFrame:
-    """Samples of batches, arguments and outputs that both runs hold and that differ, by step.
+    """Returns samples of batches, arguments and outputs that both runs hold and that differ, by
+    step.
 
     rank, step, name (loaded/0, input/<class>/0, output/<class>/0), call, rows_base and rows_run
     (how many rows of it were looked at). Callers must not change it.
     """
-    both, rows = (
-        beside(*(logged(one, None, prefix=prefix) for one in (base, run)))
-        for prefix in (BATCH_HASH, BATCH_ROWS)
-    )
+    both = beside(*(logged(one, None, prefix=BATCH_HASH) for one in (base, run)))
+    if both.empty:
+        return both.assign(rows_base=np.nan, rows_run=np.nan)
+    rows = beside(*(logged(one, None, prefix=BATCH_ROWS) for one in (base, run)))
     keys = ["rank", "step", "name", "call"]
     counts = rows.assign(rows_base=rows["value_base"].abs(), rows_run=rows["value_run"].abs())
     both = both.merge(counts[[*keys, "rows_base", "rows_run"]], on=keys, how="left")
@@ -51,14 +54,14 @@ def batches_differ(base: Run, run: Run) -> pd.DataFrame:
 
 
 def outputs_differ(base: Run, run: Run) -> str | None:
-    """The first step at which a model returned something else; None where none was seen."""
+    """Returns the first step at which a model returned something else; None where none was seen."""
     apart = batches_differ(base, run)
     made = apart[apart["name"].str.startswith("output/")]
     if made.empty:
         return None
     first = made.iloc[0]
     model = units.printable(str(first["name"]).split("/")[1])
-    return f"{model} returns something else since step {int(first['step'])} at the latest"
+    return f"{model} returns other values since step {int(first['step'])} at the latest"
 
 
 def _values(run: Run) -> pd.DataFrame:
@@ -76,7 +79,7 @@ def _values(run: Run) -> pd.DataFrame:
 
 
 def values_differ(base: Run, run: Run, relative: float) -> str | None:
-    """The first value of the program's own series that differs; a loss comes first.
+    """Returns the first value of the program's own series that differs; a loss comes first.
 
     By more than `relative` of the larger. Series of times, speeds and memory are left out. None: no
     such series, or all are equal.

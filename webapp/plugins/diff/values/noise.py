@@ -32,7 +32,8 @@ class Floor:
 
     @classmethod
     def of(cls, dtype: NDArray[np.object_], step: Int64Array, apart: Float64Array) -> Floor:
-        """From relative differences (see `closeness.relative_differences`), in any order."""
+        """Makes a floor of relative differences (see `closeness.relative_differences`), in any
+        order."""
         frame = pd.DataFrame({"dtype": dtype, "step": step, "apart": apart})
         frame = frame[np.isfinite(frame["apart"]) & (frame["apart"] > 0)]
         most = frame.groupby(["dtype", "step"])["apart"].max().reset_index()
@@ -47,7 +48,7 @@ class Floor:
         )
 
     def at(self, dtypes: Sequence[str], codes: Int64Array, step: Int64Array) -> Float64Array:
-        """The floor of each number, of a dtype (position in `dtypes`) and a step."""
+        """Returns the floor of each number, of a dtype (position in `dtypes`) and a step."""
         found = np.zeros(len(codes))
         for code, dtype in enumerate(dtypes):
             steps, floor = self.by_dtype.get(dtype, (np.empty(0, np.int64), np.empty(0)))
@@ -57,7 +58,7 @@ class Floor:
         return found
 
     def words(self) -> str:
-        """The floor of each dtype at the last step."""
+        """Returns the floor of each dtype at the last step."""
         floors = (
             f"{dtype} {units.number(floor[-1])}" for dtype, (_, floor) in self.by_dtype.items()
         )

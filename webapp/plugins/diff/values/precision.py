@@ -22,28 +22,31 @@ sum whose terms cancel each other, and parameters part a little more in every st
 
 @lru_cache(maxsize=4)
 def halves(run: Run) -> frozenset[str]:
-    """The dtypes of 16 bits that operators of a run work in."""
-    texts = pc.unique(run.events("op", columns=["dtypes"])["dtypes"]).to_pylist()
+    """Returns the dtypes of 16 bits that operators of a run work in."""
+    texts: set[str | None] = set()
+    for rows in run.pieces("op", columns=["dtypes"]):
+        texts |= set(pc.unique(rows["dtypes"]).to_pylist())
     return frozenset({word for text in texts if text for word in re.findall(r"\w+", text)}) & {
         *_HALVES
     }
 
 
 def coarsest_half(base: Run, run: Run) -> str | None:
-    """The coarsest dtype of 16 bits that operators of the runs work in. A gradient of another dtype
-    is as exact as that: it is converted from it, or comes of what was.
-    """
+    """Returns the coarsest dtype of 16 bits that operators of the runs work in. A gradient of
+    another dtype is as exact as that: it is converted from it, or comes of what was."""
     return max(halves(base) | halves(run), key=RELATIVE.__getitem__, default=None)
 
 
 def least_tolerance(base: Run, run: Run) -> float:
-    """The relative tolerance of all numbers where one run alone works in a dtype of 16 bits."""
+    """Returns the relative tolerance of all numbers where one run alone works in a dtype of 16
+    bits."""
     alone = halves(base) ^ halves(run)
     return LESS_EXACT * max(map(relative_of, alone), default=0.0)
 
 
 def precision_note(base: Run, run: Run) -> str | None:
-    """A sentence about the dtypes of parameters, or of what modules return, where they differ."""
+    """Returns a sentence about the dtypes of parameters, or of what modules return, where they
+    differ."""
     for table, key, words in (
         ("gradient", "parameter", "parameters are"),
         ("activation", "module", "modules return"),
@@ -56,7 +59,7 @@ def precision_note(base: Run, run: Run) -> str | None:
             first = apart.iloc[0]
             return (
                 f"the precision differs: {words} {units.printable(str(first['dtype_run']))} where "
-                f"the base has {units.printable(str(first['dtype_base']))} ({len(apart):,} of "
+                f"the baseline has {units.printable(str(first['dtype_base']))} ({len(apart):,} of "
                 f"{len(both):,}, the first {units.printable(str(first[key]))})"
             )
     return None

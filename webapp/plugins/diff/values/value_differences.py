@@ -49,7 +49,7 @@ class ValueDifferences:
     growth: list[pd.DataFrame] = field(default_factory=list)  # of each thread, see `grown`
 
     def grown(self) -> pd.DataFrame:
-        """How the difference grows: one row per rank, step and module that has tensors.
+        """Returns how the difference grows: one row per rank, step and module that has tensors.
 
         tensors, differing (of these, not with equal bits), largest (the greatest of
         `closeness.relative_differences`, may be infinite) and time_ns, the first operator.
@@ -84,10 +84,10 @@ class ValueDifferences:
 
 
 def value_differences(base: Run, run: Run, parts: Iterable[ValueDifferences]) -> ValueDifferences:
-    """All that differs between two runs of level numerics: `parts` is what `of_rank` found of each
-    rank, in order."""
+    """Returns all that differs between two runs of level numerics: `parts` is what `of_rank` found
+    of each rank, in order."""
     found = ValueDifferences()
-    for name, one, other in (("base", base, run), ("run", run, base)):
+    for name, one, other in (("baseline", base, run), ("run", run, base)):
         ranks = sorted(set(one.ranks) - set(other.ranks))
         if ranks:
             found.notes.append(f"only in the {name}: {ranks_named(ranks)}")

@@ -26,7 +26,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
 SAME_FACTOR = 1e-3
-"""Norms whose ratios to the base's are this near to each other, relative, differ by one factor."""
+"""Norms whose ratios to the baseline's are this near to each other, relative, share a factor."""
 
 PLAINLY = 0.01
 """Rounding cannot make a factor this far from 1."""
@@ -41,15 +41,15 @@ _REDUCING = ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce")
 
 
 def shares_differ(base: Run, run: Run) -> bool:
-    """Whether a forward pass of one has another share of the batch than one of the other."""
+    """Returns whether a forward pass of one has another share of the batch than one of the
+    other."""
     return base.world_size != run.world_size or passes(base, run) is not None
 
 
 @lru_cache(maxsize=4)
 def passes(base: Run, run: Run) -> tuple[int, int] | None:
-    """Backward passes in a step of each where that is another number in all steps they share, and
-    most operators of modules work on tensors of other shapes: on parts of a batch.
-    """
+    """Returns backward passes in a step of each where that is another number in all steps they
+    share, and most operators of modules work on tensors of other shapes: on parts of a batch."""
     sides = []
     for one in (base, run):
         rows = to_frame(one.events("phase", columns=["rank", "step", "kind", "name"]))
@@ -75,15 +75,15 @@ def _in_modules(run: Run) -> set[tuple[str, str, str]]:
 
 
 def joined(run: Run, ops: Ops, words: Words) -> BoolArray:
-    """Of each operator of a thread whether it is inside an optimizer's step: all are of a run in
-    which none steps, for its ranks have nothing to join.
+    """Returns for each operator of a thread whether it is inside a step of an optimizer: all are of
+    a run in which none steps, for its ranks have nothing to join.
     """
     names = _optimizers(run)
     return _inside(names, ops, words) if names else np.ones(len(ops), np.bool_)
 
 
 def optimizing(run: Run, ops: Ops, words: Words) -> BoolArray:
-    """Of each operator of a thread whether it is inside an optimizer's step."""
+    """Returns for each operator of a thread whether it is inside an optimizer's step."""
     return _inside(_optimizers(run), ops, words)
 
 
@@ -103,7 +103,8 @@ def _inside(names: frozenset[str], ops: Ops, words: Words) -> BoolArray:
 def notes(
     base: Run, run: Run, norms: pd.DataFrame, first: dict[str, Any] | None, left_out: int
 ) -> list[str]:
-    """Sentences about two runs of different numbers of ranks: what was compared, why they part.
+    """Returns sentences about two runs of different numbers of ranks: what was compared, why they
+    part.
 
     `norms`: rows of gradients that both have, with rank, step, name, base, run, dtype_base.
     `first`: the first operator that differs, as `diff --json` prints it, if any. `left_out`: pairs
@@ -116,7 +117,7 @@ def notes(
         else "operators on tensors of other shapes have no partner"
     )
     sentences = [
-        f"the base had {base.world_size} {_ranks(base)}, the run {run.world_size}: {compared}"
+        f"the baseline had {base.world_size} {_ranks(base)}, the run {run.world_size}: {compared}"
     ]
     apart = norms[norms["base"] != norms["run"]]
     apart = apart[apart["step"] == apart["step"].min()]
@@ -135,12 +136,12 @@ def notes(
 def notes_on_passes(
     base: Run, run: Run, norms: pd.DataFrame, first: dict[str, Any] | None, left_out: int
 ) -> list[str]:
-    """As `notes`, about two runs of different numbers of backward passes in a step."""
+    """Returns notes as `notes`, about runs of different numbers of backward passes in a step."""
     counts = passes(base, run)
     if counts is None:
         return []
     sentences = (
-        f"the base runs backward {_times(counts[0])} in a step, the run {_times(counts[1])}: "
+        f"the baseline runs backward {_times(counts[0])} in a step, the run {_times(counts[1])}: "
         "compared are gradients and what optimizers work with; each pass has those of its own "
         f"share of the batch ({left_out:,} tensors)"
     )
@@ -159,7 +160,7 @@ def notes_on_passes(
 
 
 def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
-    """A sentence where one factor is between the gradients of the first step that differs.
+    """Returns a sentence where one factor is between the gradients of the first step that differs.
 
     `norms`: rows of gradients that differ beyond the mode, with step, name, base and run. None
     where there are fewer than two parameters, or several factors.
@@ -177,7 +178,7 @@ def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
         return None
     text = (
         f"all gradients that differ in step {int(rows['step'].iloc[0])} are "
-        f"{units.number(factor, 4)} times those of the base"
+        f"{units.number(factor, 4)} times those of the baseline"
     )
     counts = passes(base, run) or (1, 1)
     for what, more in (
@@ -187,7 +188,7 @@ def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
         for times, here, there in ((more, "sums", "means"), (1 / more, "means", "sums")):
             if more != 1 and abs(factor / times - 1) < PLAINLY:
                 return (
-                    f"{text}, by the number of {what}: {here} over {what} where the base has "
+                    f"{text}, by the number of {what}: {here} over {what} where the baseline has "
                     f"{there}"
                 )
     return f"{text}: a factor of the loss or of the gradients, not rounding"

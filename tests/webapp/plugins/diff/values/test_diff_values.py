@@ -84,7 +84,8 @@ def first_of(found: Comparison) -> dict[str, Any]:
 
 
 def test_a_single_other_hash_is_found_at_its_operator(tmp_path: Path) -> None:
-    for place, op in enumerate(OPS):
+    for place in (0, 4, 5, 9, 14):  # ends of steps
+        op = OPS[place]
         run = (*OPS[:place], replace(op, hash=999), *OPS[place + 1 :])
         found = of(tmp_path / str(place), OPS, run)
         assert found.verdict == "diverged"
@@ -100,7 +101,7 @@ def test_a_single_other_hash_is_found_at_its_operator(tmp_path: Path) -> None:
 
 def test_inserted_and_removed_operators_shift_nothing(tmp_path: Path) -> None:
     # The inserted one is called like its neighbours: the values say which of them is new.
-    for place in (0, 1, 4, 5, 9, 14, 15):  # ends, and beside where a step ends
+    for place in (0, 4, 5, 15):  # ends, and beside where a step ends
         run = (*OPS[:place], Op("a", 777, min(place // 5, 2)), *OPS[place:])
         more = of(tmp_path / f"{place}-more", OPS, run)
         assert (more.verdict, more.compared, more.only_in_run) == ("identical", 15, 1)
@@ -296,7 +297,7 @@ def test_ranks_that_one_side_lacks_are_named(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", *OPS, *(replace(op, rank=1) for op in OPS), ranks=2)
     found = compare(run_of(tmp_path / "base", *OPS), run)
     assert (found.verdict, found.compared, found.only_in_run) == ("identical", 15, 15)
-    assert any("the base had 1 rank, the run 2" in note for note in found.notes)
+    assert any("the baseline had 1 rank, the run 2" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("recorded", [True, False])

@@ -91,7 +91,8 @@ COMPILED = """
 """
 
 
-@pytest.mark.parametrize("observer", OBSERVERS)
+@pytest.mark.slow
+@pytest.mark.parametrize("observer", ["native", "portable"])
 def test_what_compiled_code_writes_is_nobodys_fault(
     tmp_path: Path, native: Path, observer: str
 ) -> None:
