@@ -170,11 +170,15 @@ GRAPH_SERIES = "lanescope/graph/"
 RECORDER_MEMORY = "lanescope/recorder_memory"
 """Bytes of the resident set that belong to the recorder."""
 
+SHARED_ADDRESS, SHARED_FILE = "lanescope/shared_address", "lanescope/shared_file"
+"""Address of a storage in memory that other processes share, then the number of the memory's file:
+two values one after another on a thread."""
+
 LOSS_SCALE, SKIPPED_STEPS = "loss_scale", "skipped_steps"
 """The loss scale after each update of a gradient scaler; how many steps it has skipped so far."""
 
-CLIP_NORM, CLIP_LIMIT = "clip_total_norm", "clip_max_norm"
-"""The gradient norm before clip_grad_norm_, and its max_norm."""
+CLIP_NORM, CLIP_LIMIT, CLIP_VALUE = "clip_total_norm", "clip_max_norm", "clip_value"
+"""The gradient norm before clip_grad_norm_, and its max_norm; the bound of clip_grad_value_."""
 
 SHARD = "/shard"
 """Suffix of CLIP_NORM where it covers this rank's shards alone."""

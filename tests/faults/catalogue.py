@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from tests.faults import (
     cut_off,
+    groups,
     optimizer_settings,
+    order_of_a_step,
     ranks,
+    shared_memory,
     silent_units,
     torch_threads,
     two_runs,
@@ -13,7 +16,18 @@ from tests.faults import (
 )
 from tests.faults.base import Fault
 
-ROOMS = (optimizer_settings, silent_units, cut_off, waiting, torch_threads, ranks, two_runs)
+ROOMS = (
+    optimizer_settings,
+    silent_units,
+    cut_off,
+    order_of_a_step,
+    waiting,
+    torch_threads,
+    shared_memory,
+    ranks,
+    groups,
+    two_runs,
+)
 """Modules with programs and, as `FAULTS`, their faults."""
 
 FAULTS: tuple[Fault, ...] = tuple(fault for room in ROOMS for fault in room.FAULTS)

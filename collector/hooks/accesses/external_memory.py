@@ -6,6 +6,7 @@ counts as born; passing the same memory again does not.
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...format.names import ARRIVALS, MADE_STORAGE
+from ...format.names import ARRIVALS, MADE_STORAGE, SHARED_ADDRESS, SHARED_FILE
 from ...journal import clock
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
@@ -26,13 +27,16 @@ from .synthetic_accesses import Extent, SyntheticAccess, SyntheticAccesses, exte
 _MAPPING = (
     "_new_using_fd_cpu",
     "_new_using_filename_cpu",
-    "_new_shared_fd_cpu",
-    "_new_shared_filename_cpu",
     "from_file",
 )
 """Functions that make a storage of mapped memory: shared with other processes, or a file."""
+_RECEIVING = ("_new_shared_fd_cpu", "_new_shared_filename_cpu")
+"""Functions that make a storage of memory that another process shared: (..., handle, size)."""
 _SHARING = ("_share_fd_cpu_", "_share_filename_cpu_")
 """Functions that move a storage into such memory, unless it is there already."""
+_MAX_SHARED = 4096
+"""Storages shared with other processes whose memory is recorded, per process: a data-loading worker
+shares each of its batches."""
 
 
 class ExternalMemory:
@@ -42,6 +46,7 @@ class ExternalMemory:
         self._accesses = accesses
         self._sync = sync
         self._owners: dict[int, weakref.ref[Any]] = {}  # by address
+        self._shared: dict[int, int] = {}  # address -> file
 
     def on_tensor(self, name: str, tensor: torch.Tensor, memory: Any) -> None:
         """Records that the calling thread made `tensor` of `memory` by calling `name`."""
@@ -53,6 +58,27 @@ class ExternalMemory:
             return
         if self._sync.concurrent:
             self._accesses.note(name, [SyntheticAccess(extent, write=True, birth=True)])
+
+    def on_shared(self, recorder: Recorder, storage: Any, handle: Any) -> None:
+        """Records which memory a storage shares with other processes: the number of its file.
+
+        `handle`: a file descriptor, or a name in /dev/shm. From now on order is recorded: other
+        processes run beside this one.
+        """
+        self._sync.second_thread()
+        self._sync.shares_memory = True
+        extent = whole(storage)
+        if extent is None or len(self._shared) >= _MAX_SHARED:
+            return
+        name = handle.decode() if isinstance(handle, bytes) else handle
+        try:
+            file = os.stat(f"/dev/shm{name}" if isinstance(name, str) else name).st_ino
+        except OSError:
+            return
+        if self._shared.get(extent.storage) != file:
+            self._shared[extent.storage] = file
+            recorder.value(SHARED_ADDRESS, float(extent.storage))
+            recorder.value(SHARED_FILE, float(file))
 
     def _is_new(self, address: int, owner: Any) -> bool:
         known = self._owners.get(address)
@@ -105,12 +131,21 @@ def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[
     def shares(storage: Any) -> tuple[Any, int, Extent | None]:
         return storage, clock.now(), whole(storage)
 
-    def shared(began: tuple[Any, int, Extent | None], _: Any) -> None:
+    def shared(began: tuple[Any, int, Extent | None], made: Any) -> None:
         storage, instant, before = began
         extent = whole(storage)
-        if extent and extent != before:
+        if sync.concurrent and extent and extent != before:
             # An operator has already copied its bytes there.
             accesses.note(MADE_STORAGE, [SyntheticAccess(extent, write=True, birth=True)], instant)
+        if isinstance(made, tuple):  # (file descriptor, size) or (manager, name, size)
+            external.on_shared(recorder, storage, made[-2])
+
+    def maps(*args: Any, **_: Any) -> Any:
+        return args[-2] if len(args) > 1 else None
+
+    def mapped(handle: Any, storage: Any) -> None:
+        born(None, storage)
+        external.on_shared(recorder, storage, handle)
 
     for name in ARRIVALS:
         patches.ends(torch, name, *arrives(name))
@@ -119,16 +154,10 @@ def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[
     base = optional("torch._C", "StorageBase", lost)
     for name in _MAPPING if base is not None else ():
         patches.ends(base, name, None, born, when_concurrent=True, lost=lost)
+    for name in _RECEIVING if base is not None else ():
+        patches.ends(base, name, maps, mapped, lost=lost)
     for name in _SHARING:
-        patches.ends(
-            torch.UntypedStorage,
-            name,
-            shares,
-            shared,
-            self_alone=True,
-            when_concurrent=True,
-            lost=lost,
-        )
+        patches.ends(torch.UntypedStorage, name, shares, shared, self_alone=True, lost=lost)
     return patches.undo
 
 

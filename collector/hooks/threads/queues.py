@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable
-from multiprocessing import queues
+from multiprocessing import connection, queues
 from typing import Any
 
 from ...format.record_kinds import SyncKind
@@ -14,6 +14,8 @@ from ..patches import Changed, Patches
 from .sync_events import SyncRecorder, Waiting
 
 _NOTHING = object()
+_CONNECTION: Any = connection.Connection.__base__
+"""The class that sends and receives for all kinds of connections."""
 
 
 def install(sync: SyncRecorder) -> Callable[[], None]:
@@ -36,6 +38,11 @@ def install(sync: SyncRecorder) -> Callable[[], None]:
     patches.ends(queues.SimpleQueue, "put", _post_copy(sync), self_alone=True)
     for kind in (queues.Queue, queues.SimpleQueue):
         patches.ends(kind, "get", *copied, self_alone=True, when_concurrent=True)
+    # What other processes send, whatever stands around the connection: queues, pools, managers.
+    for name in ("send", "send_bytes"):
+        patches.ends(_CONNECTION, name, _post_copy(sync), self_alone=True, when_concurrent=True)
+    for name in ("recv", "recv_bytes", "recv_bytes_into"):
+        patches.ends(_CONNECTION, name, *copied, self_alone=True, when_concurrent=True)
     patches.ends(queues.Queue, "_feed", _feeding(sync), lost="order by queues between processes")
     return patches.undo
 

@@ -72,6 +72,8 @@ class SyncRecorder:
         self.on_acquired, self.on_released = map(self._lock_recorder, (_ACQUIRE, _RELEASE))
         self._is_library: Callable[[str], bool] = Stacks(recorder.intern, 1).is_library
         self.concurrent = False
+        # With other processes: then what orders a thread's first operator counts as well.
+        self.shares_memory = False
 
     def second_thread(self) -> None:
         """Starts recording: from now on there is more than one thread."""
@@ -161,7 +163,9 @@ class SyncRecorder:
         try:
             state = recorder.local.state
         except AttributeError:  # the recorder has not seen the thread
-            return
+            if not self.shares_memory:
+                return
+            state = recorder.thread()
         try:
             stack = self._stacks.capture() if start and self._stacks else 0
             self._put(state, recorder.step, kind, target, start, stack)

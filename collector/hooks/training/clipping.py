@@ -2,6 +2,7 @@
 
 `clip_grad_norm_` calls a function that scales the gradients; its arguments are these two numbers,
 so it is hooked. torch before 2.6 has no such function: there `clip_grad_norm_` itself is hooked.
+Of `clip_grad_value_` the bound is recorded.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad
 
-from ...format.names import CLIP_LIMIT, CLIP_NORM, SHARD
+from ...format.names import CLIP_LIMIT, CLIP_NORM, CLIP_VALUE, SHARD
 from ...journal import clock
 from ...journal.journal import Kind, float_bits
 from ...recorder.private_names import optional
@@ -23,10 +24,11 @@ from .device_readback import DeviceReadback
 from .optimizer_parameters import is_whole, local_part
 
 _SCALING, _CLIPPING = "_clip_grads_with_norm_", "clip_grad_norm_"
+_BY_VALUE = "clip_grad_value_"
 
 
 def install(recorder: Recorder) -> Callable[[], None]:
-    """Records norm and limit of each clipping from here on."""
+    """Records norm and limit, or the bound, of each clipping from here on."""
     readback = DeviceReadback()
 
     def note(limit: Any, total: torch.Tensor) -> None:
@@ -61,7 +63,14 @@ def install(recorder: Recorder) -> Callable[[], None]:
     def clips(*args: Any, **keys: Any) -> Any:
         return args[1] if len(args) > 1 else keys.get("max_norm")
 
+    def bounds(*args: Any, **keys: Any) -> None:
+        if recorder.active and not torch.compiler.is_compiling():
+            with recorder.contain_errors():
+                bound = args[1] if len(args) > 1 else keys["clip_value"]
+                recorder.value(CLIP_VALUE, float(bound))
+
     patches = Patches()
+    patches.ends(clip_grad, _BY_VALUE, bounds, also=(torch.nn.utils.__name__,))
     lost = "clipping by functions imported before the recording"
     if optional(clip_grad.__name__, _SCALING, lost) is not None:
         patches.ends(clip_grad, _SCALING, scales)

@@ -29,6 +29,15 @@ PLUGIN = Plugin(
             misses="groups that share a name",
         ),
         Question(
+            "Groups that ranks do not make together",
+            "groups_apart:groups_apart",
+            ("collective_mismatch",),
+            order=25,
+            area="Communication",
+            needs="two ranks; a rank that gave up in new_group()",
+            misses="ranks that wait until the job is stopped, which are hangs; groups of one rank",
+        ),
+        Question(
             "Stragglers",
             "stragglers:stragglers",
             ("straggler",),

@@ -21,12 +21,11 @@ frozen ones. Adapters have an analysis of their own (`lora`).
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import TypedDict
 
 import pandas as pd
 
-from lanescope.collector.format.names import CLIP_LIMIT
+from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
@@ -38,9 +37,14 @@ from lanescope.webapp.analysis.parameter_history import (
     streaks,
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
-from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
 from lanescope.webapp.plugins.learning.held_in_vain import UNNAMED, Found, frozen, join_replaced
 from lanescope.webapp.plugins.learning.lora import is_lora
+from lanescope.webapp.plugins.learning.lost_gradients import (
+    Place,
+    end_of_gradient,
+    thrown_away,
+    where_all_are_lost,
+)
 from lanescope.webapp.plugins.learning.update_effects import decays, unmoved
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -79,7 +83,7 @@ _WORDS = {
     "clipped": (
         "hardly changes, as its gradient is clipped to almost nothing",
         "hardly change, as their gradients are clipped to almost nothing",
-        "Check max_norm, and the scale of the loss.",
+        "Check max_norm (or clip_value), and the scale of the loss.",
     ),
     "rounded": (
         "does not change, as its optimizer's steps are lost in the rounding of its 16 bits",
@@ -117,12 +121,6 @@ _WORDS = {
     ),
 }
 """What to say of one parameter, of several, and what to do."""
-
-_ENDS = {
-    "no_grad": "runs without recording a gradient; take it out of no_grad()",
-    "detached": "passes the result on without its gradient; leave it out",
-}
-"""Causes of breaks in the autograd graph that a program can take away, and how."""
 
 _SEVERE = ("replaced", "zero")
 _OF_ALL = {
@@ -287,12 +285,11 @@ def _finding(
     if whole:
         words = _OF_ALL[cause]
         if cause == "zero":
-            advice = _whole_advice(run, ranks[0])
+            where, advice = _zero_advice(run, ranks[0])
         elif cause == "unused":
-            where, end = _cut(run, ranks[0], None) or (None, "")
-            advice = f"The gradient ends at {end}." if end else _none_advice(run, first)
+            where, advice = _none_advice(run, ranks[0], first)
     elif cause == "unused" and (cut := _cut(run, ranks[0], first)) is not None:
-        advice = f"Check {cut[1]}."
+        where, advice = cut[0], f"Check {cut[1]}."
     elif cause == "unused" and len(run.ranks) > 1 and first not in sharded_names(run):
         advice += " DistributedDataParallel needs find_unused_parameters=True for such parameters"
         ended_by_it = reduction_unfinished(run)
@@ -317,19 +314,14 @@ def _finding(
     )
 
 
-def _cut(run: Run, rank: int, name: str | None) -> tuple[str, str] | None:
+def _cut(run: Run, rank: int, name: str) -> Place | None:
     """Returns where the gradient ends on its way to a parameter that forward used, and what to do.
 
-    None where the recorded graph has no such place, or several. Without a name: to all of them.
+    None where the recorded graph has no such place, or several.
     """
-    if name is not None and name.rpartition(".")[0] not in texts_of(run, "op", "module", rank):
+    if name.rpartition(".")[0] not in texts_of(run, "op", "module", rank):
         return None
-    found = [one for one in breaks(run, rank) if one.where and one.cause in _ENDS]
-    if len(found) != 1:
-        return None
-    (cut,) = found
-    where = PurePath(cut.where).name
-    return where, f"{where}: {cut.op} {_ENDS[cut.cause]}"
+    return end_of_gradient(run, rank, single=True)
 
 
 def _called(name: str, elements: int) -> str:
@@ -341,22 +333,31 @@ def _called(name: str, elements: int) -> str:
     return f"Parameter {place[2]} of optimizer {place[1]} ({size})"
 
 
-def _whole_advice(run: Run, rank: int) -> str:
+def _zero_advice(run: Run, rank: int) -> Place:
     if _clips_to_zero(run, rank):
-        return "They are clipped to 0: raise max_norm."
+        return None, "They are clipped to 0: raise max_norm (or clip_value)."
     flat = "The loss is flat (a margin that all samples keep, everything masked)"
     cut_off = "the outputs are cut off (a dead ReLU)"
-    return f"{flat}, {cut_off}, or zero_grad() is called before step()."
+    return thrown_away(run, rank) or (
+        None,
+        f"{flat}, {cut_off}, or zero_grad() is called before step().",
+    )
 
 
-def _none_advice(run: Run, first: str) -> str:
-    if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", run.ranks[0])):
-        return "No backward ran: call loss.backward() before step()."
+def _none_advice(run: Run, rank: int, first: str) -> Place:
+    if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", rank)):
+        return None, "No backward ran: call loss.backward() before step()."
     if UNNAMED.match(first):
-        return "The model holds other parameters: build the optimizer after they are replaced."
-    return "Call zero_grad() after step(), and check that the loss depends on the parameters."
+        return (
+            None,
+            "The model holds other parameters: build the optimizer after they are replaced.",
+        )
+    return where_all_are_lost(run, rank) or (
+        None,
+        "Call zero_grad() after step(), and check that the loss depends on the parameters.",
+    )
 
 
 def _clips_to_zero(run: Run, rank: int) -> bool:
-    limits = logged(run, rank, CLIP_LIMIT)["value"]
-    return bool(len(limits)) and bool(limits.max() <= 0)
+    limits = [logged(run, rank, name)["value"] for name in (CLIP_LIMIT, CLIP_VALUE)]
+    return any(len(one) and one.max() <= 0 for one in limits)

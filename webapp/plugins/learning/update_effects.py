@@ -1,7 +1,9 @@
 """Finds parameters that an optimizer's steps do not change, or not for good.
 
-- clipped: gradients were CLIPPED_AWAY times what they are clipped to, and at every sampled step the
-  parameters together changed by less than UNMOVED of what they were;
+- clipped: gradients were CLIPPED_AWAY times what they are clipped to, or at least half of the
+  elements of a parameter's were at the bound of their values, and at every sampled step the
+  parameters together changed by less than UNMOVED of what they were, or with Adam, whose steps do
+  not depend on the size of gradients above its eps, by less than STALLED of the learning rate;
 - rounded: no sampled step changed a parameter in 16 bits that has gradients and a learning rate, as
   what it adds is less than half of the last bit; or plain SGD changed it by less than LOST of what
   it should add;
@@ -16,20 +18,24 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
+from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM, CLIP_VALUE
 from lanescope.webapp.analysis.parameter_history import last_logged
 from lanescope.webapp.runs.run import Run
 
 CLIPPED_AWAY = 1e4  # times the norm to which it is clipped
 UNMOVED = 1e-7  # of the norm of all parameters
+STALLED = 0.05  # of the learning rate, per element
 MIN_SAMPLES = 4  # sampled steps
 MIN_SHARE = 0.5  # of the elements
+ROUNDING = 1e-2  # of a bound, in 16 bits
 LOST = 0.25  # of the norm of a step
 CHANGED = 1e-6  # of the norm of a parameter
 FADED = 1e-6  # of the largest learning rate
 MIN_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
 
 LOW = ("bfloat16", "float16")
+SCALE_FREE = ("Adam", "NAdam", "RAdam")
+"""Classes of optimizers (or what their names begin with) whose first step is the learning rate."""
 
 
 def unmoved(run: Run, sampled: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -61,12 +67,29 @@ def is_undone(rows: pd.DataFrame) -> pd.Series:
 
 
 def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
-    times = last_logged(run, rank, CLIP_NORM) / last_logged(run, rank, CLIP_LIMIT)
     rows = rows[(rows["lr"] > 0) & rows["update_ratio"].notna() & rows["norm"].notna()]
     changes = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
     ratio = np.sqrt(changes / (rows["norm"] ** 2).groupby(rows["step"]).sum())
-    away = (times.reindex(ratio.index) > CLIPPED_AWAY) & (ratio < UNMOVED)
+    elements = rows["numel"] * (1 - rows["grad_zeros"].fillna(0.0))
+    due = (rows["lr"] ** 2 * elements).groupby(rows["step"]).sum()
+    adam = bool(rows["rule"].str.startswith(SCALE_FREE).all())
+    still = (ratio < UNMOVED) | (adam & (np.sqrt(changes / due) < STALLED))
+    away = (_away_by_norm(run, rank, ratio.index) | _away_by_value(run, rank, rows)) & still
     return rows if len(away) >= MIN_SAMPLES and away.all() else rows.iloc[:0]
+
+
+def _away_by_norm(run: Run, rank: int, steps: pd.Index) -> pd.Series:
+    """By step, whether the norm was clipped to next to nothing of it."""
+    times = last_logged(run, rank, CLIP_NORM) / last_logged(run, rank, CLIP_LIMIT)
+    return times.reindex(steps) > CLIPPED_AWAY
+
+
+def _away_by_value(run: Run, rank: int, rows: pd.DataFrame) -> pd.Series:
+    """By step, whether half of the elements of some parameter, or more, are at the bound."""
+    bound = rows["step"].map(last_logged(run, rank, CLIP_VALUE)).astype("float64")
+    at_bound = (rows["grad_norm"] / bound) ** 2 > MIN_SHARE * rows["numel"]
+    within = rows["grad_max"] <= bound * (1 + ROUNDING)
+    return (at_bound & within).groupby(rows["step"]).any()
 
 
 def _rounded(rows: pd.DataFrame) -> pd.DataFrame:

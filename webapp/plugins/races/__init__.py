@@ -18,7 +18,7 @@ PLUGIN = Plugin(
             recorded=True,
             needs="level access, the native engine",
             misses="memory that is reached without torch; functions of torch.jit.fork that did not "
-            "overlap; writes of several processes into shared memory",
+            "overlap; reads of memory that another process writes; processes that are ranks",
         ),
         Question(
             "In-place changes of tensors that backward needs",

@@ -15,6 +15,7 @@ from lanescope.webapp.plugins.races.forked_functions import forked_races
 from lanescope.webapp.plugins.races.hogwild import Hogwild, fold
 from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.races import Race
+from lanescope.webapp.plugins.races.shared_memory import races_of_processes
 from lanescope.webapp.plugins.races.stream_races import all_races
 from lanescope.webapp.runs.run import Run
 
@@ -48,6 +49,7 @@ def race_findings(run: Run) -> list[Finding]:
         *(_finding(run, race) for race in rest),
         *(_of_streams(run, race) for race in found if race.first.stream),
         *(_of_forked(run, race) for race in forked_races(run)),
+        *(_of_processes(run, race) for race in races_of_processes(run)),
     ]
 
 
@@ -134,6 +136,24 @@ def _of_forked(run: Run, race: Race) -> Finding:
         f"Data race on {race.tensors[0]} between functions that torch.jit.fork started near "
         f"{race.first.place}: one {verbs[0]} while another {verbs[1]}",
         "Give each function a tensor of its own, or wait for one before the next is forked.",
+    )
+
+
+def _of_processes(run: Run, race: Race) -> Finding:
+    more = len(race.tensors) - 1
+    tensor = race.tensors[0] + (f" and {more} more" if more else "")
+    pids = {t.thread: t.pid for t in run.threads_of(race.rank)}
+    sides = [
+        f"process {pids[touch.thread]} {_verb(touch)} at {touch.place}"
+        for touch in (race.first, race.second)
+    ]
+    return _race_finding(
+        run,
+        race,
+        f"Data race between processes on {tensor} in shared memory: {sides[0]}, {sides[1]}, in no "
+        "fixed order",
+        "Hold one multiprocessing.Lock around both, or give each process a part of its own; allow "
+        "the finding where updates may be lost on purpose (Hogwild).",
     )
 
 

@@ -198,12 +198,12 @@ def test_what_assertions_say(recorded: Path) -> None:
         ("output_detached", "detach passes the result on without its gradient"),
         ("model_called_without_gradients", "runs without recording a gradient"),
         ("features_detached", "detach passes the result on without its gradient"),
-        ("zeroed_before_the_step", ""),
+        ("zeroed_before_the_step", "throws the gradients away"),
     ],
 )
 def test_where_gradients_end(recorded: Path, name: str, operator: str) -> None:
     found = learning(recorded / name)[0]
-    assert str(found.where).startswith("cut.py:") == bool(operator)
+    assert str(found.where).startswith("cut.py:")
     assert operator in found.title
 
 

@@ -1,0 +1,274 @@
+"""Steps whose parts come in the wrong order, or whose gradients are cut to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.faults.base import Fault
+from tests.faults.cut_off import STEPS, mlp, rows
+
+
+def zeroed_before_the_step(planted: bool) -> None:
+    """zero_grad() comes after backward, and before step."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        x, y = rows()
+        F.cross_entropy(model(x), y).backward()
+        if planted:
+            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def model_zeroed_before_the_step(planted: bool) -> None:
+    """The model sets its gradients to zero after backward."""
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(STEPS):
+        x, y = rows()
+        if not planted:
+            model.zero_grad(set_to_none=False)
+        F.cross_entropy(model(x), y).backward()
+        if planted:
+            model.zero_grad(set_to_none=False)
+        optimizer.step()
+
+
+def step_before_backward(planted: bool) -> None:
+    """The optimizer steps before backward."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        x, y = rows()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        if planted:
+            optimizer.step()
+        loss.backward()
+        if not planted:
+            optimizer.step()
+
+
+def _clipped(clip: Callable[[Any], Any], optimizer: Any, **settings: float) -> None:
+    model = mlp()
+    steps = optimizer(model.parameters(), **settings)
+    for _ in range(STEPS):
+        x, y = rows()
+        steps.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        clip(model.parameters())
+        steps.step()
+
+
+def values_clipped_to_nothing(planted: bool) -> None:
+    """A limit of another unit: 1e-10 in place of 1."""
+    limit = 1e-10 if planted else 1.0
+    _clipped(lambda p: nn.utils.clip_grad_value_(p, limit), torch.optim.SGD, lr=0.1)
+
+
+def norm_clipped_below_eps(planted: bool) -> None:
+    """Adam does not depend on the gradients' size, unless it is below its eps."""
+    limit = 1e-10 if planted else 1e-3
+    _clipped(lambda p: nn.utils.clip_grad_norm_(p, limit), torch.optim.Adam, lr=1e-3)
+
+
+def values_clipped_below_eps(planted: bool) -> None:
+    """The same by value."""
+    limit = 1e-12 if planted else 1e-4
+    _clipped(lambda p: nn.utils.clip_grad_value_(p, clip_value=limit), torch.optim.AdamW, lr=1e-3)
+
+
+def loss_detached(planted: bool) -> None:
+    """`loss = loss.detach()`, made to require a gradient so that backward runs."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        x, y = rows()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        if planted:
+            loss = loss.detach()  # named
+            loss.requires_grad = True
+        loss.backward()
+        optimizer.step()
+
+
+def loss_of_a_number(planted: bool) -> None:
+    """The loss's number is summed up, and backward runs on a tensor of it."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        x, y = rows()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        if planted:
+            number = loss.item()  # named
+            loss = torch.tensor(number, requires_grad=True)
+        loss.backward()
+        optimizer.step()
+
+
+def forward_without_gradients(planted: bool) -> None:
+    """no_grad around the forward of a training; the program ends with torch's error."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        x, y = rows()
+        with torch.set_grad_enabled(not planted):
+            out = model(x)  # named
+        optimizer.zero_grad()
+        F.cross_entropy(out, y).backward()
+        optimizer.step()
+
+
+def detached_loss_without_a_graph(planted: bool) -> None:
+    """The detached loss ends the program."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        x, y = rows()
+        loss = F.cross_entropy(model(x), y)
+        shown = loss.detach() if planted else loss  # named
+        optimizer.zero_grad()
+        shown.backward()
+        optimizer.step()
+
+
+class Projected(nn.Module):
+    """A layer between two others: made once, or in each forward."""
+
+    def __init__(self, kind: Callable[[], nn.Module], each_time: bool) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(10, 8), nn.Linear(8, 3)
+        self.kind = kind
+        if not each_time:
+            self.middle = kind()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        middle = self.middle if hasattr(self, "middle") else self.kind()
+        return self.out(middle(self.first(x)).tanh())
+
+
+def _projected(kind: Callable[[], nn.Module], planted: bool) -> None:
+    torch.manual_seed(0)
+    model = Projected(kind, planted)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        x, y = rows()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def linear_made_in_forward(planted: bool) -> None:
+    """A linear layer is made in each forward."""
+    _projected(lambda: nn.Linear(8, 8), planted)
+
+
+def norm_made_in_forward(planted: bool) -> None:
+    """So is a normalisation."""
+    _projected(lambda: nn.BatchNorm1d(8), planted)
+
+
+def block_made_in_forward(planted: bool) -> None:
+    """And a block of several layers."""
+    _projected(lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), planted)
+
+
+class Rewrapped(nn.Module):
+    """A weight that forward wraps as a parameter again."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.weight, self.out = nn.Parameter(torch.randn(8, 10) * 0.1), nn.Linear(8, 3)
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight
+        if self.how == "local":
+            weight = nn.Parameter(self.weight)
+        if self.how == "scaled":
+            weight = nn.Parameter(self.weight / self.weight.norm())
+        if self.how == "kept":
+            self.weight = nn.Parameter(self.weight.clamp(-1, 1))
+            weight = self.weight
+        return self.out(F.linear(x, weight).tanh())
+
+
+def _rewrapped(how: str) -> None:
+    torch.manual_seed(0)
+    model = Rewrapped(how)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        x, y = rows()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def wrapped_for_a_call(planted: bool) -> None:
+    """`nn.Parameter(self.weight)` in forward."""
+    _rewrapped("local" if planted else "")
+
+
+def normalised_and_wrapped(planted: bool) -> None:
+    """The normalised weight is wrapped."""
+    _rewrapped("scaled" if planted else "")
+
+
+def replaced_in_forward(planted: bool) -> None:
+    """Forward replaces the parameter by a clamped one."""
+    _rewrapped("kept" if planted else "")
+
+
+def _faults(name: str, says: str, *forms: Any) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(name, "gradients", ("dead_parameter",), form, says=says, slow=place > 0)
+        for place, form in enumerate(forms)
+    )
+
+
+FAULTS = (
+    *_faults(
+        "gradients thrown away before the step",
+        "backward",
+        zeroed_before_the_step,
+        model_zeroed_before_the_step,
+        step_before_backward,
+    ),
+    *_faults(
+        "gradients clipped to nothing",
+        "clipped to almost nothing",
+        values_clipped_to_nothing,
+        norm_clipped_below_eps,
+        values_clipped_below_eps,
+    ),
+    *_faults(
+        "a loss without its graph",
+        "The gradient ends at",
+        loss_detached,
+        loss_of_a_number,
+        forward_without_gradients,
+        detached_loss_without_a_graph,
+    ),
+    *_faults(
+        "layers made in each forward",
+        "each forward makes a new layer",
+        linear_made_in_forward,
+        norm_made_in_forward,
+        block_made_in_forward,
+    ),
+    *_faults(
+        "parameters wrapped again in forward",
+        "never get",
+        wrapped_for_a_call,
+        normalised_and_wrapped,
+        replaced_in_forward,
+    ),
+)

@@ -1,0 +1,172 @@
+"""Says where the gradients of all parameters are lost, where an optimizer steps without any.
+
+They are thrown away between backward and step, or backward ran from a loss that the parameters do
+not lead to: the forward made no graph, or what it made was detached or turned into a number.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+import numpy as np
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.forward_ops import DETACH
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.stack_frames import own_place, phase_place
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
+from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
+from lanescope.webapp.runs.run import Run
+
+Place = tuple[str | None, str]
+"""file.py:12, and a sentence that says what happens there and what to do."""
+
+NUMBERS = ("aten::item", "aten::_local_scalar_dense")
+"""Operators that make a Python number of a tensor."""
+
+OF_A_NUMBER = "detach_"
+"""With what torch.tensor(number) ends."""
+
+ZEROED = re.compile(r"^Optimizer\.zero_grad#|^aten::(_foreach_)?zero_$")
+
+_BACKWARD, _FORWARD, _OPTIMIZER = (
+    schema.PhaseKind[name].name for name in ("backward", "forward", "optimizer")
+)
+_COLUMNS = ["start_ns", "name", "depth", "module", "sequence", "stack"]
+
+NO_GRAPH = "runs without recording a gradient; take it out of no_grad()"
+_ENDS = {
+    "no_grad": NO_GRAPH,
+    "detached": "passes the result on without its gradient; leave it out",
+    "integer": "has whole numbers or truth values as its result, which carry no gradient; take a "
+    "loss of the scores themselves",
+    "in_place": "overwrites what backward knows by its old value; leave `.data` out",
+}
+"""Causes of breaks in the autograd graph that a program can take away, and how."""
+
+
+def where_all_are_lost(run: Run, rank: int) -> Place | None:
+    """Where the gradients of all parameters of a rank are lost; None: not known."""
+    phases = _phases(run, rank)
+    backward = phases[phases["kind"] == _BACKWARD]
+    if backward.empty:
+        return None
+    nodes = graph_nodes(run, rank)
+    held = gradient_rows(run)
+    held = held.loc[held["rank"] == rank, "parameter"]
+    if len(nodes) and nodes["parameter"].isin(held).any():  # backward reached some of them
+        return _thrown_away(run, rank, phases, zeroed=False)
+    thrown = _thrown_away(run, rank, phases, zeroed=True) if nodes.empty else None
+    cut = end_of_gradient(run, rank, single=False)
+    if nodes.empty:
+        cut = cut_before(run, rank, int(backward["start_ns"].iloc[0]))
+    return thrown if cut is None else (cut[0], f"The gradient ends at {cut[1]}.")
+
+
+def thrown_away(run: Run, rank: int) -> Place | None:
+    """Where gradients are set to zero after the last backward before the last step."""
+    return _thrown_away(run, rank, _phases(run, rank), zeroed=True)
+
+
+def end_of_gradient(run: Run, rank: int, *, single: bool) -> Place | None:
+    """The break in the recorded graph that all its ends lead to; with `single` it has one place.
+
+    Without, the first of several lines is where the gradient ends for what comes before it.
+    """
+    found = [one for one in breaks(run, rank) if one.where and one.cause in _ENDS]
+    if single:
+        found = [one for one in found if one.cause in ("no_grad", "detached")]
+    if not found or (single and len(found) > 1):
+        return None
+    cut = found[0]
+    where = PurePath(cut.where).name
+    return where, f"{where}: {cut.op} {_ENDS[cut.cause]}"
+
+
+def cut_before(run: Run, rank: int, instant: int) -> Place | None:
+    """Where the loss of a backward that begins at an instant was cut off from the parameters."""
+    phases = _phases(run, rank)
+    ended = phases[phases["kind"].isin((_BACKWARD, _OPTIMIZER)) & (phases["end_ns"] <= instant)]
+    since = int(ended["end_ns"].max()) if len(ended) else 0
+    begun = phases[(phases["kind"] == _BACKWARD) & (phases["start_ns"] <= instant)]
+    thread = str(begun["thread"].iloc[-1]) if len(begun) else None
+    ops = _operators(run, rank, thread, since, instant)
+    inside = np.flatnonzero(ops["module"] != "")
+    if not len(inside):
+        return None
+    forward = ops.iloc[int(inside[0]) : int(inside[-1]) + 1]
+    after = ops.iloc[int(inside[-1]) + 1 :]
+    if not forward["sequence"].notna().any():
+        return _at(run, rank, forward.iloc[0], NO_GRAPH)
+    detached = after[after["name"].isin(DETACH)]
+    numbers = after[after["name"].isin(NUMBERS)]
+    if len(numbers) and (after["name"] == OF_A_NUMBER).any():
+        words = "makes a number of the loss, which carries no gradient; call backward on the loss"
+        return _at(run, rank, numbers.iloc[-1], words)
+    if len(detached):
+        return _at(run, rank, detached.iloc[-1], _ENDS["detached"])
+    computed = after[~after["name"].isin(NUMBERS)]
+    if len(computed) and not computed["sequence"].notna().any():
+        return _at(run, rank, computed.iloc[0], NO_GRAPH)
+    return None
+
+
+def _phases(run: Run, rank: int) -> pd.DataFrame:
+    columns = ["start_ns", "duration_ns", "kind", "depth", "thread"]
+    rows = to_frame(run.events("phase", rank, columns=columns))
+    rows = rows.assign(kind=rows["kind"].astype("str"))
+    rows["end_ns"] = rows["start_ns"] + rows["duration_ns"].fillna(0).astype("int64")
+    return rows.sort_values("start_ns", ignore_index=True)
+
+
+def _operators(run: Run, rank: int, thread: str | None, start: int, end: int) -> pd.DataFrame:
+    """Outermost operators that begin in [start, end)."""
+    ops = to_frame(run.events("op", rank, thread, columns=_COLUMNS, window=(start, end)))
+    ops = ops[(ops["start_ns"] >= start) & (ops["start_ns"] < end) & (ops["depth"] == 0)]
+    return ops.assign(name=ops["name"].astype("str"), module=ops["module"].astype("str"))
+
+
+def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> Place | None:
+    """Between which lines gradients are thrown away; `zeroed`: only if an operator shows it."""
+    steps = phases[phases["kind"] == _OPTIMIZER]
+    for _, step in steps.iloc[::-1].iterrows():
+        before = phases[(phases["kind"] == _BACKWARD) & (phases["end_ns"] <= step["start_ns"])]
+        if len(before):
+            break
+    else:
+        return None
+    backward = before.iloc[-1]
+    window = int(backward["end_ns"]), int(step["start_ns"])
+    if (steps["start_ns"].between(window[0], window[1] - 1)).any():
+        return None  # another step used them
+    ops = _operators(run, rank, str(step["thread"]), *window)
+    shown = bool(ops["name"].str.match(ZEROED).any())
+    if zeroed and not shown:
+        return None
+    at = [
+        phase_place(run, rank, kind, (int(row["start_ns"]), int(row["end_ns"])))
+        for kind, row in ((_BACKWARD, backward), (_OPTIMIZER, step))
+    ]
+    first, second = (f" at {line}" if line else "" for line in at)
+    forward = phases[(phases["kind"] == _FORWARD) & phases["start_ns"].between(*window)]
+    what = "zero_grad() runs" if shown else "zero_grad(), or `grad = None`, runs"
+    words = (
+        f"{what} between backward(){first} and step(){second}, and throws the gradients away: "
+        "call it after step(), or before backward()."
+    )
+    if len(forward):
+        words = (
+            f"step(){second} runs before backward(){first}, and zero_grad() throws away what "
+            "backward computed: call zero_grad(), backward(), step()."
+        )
+    return at[1] or at[0], words
+
+
+def _at(run: Run, rank: int, op: pd.Series, words: str) -> Place:
+    stack = op["stack"]
+    where = own_place(run, rank, None if pd.isna(stack) else int(stack))
+    named = f"{where}: {op['name']}" if where else str(op["name"])
+    return where, f"{named} {words}"
