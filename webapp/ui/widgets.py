@@ -290,7 +290,7 @@ def note(children: Any, tone: str = "") -> Component:
 
 
 def page(title: str, lead: Any, *children: Any) -> Component:
-    """The body of a page. The frame puts the findings of its kinds below the lead."""
+    """The inside of a page. The frame puts the findings of its kinds below the lead."""
     found = html.Div(id=ids.PAGE_FINDINGS)
     return html.Div(
         [html.H1(title), html.P(lead, className="lead"), found, *children], className="page-inner"

@@ -1,0 +1,4 @@
+"""Ids of the page's components: callbacks, scripts and tests name the same ones."""
+
+HANG_RANKS = "hang-ranks"
+HANG_PAGE = "hang-page"
