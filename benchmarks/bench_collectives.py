@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import lanescope.collector as ls
-from benchmarks.idle_observer import observed
+from benchmarks.compared.idle_observer import observed
 from lanescope.collector.format.options import SUPERVISOR_VARIABLE
 
 CALLS = 100

@@ -20,13 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import torch
 
-from benchmarks import (
+from benchmarks.programs import (
     exploding_networks,
     learning_networks,
     learning_objectives,
     learning_sequences,
 )
-from benchmarks.trainings import Program, Training
+from benchmarks.programs.trainings import Program, Training
 from lanescope.collector import api
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.learning.exploding import exploding

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from benchmarks.recorders import BARE, Method, readers, small_ops
+from benchmarks.compared.recorders import BARE, Method, readers, small_ops
 from lanescope.collector.engines import build
 from lanescope.collector.engines.native import Library
 from lanescope.collector.numerics.host_fingerprint import numbers_of

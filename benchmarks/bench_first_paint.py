@@ -23,11 +23,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, ViewportSize
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench_view import served
-
+from benchmarks.bench_view import served
 from benchmarks.generate_job import generate_job
 from lanescope.webapp.analysis.plugin import load, pages
 from lanescope.webapp.runs.run import Run, open_run

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from benchmarks.recorders import BARE, Method, methods, small_ops
+from benchmarks.compared.recorders import BARE, Method, methods, small_ops
 from lanescope.collector.compaction import manifest
 from lanescope.collector.format.options import (
     OPTIONS_VARIABLE,
@@ -183,7 +183,7 @@ def memory(folder: Path) -> None:
 
 def disk(folder: Path) -> None:
     """Bytes per operator and seconds per million events of compaction."""
-    small = "from benchmarks.recorders import small_ops; small_ops(1_000_000)"
+    small = "from benchmarks.compared.recorders import small_ops; small_ops(1_000_000)"
     programs = {"GPT": [*GPT, "--steps", "200"], "small operators": ["-c", small]}
     print("after compaction:")
     for level in ("timing", "access"):

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from benchmarks.gpt_step import BATCH, training_step
-from benchmarks.idle_observer import observed
-from benchmarks.recorders import BARE, Method, methods, readers
+from benchmarks.compared.idle_observer import observed
+from benchmarks.compared.recorders import BARE, Method, methods, readers
+from benchmarks.programs.gpt_step import BATCH, training_step
 
 SETS = 5
 STEPS = 30  # of each process that count

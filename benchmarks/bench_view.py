@@ -24,11 +24,9 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Browser, Page, ViewportSize
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from perfetto_ui import seconds_to_open, write_chrome_json
-
+from benchmarks.compared.perfetto_ui import seconds_to_open, write_chrome_json
 from benchmarks.generate_run import generate
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline.lod import TILE_BITS

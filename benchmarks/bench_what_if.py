@@ -1,7 +1,7 @@
 """Is a predicted step as long as the step of the program that is really changed?
 
-Records each program of planted_causes.py on two ranks, with its cause and without, predicts from
-one what the other measures, and prints medians of the steps, in ms.
+Records each program of programs/planted_causes.py on two ranks, with its cause and without,
+predicts from one what the other measures, and prints medians of the steps, in ms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def recorded(folder: Path, cause: str, planted: str) -> Run:
     """The run of a program on two ranks."""
     path = folder / f"{cause}-{planted}"
     torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-    program = [str(HERE / "planted_causes.py"), cause, planted]
+    program = [str(HERE / "programs/planted_causes.py"), cause, planted]
     subprocess.run(
         [str(BIN / "lanescope"), "record", "-o", str(path), "--", *torchrun, *program],
         check=True,

@@ -66,7 +66,6 @@ TIMELINE = ("base", "tiles", "model", "draw", "input", "panels", "page")
 SHIMS = {f"webapp.analysis.{name}" for name in ("backward_threads", "low_precision", "rank_map")}
 """Old names of modules that others import; kept for one release."""
 
-
 # What the reader imports of the recorder: the format, and what reads journals of the dead. What
 # writes tables serves what makes runs of runs: bundles, merging, importing.
 SHARED = (
@@ -94,7 +93,7 @@ DRAWING = (
     (r"webapp\.plugins\.\w+\.page\w*", DASH),
     (r"webapp\.plugins\.\w+\.charts\w*", {"plotly"}),
     (r"webapp\.ui\b.*", DASH),
-    (r"webapp\.timeline\.(\w+_)?routes", {"flask", "werkzeug"}),
+    (r"webapp\.timeline\.(search\.)?(\w+_)?routes", {"flask", "werkzeug"}),
 )
 """Modules that may use libraries of SCREEN, and which."""
 

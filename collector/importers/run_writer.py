@@ -105,30 +105,40 @@ def _import(
         if len(traces) == 1 and given is None:
             ranks, groups = _split(traces[0], fields, notes)
         if not ranks:
-            numbers = _ranks(files, traces, given, notes)
-            if fields.step is not None:
-                for number, trace in zip(numbers, traces, strict=True):
-                    every = list(range(len(trace.lanes.lanes)))
-                    take_steps(trace, {number: every}, fields.step)
-            pairs = zip(numbers, traces, strict=True)
-            ranks = [
-                _rank(n, trace, range(len(trace.lanes.lanes)), trace.slices.rows())
-                for n, trace in pairs
-            ]
-        numbers = [rank.rank for rank in ranks]
+            ranks = _one_rank_each(traces, _ranks(files, traces, given, notes), fields)
+        ranks.sort(key=lambda one: one.rank)
         placed = _aligned(ranks, notes)
         writer = Writer(making)
-        processes = []
-        for rank in sorted(ranks, key=lambda one: one.rank):
-            for process in writer.write(rank):
-                process["clock"] = _clock(placed[rank.rank])
-                processes.append(process)
+        processes = [
+            {**process, "clock": _clock(placed[rank.rank])}
+            for rank in ranks
+            for process in writer.write(rank)
+        ]
     if not processes:
         raise ImportRejected(f"{files[0]}: holds no events that have a time, expected a trace")
     notes += [note for trace in traces for note in _notes(trace)]
-    world = max(_world(trace) for trace in traces)
-    world = max(world, max(numbers) + 1)
-    manifest: dict[str, Any] = {
+    world = max(*(_world(trace) for trace in traces), ranks[-1].rank + 1)
+    manifest = {
+        **_header(files, traces),
+        "world_size": world,
+        "complete": len(ranks) == world and all(t.closed and not t.truncated for t in traces),
+        "exit_status": None,
+        "notes": notes,
+        "axis": {
+            "clock_identity": placed[ranks[0].rank].clock,
+            "wall_minus_monotonic_ns": _base(ranks[0].trace),
+        },
+        "processes": sorted(processes, key=lambda p: (p["rank"], p["start_ns"])),
+        "groups": groups | _groups(traces, ranks, world),
+        "files": writer.files,
+    }
+    manifests.write(making, manifest)
+    write_catalogue(making, manifest)
+
+
+def _header(files: Sequence[Path], traces: Sequence[Trace]) -> dict[str, Any]:
+    """Returns what a manifest says of the files, before it speaks of ranks."""
+    return {
         "format": FORMAT_VERSION,
         "id": uuid.uuid4().hex,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -140,21 +150,18 @@ def _import(
             "window": any(not _numbers_its_calls(t) or t.lost_calls for t in traces),
             "dump": all(trace.format == "flight_recorder" for trace in traces),
         },
-        "world_size": world,
-        "complete": len(set(numbers)) == world
-        and all(t.closed and not t.truncated for t in traces),
-        "exit_status": None,
-        "notes": notes,
-        "axis": {
-            "clock_identity": placed[min(numbers)].clock,
-            "wall_minus_monotonic_ns": _base(min(ranks, key=lambda one: one.rank).trace),
-        },
-        "processes": sorted(processes, key=lambda p: (p["rank"], p["start_ns"])),
-        "groups": groups | _groups(traces, ranks, world),
-        "files": writer.files,
     }
-    manifests.write(making, manifest)
-    write_catalogue(making, manifest)
+
+
+def _one_rank_each(traces: Sequence[Trace], numbers: Sequence[int], fields: Fields) -> list[Rank]:
+    """Returns the ranks of traces that hold one each, by their `numbers`."""
+    ranks = []
+    for number, trace in zip(numbers, traces, strict=True):
+        lanes = range(len(trace.lanes.lanes))
+        if fields.step is not None:
+            take_steps(trace, {number: list(lanes)}, fields.step)
+        ranks.append(_rank(number, trace, lanes, trace.slices.rows()))
+    return ranks
 
 
 def _split(trace: Trace, fields: Fields, notes: list[str]) -> tuple[list[Rank], dict[str, Any]]:

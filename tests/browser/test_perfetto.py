@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext
 
-from benchmarks.perfetto_ui import TRACK, served
+from benchmarks.compared.perfetto_ui import TRACK, served
 from lanescope.webapp.exporters.perfetto import write_trace
 from lanescope.webapp.exporters.perfetto_arrows import ARROW
 from lanescope.webapp.runs.run import open_run

@@ -52,7 +52,7 @@ MUTATIONS = (
     ),
     Mutation(
         "diff",
-        "webapp/plugins/diff/diff.py",
+        "webapp/plugins/diff/values/gradient_norms.py",
         "close = apart <= relative * np.maximum(np.abs(base), np.abs(run))",
         "close = apart <= relative * np.minimum(np.abs(base), np.abs(run))",
     ),

@@ -65,3 +65,8 @@ def frame_ends_ns(slices: pd.DataFrame, until_ns: int) -> pd.Series:
     """Ends of rows with start_ns and duration_ns; of what had not ended, `until_ns`. int64, ns."""
     length = slices["duration_ns"].fillna(until_ns - slices["start_ns"])
     return slices["start_ns"] + length.astype("int64")
+
+
+def plain_keys(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """Returns columns as Python texts: pandas 3 merges no Arrow ones where a side has no rows."""
+    return frame.astype(dict.fromkeys(names, "object"))

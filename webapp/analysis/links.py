@@ -2,7 +2,7 @@
 
 An address names the window in ns from the start of the run, and may name one slice by its lane's
 key and its start: `/timeline?t=1200-3400&at=0%2F4120-0@1500`. The page turns that into a selection
-(`timeline.lookup`), so an analysis need not know how lanes are drawn.
+(`timeline.search.lookup`), so an analysis need not know how lanes are drawn.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from lanescope.collector.recorder.progress import working
 from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.cluster import is_large
 from lanescope.webapp.commands.run_argument import run_argument, run_option
-from lanescope.webapp.plugins.diff.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
+from lanescope.webapp.plugins.diff.values.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.verdict_words import (
     counted,
     headline,

@@ -91,15 +91,7 @@ def view(
     for warning in opened.warnings:
         click.echo(f"lanescope: {units.printable(warning)}", err=True)
 
-    try:
-        family = socket.AF_INET6 if ":" in binding.address else socket.AF_INET
-        listener = socket.create_server((binding.address, port), family=family)
-    except OSError as error:
-        raise RunError(
-            f"port {port} of {host} cannot be bound ({error.strerror}); choose another with "
-            "--port, or 0 for a free one, and an address of this machine"
-        ) from None
-    with listener:
+    with _listener(binding.address, host, port) as listener:
         bound = listener.getsockname()[1]
         app = partial(_app, opened, base, again, loaded, names=binding.names, live=live)
         preparing = Preparing(lambda progress: app(progress, cluster=cluster))
@@ -119,6 +111,18 @@ def view(
             click.echo(f"lanescope: next: {follow}", err=True)
         if preparing.error is not None:
             raise preparing.error
+
+
+def _listener(address: str, host: str, port: int) -> socket.socket:
+    """Binds the port; raises RunError, which names the `host` that was asked for."""
+    try:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return socket.create_server((address, port), family=family)
+    except OSError as error:
+        raise RunError(
+            f"port {port} of {host} cannot be bound ({error.strerror}); choose another with "
+            "--port, or 0 for a free one, and an address of this machine"
+        ) from None
 
 
 def _first_of(repetition: Repetition) -> Path:

@@ -19,7 +19,7 @@ import numpy as np
 from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.lanes import COUNTER
 from lanescope.webapp.timeline.packed_index import planes_of
-from lanescope.webapp.timeline.search_marks import modules
+from lanescope.webapp.timeline.search.marks import modules
 from lanescope.webapp.timeline.spans import SOURCES
 from lanescope.webapp.timeline.timeline import Timeline
 

@@ -34,9 +34,10 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server import finding_routes, frame, table_routes
 from lanescope.webapp.server.auth import LOCAL_NAMES, PARAMETER
 from lanescope.webapp.server.request_queues import RETRY_S, Queue, Queues
-from lanescope.webapp.timeline import note_routes, routes, search_routes
+from lanescope.webapp.timeline import note_routes, routes
 from lanescope.webapp.timeline.js_bundle import FOLDER, joined
-from lanescope.webapp.timeline.lookup import selecting
+from lanescope.webapp.timeline.search import routes as search_routes
+from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
 from lanescope.webapp.ui import ids, states
 from lanescope.webapp.ui.context import Context

@@ -156,22 +156,33 @@ def tiles(
         count = np.concatenate((count, np.zeros(len(of), np.int64)))
         longest = np.concatenate((longest, found.last[of]))
         dense = _with_tails(dense, of, len(present))
-    numbers = number.take(dense)
-    low, high = numbers.searchsorted((origin, origin + size))
-    if (high - low).sum() < len(dense):
-        inside = ranges(low, high)
-        dense, numbers = dense.take(inside), numbers.take(inside)
+    dense, numbers, sizes = _within(number, dense, origin, size)
 
     wide, wide_at = _wide_slices(found, ~short, origin, begin, floor, size)
     return Tiles(
         wide=wide,
         wide_at=wide_at,
-        bucket=numbers - origin.repeat(high - low),
+        bucket=numbers - origin.repeat(sizes),
         covered=covered.take(dense),
         count=count.take(dense),
         longest=longest.take(dense),
-        dense_at=offsets(high - low),
+        dense_at=offsets(sizes),
     )
+
+
+def _within(
+    number: Int64Array, dense: Int64Array, origin: Int64Array, size: int
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Returns positions and numbers of the buckets that are in a tile, and how many each tile has.
+
+    `dense` has positions in `number`, in the order of their numbers.
+    """
+    numbers = number.take(dense)
+    low, high = numbers.searchsorted((origin, origin + size))
+    if (high - low).sum() < len(dense):
+        inside = ranges(low, high)
+        dense, numbers = dense.take(inside), numbers.take(inside)
+    return dense, numbers, high - low
 
 
 def _wide_slices(

@@ -24,7 +24,7 @@ from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.timeline.arguments import BadRequest, forward, integer, window
 from lanescope.webapp.timeline.lane_pages import lanes_of_ranks
 from lanescope.webapp.timeline.lod import TILE_BUCKETS, WHOLE
-from lanescope.webapp.timeline.lookup import look
+from lanescope.webapp.timeline.search.lookup import look
 from lanescope.webapp.timeline.span_details import nearest, run_facts, slice_facts
 from lanescope.webapp.timeline.tile_format import compressed
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline

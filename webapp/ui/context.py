@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lanescope.webapp.analysis.checks import DEFAULTS, Report, check
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.timeline.lookup import selecting
+from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
 
 

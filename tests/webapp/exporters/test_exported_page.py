@@ -18,9 +18,9 @@ from lanescope.webapp.exporters.offline_answers import kept_slices
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.js_bundle import joined, reached
 from lanescope.webapp.timeline.lanes import COUNTER
-from lanescope.webapp.timeline.lookup import find, look
-from lanescope.webapp.timeline.search_marks import Wanted, hits, place_among
-from lanescope.webapp.timeline.search_marks import modules as modules_of
+from lanescope.webapp.timeline.search.lookup import find, look
+from lanescope.webapp.timeline.search.marks import Wanted, hits, place_among
+from lanescope.webapp.timeline.search.marks import modules as modules_of
 from lanescope.webapp.timeline.span_details import nearest
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import START_NS, Builder, write_run

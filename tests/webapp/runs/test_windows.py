@@ -19,7 +19,7 @@ from lanescope.webapp.runs.parquet_parts import Part
 from lanescope.webapp.runs.run import Run, RunError, open_run
 from lanescope.webapp.timeline import span_details
 from lanescope.webapp.timeline.index import open_index
-from lanescope.webapp.timeline.lookup import look
+from lanescope.webapp.timeline.search.lookup import look
 from lanescope.webapp.timeline.span_links import Place, autograd_partner
 from lanescope.webapp.timeline.spans import SOURCES
 from lanescope.webapp.timeline.timeline import Timeline

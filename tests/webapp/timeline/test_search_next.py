@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lanescope.webapp.runs.run import open_run
-from lanescope.webapp.timeline import lookup as module
-from lanescope.webapp.timeline.lookup import Key, find
-from lanescope.webapp.timeline.search_marks import Wanted, hits, modules, place_among
+from lanescope.webapp.timeline.search import lookup as module
+from lanescope.webapp.timeline.search.lookup import Key, find
+from lanescope.webapp.timeline.search.marks import Wanted, hits, modules, place_among
 from lanescope.webapp.timeline.spans import SAMPLES
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import write_run
@@ -78,7 +78,7 @@ def test_names_that_do_not_exist_match_nothing(timeline: Timeline) -> None:
 def test_hits_mark_each_start_and_count_all(
     timeline: Timeline, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.timeline.search_marks.CHUNK", chunk)
+    monkeypatch.setattr("lanescope.webapp.timeline.search.marks.CHUNK", chunk)
     names = {timeline.index.names.index("aten::mul")}
     everything = all_of(timeline, names)
     t0, t1, many = 1_000_000, 3_000_000, 100
@@ -96,7 +96,7 @@ def test_hits_mark_each_start_and_count_all(
 def test_too_many_hits_are_marked_but_not_named(
     timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.timeline.search_marks.MAX_SLICES", 3)
+    monkeypatch.setattr("lanescope.webapp.timeline.search.marks.MAX_SLICES", 3)
     everything = Wanted(timeline, range(len(timeline.index.names)))
     found = hits(timeline, everything, (0, timeline.run.duration_ns), [], 10)
     assert found["slices"] is None

@@ -15,7 +15,7 @@ from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline import counter_lod, lod, tile_columns
 from lanescope.webapp.timeline.counter_lod import sample_window
 from lanescope.webapp.timeline.index import Index, open_index
-from lanescope.webapp.timeline.lookup import look
+from lanescope.webapp.timeline.search.lookup import look
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED, Paints
 from lanescope.webapp.timeline.tile_format import (
     KIND_COUNTER,

@@ -26,10 +26,10 @@ from lanescope.webapp.analysis.collective_calls import (
 )
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
-from lanescope.webapp.analysis.left_training import left_training
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
+from lanescope.webapp.plugins.collectives.left_training import left_training
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 

@@ -8,47 +8,45 @@ guessed at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import Executor, spread
-from lanescope.webapp.analysis.gradients import gradients
-from lanescope.webapp.analysis.tensor_fingerprints import ARRIVES
 from lanescope.webapp.bundles.comparable import comparable
-from lanescope.webapp.plugins.diff import world_sizes
-from lanescope.webapp.plugins.diff.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
-from lanescope.webapp.plugins.diff.first_difference import hints, resumed
-from lanescope.webapp.plugins.diff.first_layer import FirstLayer, first_gradient, first_layer
-from lanescope.webapp.plugins.diff.logged_values import outputs_differ, values_differ
-from lanescope.webapp.plugins.diff.noise import Floor, tensor_floor
-from lanescope.webapp.plugins.diff.precision import least_tolerance
-from lanescope.webapp.plugins.diff.renaming import Renamed, renamed
-from lanescope.webapp.plugins.diff.roles import by_role
-from lanescope.webapp.plugins.diff.settings import settings_notes
-from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
-from lanescope.webapp.plugins.diff.unpaired import (
+from lanescope.webapp.plugins.diff.pairing.call_counts import call_counts
+from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed
+from lanescope.webapp.plugins.diff.pairing.roles import by_role
+from lanescope.webapp.plugins.diff.pairing.unpaired import (
     Unpaired,
     compiled_words,
     settings_words,
     unpaired_calls,
 )
-from lanescope.webapp.plugins.diff.value_differences import (
+from lanescope.webapp.plugins.diff.settings import settings_notes
+from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
+from lanescope.webapp.plugins.diff.values import world_sizes
+from lanescope.webapp.plugins.diff.values.closeness import MODES, RELATIVE, Mode
+from lanescope.webapp.plugins.diff.values.first_difference import hints, resumed
+from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer, first_layer
+from lanescope.webapp.plugins.diff.values.gradient_norms import (
+    first_norm,
+    gradient_norms,
+    norm_floor,
+)
+from lanescope.webapp.plugins.diff.values.logged_values import outputs_differ, values_differ
+from lanescope.webapp.plugins.diff.values.noise import Floor, tensor_floor
+from lanescope.webapp.plugins.diff.values.precision import least_tolerance
+from lanescope.webapp.plugins.diff.values.value_differences import (
     ValueDifferences,
     of_rank,
     value_differences,
 )
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.typed_json import json_number
-from lanescope.webapp.runs.types import BoolArray, Float64Array
 
 Verdict = Literal["identical", "within_tolerance", "diverged"]
 
@@ -152,72 +150,116 @@ def compare(
     """
     _check_mode(mode, noise)
     opened = base, run
-    floors = None
-    if noise is not None:
-        plain, _ = comparable(*opened)
-        floors = tensor_floor(plain, noise), _norm_floor(plain, noise)
+    floors = _floors(*opened, noise)
     base, run, roles, names = _prepared(*opened)
-    norms = _norms(base, run, mode, floors[1] if floors else None)
-    values = None
-    if _both_have_values(base, run):
-        ask = partial(_values_of_rank, mode=mode, floor=floors[0] if floors else None)
-        ranks = sorted({*base.ranks, *run.ranks})
-        parts: Iterator[Any]
-        if workers is None:
-            parts = (ask(*opened, rank) for rank in ranks)
-        else:
-            parts = (part for part in spread(workers, ask, opened, ranks).values())
-        values = value_differences(base, run, parts)
-    calls = _calls(base, run, values.names if values else {})
-    matched = int((~norms["state"].isin(["only_in_base", "only_in_run"])).sum())
-    only = [int((norms["state"] == f"only_in_{side}").sum()) for side in ("base", "run")]
-    states = set(norms["state"])
-    if values is None:
-        ops = int(calls[["base", "run"]].fillna(0).min(axis=1).sum())
-        names_alone = unpaired_calls(calls)
-    else:
-        ops, names_alone = values.compared, (values.only_in_base, values.only_in_run)
-        states |= {"different"} if values.different else set()
-        states |= {"within_tolerance"} if values.within_tolerance else set()
+    norms = gradient_norms(base, run, mode, floors[1] if floors else None)
+    values = _values(opened, (base, run), mode, floors[0] if floors else None, workers)
+    calls = call_counts(base, run, values.names if values else {})
+    ops, alone = _pairs(norms, calls, values)
+    matched = len(norms) - alone[0].norms - alone[1].norms
     tensors = values.tensors if values else 0
-    alone = (Unpaired(names_alone[0], only[0]), Unpaired(names_alone[1], only[1]))
-    nothing = matched + ops == 0 or (matched + tensors == 0 and any(one.count for one in alone))
+    states = _states(norms, values)
     wanted = "different" if "different" in states else "within_tolerance"
-    shares = world_sizes.shares_differ(base, run)
-    least = least_tolerance(base, run)
-    near: Mode = mode if wanted == "different" else "bitwise"
-    layer = None if shares else first_layer(base, run, near, least)
-    first = _first_of_all(values, norms[norms["state"] == wanted], layer, wanted)
-    notes = values.notes if values else [_no_values(base, run)]
-    outputs = outputs_differ(base, run)
-    bits = values_differ(base, run, 0.0)
-    far = values_differ(base, run, 0.0 if mode == "bitwise" else max(RELATIVE["float32"], least))
-    logged = far or bits
-    if far or (outputs and mode == "bitwise"):
-        states |= {"different"}
-    elif bits or outputs:
-        states |= {"within_tolerance"}
-    begins = layer.words if layer is not None and layer.module else None
-    own = filter(None, [begins, outputs, logged])
-    notes = [*settings_notes(base, run), *own, *roles, *notes, *_floor_notes(floors)]
-    notes += filter(None, [names.words()])
-    if any(names_alone):
-        notes += filter(None, [settings_words(base, run), compiled_words(base, run)])
+    layer = _layer(base, run, mode if wanted == "different" else "bitwise")
+    stated, said = _stated(base, run, mode, layer)
+    notes = [
+        *settings_notes(base, run),
+        *said,
+        *roles,
+        *(values.notes if values else [_no_values(base, run)]),
+        *_floor_notes(floors),
+        *_alone_notes(base, run, alone, names),
+        *_explained(base, run, norms, values),
+    ]
     return Comparison(
         mode=mode,
-        verdict="diverged" if nothing else _verdict(states),
+        verdict=_verdict(states | stated, matched, ops, tensors, alone),
         norms=matched,
         ops=ops,
         tensors=tensors,
         valued=values is not None,
         alone=alone,
-        first=first,
+        first=_first_of_all(values, norms[norms["state"] == wanted], layer, wanted),
         table=_all_rows(norms, calls, values.tables if values else []),
-        notes=(*notes, *_explained(base, run, norms, values)),
+        notes=tuple(notes),
         differing=values.different if values else 0,
         timing=timing_differences(base, run),
         growth=values.grown() if values else pd.DataFrame(),
     )
+
+
+def _floors(base: Run, run: Run, noise: Run | None) -> tuple[Floor, Floor] | None:
+    """Returns how far two recordings of the baseline are apart: in tensors, and in norms."""
+    if noise is None:
+        return None
+    plain, _ = comparable(base, run)
+    return tensor_floor(plain, noise), norm_floor(plain, noise)
+
+
+def _values(
+    opened: tuple[Run, Run],
+    prepared: tuple[Run, Run],
+    mode: Mode,
+    floor: Floor | None,
+    workers: Executor | None,
+) -> ValueDifferences | None:
+    """Returns what differs in the values of operators; None where a side recorded none."""
+    base, run = prepared
+    if not (base.counts["tensor"] and run.counts["tensor"]):
+        return None
+    ask = partial(_values_of_rank, mode=mode, floor=floor)
+    ranks = sorted({*base.ranks, *run.ranks})
+    parts: Iterator[Any]
+    if workers is None:
+        parts = (ask(*opened, rank) for rank in ranks)
+    else:
+        parts = (part for part in spread(workers, ask, opened, ranks).values())
+    return value_differences(base, run, parts)
+
+
+def _pairs(
+    norms: pd.DataFrame, calls: pd.DataFrame, values: ValueDifferences | None
+) -> tuple[int, tuple[Unpaired, Unpaired]]:
+    """Returns how many operators both runs have, and what each of them has alone."""
+    if values is None:
+        ops = int(calls[["base", "run"]].fillna(0).min(axis=1).sum())
+        names = unpaired_calls(calls)
+    else:
+        ops, names = values.compared, (values.only_in_base, values.only_in_run)
+    only = [int((norms["state"] == f"only_in_{side}").sum()) for side in ("base", "run")]
+    return ops, (Unpaired(names[0], only[0]), Unpaired(names[1], only[1]))
+
+
+def _states(norms: pd.DataFrame, values: ValueDifferences | None) -> set[str]:
+    states = set(norms["state"])
+    if values is not None:
+        states |= {"different"} if values.different else set()
+        states |= {"within_tolerance"} if values.within_tolerance else set()
+    return states
+
+
+def _layer(base: Run, run: Run, mode: Mode) -> FirstLayer | None:
+    if world_sizes.shares_differ(base, run):
+        return None
+    return first_layer(base, run, mode, least_tolerance(base, run))
+
+
+def _stated(
+    base: Run, run: Run, mode: Mode, layer: FirstLayer | None
+) -> tuple[set[str], list[str]]:
+    """Returns the states of what the programs returned and logged, and sentences about where the
+    difference begins: the module, outputs, logged values."""
+    begins = layer.words if layer is not None and layer.module else None
+    outputs = outputs_differ(base, run)
+    bits = values_differ(base, run, 0.0)
+    least = 0.0 if mode == "bitwise" else max(RELATIVE["float32"], least_tolerance(base, run))
+    far = values_differ(base, run, least)
+    states = set()
+    if far or (outputs and mode == "bitwise"):
+        states = {"different"}
+    elif bits or outputs:
+        states = {"within_tolerance"}
+    return states, [words for words in (begins, outputs, far or bits) if words]
 
 
 @lru_cache(maxsize=2)
@@ -252,8 +294,12 @@ def _floor_notes(floors: tuple[Floor, Floor] | None) -> list[str]:
     return [f"noise floor of the two baselines at the last step, {', '.join(sides)}"]
 
 
-def _verdict(states: Set[str]) -> Verdict:
-    if "different" in states:
+def _verdict(
+    states: Set[str], norms: int, ops: int, tensors: int, alone: tuple[Unpaired, Unpaired]
+) -> Verdict:
+    """Returns the verdict on what both runs have: counts of pairs, and the states of these."""
+    nothing = norms + ops == 0 or (norms + tensors == 0 and any(one.count for one in alone))
+    if nothing or "different" in states:
         return "diverged"
     return "within_tolerance" if "within_tolerance" in states else "identical"
 
@@ -265,6 +311,16 @@ def _all_rows(norms: pd.DataFrame, calls: pd.DataFrame, tables: list[pd.DataFram
         rows = pd.concat(tables, ignore_index=True)
         frames.append(rows.sort_values(["step", "time_ns"], kind="stable", ignore_index=True))
     return pd.concat(frames, ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
+
+
+def _alone_notes(
+    base: Run, run: Run, alone: tuple[Unpaired, Unpaired], names: Renamed
+) -> list[str]:
+    """Returns which names differ, and why operators have no partner: settings or torch.compile."""
+    found = [names.words()]
+    if any(one.ops for one in alone):
+        found += [settings_words(base, run), compiled_words(base, run)]
+    return [words for words in found if words]
 
 
 def _explained(
@@ -284,10 +340,6 @@ def _explained(
     return notes if first is None else [*notes, *hints(base, run, first)]
 
 
-def _both_have_values(base: Run, run: Run) -> bool:
-    return bool(base.counts["tensor"] and run.counts["tensor"])
-
-
 def _no_values(base: Run, run: Run) -> str:
     without = [side for side, one in (("base", base), ("run", run)) if not one.counts["tensor"]]
     return (
@@ -302,179 +354,7 @@ def _first_of_all(
     decides = values is not None and (wanted == "within_tolerance" or values.different)
     if values is not None and values.first is not None and decides:
         return values.first.entry
-    return _first(norms, layer)
+    return first_norm(norms, layer)
 
 
 _FLOORS = ("tensors", "norms of gradients")
-
-
-def _norm_floor(base: Run, noise: Run) -> Floor:
-    rows = _norms(base, noise, "bitwise")
-    rows = rows[~rows["state"].isin(["only_in_base", "only_in_run"])]
-    low, high = rows["base"].to_numpy(np.float64), rows["run"].to_numpy(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        apart = np.abs(high - low) / np.maximum(np.abs(low), np.abs(high))
-    return Floor.of(rows["dtype_base"].to_numpy(object), rows["step"].to_numpy(np.int64), apart)
-
-
-def _norms(base: Run, run: Run, mode: Mode, floor: Floor | None = None) -> pd.DataFrame:
-    keys = ["rank", "step", "parameter", "optimizer", "again"]
-    sides = []
-    for one in (base, run):
-        frame = gradients(one)
-        names = {(t.rank, t.thread): t.name for t in one.threads}
-        frame["thread_name"] = [
-            names.get(place, "") for place in zip(frame["rank"], frame["thread"], strict=True)
-        ]
-        frame = _plain_keys(frame, "parameter")
-        # A parameter may pass an optimizer twice within a step (an explicit step boundary).
-        frame["again"] = frame.groupby(keys[:-1]).cumcount()
-        frame["order"] = np.arange(len(frame))
-        sides.append(frame)
-    both = sides[0].merge(sides[1], on=keys, how="outer", suffixes=("_base", "_run"))
-    both["order"] = both["order_run"].fillna(both["order_base"])
-    both = both.sort_values(["step", "rank", "order"], kind="stable", ignore_index=True)
-    here, there = both["order_run"].notna(), both["order_base"].notna()
-    low = both["norm_base"].to_numpy(np.float64)
-    high = both["norm_run"].to_numpy(np.float64)
-    gone = both[["missing_base", "missing_run"]].fillna(False).to_numpy(bool)
-    state = _states(low, high, gone, _tolerances(both, floor, least_tolerance(base, run)), mode)
-    state[~here.to_numpy()] = "only_in_base"
-    state[~there.to_numpy()] = "only_in_run"
-    with np.errstate(invalid="ignore"):
-        apart = high - low  # of two infinities: not a number
-    thread = both["thread_name_run"].where(here, both["thread_name_base"])
-    return pd.DataFrame(
-        {
-            "kind": "gradient",
-            "rank": both["rank"],
-            "thread": thread,
-            "step": both["step"],
-            "name": both["parameter"],
-            "base": low,
-            "run": high,
-            "difference": apart,
-            "state": state,
-            "thread_id": both["thread_run"],
-            "dtype_base": both["dtype_base"],
-            "dtype_run": both["dtype_run"],
-            "missing_base": gone[:, 0],
-            "missing_run": gone[:, 1],
-        }
-    )
-
-
-def _plain_keys(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
-    """Keys as Python texts: pandas 3 cannot merge on Arrow ones where a side has no rows."""
-    return frame.astype(dict.fromkeys(names, "object"))
-
-
-def _tolerances(both: pd.DataFrame, floor: Floor | None, least: float) -> Float64Array:
-    sides = [both[name].map(RELATIVE).fillna(COARSEST) for name in ("dtype_base", "dtype_run")]
-    low, high = (side.to_numpy(np.float64) for side in sides)
-    coarser: Float64Array = np.maximum(low, high).clip(min=least)
-    if floor is None:
-        return coarser
-    codes, dtypes = pd.factorize(both["dtype_base"].fillna(""))
-    step = both["step"].to_numpy(np.int64)
-    return np.maximum(coarser, floor.at([str(dtype) for dtype in dtypes], codes, step))
-
-
-def _states(
-    base: Float64Array,
-    run: Float64Array,
-    gone: BoolArray,
-    relative: Float64Array,
-    mode: Mode,
-) -> npt.NDArray[np.object_]:
-    """State of each pair of norms; `gone` says, per side, that there was no gradient."""
-    neither, both = gone.all(axis=1), ~gone.any(axis=1)
-    same = neither | (both & (base.view(np.int64) == run.view(np.int64)))
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(run - base)
-        if mode == "tolerance":
-            close = apart <= relative * np.maximum(np.abs(base), np.abs(run))
-        elif mode == "simple":
-            close = apart <= SIMPLE
-        else:
-            close = np.zeros(len(base), np.bool_)
-    if mode != "bitwise":
-        # Infinity times a tolerance is infinity: it must not be close to every number.
-        close = close & np.isfinite(base) & np.isfinite(run)
-        close |= (np.isnan(base) & np.isnan(run)) | (base == run)
-    state = np.full(len(base), "different", np.object_)
-    state[close & both] = "within_tolerance"
-    state[same] = "identical"
-    return state
-
-
-def _calls(base: Run, run: Run, names: Mapping[tuple[int, str], str]) -> pd.DataFrame:
-    keys = ["step", "rank", "thread", "name"]
-    both = _counted(base, names).merge(
-        _counted(run, {}), on=keys, how="outer", suffixes=("_base", "_run")
-    )
-    both = both.sort_values(keys, kind="stable", ignore_index=True)
-    low, high = both["calls_base"], both["calls_run"]
-    apart = high.fillna(0) - low.fillna(0)
-    state = np.where(apart == 0, "identical", np.where(apart > 0, "only_in_run", "only_in_base"))
-    return pd.DataFrame(
-        {
-            "kind": "op",
-            "rank": both["rank"],
-            "thread": both["thread"],
-            "step": both["step"],
-            "name": both["name"],
-            "base": low.astype("float64"),
-            "run": high.astype("float64"),
-            "difference": apart.astype("float64"),
-            "state": state,
-        }
-    )
-
-
-def _counted(run: Run, other_names: Mapping[tuple[int, str], str]) -> pd.DataFrame:
-    """Calls per step, rank, thread name and op name, without those of ARRIVES and of accesses that
-    are noted by chance. Threads of one name are counted as one; `other_names` are those of threads
-    that the other run calls otherwise.
-    """
-    names = {**{(t.rank, t.thread): t.name for t in run.threads}, **other_names}
-    rows = run.events("op", columns=["rank", "thread", "step", "name"])
-    counted = rows.group_by(["rank", "thread", "step", "name"]).aggregate([([], "count_all")])
-    frame = to_frame(counted)
-    frame["thread"] = [
-        names.get(place, "") for place in zip(frame["rank"], frame["thread"], strict=True)
-    ]
-    keys = ["step", "rank", "thread", "name"]
-    frame = _plain_keys(frame, "thread", "name")
-    frame = frame[~frame["name"].isin({ARRIVES, *schema.NOTED_ACCESSES})]
-    return (
-        frame.groupby(keys, as_index=False)["count_all"]
-        .sum()
-        .rename(columns={"count_all": "calls"})
-    )
-
-
-def _first(differing: pd.DataFrame, layer: FirstLayer | None) -> dict[str, Any] | None:
-    if differing.empty:
-        return None
-    row = first_gradient(differing, layer).iloc[0]
-    parameter = str(row["name"])
-    sides = {
-        side: {
-            "norm": None if row[f"missing_{side}"] else json_number(float(row[side])),
-            "dtype": str(row[f"dtype_{side}"]),
-        }
-        for side in ("base", "run")
-    }
-    return {
-        "rank": int(row["rank"]),
-        "thread": str(row["thread_id"]),
-        "step": int(row["step"]),
-        "phase": "backward",
-        "op": "gradient",
-        "parameter": parameter,
-        "module": parameter.rpartition(".")[0],
-        "where": None,
-        **sides,
-        "origin": None,
-    }

@@ -17,9 +17,9 @@ from lanescope.webapp.analysis.links import (
     timeline_address,
 )
 from lanescope.webapp.plugins.diff import charts, ids
-from lanescope.webapp.plugins.diff.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.timing_differences import Timing
+from lanescope.webapp.plugins.diff.values.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.verdict_words import (
     counted,
     difference_address,

@@ -15,8 +15,8 @@ from lanescope.collector.format.names import (
 )
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.plugins.diff.logged_values import batches_differ
-from lanescope.webapp.plugins.diff.precision import precision_note
+from lanescope.webapp.plugins.diff.values.logged_values import batches_differ
+from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

@@ -22,7 +22,9 @@ from lanescope.collector.format.steps import Steps
 from lanescope.webapp.analysis.sequence_alignment import pools, thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import Words
 from lanescope.webapp.bundles.comparable import comparable
-from lanescope.webapp.plugins.diff.compared_ops import (
+from lanescope.webapp.plugins.diff.differences import PAIRS, PLACE, Differences, Partners
+from lanescope.webapp.plugins.diff.pairing.renaming import renamed
+from lanescope.webapp.plugins.diff.values.compared_ops import (
     DIFFERENT,
     IDENTICAL,
     UNKNOWN,
@@ -32,9 +34,7 @@ from lanescope.webapp.plugins.diff.compared_ops import (
     compared_ops,
     with_inner,
 )
-from lanescope.webapp.plugins.diff.differences import PAIRS, PLACE, Differences, Partners
-from lanescope.webapp.plugins.diff.noise import tensor_floor
-from lanescope.webapp.plugins.diff.renaming import renamed
+from lanescope.webapp.plugins.diff.values.noise import tensor_floor
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 from lanescope.webapp.timeline import index as indexes

@@ -7,12 +7,12 @@ from typing import Any
 from lanescope.webapp.analysis.links import AROUND_NS, thread_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import parts
 from lanescope.webapp.plugins.diff.diff import Comparison
-from lanescope.webapp.plugins.diff.first_difference import (
+from lanescope.webapp.plugins.diff.timing_differences import FACTOR, MIN_STEPS, Timing
+from lanescope.webapp.plugins.diff.values.first_difference import (
     other_inputs,
     other_parts,
     reads_other_parts,
 )
-from lanescope.webapp.plugins.diff.timing_differences import FACTOR, MIN_STEPS, Timing
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

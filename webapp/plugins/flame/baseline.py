@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.sequence_alignment import thread_pairs
 from lanescope.webapp.analysis.source_lines import excerpt, text_of
 from lanescope.webapp.analysis.stack_frames import frames_of
 from lanescope.webapp.bundles.comparable import comparable
-from lanescope.webapp.plugins.diff.renaming import renamed
+from lanescope.webapp.plugins.diff.pairing.renaming import renamed
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Window
 from lanescope.webapp.timeline.flame_graph.flame import Flame, Part, fold

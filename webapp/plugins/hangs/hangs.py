@@ -24,12 +24,12 @@ from lanescope.webapp.analysis.incomplete_collectives import (
     cycle,
     incomplete_collectives,
 )
-from lanescope.webapp.analysis.left_training import left_training
 from lanescope.webapp.analysis.links import group_lane, step_bounds, timeline_address
 from lanescope.webapp.analysis.process_exits import asked_to_stop, left_by_a_stop
 from lanescope.webapp.analysis.rank_state import QUIET_NS, rank_states
 from lanescope.webapp.analysis.stack_frames import phase_place, where_of
 from lanescope.webapp.plugins.collectives.given_up import calls_left, given_up
+from lanescope.webapp.plugins.collectives.left_training import left_training
 from lanescope.webapp.plugins.collectives.mismatches import (
     ended_in,
     first_mismatches,

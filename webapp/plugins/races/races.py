@@ -30,7 +30,6 @@ from lanescope.webapp.analysis.access_site import (
 )
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.stack_frames import frame_texts, line, place
-from lanescope.webapp.analysis.vector_clocks import Order, order_of
 from lanescope.webapp.plugins.races.access_table import (
     Accesses,
     Columns,
@@ -39,6 +38,7 @@ from lanescope.webapp.plugins.races.access_table import (
     shared_storages,
 )
 from lanescope.webapp.plugins.races.racing_pairs import RacingPair, racing_pairs
+from lanescope.webapp.plugins.races.vector_clocks import Order, order_of
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array, Window
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.access_site import CallSite
-from lanescope.webapp.analysis.vector_clocks import Clock, Order
 from lanescope.webapp.plugins.races.access_table import Accesses, sorted_apart
+from lanescope.webapp.plugins.races.vector_clocks import Clock, Order
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 

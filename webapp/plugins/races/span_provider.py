@@ -13,7 +13,7 @@ from lanescope.webapp.plugins.races.stream_races import all_races
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.flows import end, flow
 from lanescope.webapp.timeline.lanes import BASELINE, Lane
-from lanescope.webapp.timeline.lookup import slice_at
+from lanescope.webapp.timeline.search.lookup import slice_at
 from lanescope.webapp.timeline.timeline import Timeline
 
 MAX_ACCESSES = 20_000_000

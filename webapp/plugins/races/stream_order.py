@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.vector_clocks import Order, SyncEvent, order_by, sync_events
+from lanescope.webapp.plugins.races.vector_clocks import Order, SyncEvent, order_by, sync_events
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 

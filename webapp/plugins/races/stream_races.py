@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.access_site import CallSites
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.vector_clocks import Order
 from lanescope.webapp.plugins.races.access_table import Columns, Reader
 from lanescope.webapp.plugins.races.races import (
     Race,
@@ -26,6 +25,7 @@ from lanescope.webapp.plugins.races.races import (
     windows_of,
 )
 from lanescope.webapp.plugins.races.stream_order import stream_order, streams_of
+from lanescope.webapp.plugins.races.vector_clocks import Order
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array, Window
 

@@ -91,33 +91,23 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     own = [
         one for one in waiting if one["where"] is not None or one["waits_for"] == FORKED_LOCK
     ] or waiting[:1]
-    said = [
-        f"{one['name']} waits for {one['waits_for']}" + (f" at {one['where']}" * bool(one["where"]))
-        for one in own[:_MAX_NAMED]
-    ]
-    more = f"; and {len(own) - _MAX_NAMED} more" if len(own) > _MAX_NAMED else ""
-    more += raised_beside(own_processes(run)[rank])
     # Servers that wait for requests are not deadlocked.
     lead = "Deadlock: every thread is blocked" if severity == "error" else "Every thread is blocked"
-    more += "; Ctrl-C ended it" if interrupted else ""
+    more = raised_beside(own_processes(run)[rank]) + "; Ctrl-C ended it" * interrupted
     advice = _advice(run, rank, rows)
     first = own[0]  # a thread of a library alone may well wait for ever
     return [
         Finding(
             kind="deadlock",
             severity=severity,
-            title=f"{lead}: {'; '.join(said)}{more}. {advice}",
+            title=f"{lead}: {_waits(own)}{more}. {advice}",
             rank=rank,
             ranks=(rank,),
             thread=first["thread"],
             step=None,
             time_ns=since,
             where=first["where"],
-            evidence={
-                "threads": waiting,
-                "idle_ns": rows[0]["duration_ns"],
-                "advice": advice,
-            },
+            evidence={"threads": waiting, "idle_ns": rows[0]["duration_ns"], "advice": advice},
             link=timeline_address(
                 since - run.duration_ns // _LAST,
                 since,
@@ -126,6 +116,16 @@ def standstill(run: Run, rank: int) -> list[Finding]:
             ),
         )
     ]
+
+
+def _waits(threads: list[dict[str, Any]]) -> str:
+    """Says what each thread waits for, of `_MAX_NAMED` of them."""
+    said = [
+        f"{one['name']} waits for {one['waits_for']}" + (f" at {one['where']}" * bool(one["where"]))
+        for one in threads[:_MAX_NAMED]
+    ]
+    more = f"; and {len(threads) - _MAX_NAMED} more" if len(threads) > _MAX_NAMED else ""
+    return "; ".join(said) + more
 
 
 def _rests(row: dict[str, Any]) -> bool:

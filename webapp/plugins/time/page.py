@@ -290,6 +290,16 @@ def register(app: Dash, context: Context) -> None:
         name = category if category in CATEGORIES else next(iter(CATEGORIES))
         return charts.category_heat(step_time(run), name, theme or "light")
 
+    _register_links(app, run)
+    if context.baseline is not None:
+        _register_changes(app, context.baseline, run)
+    if len(run.ranks) > 1:
+        _register_slowdown(app, run)
+
+
+def _register_links(app: Dash, run: Run) -> None:
+    """A click on the critical path opens the timeline there."""
+
     @app.callback(
         Output(frame_ids.LOCATION, "href", allow_duplicate=True),
         Input(ids.PATH, "clickData"),
@@ -301,11 +311,6 @@ def register(app: Dash, context: Context) -> None:
             return no_update
         start, end = (int(one) for one in point["customdata"][:2])
         return timeline_address(start, end, run.duration_ns)
-
-    if context.baseline is not None:
-        _register_changes(app, context.baseline, run)
-    if len(run.ranks) > 1:
-        _register_slowdown(app, run)
 
 
 def _register_changes(app: Dash, base: Run, run: Run) -> None:

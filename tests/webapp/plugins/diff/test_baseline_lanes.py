@@ -15,7 +15,7 @@ from lanescope.webapp.plugins.diff.timeline_lanes import Warp
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.server.server import make_app
 from lanescope.webapp.timeline import index as indexes
-from lanescope.webapp.timeline.search_marks import modules
+from lanescope.webapp.timeline.search.marks import modules
 from lanescope.webapp.timeline.span_details import run_facts, slice_facts
 from lanescope.webapp.timeline.styles import STYLES
 from lanescope.webapp.timeline.timeline import Timeline

@@ -15,7 +15,7 @@ from lanescope.webapp.plugins.diff.page import tables, verdict
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.ui.context import Context
 from tests.support.recording import record_program
-from tests.webapp.plugins.diff.test_diff_values import first_of
+from tests.webapp.plugins.diff.values.test_diff_values import first_of
 
 PROGRAM = """
     import sys

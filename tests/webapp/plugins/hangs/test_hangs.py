@@ -15,7 +15,7 @@ from lanescope.collector.compaction.compact import compact
 from lanescope.webapp.analysis.findings import Finding, findings, run_questions
 from lanescope.webapp.analysis.process_exits import endings
 from lanescope.webapp.runs.run import Run, open_run
-from lanescope.webapp.timeline.lookup import selecting
+from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support import ROOT
 from tests.support.processes import fork_program

@@ -22,7 +22,7 @@ from lanescope.webapp.plugins.races.racing_pairs import Span, share
 from lanescope.webapp.plugins.threads.concurrent_backward import concurrent_backwards
 from lanescope.webapp.plugins.threads.deadlocks import deadlocks
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.timeline.lookup import selecting
+from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.span_details import slice_facts
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.collector.journal.test_background_compactor import wait_for_end

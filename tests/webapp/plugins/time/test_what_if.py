@@ -16,7 +16,7 @@ from tests.support.recording import record_script
 from tests.support.synthetic import Builder
 from tests.webapp.plugins.time.test_breakdown import MS, call, op, training_step
 
-PROGRAM = Path(__file__).parents[4] / "benchmarks" / "planted_causes.py"
+PROGRAM = Path(__file__).parents[4] / "benchmarks/programs/planted_causes.py"
 
 
 def predicted(run: Run, spec: str, step: int | None = None) -> float:

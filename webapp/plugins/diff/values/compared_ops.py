@@ -19,15 +19,15 @@ from lanescope.webapp.analysis.tensor_fingerprints import (
     with_overwritten,
     with_turns,
 )
-from lanescope.webapp.plugins.diff.closeness import Mode, relative_differences, tensor_states
-from lanescope.webapp.plugins.diff.precision import least_tolerance
-from lanescope.webapp.plugins.diff.world_sizes import joined, optimizing, shares_differ
+from lanescope.webapp.plugins.diff.values.closeness import Mode, relative_differences, tensor_states
+from lanescope.webapp.plugins.diff.values.precision import least_tolerance
+from lanescope.webapp.plugins.diff.values.world_sizes import joined, optimizing, shares_differ
 from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.types import Int64Array
 
 if TYPE_CHECKING:
-    from lanescope.webapp.plugins.diff.noise import Floor
+    from lanescope.webapp.plugins.diff.values.noise import Floor
 from lanescope.webapp.runs.types import BoolArray, Float64Array
 
 UNKNOWN, IDENTICAL, WITHIN, DIFFERENT = -1, 0, 1, 2

@@ -11,8 +11,8 @@ from typing import Any
 import flask
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.timeline.lookup import find
-from lanescope.webapp.timeline.search_marks import (
+from lanescope.webapp.timeline.search.lookup import find
+from lanescope.webapp.timeline.search.marks import (
     MAX_BUCKETS,
     MAX_MODULES,
     Wanted,

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import numpy as np
 
-from lanescope.webapp.timeline.search_marks import Wanted
+from lanescope.webapp.timeline.search.marks import Wanted
 from lanescope.webapp.timeline.spans import SAMPLES
 from lanescope.webapp.timeline.styles import STYLES
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributions import Categorical
 from torch.nn import functional as F
 
-from benchmarks.trainings import Heads, Program, Training, adam, adam_apart, fit, into, mlp
+from benchmarks.programs.trainings import Heads, Program, Training, adam, adam_apart, fit, into, mlp
 
 PROGRAMS: dict[str, Program] = {}
 program = into(PROGRAMS)

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.tensor_fingerprints import Words
-from lanescope.webapp.plugins.diff.compared_ops import all_compared
+from lanescope.webapp.plugins.diff.values.compared_ops import all_compared
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Float64Array, Int64Array

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.trainings import Loss, Program, Training, adam, fit, into
+from benchmarks.programs.trainings import Loss, Program, Training, adam, fit, into
 
 PROGRAMS: dict[str, Program] = {}
 program = into(PROGRAMS)

@@ -16,8 +16,8 @@ from lanescope.webapp.analysis.collective_calls import calls, members
 from lanescope.webapp.analysis.op_inputs import Place, operands
 from lanescope.webapp.analysis.stack_frames import frame_texts
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
-from lanescope.webapp.plugins.diff.compared_ops import ComparedOps
-from lanescope.webapp.plugins.diff.world_sizes import shares_differ
+from lanescope.webapp.plugins.diff.values.compared_ops import ComparedOps
+from lanescope.webapp.plugins.diff.values.world_sizes import shares_differ
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.trainings import (
+from benchmarks.programs.trainings import (
     Heads,
     Program,
     Training,

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
-from lanescope.webapp.plugins.diff.closeness import relative_of
-from lanescope.webapp.plugins.diff.precision import coarsest_half
+from lanescope.webapp.plugins.diff.values.closeness import relative_of
+from lanescope.webapp.plugins.diff.values.precision import coarsest_half
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.learning_sequences import (
+from benchmarks.programs.learning_sequences import (
     INPUTS,
     LanguageModel,
     Recurrent,
@@ -19,7 +19,7 @@ from benchmarks.learning_sequences import (
     vanilla,
     with_gain,
 )
-from benchmarks.trainings import Program, Training, adam, fit, into, mlp, regression
+from benchmarks.programs.trainings import Program, Training, adam, fit, into, mlp, regression
 
 PROGRAMS: dict[str, Program] = {}
 program = into(PROGRAMS)

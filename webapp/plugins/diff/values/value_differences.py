@@ -14,10 +14,10 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.op_inputs import Place
 from lanescope.webapp.analysis.sequence_alignment import by_occurrence, pools, thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words, read_ops
-from lanescope.webapp.plugins.diff.closeness import Mode
-from lanescope.webapp.plugins.diff.compared_ops import ComparedOps, compared_ops
-from lanescope.webapp.plugins.diff.first_difference import First, called, explained, first_of
-from lanescope.webapp.plugins.diff.noise import Floor
+from lanescope.webapp.plugins.diff.values.closeness import Mode
+from lanescope.webapp.plugins.diff.values.compared_ops import ComparedOps, compared_ops
+from lanescope.webapp.plugins.diff.values.first_difference import First, called, explained, first_of
+from lanescope.webapp.plugins.diff.values.noise import Floor
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.run_warnings import ranks_named

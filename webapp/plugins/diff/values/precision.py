@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.plugins.diff.closeness import RELATIVE, relative_of
+from lanescope.webapp.plugins.diff.values.closeness import RELATIVE, relative_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.plugins.diff.diff import compare
-from lanescope.webapp.plugins.diff.module_trees import Matching, forest
-from lanescope.webapp.plugins.diff.renaming import renamed
+from lanescope.webapp.plugins.diff.pairing.module_trees import Matching, forest
+from lanescope.webapp.plugins.diff.pairing.renaming import renamed
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder
 

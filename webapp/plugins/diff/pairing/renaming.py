@@ -13,7 +13,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.plugins.diff.module_trees import Matching, Module, forest
+from lanescope.webapp.plugins.diff.pairing.module_trees import Matching, Module, forest
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.table_reader import Equal, Rows
 from lanescope.webapp.runs.types import Window

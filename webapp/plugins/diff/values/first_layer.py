@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.plugins.diff.closeness import Mode, relative_of
+from lanescope.webapp.plugins.diff.values.closeness import Mode, relative_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.webapp.cli import main
-from lanescope.webapp.plugins.diff.compared_ops import WITHIN
 from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.plugins.diff.values.compared_ops import WITHIN
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import START_NS, Builder
-from tests.webapp.plugins.diff.test_diff_values import OPS, Op, run_of
+from tests.webapp.plugins.diff.values.test_diff_values import OPS, Op, run_of
 
 
 def test_differences_between_baselines_do_not_count(tmp_path: Path) -> None:

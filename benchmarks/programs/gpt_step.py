@@ -14,7 +14,7 @@ BATCH = 4  # windows of 128 tokens that a rank sees in a step
 
 def training_step(batch: int = BATCH) -> Callable[[], None]:
     """Makes model, optimizer and `batch` windows; returns what takes one step with them."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
     import train_gpt
 
     torch.manual_seed(0)

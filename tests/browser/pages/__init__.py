@@ -1,0 +1,1 @@
+"""The pages around the timeline in a real browser."""

@@ -1,0 +1,1 @@
+"""Finds what of one run belongs to what of another."""

@@ -1,0 +1,1 @@
+"""Compares what the operators of two runs compute."""

@@ -1,0 +1,1 @@
+"""Finds slices: by place, by name, by module."""
