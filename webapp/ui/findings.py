@@ -21,10 +21,14 @@ TONES = {"error": "bad", "warning": "warn", "info": ""}
 
 def cards(context: Context, found: Sequence[Finding]) -> Component:
     """The findings in the order given, each with the way to its place on the timeline."""
-    return html.Ol([_card(context, finding) for finding in found], className="findings")
+    known = context.report().findings
+    places = [known.index(one) if one in known else 0 for one in found]
+    made = [_card(context, one, place) for one, place in zip(found, places, strict=True)]
+    return html.Ol(made, className="findings")
 
 
-def _card(context: Context, finding: Finding) -> Component:
+def _card(context: Context, finding: Finding, position: int) -> Component:
+    """A finding; `position`: which of all findings it is."""
     facts: list[Any] = [html.B(finding.severity), finding.kind.replace("_", " ")]
     if finding.confidence == "likely":
         facts.append("likely")
@@ -42,20 +46,12 @@ def _card(context: Context, finding: Finding) -> Component:
         html.Div([html.Span(fact) for fact in facts], className="facts"),
         html.P(finding.title),
         *[source.opened_by(one["where"], one) for one in finding.source],
-        dcc.Link(
-            "Show on the timeline", href=address_of(context, finding, _position(context, finding))
-        ),
+        dcc.Link("Show on the timeline", href=address_of(context, finding, position)),
     ]
     drawn = _picture(context, finding)
     if drawn is None:
         return html.Li(words, className=f"finding {tone}".strip())
     return html.Li([html.Div(words), drawn], className=f"finding with-picture {tone}".strip())
-
-
-def _position(context: Context, finding: Finding) -> int:
-    """Which of all findings it is."""
-    found = context.report().findings
-    return found.index(finding) if finding in found else 0
 
 
 def _picture(context: Context, finding: Finding) -> Component | None:
