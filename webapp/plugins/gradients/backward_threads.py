@@ -103,7 +103,8 @@ def _times(phases: pd.DataFrame) -> pd.DataFrame:
     begun = phases["start_ns"].clip(lower=_ended_before(phases, _KEYS).fillna(-1).astype("int64"))
     times = (phases["end_ns"] - begun).clip(lower=0)
     total = times.groupby([phases[key] for key in _KEYS]).sum()
-    return (total * 1e-9).rename("backward_s").reset_index()
+    table = (total * 1e-9).rename("backward_s").reset_index()
+    return table.astype({"rank": "int64", "thread": "str", "step": "int64"})
 
 
 def _ended_before(phases: pd.DataFrame, keys: list[str]) -> pd.Series:

@@ -45,6 +45,8 @@ AXES = {
 SAMPLED = ("update", "parameters", "alive")
 """Measures that are of the table of parameters, at sampled steps."""
 
+_NO_RANK = -1
+
 QUANTILES = {"least": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "greatest": 1.0}
 """Over the steps, as the picture by depth draws them."""
 
@@ -67,7 +69,8 @@ def in_any_order(
     run: Run, rank: int, measure: str, depth: int | None = None, baseline: Run | None = None
 ) -> pd.DataFrame:
     """Returns `layer_map` without the order of its rows: that reads the operators of the rank."""
-    rows = _rows_of(run, measure in SAMPLED)[rank]
+    by_rank = _rows_of(run, measure in SAMPLED)
+    rows = by_rank.get(rank, by_rank[_NO_RANK])
     if measure in SAMPLED:
         rows = rows[rows["optimizer"] >= 0]
         needed = "grad_zeros" if measure == "alive" else "norm"
@@ -77,10 +80,10 @@ def in_any_order(
 
 @lru_cache(maxsize=4)
 def _rows_of(run: Run, sampled: bool) -> dict[int, pd.DataFrame]:
-    """Rank -> its rows of `samples`, or of `gradient_rows`; also of a rank without any."""
+    """Rank -> its rows of `samples`, or of `gradient_rows`; _NO_RANK -> an empty table."""
     rows = samples(run) if sampled else gradient_rows(run)
     by_rank = {int(rank): own for rank, own in rows.groupby("rank", sort=False)}
-    return {rank: by_rank.get(rank, rows.iloc[:0]) for rank in {*run.ranks, *by_rank}}
+    return {_NO_RANK: rows.iloc[:0], **by_rank}
 
 
 def as_in_model(run: Run, rank: int, layers: list[str]) -> list[str]:
