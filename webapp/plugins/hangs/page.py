@@ -41,29 +41,13 @@ LEAD = (
 
 
 def layout(_: Context) -> Component:
-    """Returns the head of the page; `body` needs the findings of the run."""
+    """Returns the head of the page; `body` reads the last events of all ranks."""
     return widgets.page("Hangs", LEAD, states.body("Comparing where the ranks stand"))
 
 
 def body(context: Context) -> list[Component]:
-    """The verdict, a row per rank, and what the watchdog saw of all threads."""
+    """The place of the verdict, a row per rank, and what the watchdog saw of all threads."""
     run = context.run
-    found = [one for one in findings(run) if one.kind in KINDS]
-    waiting = incomplete_collectives(run)
-    verdict: Component
-    if found:
-        verdict = cards.cards(context, found)
-    elif not run.counts["collective"]:
-        verdict = widgets.note("No collective was recorded: no rank can wait for another in one.")
-    elif cut_short(run):
-        verdict = widgets.note(
-            "Not checked: the recording is not whole, so a missing call proves nothing. Record "
-            "without --steps and --keep-last, and with a larger --max-disk where steps are missing."
-        )
-    elif waiting:
-        verdict = widgets.note("Ranks wait for others, but not for longer than is normal here.")
-    else:
-        verdict = widgets.note("No rank waits for another: every call was made by all.", "good")
     count = len(run.ranks) + len(run.missing_ranks)
     parts = [
         {"label": f"{first + 1} to {min(first + RANKS, count)} of {count}", "value": first}
@@ -71,7 +55,7 @@ def body(context: Context) -> list[Component]:
     ]
     which = "those that wait or are missing first" if len(parts) > 1 else ""
     return [
-        verdict,
+        html.Div(states.loading("Examining the run"), id=ids.HANG_VERDICT),
         html.H2("Ranks"),
         widgets.controls(
             widgets.choice("show", ids.HANG_PAGE, parts), which, hidden=len(parts) < 2
@@ -79,6 +63,24 @@ def body(context: Context) -> list[Component]:
         html.Div(_ranks(context, 0), id=ids.HANG_RANKS, className="wide-table"),
         *_threads(run),
     ]
+
+
+def verdict(context: Context) -> Component:
+    """Returns the findings about calls that did not come about, or why there are none."""
+    run = context.run
+    found = [one for one in findings(run) if one.kind in KINDS]
+    if found:
+        return cards.cards(context, found)
+    if not run.counts["collective"]:
+        return widgets.note("No collective was recorded: no rank can wait for another in one.")
+    if cut_short(run):
+        return widgets.note(
+            "Not checked: the recording is not whole, so a missing call proves nothing. Record "
+            "without --steps and --keep-last, and with a larger --max-disk where steps are missing."
+        )
+    if incomplete_collectives(run):
+        return widgets.note("Ranks wait for others, but not for longer than is normal here.")
+    return widgets.note("No rank waits for another: every call was made by all.", "good")
 
 
 def _shown(run: Run, first: int) -> list[int]:
@@ -214,7 +216,11 @@ def _frames(run: Run, rank: int, stack: int | None) -> list[Component]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The table shows the chosen ranks."""
+    """The verdict comes once all questions are answered; the table shows the chosen ranks."""
+
+    @app.callback(Output(ids.HANG_VERDICT, "children"), Input(ids.HANG_VERDICT, "id"))
+    def judge(_: str) -> Component:
+        return verdict(context)
 
     @app.callback(
         Output(ids.HANG_RANKS, "children"),
