@@ -10,6 +10,9 @@ HEADLESS ?=
 CASE     ?=
 # Versions of torch whose engines a wheel carries.
 TORCH    ?=
+# Where torch publishes its builds for processors alone. The default one for Linux brings gigabytes
+# for GPUs; it is taken where there is one, and where this index or the version is not to be had.
+CPU_TORCH ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 # Tests of one room: its folder, and files with its name.
 ROOM     ?=
 TESTS     = $(if $(ROOM),$(or $(shell find tests -type d -name '$(ROOM)' -o -name 'test_*$(ROOM)*.py'),$(error no tests are called $(ROOM))))
@@ -44,6 +47,8 @@ $(READY): requirements-dev.txt pyproject.toml setup.py lanescope_start.pth
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "development needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make setup PYTHON=python3.11")'
 	@echo "Installing the pinned versions into $(VENV); the first time takes a minute or two."
 	$(PYTHON) -m venv $(VENV)
+	$(if $(CPU_TORCH),@$(BIN)/python -m pip install -qq --no-compile --no-deps --retries 0 --timeout 15 \
+	  --extra-index-url $(CPU_TORCH) "$$(grep '^torch==' requirements-dev.txt)+cpu" 2>/dev/null || true)
 	$(BIN)/python -m pip install -qq --no-compile --requirement requirements-dev.txt
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	$(BIN)/python -c 'import dash, pandas, torch._dynamo, torch.distributed.run'

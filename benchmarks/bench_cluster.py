@@ -21,36 +21,13 @@ from distributed import Client
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tests.support.dask_cluster import SCHEDULER, WORKER
 from tests.support.processes import first_line, started
 from tests.support.synthetic import write_run
 
 RANKS, THREADS, STEPS = 64, 2, 8
 OPS = 16_000
 AIM = 1.7
-
-SCHEDULER = """
-import asyncio
-from distributed import Scheduler
-
-async def main():
-    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
-        print(scheduler.address, flush=True)
-        await scheduler.finished()
-
-asyncio.run(main())
-"""
-
-WORKER = """
-import asyncio, sys
-from distributed import Worker
-
-async def main():
-    async with Worker(sys.argv[1], host="127.0.0.1", nthreads=1, dashboard=False) as worker:
-        print(worker.address, flush=True)
-        await worker.finished()
-
-asyncio.run(main())
-"""
 
 
 def _started(ends: ExitStack, program: str, *arguments: str) -> str:

@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.compared.recorders import BARE, Method, readers, small_ops
 from lanescope.collector.engines import build
-from lanescope.collector.engines.native import Library
+from lanescope.collector.engines.native_library import Library
 from lanescope.collector.numerics.host_fingerprint import numbers_of
 
 ROUNDS = 5

@@ -19,7 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.generate_job import Faults, generate_job
+from benchmarks.generate_job import generate_job
+from benchmarks.job_plan import Faults
 from lanescope.collector.format.file_names import PART_CATALOGUE
 
 RANKS = 1024

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import lanescope.webapp as lw
-from lanescope.webapp.plugins.time.critical_path import job_steps
+from lanescope.webapp.plugins.time.job_steps import job_steps
 from lanescope.webapp.runs.run import Run
 
 HERE = Path(__file__).resolve().parent

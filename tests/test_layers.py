@@ -10,8 +10,10 @@ import ast
 import posixpath
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -241,6 +243,13 @@ def test_imports_point_downwards() -> None:
     assert owed() == set()
 
 
+def test_reader_s_imports_form_no_circle() -> None:
+    graph: dict[str, set[str]] = defaultdict(set)
+    for module, name in arrows("webapp"):
+        graph[module].add(name)
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
+
+
 @pytest.mark.parametrize(
     ("folder", "order"),
     [
@@ -354,7 +363,7 @@ def test_package_itself_loads_nothing() -> None:
 
 
 def test_command_line_s_help_loads_nothing_heavy() -> None:
-    heavy = {"torch", "pyarrow", "numpy", "pandas", "dash", "plotly"}
+    heavy = {"torch", "pyarrow", "numpy", "pandas", "dash", "plotly", "multiprocessing", "email"}
     show = "from lanescope.webapp.cli import main; main(['--help'], standalone_mode=False)"
     assert loaded(show) & heavy == set()
 

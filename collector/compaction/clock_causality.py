@@ -10,8 +10,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..format.array_types import Float64Array, Int64Array
 from .clock_fit import UNMEASURED_DRIFT_PPB, Fit
 
 _ITERATIONS = 80
@@ -19,9 +19,6 @@ _ITERATIONS = 80
 
 _ROUNDING_NS = 2
 """Offset, drift's share and the uncertainty itself are rounded to whole nanoseconds."""
-
-Int64Array = NDArray[np.int64]
-Float64Array = NDArray[np.float64]
 
 
 class Bounds(NamedTuple):

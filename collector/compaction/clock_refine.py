@@ -11,25 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..format.names import PAIRED
+from ..format.names import LEFT_TOGETHER, PAIRED
 from ..format.schema import AxisReference, Clock, Process
 from .clock_causality import Bounds, Contradiction, refined
 from .clock_fit import Fit
-
-LEFT_TOGETHER = (
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_gather",
-    "all_gather_coalesced",
-    "all_gather_into_tensor",
-    "all_gather_into_tensor_coalesced",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced",
-    "barrier",
-)
-"""Operations that complete on no rank before every rank has entered, whatever each one sends: in an
-all_to_all two ranks may exchange nothing."""
 
 _COLUMNS = ["start_ns", "complete_ns", "name", "group", "group_size", "sequence", "bytes"]
 

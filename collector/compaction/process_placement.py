@@ -47,7 +47,7 @@ def axis_reference(process: dict[str, Any]) -> AxisReference:
 
 def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
     """Returns the manifest entry of a process; `reference` is the run's axis."""
-    return {
+    entry: Process = {
         "rank": process["rank"],
         "pid": process["pid"],
         "parent_pid": process["parent_pid"],
@@ -66,6 +66,9 @@ def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
         "clock": _clock(process, reference),
         "coverage": process.get("coverage", {}),
     }
+    if "worker" in process:
+        entry["worker"] = process["worker"]
+    return entry
 
 
 def _clock(process: dict[str, Any], reference: AxisReference) -> Clock:

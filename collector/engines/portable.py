@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..format.names import OpFilter
 from ..format.record_kinds import OpScope
 from ..hooks import dispatch_modes
 from ..hooks.collectives.collectives import NAMESPACES, Call, Collectives
-from ..hooks.not_compiled import run_as_it_is
 from ..hooks.patches import Patches
 from ..hooks.stacks import Stacks
 from ..journal import clock
@@ -26,12 +24,11 @@ from ..journal.journal import NO_SEQUENCE, Kind
 from ..journal.process_journals import ThreadState
 from ..recorder.private_names import optional
 from ..recorder.recorder import Recorder
+from .dispatch_mode import DispatchMode
 from .values import OperatorReading, Values
 
 NAME = "portable"
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _SCOPE_ENTER = "profiler::_record_function_enter"
 _SCOPE_EXIT = "profiler::_record_function_exit"
 _ACCUMULATE = 2**63
@@ -57,13 +54,6 @@ class Scope(NamedTuple):
     step: int
     module: int
     phase: int
-
-
-class Dispatcher(Protocol):
-    """Runs the operators that a dispatch mode sees."""
-
-    def dispatch(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns the operator's result."""
 
 
 class Node:
@@ -374,46 +364,3 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
-
-
-class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode of one thread. It has no counter, because autograd's device threads inherit it
-    and run it concurrently."""
-
-    supports_higher_order_operators = True
-
-    def __init__(self, engine: Dispatcher) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._engine = engine
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Returns True; False would make torch.compile skip every frame silently."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Returns True if torch must keep its compiler away from the handler.
-
-        torch would import the compiler at the first operator for that, which takes seconds. Called
-        once, when the class is created.
-        """
-        return not run_as_it_is(cls.__torch_dispatch__)
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: tuple[Any, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        for kind in types:
-            # A class without a __torch_dispatch__ of its own (UninitializedParameter) is plain.
-            if kind not in _PLAIN and kind.__torch_dispatch__ is not _NO_DISPATCH:
-                if dispatch_modes.depth():
-                    # NotImplemented would pass over them: torch asks the subclasses next, and a
-                    # FakeTensor leaves the operator to its mode.
-                    return func(*args, **kwargs or {})
-                # A subclass (DTensor, ...) decomposes itself, and its parts come here again.
-                return NotImplemented
-        return self._engine.dispatch(func, args, kwargs or {})

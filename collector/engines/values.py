@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..hooks.collectives.collectives import plan_for
 from ..journal.journal import (
     RECORD,
     TENSOR_MORE_RECORD,
@@ -31,64 +30,13 @@ from ..numerics.host_fingerprint import Numbers, numbers_of
 from ..recorder.private_names import optional
 from ..recorder.program_modes import no_modes
 from ..recorder.recorder import Recorder
+from .read_plans import Argument, ReadPlan, read_plan
 from .storages import Storages, readable
-
-OVERWRITING = frozenset(
-    f"aten::{name}"
-    for name in (
-        "bernoulli_",
-        "cauchy_",
-        "copy_",
-        "exponential_",
-        "fill_",
-        "geometric_",
-        "log_normal_",
-        "normal_",
-        "random_",
-        "uniform_",
-        "zero_",
-        "_foreach_copy_",
-        "_foreach_zero_",
-    )
-)
-"""Operators that do not read the inputs that they change."""
-
-NO_VALUES = (
-    "c10d::",
-    "_c10d_functional",
-    "aten::empty",
-    "aten::new_empty",
-    "aten::_empty",
-    "aten::resize",
-)
-"""Prefixes of operators that compute no values, or only wait for them."""
-
 
 _COMPILER = "torch._inductor.output_code"
 """Once this module is loaded, compiled kernels may write without a visible operator, so inputs are
 not compared with earlier fingerprints.
 """
-
-
-class Argument(NamedTuple):
-    """An argument that may hold tensors."""
-
-    position: int
-    name: str
-    reads: bool
-    writes: bool
-    named: bool
-
-
-class ReadPlan(NamedTuple):
-    """How to read an operator, determined once."""
-
-    arguments: tuple[Argument, ...]
-    fresh: tuple[bool, ...]  # results that are neither views nor inputs
-    collective: bool
-    nothing: bool  # it computes no values
-    overwrites: bool
-    workspace: bool  # uint8 results are scratch memory, partly uninitialised
 
 
 class TensorRow(NamedTuple):
@@ -136,7 +84,7 @@ class Values:
     ) -> OperatorReading | None:
         """Reads inputs before the operator runs; None: it is not read."""
         if operator not in self._plans:
-            self._plans[operator] = _plan(operator)
+            self._plans[operator] = read_plan(operator)
         plan = self._plans[operator]
         if plan is None:
             return None
@@ -370,34 +318,6 @@ def _read(tensor: torch.Tensor) -> tuple[Numbers | Fingerprint, Numbers | None]:
         numbers = numbers_of(tensor)
         return numbers, numbers
     return fingerprint(tensor), None
-
-
-def _plan(operator: Any) -> ReadPlan | None:
-    schema = getattr(operator, "_schema", None)
-    if schema is None:
-        return None
-    collective = plan_for(operator) is not None
-    in_place = schema.name.endswith("_") and schema.name != "c10d::send"
-    arguments = []
-    for position, argument in enumerate(schema.arguments):
-        if "Tensor" not in str(argument.type):
-            continue
-        alias, name = argument.alias_info, argument.name
-        reads, writes = alias is None, alias is not None and alias.is_write
-        if collective:  # schemas of collectives lack this, so argument names are used
-            writes = writes or "output" in name or (in_place and "input" not in name)
-            reads = "output" not in name and name != "barrier"
-        elif "batch_norm" in schema.name:  # the schema omits writes to running statistics
-            writes = writes or name.startswith("running_")
-        arguments.append(Argument(position, name, reads, writes, not argument.kwarg_only))
-    return ReadPlan(
-        arguments=tuple(arguments),
-        fresh=tuple(r.alias_info is None and "Tensor" in str(r.type) for r in schema.returns),
-        collective=collective,
-        nothing=not collective and schema.name.startswith(NO_VALUES),
-        overwrites=schema.name in OVERWRITING,
-        workspace="_rnn" in schema.name,
-    )
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

@@ -26,7 +26,13 @@ class AxisReference(TypedDict):
     wall_minus_monotonic_ns: int
 
 
-class Process(TypedDict):
+class Named(TypedDict, total=False):
+    """What a process is called where its launcher names it."""
+
+    worker: str  # name of an RPC worker, or class and method of a Ray task
+
+
+class Process(Named):
     """One recorded process, as the manifest lists it."""
 
     rank: int

@@ -269,3 +269,22 @@ UNTESTED = "untested: "
 ANY_TOOL = "chrome"
 """Engine of imported traces whose slices may be any work: no known tool wrote them, or their ranks
 were named on import."""
+
+LEFT_TOGETHER = (
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+    "barrier",
+)
+"""Operations that complete on no rank before every rank has entered, whatever each one sends: in an
+all_to_all two ranks may exchange nothing."""
+
+SYNCHRONISING = (*LEFT_TOGETHER, "all_to_all", "all_to_all_single", "monitored_barrier", JOIN)
+"""Operations that no rank can leave before all have entered; a root or a sender can be done with
+the others (broadcast, reduce, scatter, gather, send) long before its partners begin."""

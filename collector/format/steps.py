@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .array_types import Int64Array
 from .record_kinds import PhaseKind
 
 PHASE_COLUMNS = ("start_ns", "duration_ns", "kind", "step")
 """What `steps_of` needs of the phase table."""
 
-Int64Array = npt.NDArray[np.int64]
 
 _OPTIMIZER = PhaseKind.optimizer.name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import exceptions, validators
 from .accesses import data_swap, external_memory, gradient_release
 from .base import Hook
-from .collectives import clocks, init_process_group, ranks
+from .collectives import clocks, init_process_group, ranks, rpc
 from .devices import cuda_contexts, device, streams
 from .graphs import autograd_graph, fx_graphs
 from .threads import (
@@ -14,6 +14,7 @@ from .threads import (
     futures,
     locks,
     queues,
+    ray_tasks,
     sync_events,
     threads,
     torch_futures,
@@ -47,6 +48,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     clocks.HOOK,
     init_process_group.HOOK,
     ranks.HOOK,
+    rpc.HOOK,
     compiled.HOOK,
     scaler.HOOK,
     sync_events.HOOK,
@@ -61,6 +63,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     streams.HOOK,
     contexts.HOOK,
     threads.HOOK,
+    ray_tasks.HOOK,
 )
 """Before the engine records: its first operator needs the names of modules."""
 

@@ -21,7 +21,7 @@ from .limits import MAX_ARGUMENT_BYTES
 Rows = NDArray[np.void]
 
 _NOTHING = frozenset({b"", b"{}", b"null", b"[]"})
-_SHORTEST = 5
+_MIN_TEXT_BYTES = 5
 """Bytes of the shortest text that is not one of these."""
 
 _PART_BYTES = 32 << 20
@@ -61,7 +61,7 @@ class Arguments:
         ends = np.append(np.flatnonzero(np.frombuffer(joined, np.uint8) == 0), len(joined))
         begins = np.append(0, ends[:-1] + 1)
         lengths = ends - begins
-        for position in np.flatnonzero(lengths < _SHORTEST).tolist():
+        for position in np.flatnonzero(lengths < _MIN_TEXT_BYTES).tolist():
             if joined[begins[position] : ends[position]] in _NOTHING:
                 lengths[position] = 0
         long = lengths > MAX_ARGUMENT_BYTES

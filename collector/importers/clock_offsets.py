@@ -14,28 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..compaction.process_placement import UNCALIBRATED_NS
-from ..format.names import PAIRED
+from ..format.array_types import Int64Array
+from ..format.names import PAIRED, SYNCHRONISING
 from .spill import CollectiveCall
-from .timestamps import Int64Array
-
-SYNCHRONISING = frozenset(
-    [
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "monitored_barrier",
-    ]
-)
-"""Operations that end on all ranks together."""
 
 MIN_CALLS = 5
 """Calls that a median needs."""

@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..format.array_types import Int64Array
 from ..format.names import LAUNCH_SUFFIXES, ON_DEVICE
 from ..format.record_kinds import PhaseKind
 from .base import Dialect
 from .limits import MAX_STEPS
 from .spill import BACKWARD, FUNCTION, KERNEL, LAUNCHING, PHASE_KIND, USER, Rows, Trace, column
-from .timestamps import Int64Array
 
 DIALECT = Dialect("kineto", lambda found: "schemaVersion" in found or "distributedInfo" in found)
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..format.array_types import Int64Array
 from .limits import ImportRejected
 from .spill import UNFINISHED, Rows, gather
-from .timestamps import Int64Array
 
 MAX_DEPTH = 32_000
 """Deepest level that is stored: the column has 16 bits."""

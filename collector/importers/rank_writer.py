@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..compaction.arrow_columns import frames_column, numbers, to_table
 from ..compaction.parquet import write_part
+from ..format.array_types import Int64Array
 from ..format.file_names import part_file, rank_folder, thread_folder
 from ..format.names import COMMUNICATION_KERNEL
 from ..format.record_kinds import MAX_TIME_NS
@@ -31,7 +32,6 @@ from .spill import (
     release_pages,
 )
 from .threads import RunThread, ThreadMap
-from .timestamps import Int64Array
 from .to_tables import (
     Launches,
     collective_table,

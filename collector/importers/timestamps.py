@@ -12,12 +12,10 @@ from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 import msgspec
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from ..format.array_types import BoolArray, Int64Array
 from ..format.record_kinds import MAX_TIME_NS
 
-Int64Array = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 RawNumber = bytes | msgspec.Raw
 """A number as bytes of the file."""
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..compaction.arrow_columns import codes_of, dictionary, numbers, to_table
+from ..format.array_types import Int64Array
 from ..format.names import PAIRED
 from ..format.record_kinds import OpScope, PhaseKind, SyncKind
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
@@ -32,7 +33,6 @@ from .spill import (
     gather,
     release_pages,
 )
-from .timestamps import Int64Array
 
 PART_ROWS = 1 << 19
 """Rows of one file."""

@@ -18,15 +18,16 @@ from ..format.file_names import JOURNAL_FOLDER
 from ..format.names import THINNED, UNSEEN_BY
 from ..format.options import Options
 from ..format.record_kinds import PhaseKind, SyncKind, ThreadKind
-from ..journal import clock, own_files
+from ..journal import clock
 from ..journal.interruptions import is_interruption
 from ..journal.journal import Kind, float_bits
 from ..journal.process_journals import MAIN_ORDINAL, Store, ThreadState
 from .code_in_memory import write_sources
 from .disk_bound import DiskBound
 from .messages import say
-from .private_names import missing, optional
+from .private_names import missing
 from .program_modes import no_modes
+from .thread_names import RUNNING, system_thread_name
 from .versions import untested
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_STEP = 0
-
-_RUNNING: dict[int, threading.Thread] = optional("threading", "_active", "names of threads") or {}
 
 
 class Recorder:
@@ -107,20 +106,20 @@ class Recorder:
         created = clock.now()
         native_id = threading.get_native_id()
         # current_thread() would add a dummy to threading.enumerate(), visible to the program.
-        thread = thread or _RUNNING.get(threading.get_ident())
+        thread = thread or RUNNING.get(threading.get_ident())
         if native_id == os.getpid():
             name, kind, ordinal = "main", ThreadKind.main, MAIN_ORDINAL
         elif thread is not None:
             name, kind = thread.name, ThreadKind.python
         elif started:
-            name, kind = _system_thread_name(native_id), ThreadKind.python
+            name, kind = system_thread_name(native_id), ThreadKind.python
         else:
             # Python drops such a thread's state and thread-locals after each of its calls.
             known = self.store.known_thread(native_id)
             if known is not None:
                 self.local.state = known
                 return known
-            name, kind = _system_thread_name(native_id), ThreadKind.native
+            name, kind = system_thread_name(native_id), ThreadKind.native
         state = self.store.enter(ordinal, native_id, kind, name, created)
         self.local.state = state
         state.name = self.intern(name)
@@ -216,22 +215,8 @@ class Recorder:
             state.open -= 1
             state.journal.pop_open(state.open)
             if self.active:
-                state.journal.append(
-                    int(Kind.PHASE),
-                    kind,
-                    len(phases),
-                    name,
-                    start,
-                    end,
-                    0,
-                    step,
-                    module,
-                    0,
-                    0,
-                    state.phase,
-                    0,
-                    0,
-                )
+                fields = (int(Kind.PHASE), kind, len(phases), name, start, end, 0, step, module)
+                state.journal.append(*fields, 0, 0, state.phase, 0, 0)
 
     def mark(self, name: str) -> None:
         """Records an instant on the calling thread."""
@@ -412,11 +397,3 @@ class Recorder:
     def _warn_of_disk(self, failure: OSError) -> None:
         where = failure.filename or self.run
         self.warn(f"cannot write to {where} ({failure.strerror}); some events are lost")
-
-
-def _system_thread_name(native_id: int) -> str:
-    try:
-        name = own_files.read(f"/proc/self/task/{native_id}/comm")
-        return name.decode(errors="replace").strip()
-    except OSError:
-        return ""

@@ -1,16 +1,13 @@
-"""Connects to the machines that do the work of each rank: a Dask cluster, or local processes."""
+"""Connects to the machines that do the work of each rank: a Dask cluster, or local processes.
+
+What they need is imported where they are used: every command imports this.
+"""
 
 from __future__ import annotations
 
-import logging
 import os
-import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from importlib.metadata import version
-from multiprocessing import get_context
 from typing import Any, TypeVar
 
 import click
@@ -46,20 +43,38 @@ def connected(address: str | None, *, local: bool = False) -> Iterator[Any]:
     Raises ModuleNotFoundError without the extra `cluster`, ClusterError where no cluster of the
     same version answers, and where it or a local process is lost before the end.
     """
-    if address is None:
-        processes = min(_processors(), MAX_LOCAL) if local else 1
-        if processes < 2:
-            yield None
-            return
-        try:
-            with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-                yield pool
-        except BrokenProcessPool:
-            raise ClusterError(
-                f"one of {processes} processes that did the work was ended, maybe because memory "
-                "ran out; free some, or give the work to a cluster with --cluster"
-            ) from None
-        return
+    processes = min(_processors(), MAX_LOCAL) if local else 1
+    if address is not None:
+        with _cluster(address) as client:
+            yield client
+    elif processes > 1:
+        with _local(processes) as pool:
+            yield pool
+    else:
+        yield None
+
+
+@contextmanager
+def _local(processes: int) -> Iterator[Any]:
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    try:
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            yield pool
+    except BrokenProcessPool:
+        raise ClusterError(
+            f"one of {processes} processes that did the work was ended, maybe because memory "
+            "ran out; free some, or give the work to a cluster with --cluster"
+        ) from None
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Any]:
+    import logging
+    import socket
+
     import distributed  # first: the extra may be missing
     from distributed.comm.addressing import parse_host_port
     from distributed.comm.core import CommClosedError
@@ -93,6 +108,8 @@ def connected(address: str | None, *, local: bool = False) -> Iterator[Any]:
 
 
 def _own_version() -> str:
+    from importlib.metadata import version
+
     return version("lanescope")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 OLDEST = (3, 14)
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 """The process has so long to answer."""
 
 _POLL_S = 0.05
@@ -64,7 +64,7 @@ def attach(
     *,
     stop: bool = False,
     execute: Callable[[int, str], None] | None = None,
-    patience_s: float = PATIENCE_S,
+    timeout_s: float = TIMEOUT_S,
 ) -> None:
     """Starts recording a process into `run`, or with `stop` ends that. Raises AttachError.
 
@@ -95,7 +95,7 @@ def attach(
                 f"Python ({sys.version.split()[0]}) and be yours, and remote debugging must be "
                 "allowed in it"
             ) from None
-        _await(pid, answer, patience_s, STOPPED if stop else STARTED)
+        _await(pid, answer, timeout_s, STOPPED if stop else STARTED)
 
 
 def remote_exec() -> Callable[[int, str], None]:
@@ -111,15 +111,15 @@ def remote_exec() -> Callable[[int, str], None]:
     return function
 
 
-def _await(pid: int, answer: Path, patience_s: float, expected: str) -> None:
+def _await(pid: int, answer: Path, timeout_s: float, expected: str) -> None:
     """Waits for the script's answer. Raises AttachError unless it is the expected one."""
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + timeout_s
     while not answer.exists():
         if not _alive(pid):
             raise AttachError(f"process {pid} ended")
         if time.monotonic() > until:
             raise AttachError(
-                f"process {pid} has not answered within {patience_s:.0f} s: its main thread is "
+                f"process {pid} has not answered within {timeout_s:.0f} s: its main thread is "
                 "blocked outside of Python"
             )
         time.sleep(_POLL_S)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ..engines import build_trampolines, native, portable
+from ..engines import build_trampolines, dispatch_mode, native, native_library, portable
 from ..engines.build import BuildError
 from ..format.names import MISSING
 from ..format.options import SUPERVISOR_VARIABLE, Options
@@ -36,12 +36,12 @@ class Session:
     def __init__(self, run: Path, options: Options, resident: int) -> None:
         """`resident`: bytes in memory before the recorder was loaded."""
         self._memory = memory.Memory(resident)
-        self._library = native.library_for(options)
+        self._library = native_library.library_for(options)
         store = None
         if self._library is not None:
             store = native.NativeStore(self._library, options.keep_last_bytes)
         self.recorder = Recorder(run, options, store)
-        self.recorder.engine = native.NAME if self._library else portable.NAME
+        self.recorder.engine = native_library.NAME if self._library else portable.NAME
         self.recorder.describe(**_process(options), engine=self.recorder.engine)
         already = threading.active_count() - 1
         if already:
@@ -58,7 +58,7 @@ class Session:
         alone = alone and recorder.options.keep_last_bytes is None
         recorder.store.follow(follower_command(recorder.run) if alone else b"")
         context = self._context = HookContext(recorder, self._library)
-        context.validators = Validators(recorder, portable.DispatchMode)
+        context.validators = Validators(recorder, dispatch_mode.DispatchMode)
         engine = self._engine(context)
         context.enter_engine, context.flush_node = engine.enter, engine.flush_node
         recorder.on_step = self._memory.sample

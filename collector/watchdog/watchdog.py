@@ -395,7 +395,5 @@ def _stacks_file(folder: Path) -> own_files.Descriptor | None:
 def _free_signal() -> int:
     """Returns an unused signal; 0: none is free."""
     last = int(getattr(signal, "SIGRTMAX", 0))
-    for number in range(last - 2, max(last - 12, 0), -1):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            return number
-    return 0
+    numbers = range(last - 2, max(last - 12, 0), -1)
+    return next((one for one in numbers if signal.getsignal(one) is signal.SIG_DFL), 0)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.generate_job import Faults, generate_job
+from benchmarks.generate_job import generate_job
+from benchmarks.job_plan import Faults
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline import lane_pages
 from tests.browser.conftest import Opener, Server

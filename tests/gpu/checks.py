@@ -11,7 +11,8 @@ from typing import Any
 
 from lanescope.collector.hooks.devices.device import CLOCK_ERROR
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
-from lanescope.webapp.plugins.time.critical_path import critical_path, job_steps
+from lanescope.webapp.plugins.time.critical_path import critical_path
+from lanescope.webapp.plugins.time.job_steps import job_steps
 from lanescope.webapp.runs.run import Run, open_run
 from tests.gpu.programs import STEPS
 from tests.support.processes import run_program

@@ -1,4 +1,4 @@
-"""The callbacks in the frameworks themselves: transformers, Lightning, accelerate."""
+"""The frameworks themselves: transformers, Lightning, accelerate, DeepSpeed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.runs.run import Run, open_run
 from tests.integrations.test_training import marks, outer_evaluations, values
 from tests.support.needed import environment_with
@@ -98,6 +99,52 @@ with training.evaluation(), torch.no_grad():
 accelerator.end_training()
 """
 
+DEEPSPEED = """
+import sys
+import deepspeed
+import torch
+import torch.distributed as dist
+
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # takes minutes to compile
+deepspeed.init_distributed(dist_backend="gloo")
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+settings = {"lr": 0.01, "torch_adam": True}
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
+    "train_micro_batch_size_per_gpu": 4, "zero_force_ds_cpu_optimizer": False,
+    "zero_optimization": {"stage": int(sys.argv[1])},
+    "optimizer": {"type": "AdamW", "params": settings},
+})
+torch.manual_seed(dist.get_rank())
+for _ in range(3):
+    loss = engine(torch.randn(4, 8)).square().mean()
+    engine.backward(loss)
+    engine.step()
+"""
+
+RAY = """
+import ray
+import torch
+
+ray.init(num_cpus=1, include_dashboard=False, configure_logging=False)
+
+@ray.remote
+def square(x):
+    return float((x @ x).sum())
+
+@ray.remote
+class Learner:
+    def __init__(self):
+        self.layer = torch.nn.Linear(8, 2)
+    def train(self, x):
+        self.layer(x).square().mean().backward()
+
+print(ray.get([square.remote(torch.ones(8, 8)) for _ in range(2)]))
+learner = Learner.remote()
+ray.get([learner.train.remote(torch.ones(4, 8)) for _ in range(3)])
+ray.shutdown()
+"""
+
 READ = """
 import glob, json
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -177,3 +224,36 @@ def test_accelerate(python: Path, tmp_path: Path) -> None:
     assert len(values(run, "loss")) == 4
     assert outer_evaluations(run) == 1
     assert len(run.steps(0)) == 4
+
+
+def test_deepspeed_names_its_shards(tmp_path: Path) -> None:
+    place = environment_with(tmp_path / "venv", "deepspeed")
+    program = tmp_path / "train.py"
+    program.write_text(DEEPSPEED)
+    norms = {}
+    for stage in (1, 2, 3):
+        run = tmp_path / f"run{stage}"
+        ranks = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(program), str(stage))
+        command = ("-m", "lanescope", "record", "-o", str(run), place / "bin/python", *ranks)
+        output_of(place / "bin/python", *command)
+        rows = gradients(open_run(run))
+        assert set(rows["parameter"]) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+        first = rows[rows["step"] == 0]
+        norms[stage] = (first["norm"] ** 2).groupby(first["parameter"]).sum()
+        assert not first["missing"].any()
+    assert norms[1].to_list() == pytest.approx(norms[2].to_list(), rel=1e-5)
+    assert norms[1].to_list() == pytest.approx(norms[3].to_list(), rel=1e-5)
+
+
+def test_tasks_of_ray_are_phases_of_workers_with_names(tmp_path: Path) -> None:
+    python = environment_with(tmp_path / "venv", "ray") / "bin/python"
+    program = tmp_path / "tasks.py"
+    program.write_text(RAY)
+    output_of(python, "-m", "lanescope", "record", "-o", str(tmp_path / "run"), python, program)
+    run = open_run(tmp_path / "run")
+    phases = run.events("phase").to_pandas()
+    worker = {thread.thread: thread.process_name for thread in run.threads}
+    found = [(worker[row["thread"]], row["name"]) for _, row in phases.iterrows()]
+    assert found.count(("square", "square")) == 2
+    assert found.count(("Learner", "Learner.train")) == 3
+    assert {process["role"] for process in run.manifest["processes"]} == {"rank", "child"}

@@ -14,23 +14,12 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
-from lanescope.collector.compaction.clock_refine import LEFT_TOGETHER
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.runs.run import Run
 
 POINT_TO_POINT = ("send", "recv")
-
-SYNCHRONISING = (
-    *LEFT_TOGETHER,
-    "all_to_all",
-    "all_to_all_single",
-    "monitored_barrier",
-    schema.JOIN,
-)
-"""Operations that no rank can leave before all have entered; a root or a sender can be done with
-the others (broadcast, reduce, scatter, gather, send) long before its partners begin."""
 
 COLUMNS = (
     "rank",

@@ -6,6 +6,7 @@ them from `run_questions`, so all of them show the same ones.
 
 from __future__ import annotations
 
+import json
 import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, TypedDict
 
-from lanescope.webapp.analysis import finding_html
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
 from lanescope.webapp.analysis.settings import Settings
-from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of
+from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, named_line
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.html_summary import text
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import conform, plain_json
 
@@ -34,6 +35,9 @@ Confidence = Literal["certain", "likely"]
 CONFIDENCES: tuple[Confidence, ...] = ("certain", "likely")
 """certain: what was recorded proves it; likely: it is judged by a limit or by comparison, and may
 be meant to be so."""
+
+COLOURS = {"error": "#c5221f", "warning": "#b06000", "info": "#1a73e8"}
+"""Of a severity; each has a contrast of 4.5 on white, and the word is always beside it."""
 
 MAX_FINDINGS = 100
 """Findings of one analysis that are kept, the most severe first; more add nothing new."""
@@ -76,7 +80,7 @@ class Finding:
         return f"<{self.severity} {self.kind}: {units.printable(self.title)}{where}>"
 
     def _repr_html_(self) -> str:
-        return finding_html.html_of(self)
+        return _html_of(self)
 
     def to_json(self) -> dict[str, Any]:
         """The finding as `check --json` prints it; its `source` is beside the list of findings."""
@@ -89,7 +93,31 @@ class Findings(list[Finding]):
     """A list of findings that a notebook shows as text."""
 
     def _repr_html_(self) -> str:
-        return finding_html.html_of_all(self)
+        return _html_of_all(self)
+
+
+def _html_of(finding: Finding) -> str:
+    """One finding: severity, title, place, lines of the program, and its evidence to unfold."""
+    since = [] if finding.time_ns is None else [f"since {units.duration(finding.time_ns)}"]
+    step = [] if finding.step is None else [f"step {finding.step}"]
+    place = ", ".join([*since, *step, *([f"at {finding.where}"] if finding.where else [])])
+    lines = "".join(f"<code>{text(named_line(one))}</code><br>" for one in finding.source)
+    evidence = json.dumps(dict(finding.evidence), indent=1)
+    # Of several lines, so line by line.
+    shown = "\n".join(text(line) for line in evidence.splitlines())
+    colour = COLOURS[finding.severity]
+    return (
+        f'<div><b style="color:{colour}">{finding.severity}</b> {text(finding.kind)}: '
+        f"{text(finding.title)}<br>{f'<small>{text(place)}</small><br>' if place else ''}{lines}"
+        f"<details><summary>evidence</summary><pre>{shown}</pre></details></div>"
+    )
+
+
+def _html_of_all(findings: Sequence[Finding]) -> str:
+    """A list of findings; says so where it is empty."""
+    if not findings:
+        return "<div>no findings</div>"
+    return "".join(_html_of(one) for one in findings)
 
 
 class NotApplicable(Exception):

@@ -19,14 +19,8 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
-from lanescope.collector.format.names import THINNED
-from lanescope.webapp.analysis.collective_calls import (
-    SYNCHRONISING,
-    calls,
-    collective_calls,
-    exchanges,
-    members,
-)
+from lanescope.collector.format.names import SYNCHRONISING, THINNED
+from lanescope.webapp.analysis.collective_calls import calls, collective_calls, exchanges, members
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.run import Run
 

@@ -7,15 +7,10 @@ order in which they were met. So the same is replaced in the other run, and the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-
-import pyarrow as pa
+from dataclasses import replace
 
 from lanescope.webapp.bundles.redaction import Redactor
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.table_reader import Equal, Rows
-from lanescope.webapp.runs.types import Window
 
 _NUMBERED = re.compile(r"<(argument|host|path|clock) [0-9]+>")
 _HOST = re.compile(r"host [0-9]+")
@@ -41,27 +36,7 @@ class _Plain(Redactor):
         return _NUMBERED.sub(r"<\1>", super().text(text, arguments))
 
 
-@dataclass(frozen=True)
-class _Rows(Rows):
-    """Rows whose texts are replaced when they are read."""
-
-    redactor: Redactor
-
-    def read(
-        self,
-        table: str,
-        ranks: Sequence[int],
-        thread: str | None,
-        columns: Sequence[str] | None,
-        window: Window | None = None,
-        equal: Equal | None = None,
-    ) -> pa.Table:
-        rows = super().read(table, ranks, thread, columns, window, equal)
-        return self.redactor.rows(table, rows)
-
-
 def _plain(run: Run) -> Run:
     redactor = _Plain() if redacted(run) else _Plain.of(run)
-    own = {field.name: getattr(run.rows, field.name) for field in fields(Rows)}
     threads = tuple(replace(one, name=redactor.text(one.name)) for one in run.threads)
-    return replace(run, rows=_Rows(**own, redactor=redactor), threads=threads)
+    return replace(run, rows=run.rows.changed_by(redactor.rows), threads=threads)

@@ -187,6 +187,7 @@ class Redactor:
             "exception": self._exception(process["exception"]),
             "ended": self.text(process["ended"]),
             "modules_root": self.text(process["modules_root"]),
+            **({"worker": self.text(process["worker"])} if "worker" in process else {}),
             "clock": {**clock, "host": self._number("clock", clock["host"])},
         }
 

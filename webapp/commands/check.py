@@ -20,7 +20,7 @@ from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.settings import load_settings
 from lanescope.webapp.analysis.source_lines import named_line
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
-from lanescope.webapp.commands.run_argument import run_argument, run_option
+from lanescope.webapp.commands.run_argument import run_argument, run_option, settings_option
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import open_run
 
@@ -34,12 +34,7 @@ from lanescope.webapp.runs.run import open_run
     is_flag=True,
     help="With --baseline: findings that RUN0 has too are information, and do not fail.",
 )
-@click.option(
-    "--settings",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Limits and accepted findings. [default: lanescope.toml in the run or here]",
-)
+@settings_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--junit",

@@ -1,8 +1,9 @@
-"""The argument RUN of the commands, and what to do with that run next."""
+"""Options that commands share, and what to do with a run next."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -28,6 +29,16 @@ def run_argument(name: str = "run", **options: Any) -> Callable[[Command], Comma
 def run_option(*names: str, **options: Any) -> Callable[[Command], Command]:
     """An option whose value is a run."""
     return click.option(*names, type=RunPath(), **options)
+
+
+def settings_option(command: Command) -> Command:
+    """Adds `--settings` to a command."""
+    return click.option(
+        "--settings",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Limits and accepted findings. [default: lanescope.toml in the run or here]",
+    )(command)
 
 
 def next_command(run: Run, address: str) -> str:

@@ -20,9 +20,9 @@ from lanescope.webapp.plugins.time.critical_path import (
     COLUMNS,
     PATH_CATEGORIES,
     critical_path,
-    job_step,
     summed,
 )
+from lanescope.webapp.plugins.time.job_steps import job_step
 from lanescope.webapp.plugins.time.slowdown import Slowdown, slowdown
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if

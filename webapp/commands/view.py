@@ -19,7 +19,12 @@ from lanescope.webapp.analysis.cluster import ask_ahead
 from lanescope.webapp.analysis.settings import Settings, load_settings
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.commands.choose_run import chosen_run
-from lanescope.webapp.commands.run_argument import next_command, run_argument, run_option
+from lanescope.webapp.commands.run_argument import (
+    next_command,
+    run_argument,
+    run_option,
+    settings_option,
+)
 from lanescope.webapp.plugins.diff.repeats import FILE, Repetition, repetition_in
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -36,12 +41,7 @@ from lanescope.webapp.timeline.timeline import Timeline
 @run_argument(required=False, metavar="[RUN|FOLDER]")
 @run_option("--baseline", metavar="RUN0", help="A run to compare with.")
 @run_option("--noise", metavar="RUN0B", help=NOISE_HELP)
-@click.option(
-    "--settings",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Limits and accepted findings. [default: lanescope.toml in the run or here]",
-)
+@settings_option
 @click.option(
     "--host",
     default="127.0.0.1",

@@ -20,24 +20,20 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of, training_start
-from lanescope.webapp.runs.catalogue import read_catalogue
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.clock_axis import Axis
+from lanescope.webapp.runs.consistent_read import read_moment
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
-from lanescope.webapp.runs.html_summary import html_of, title_of
+from lanescope.webapp.runs.html_summary import TABLES, run_html
 from lanescope.webapp.runs.impossible_times import impossible_times
-from lanescope.webapp.runs.journal_recovery import RecoveredJournals, leftovers, segments
-from lanescope.webapp.runs.manifest import read_manifest
-from lanescope.webapp.runs.parquet_parts import Part, PartScan, survey
+from lanescope.webapp.runs.parquet_parts import Part, PartScan
 from lanescope.webapp.runs.run_warnings import nothing_to_read, ranks_text, warnings_of
 from lanescope.webapp.runs.table_reader import Rows
 from lanescope.webapp.runs.threads import Thread, threads_of
 
 __all__ = ["Run", "RunError", "Steps", "Thread", "open_run"]
 
-
-_READINGS = 4
-"""Most times that a run is read until nothing moves meanwhile; then the last reading is taken."""
 
 _KEPT_TABLES = ("phase", "value")
 _KEPT_ROWS = 200_000
@@ -62,10 +58,27 @@ class Run:
     rows: Rows  # as the files hold them; `events` is what to ask
 
     def __repr__(self) -> str:
-        return f"<run {title_of(self)}>"
+        return f"<run {self._facts}>"
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        ranks = []
+        for rank in self.ranks:
+            counts = self.counts_of(rank)
+            known = len(self.threads_of(rank)), len(self.steps(rank))
+            ranks.append((rank, (*known, *(counts[name] for name in TABLES))))
+        return run_html(self._facts, ranks, self.warnings)
+
+    @property
+    def _facts(self) -> str:
+        """`runs/a: 4 ranks, 12 steps, 1.24 s`; of an incomplete run says so."""
+        steps = max((len(self.steps(rank)) for rank in self.ranks), default=0)
+        facts = [
+            units.counted(len(self.ranks), "rank"),
+            units.counted(steps, "step"),
+            units.duration(self.duration_ns),
+            *([] if self.complete else ["not complete"]),
+        ]
+        return f"{self.title}: {', '.join(facts)}"
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -326,8 +339,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 def run_of(files: Files, title: str) -> Run:
     """The run of these files, as `open_run` promises it."""
-    manifest, raw, found, left = _read(files)
-    manifest = _with(manifest, left)
+    manifest, raw, found, left = read_moment(files)
     axes = {(p["rank"], p["pid"]): Axis.of(p) for p in manifest["processes"]}
 
     parts: dict[int, list[Part]] = {}
@@ -373,35 +385,9 @@ def run_of(files: Files, title: str) -> Run:
     )
 
 
-def _read(files: Files) -> tuple[schema.Manifest, bytes, PartScan, RecoveredJournals]:
-    """Reads the manifest, and what the files and the journals of that very moment hold.
-
-    While a run is recorded, rows move out of journals into files. Where that happened meanwhile,
-    some would be missing in both, so all is read again.
-    """
-    for _ in range(_READINGS):
-        before = segments(files)
-        manifest, raw = read_manifest(files)
-        found = survey(files, manifest, read_catalogue(files, len(manifest["files"])))
-        left = leftovers(files, manifest, found.parts)
-        if not before or (before <= segments(files) and raw == read_manifest(files)[1]):
-            break
-    return manifest, raw, found, left
-
-
 def _dropped(process: schema.Process) -> int:
     coverage = process["coverage"]
     return sum(count for reason, count in coverage.items() if reason.startswith("dropped"))
-
-
-def _with(manifest: schema.Manifest, left: RecoveredJournals) -> schema.Manifest:
-    """The manifest with the processes whose journals were read, in the place of older entries."""
-    return {
-        **manifest,
-        "processes": left.processes,
-        "groups": {**left.groups, **manifest["groups"]},
-        "world_size": max(manifest["world_size"], left.world_size),
-    }
 
 
 def _etag(raw: bytes, found: PartScan, used: list[Part]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,9 @@ _SORT_KEYS = ("start_ns", "time_ns", "depth")  # a parent starts no later and is
 
 Equal = tuple[str, int]
 """A column of integers and the value that it has in the rows that are wanted."""
+
+RowChange = Callable[[str, pa.Table], pa.Table]
+"""Takes a table's name and rows of it; returns as many rows with the same columns."""
 
 _ALWAYS = (-(1 << 63), 1 << 63)
 _PIECE = 1 << 20
@@ -60,6 +63,12 @@ class Rows:
     axes: Mapping[tuple[int, int], Axis]
     threads: tuple[Thread, ...]
     origin_ns: int
+    changes: tuple[RowChange, ...] = ()
+    """What is done to rows once they are read, one after the other."""
+
+    def changed_by(self, change: RowChange) -> Rows:
+        """The same rows with another change, after all others."""
+        return replace(self, changes=(*self.changes, change))
 
     def read(
         self,
@@ -96,7 +105,7 @@ class Rows:
         empty = pa.schema([shape.arrow().field(name) for name in read]).empty_table()
         first = _with_place(_Placed(empty, 0, None), wanted)
         aligned = [_with_place(piece, wanted).cast(first.schema) for piece in pieces]
-        return pa.concat_tables([first, *aligned]).unify_dictionaries()
+        return self._changed(table, pa.concat_tables([first, *aligned]).unify_dictionaries())
 
     def pieces(
         self,
@@ -119,7 +128,13 @@ class Rows:
                 for part in parts:
                     for portion in part.portions(read, _PIECE if about is None else about):
                         rows = axis.apply(portion, self.origin_ns)
-                        yield _with_place(_Placed(rows, rank, one.thread), wanted)
+                        placed = _with_place(_Placed(rows, rank, one.thread), wanted)
+                        yield self._changed(table, placed)
+
+    def _changed(self, table: str, rows: pa.Table) -> pa.Table:
+        for change in self.changes:
+            rows = change(table, rows)
+        return rows
 
     def within(self, table: str, ranks: Sequence[int], window: Window) -> int:
         """About how many rows touch the window, by the extents of row groups alone."""

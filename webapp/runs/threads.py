@@ -33,7 +33,7 @@ class Thread:
     start_ns: int  # first event
     end_ns: int  # last event
     role: str  # "rank", or "child" for a process that the rank started
-    process_name: str  # the program, as its command line names it
+    process_name: str  # the worker's, else the program as its command line names it
 
     @property
     def key(self) -> str:
@@ -118,8 +118,12 @@ def _thread(
         start_ns=axis.instant(start),
         end_ns=axis.instant(max(start, end)),
         role=process["role"] if process else "child",
-        process_name=_program(process["argv"][0]) if process and process["argv"] else "",
+        process_name=_process_name(process) if process else "",
     )
+
+
+def _process_name(process: schema.Process) -> str:
+    return process.get("worker") or (_program(process["argv"][0]) if process["argv"] else "")
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from lanescope.collector.format.array_types import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    UInt8Array,
+    UInt32Array,
+)
 
-Int64Array = NDArray[np.int64]
-UInt32Array = NDArray[np.uint32]
-UInt8Array = NDArray[np.uint8]
-Float64Array = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+__all__ = ["BoolArray", "Float64Array", "Int64Array", "UInt8Array", "UInt32Array", "Window"]
 
 Window = tuple[int, int]
 """[t0, t1), ns from the start of the run."""

@@ -15,15 +15,12 @@ import html
 import inspect
 import logging
 import re
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any, get_type_hints
+from collections.abc import Sequence
+from typing import Any
 
 import flask
-import msgspec
 from dash import Dash, set_props
 from dash.exceptions import DependencyException
-from flask.json.provider import DefaultJSONProvider
 from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
@@ -33,6 +30,7 @@ from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server import finding_routes, frame, table_routes
 from lanescope.webapp.server.auth import LOCAL_NAMES, PARAMETER
+from lanescope.webapp.server.callback_checks import check_callbacks
 from lanescope.webapp.server.request_queues import RETRY_S, Queue, Queues
 from lanescope.webapp.timeline import note_routes, routes
 from lanescope.webapp.timeline.js_bundle import FOLDER, joined
@@ -101,7 +99,7 @@ def make_app(
     for page in listed:
         load(page.register)(app, context)
     _secure(app, trusted_hosts, frame_token)
-    _check_callbacks(app)
+    check_callbacks(app)
     _queue(app.server, queues or Queues())
     _select(app.server, opened)
     _redirect(app.server, listed)
@@ -288,83 +286,6 @@ _NOT_FRAMED = "; frame-ancestors 'none'"
 _NAVIGATION = {"Mode": "navigate", "Dest": "document"}
 _PAGES = {"/", "/<path:path>"}
 """The rules by which Dash serves the document that all pages are in."""
-
-
-class _Json(DefaultJSONProvider):
-    """JSON as browsers write it; deep nesting and invalid numbers are refused like other errors."""
-
-    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
-        """Raises ValueError, which becomes 400."""
-        try:
-            return super().loads(s, **{"parse_constant": _no_number, **kwargs})
-        except RecursionError:
-            raise ValueError("it is nested too deep") from None
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is not a number of JSON")
-
-
-_Types = Callable[[Callable[..., Any]], tuple[Any, ...]]
-"""Types of a callback's parameters, by callback."""
-
-
-def _check_callbacks(app: Dash) -> None:
-    """Refuses requests that do not call a callback: Dash itself would fail on them."""
-    server: flask.Flask = app.server
-    server.json = _Json(server)
-    types = cache(_value_types)  # of this app: it would keep the run of another alive
-
-    @server.before_request
-    def check_call() -> Any:
-        if flask.request.path != f"{app.config.routes_pathname_prefix}_dash-update-component":
-            return None
-        if flask.request.method != "POST" or _is_call(app, flask.request.get_json(), types):
-            return None
-        return {"error": "this does not call a callback of this page; reload the page"}, 400
-
-
-def _is_call(app: Dash, body: Any, types: _Types) -> bool:
-    if not isinstance(body, dict) or not isinstance(body.get("output"), str):
-        return False
-    known = app.callback_map.get(body["output"], {})
-    changed = body.get("changedPropIds", [])
-    outputs = _places(body.get("outputs"))
-    return (
-        "callback" in known
-        and isinstance(changed, list)
-        and all(isinstance(one, str) for one in changed)
-        and outputs is not None
-        and body["output"] in {"...".join(outputs), f"..{'...'.join(outputs)}.."}
-        and all(_places(body.get(name, [])) == _places(known[name]) for name in ("inputs", "state"))
-        and _values_fit(types(known["callback"]), [*body.get("inputs", []), *body.get("state", [])])
-    )
-
-
-def _values_fit(types: tuple[Any, ...], given: list[dict[str, Any]]) -> bool:
-    """True where each value is of the type of its parameter, or not set."""
-    try:
-        for expected, one in zip(types, given, strict=True):
-            if one.get("value") is not None:
-                msgspec.convert(one["value"], expected)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-def _value_types(callback: Callable[..., Any]) -> tuple[Any, ...]:
-    """Returns the types of a callback's parameters, in their order."""
-    function = inspect.unwrap(callback)
-    types = get_type_hints(function)
-    return tuple(types[name] for name in inspect.signature(function).parameters)
-
-
-def _places(given: Any) -> list[str] | None:
-    """What a callback reads or writes, as `component.property`; None for other content."""
-    listed = [given] if isinstance(given, dict) else given
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        return None
-    return [f"{one.get('id')}.{one.get('property')}" for one in listed]
 
 
 def _queue(server: flask.Flask, queues: Queues) -> None:

@@ -21,7 +21,7 @@ from lanescope.collector.format.schema import SyncKind
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.lanes import Lane
-from lanescope.webapp.timeline.span_links import Place, slice_of, thread_lane
+from lanescope.webapp.timeline.span_links import Place, lane_of_thread, slice_of
 from lanescope.webapp.timeline.timeline import Timeline
 
 Json = dict[str, Any]
@@ -203,7 +203,7 @@ def launches(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> list[Launch]
 
 
 def _launcher(timeline: Timeline, rank: int, kernel: dict[str, Any]) -> Place | None:
-    lane = thread_lane(timeline, rank, kernel["launch_thread"])
+    lane = lane_of_thread(timeline, rank, kernel["launch_thread"])
     if lane is None or kernel["launch_ns"] is None:
         return None
     columns = ["start_ns", "duration_ns", "depth"]
@@ -226,7 +226,7 @@ def _launched(
     for thread in run.threads:
         if (thread.rank, thread.kind) != (lane.rank, _STREAM):
             continue
-        stream = thread_lane(timeline, lane.rank, thread.thread)
+        stream = lane_of_thread(timeline, lane.rank, thread.thread)
         if stream is None:
             continue
         rows = run.events("op", lane.rank, thread.thread, ["launch_ns", "launch_thread"])

@@ -24,8 +24,8 @@ from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane
 from lanescope.webapp.timeline.span_links import (
     Place,
     autograd_partner,
+    lane_of_thread,
     same_collective,
-    thread_lane,
 )
 from lanescope.webapp.timeline.spans import SAMPLES, SOURCES
 from lanescope.webapp.timeline.styles import BESIDE, STYLES
@@ -233,7 +233,7 @@ def _handovers(timeline: Timeline, lane: Lane, start_ns: int, end_ns: int) -> li
     found = []
     for one in sync_flows(timeline.run, lane, start_ns, end_ns):
         outgoing = one.source == lane.thread
-        other = thread_lane(timeline, lane.rank, one.target if outgoing else one.source)
+        other = lane_of_thread(timeline, lane.rank, one.target if outgoing else one.source)
         if other is None:
             continue
         at = one.came_ns if outgoing else one.sent_ns

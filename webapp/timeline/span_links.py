@@ -70,7 +70,7 @@ def autograd_partner(timeline: Timeline, rank: int, op: dict[str, Any]) -> Place
             found = k
     if found is None:
         return None
-    lane = thread_lane(timeline, rank, rows[found]["thread"])
+    lane = lane_of_thread(timeline, rank, rows[found]["thread"])
     return None if lane is None else _slice_at(timeline, lane, rows[found])
 
 
@@ -133,7 +133,7 @@ def same_collective(timeline: Timeline, call: dict[str, Any]) -> list[tuple[int,
     return found
 
 
-def thread_lane(timeline: Timeline, rank: int, thread: str) -> Lane | None:
+def lane_of_thread(timeline: Timeline, rank: int, thread: str) -> Lane | None:
     """The lane of a thread."""
     for lane in timeline.index.lanes:
         if (lane.kind, lane.rank, lane.thread) == (THREAD, rank, thread):

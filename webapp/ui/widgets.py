@@ -301,6 +301,12 @@ def bare_page(title: str, *children: Any) -> Component:
     return html.Div([html.H1(title), *children], className="page-inner")
 
 
+def panel(title: str, about: str, *children: Any) -> Component:
+    """A part of a page under a heading, `about` in small letters beside it."""
+    head: list[Any] = [f"{title} ", html.Small(about)] if about else [title]
+    return html.Section([html.H2(head), *children], className="panel")
+
+
 def swatch(kind: str) -> Component:
     """The colour of a phase, beside its name."""
     return html.I(className=f"swatch {token_of(kind)}", **attributes(aria_hidden="true"))

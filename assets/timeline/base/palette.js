@@ -110,7 +110,7 @@ function parse(text) {
 }
 
 /** @param {Rgb} a @param {Rgb} b @param {number} share of b @returns {Rgb} */
-export function mix(a, b, share) {
+function mix(a, b, share) {
   return a.map((v, i) => Math.round(v + (b[i] - v) * share));
 }
 

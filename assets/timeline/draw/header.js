@@ -3,6 +3,7 @@
  * @module
  */
 
+import { fitCanvas } from "../base/dom.js";
 import { duration as formatDuration } from "../base/format.js";
 import { STYLE_TOKENS, UNFINISHED } from "../base/palette.js";
 import { drawBits } from "../model/search_marks.js";
@@ -16,7 +17,7 @@ const TOP = 6;
 /** Grip on either edge of the window, px. */
 export const GRIP = 6;
 /** A narrower window is drawn this wide, so that it can be seen and gripped, px. */
-export const MIN_WINDOW = 8;
+const MIN_WINDOW = 8;
 const MAX_WIDTHS = 4096;
 /** Room that the number of a step needs, px. */
 const MIN_STEP = 14;
@@ -71,13 +72,7 @@ export class Header {
   }
 
   resize(width, ratio) {
-    this.width = width;
-    this.ratio = ratio;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(HEAD * ratio);
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${HEAD}px`;
-    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    fitCanvas(this, width, HEAD, ratio);
     this.font = `11px ${getComputedStyle(document.documentElement).getPropertyValue("--sans") || "sans-serif"}`;
     this.widths.clear();
     this.stripKey = "";

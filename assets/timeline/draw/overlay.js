@@ -3,6 +3,8 @@
  * @module
  */
 
+import { fitCanvas } from "../base/dom.js";
+
 export class Overlay {
   /** @param {HTMLCanvasElement} canvas */
   constructor(canvas) {
@@ -11,14 +13,7 @@ export class Overlay {
   }
 
   resize(width, height, ratio) {
-    this.width = width;
-    this.height = height;
-    this.ratio = ratio;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
-    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    fitCanvas(this, width, height, ratio);
   }
 
   /**

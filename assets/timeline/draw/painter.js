@@ -3,6 +3,7 @@
  * @module
  */
 
+import { fitCanvas } from "../base/dom.js";
 import { FADED, levelOf, MARKED, PaintColors, UNFINISHED } from "../base/palette.js";
 import { samplesOf, withNeighbours } from "../model/counter_samples.js";
 import { drawCounter } from "./counter.js";
@@ -86,14 +87,7 @@ export class Painter {
 
   /** @param {number} width css px @param {number} height css px @param {number} ratio device px per css px */
   resize(width, height, ratio) {
-    this.width = width;
-    this.height = height;
-    this.ratio = ratio;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
-    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    fitCanvas(this, width, height, ratio);
     this.font = `11px ${getComputedStyle(document.documentElement).getPropertyValue("--sans") || "sans-serif"}`;
     this.labeller.forget();
     this.shown = null;

@@ -8,7 +8,7 @@ import { FADED, MARKED } from "../base/palette.js";
 import { SHARE_OF } from "../tiles/tile.js";
 
 /** Opacity of anything covered at all, so that a single nanosecond can be seen. */
-export const MIN_ALPHA = 0.3;
+const MIN_ALPHA = 0.3;
 /** Least share of a pixel, so that the shortest span still counts. */
 const MIN_PART = 1e-6;
 

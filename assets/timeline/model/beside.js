@@ -20,7 +20,7 @@ const DIGITS = [4, 9];
  * @param {Side} base @param {Side} run
  * @returns {[string, string, string][]}
  */
-export function valueRows(base, run) {
+function valueRows(base, run) {
   const length = (ns) => (ns === null ? "unfinished" : duration(Number(ns), 4));
   const rows = [["duration", length(base.duration_ns), length(run.duration_ns)]];
   if (base.self_ns !== null && run.self_ns !== null) rows.push(["self", length(base.self_ns), length(run.self_ns)]);

@@ -5,10 +5,10 @@
  */
 
 export const ROW = 16;
-export const ROW_GAP = 1;
+const ROW_GAP = 1;
 export const SLIM = 4;
 export const GROUP = 22;
-export const LANE_PAD = 4;
+const LANE_PAD = 4;
 export const COUNTER = 26;
 /** A lane shows this many rows in full height and deeper ones slim, until it is opened. */
 export const FULL_ROWS = 4;
@@ -19,7 +19,7 @@ const MAX_FULL_STRIPS = 12;
 /** Where there is room, a strip is higher by up to so many px. */
 const MAX_RAISED = 9;
 /** Gap below the pinned lanes, where scrolling begins, px. */
-export const PIN_EDGE = 3;
+const PIN_EDGE = 3;
 
 /**
  * @typedef {object} Lane as the server lists it
@@ -75,7 +75,7 @@ export function groupsOf(lanes) {
 }
 
 /** Returns each rank followed by its processes. @param {Group[]} groups @returns {Group[]} */
-export const inTree = (groups) =>
+const inTree = (groups) =>
   groups
     .filter((group) => group.parent === null)
     .flatMap((rank) => [rank, ...groups.filter((group) => group.parent === rank.index)]);

@@ -108,7 +108,7 @@ export class SearchMarks {
 }
 
 /** @param {string} text base64 */
-export const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
 /**
  * Draws runs of adjacent parts that hold hits, on the axis of a view.

@@ -17,7 +17,7 @@ const MIN_WIDTH = 3;
  * @param {import("../page/timeline.js").Timeline} timeline
  * @returns {{rows: {lane: import("../model/layout.js").Lane, row: import("../model/layout.js").Row, name: number, start: number, end: number, exact: boolean, unfinished: boolean}[], left: number, covered: number}}
  */
-export function visibleSpans({ view, width, layout, scrollY, height, tileSource }) {
+function visibleSpans({ view, width, layout, scrollY, height, tileSource }) {
   const least = (MIN_WIDTH * (view.t1 - view.t0)) / width;
   const rows = [];
   let left = 0;

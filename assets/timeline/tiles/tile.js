@@ -6,7 +6,7 @@
 
 import { TILE_BUCKETS } from "../base/viewport.js";
 
-export const MAGIC = 0x4c54534c;
+const MAGIC = 0x4c54534c;
 export const VERSION = 4;
 const SHARES = 32;
 /** Covered share of a bucket by its encoded value. */

@@ -12,7 +12,7 @@ import { TILE_BUCKETS, TILE_PARTS } from "../base/viewport.js";
 export const placeOf = (level, part) => part * 64 + level;
 
 /** Nanoseconds covered by a part of a tile. @param {number} level */
-export const partSpan = (level) => (TILE_BUCKETS / TILE_PARTS) * 2 ** level;
+const partSpan = (level) => (TILE_BUCKETS / TILE_PARTS) * 2 ** level;
 
 /** Returns the first and last part that touch [t0, t1) within the run. */
 export function indices(level, t0, t1, duration) {

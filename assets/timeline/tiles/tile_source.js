@@ -11,7 +11,7 @@ import { cover, indices, wanted } from "./tile_plan.js";
 /** Lanes whose activity the strip adds up; more would not change the picture. */
 const STRIP_LANES = 256;
 /** Part of the window that is prefetched on either side: panning within it sends no requests. */
-export const AHEAD = 0.5;
+const AHEAD = 0.5;
 /**
  * Buckets requested at once, over all lanes, so that the payload does not grow with the number of
  * lanes: with many lanes less is prefetched, and only parts in the window. A crowded lane takes 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -41,7 +41,7 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
 
     def begins(*arguments: Any, **keywords: Any) -> tuple[int, ...] | None:
         given = parameters.bind(*arguments, **keywords).arguments
-        rank, size = (_number(given.get(name, -1), name) for name in ("rank", "world_size"))
+        rank, size = place(given)
         if size < 2 or not 0 <= rank < size:
             return None
         expect(recorder, rank, size)
@@ -124,6 +124,12 @@ def expect(recorder: Recorder, rank: int, world_size: int) -> None:
     """Marks a process that others wait for: its journal is kept even if nothing is recorded."""
     recorder.describe(rank=rank, world_size=world_size, role="rank", expected=True)
     recorder.thread()
+
+
+def place(given: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns rank and world size by a call's arguments, else by the environment; -1: not known."""
+    rank, size = (_number(given.get(name, -1), name) for name in ("rank", "world_size"))
+    return rank, size
 
 
 def _number(given: Any, name: str) -> int:

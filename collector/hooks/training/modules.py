@@ -28,6 +28,7 @@ WRAPPED = {
     "AveragedModel": "module",
     "CheckpointWrapper": "_checkpoint_wrapped_module",
     "DataParallel": "module",
+    "DeepSpeedEngine": "module",
     "DistributedDataParallel": "module",
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
     "OptimizedModule": "_orig_mod",

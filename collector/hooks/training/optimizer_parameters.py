@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ...journal.journal import FIELDS, Kind
 from ...recorder.recorder import Recorder
+from .flat_parameters import Shard, shards_of
 from .modules import Modules
 
 RECORD_TYPE = np.dtype(list(FIELDS))
@@ -23,7 +24,6 @@ RECORD_TYPE = np.dtype(list(FIELDS))
 class ParameterInfo:
     """What records need of a parameter and does not change between steps."""
 
-    reference: weakref.ref[torch.Tensor]
     name: int  # text
     signature: int  # text of dtype and device
     numel: int  # on this rank
@@ -35,17 +35,20 @@ class ParameterInfo:
 class _Shared:
     """What steps of one optimizer share while its parameters stay the same."""
 
+    held: list[weakref.ref[torch.Tensor]]
+    shards: list[list[Shard]]  # of each tensor held, where any is flat
     known: list[ParameterInfo]
     records: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterGroup:
-    """The parameters of an optimizer at a step."""
+    """The parameters of an optimizer at a step; of a flat one, the shards in it."""
 
     parameters: list[torch.Tensor]
     known: list[ParameterInfo]  # of each parameter
     records: bytes  # one per parameter's gradient, with the fields that do not change
+    sizes: list[int]  # how many of them each of the optimizer's groups has
 
 
 class OptimizerParameters:
@@ -67,24 +70,36 @@ class OptimizerParameters:
 
     def of(self, optimizer: Optimizer, ordinal: int) -> ParameterGroup:
         """Returns the optimizer's parameters, group after group."""
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        groups = [group["params"] for group in optimizer.param_groups]
+        parameters = [p for group in groups for p in group]
         shared = self._by_optimizer.get(optimizer)
-        if shared is None or not _same(parameters, shared.known):
-            known = self._known(parameters, ordinal)
-            shared = self._by_optimizer[optimizer] = _Shared(known, _records(known, ordinal))
-        return ParameterGroup(parameters, shared.known, shared.records)
+        if shared is None or not _same(parameters, shared.held):
+            shared = self._by_optimizer[optimizer] = self._share(parameters, ordinal)
+        sizes = [len(group) for group in groups]
+        if shared.shards:
+            with self._recorder.own_torch():
+                several = [
+                    [shard.of(one) for shard in shards] or [one]
+                    for one, shards in zip(parameters, shared.shards, strict=True)
+                ]
+            ends = iter(several)
+            sizes = [sum(len(next(ends)) for _ in group) for group in groups]
+            parameters = [one for shards in several for one in shards]
+        return ParameterGroup(parameters, shared.known, shared.records, sizes)
 
     def others(self) -> Iterator[tuple[torch.Tensor, ParameterInfo]]:
         """Yields parameters of called models that no optimizer has stepped."""
         self._modules.refresh()
+        every = list(self._by_optimizer.values())
         held = {
-            id(parameter)
-            for shared in list(self._by_optimizer.values())
-            for one in shared.known
-            if (parameter := one.reference()) is not None
+            id(one)
+            for shared in every
+            for reference in shared.held
+            if (one := reference()) is not None
         }
+        shards = {s.name for shared in every for several in shared.shards for s in several}
         for parameter, name in self._modules.parameters():
-            if id(parameter) not in held:
+            if id(parameter) not in held and name not in shards:
                 yield parameter, self._one(parameter, name)
 
     def names(self) -> list[str]:
@@ -108,22 +123,31 @@ class OptimizerParameters:
             found = self._signatures[key] = self._recorder.intern(text)
         return found
 
-    def _known(self, parameters: list[torch.Tensor], ordinal: int) -> list[ParameterInfo]:
+    def _share(self, parameters: list[torch.Tensor], ordinal: int) -> _Shared:
         names = [self._modules.parameter_name(p) for p in parameters]
         if None in names:
             self._modules.refresh()
             names = [self._modules.parameter_name(p) for p in parameters]
+        models = self._modules.parameters() if None in names else []
+        shards = [shards_of(*one, models) for one in zip(parameters, names, strict=True)]
         known = []
         for position, (parameter, name) in enumerate(zip(parameters, names, strict=True)):
+            if shards[position]:
+                known += [self._shard(parameter, shard) for shard in shards[position]]
+                continue
             if name is None:
                 name = f"optimizer{ordinal}.parameter{position}"
                 self._unnamed[id(parameter)] = (weakref.ref(parameter), name)
             known.append(self._one(parameter, name))
-        return known
+        return _Shared(
+            [weakref.ref(one) for one in parameters],
+            shards if any(shards) else [],
+            known,
+            _records(known, ordinal),
+        )
 
     def _one(self, parameter: torch.Tensor, name: str) -> ParameterInfo:
         return ParameterInfo(
-            weakref.ref(parameter),
             self._recorder.intern(name),
             self.signature(parameter),
             local_part(parameter).numel(),
@@ -131,11 +155,18 @@ class OptimizerParameters:
             not is_whole(parameter),
         )
 
+    def _shard(self, flat: torch.Tensor, shard: Shard) -> ParameterInfo:
+        return ParameterInfo(
+            self._recorder.intern(shard.name),
+            self.signature(flat),
+            shard.numel,
+            shard.whole_numel,
+            sharded=True,
+        )
 
-def _same(parameters: list[torch.Tensor], known: list[ParameterInfo]) -> bool:
-    return len(parameters) == len(known) and all(
-        map(is_, parameters, [one.reference() for one in known])
-    )
+
+def _same(parameters: list[torch.Tensor], held: list[weakref.ref[torch.Tensor]]) -> bool:
+    return len(parameters) == len(held) and all(map(is_, parameters, [one() for one in held]))
 
 
 def _records(known: list[ParameterInfo], ordinal: int) -> bytes:

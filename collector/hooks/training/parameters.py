@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -136,10 +137,10 @@ class Parameters:
         recorder = self._recorder
         rule = recorder.intern(type(optimizer).__name__)
         sample = Sample(instant, recorder.step, ordinal + 1, rule)
-        for group in optimizer.param_groups:
+        each = iter(zip(held.parameters, held.known, strict=True))
+        for group, size in zip(optimizer.param_groups, held.sizes, strict=True):
             lr, decay = _as_float(group.get("lr")), _as_float(group.get("weight_decay"))
-            for parameter in group["params"]:
-                known = held.known[len(sample.rows)]
+            for parameter, known in islice(each, size):
                 readable = _is_readable(local_part(parameter.grad))
                 sample.rows.append(_Row(known, _scope(parameter), readable, lr, decay))
                 self._trainable[known.name] = parameter.requires_grad

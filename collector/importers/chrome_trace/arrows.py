@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ...format.array_types import BoolArray, Int64Array
 from ..arguments import joined
 from ..events import TraceEvent
 from ..spill import ARROW_ROW, Trace
-from ..timestamps import BoolArray, Int64Array
 
 REDUNDANT_ARROWS = frozenset(
     {"fwdbwd", "ac2g", "async_cpu_to_gpu", "async_gpu", "forward_backward"}

@@ -9,11 +9,11 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
+from ...format.array_types import BoolArray, Int64Array
 from ..arguments import joined, merged
 from ..events import TraceEvent
 from ..limits import ImportRejected
 from ..spill import ARGS_FIELDS, UNFINISHED, USER, Rows, Spill, Trace, chosen, column, new_slices
-from ..timestamps import BoolArray, Int64Array
 from .arrows import add_bound_arrows
 
 _MAX_OPEN = 1 << 20

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from ...format.array_types import BoolArray, Int64Array
 from ...format.exported_events import MANIFEST_EVENT, TABLE_EVENT
 from ...format.names import ANY_TOOL
 from ...format.record_kinds import ThreadKind
@@ -21,7 +22,7 @@ from ..exported_run import ExportedRun
 from ..json_stream import Document, Member, Metadata
 from ..kineto import merged_category
 from ..spill import Trace
-from ..timestamps import BoolArray, Int64Array, exact_ns
+from ..timestamps import exact_ns
 from .arrows import REDUNDANT_ARROWS, add_arrows
 from .begin_end_events import BeginEndPairing
 from .complete_events import CompleteEvents

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec import Raw
 
+from ...format.array_types import BoolArray, Int64Array
 from ...format.names import stream_name
 from ...format.record_kinds import PhaseKind
 from ..arguments import joined
@@ -26,7 +27,6 @@ from ..spill import (
     new_slices,
     unlabelled,
 )
-from ..timestamps import BoolArray, Int64Array
 from .arrows import timed
 
 _KINETO_THREAD = re.compile(r"thread -?\d+ \((.+)\)")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from lanescope.collector.engines.native import Library
+from lanescope.collector.engines.native_library import Library
 from lanescope.collector.numerics import host_fingerprint
 from lanescope.collector.numerics.fingerprint import fingerprint
 from tests.collector.numerics.test_fingerprint import (

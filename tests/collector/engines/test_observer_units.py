@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.engines import build
+from lanescope.collector.engines import build, journal_layout
 from tests.support import ROOT
 from tests.support.processes import compiled, run_program
 
@@ -31,7 +31,7 @@ PARTS = (
 def program(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program; compiled without optimization, which is most of the time it takes."""
     folder = tmp_path_factory.mktemp("units")
-    (folder / "layout.h").write_text(build.layout_header(), encoding="utf-8")
+    (folder / "layout.h").write_text(journal_layout.layout_header(), encoding="utf-8")
     torch = build.find_torch()
     libraries = torch.folder / "lib"
     return compiled(

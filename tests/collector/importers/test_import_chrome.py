@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
+from lanescope.collector.format.array_types import Int64Array
 from lanescope.collector.importers import nesting
 from lanescope.collector.importers.events import TraceEvent, decode_events, decode_one
 from lanescope.collector.importers.json_stream import Document, Member
@@ -23,7 +24,7 @@ from lanescope.collector.importers.nesting import (
     subtract_children,
 )
 from lanescope.collector.importers.spill import UNFINISHED, VALUE_ROW, new_slices
-from lanescope.collector.importers.timestamps import Int64Array, exact_ns, rounded_ns
+from lanescope.collector.importers.timestamps import exact_ns, rounded_ns
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
 from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
 from lanescope.webapp.timeline.lanes import LaneSlices, lanes_of

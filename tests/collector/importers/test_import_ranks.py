@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.collector.importers.clock_offsets import Source, comparable, offsets
-from lanescope.collector.importers.flight_recorder import plain_pickle
 from lanescope.collector.importers.limits import ImportRejected
+from lanescope.collector.importers.plain_pickle import plain_pickle
 from lanescope.collector.importers.run_writer import import_files
 from lanescope.collector.importers.spill import CollectiveCall
 from lanescope.webapp.analysis.checks import check

@@ -16,41 +16,22 @@ from lanescope.collector.recorder import workers
 from lanescope.webapp.analysis import cluster as cluster_module
 from lanescope.webapp.cli import main
 from tests.support import ROOT
+from tests.support.dask_cluster import SCHEDULER, WORKER
 from tests.support.processes import first_line, run_program, started
 from tests.support.recording import BIN
 from tests.support.synthetic import write_run
 from tests.support.trace_files import slice_, write_trace
 
-SCHEDULER = """
-import asyncio
-from distributed import Scheduler
-
-async def main():
-    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
-        print(scheduler.address, flush=True)
-        await scheduler.finished()
-
-asyncio.run(main())
-"""
-
-WORKER = """
-import asyncio, os, signal, sys
-from distributed import Worker
+MORTAL = f"""
+import os, signal
 from lanescope.webapp.analysis import cluster
 
 def dies_half_way(run, rank, answers=cluster._answers):
     answers(run, rank)
     os.kill(os.getpid(), signal.SIGKILL)
 
-if "mortal" in sys.argv:
-    cluster._answers = dies_half_way
-
-async def main():
-    async with Worker(sys.argv[1], host="127.0.0.1", nthreads=1, dashboard=False) as worker:
-        print(worker.address, flush=True)
-        await worker.finished()
-
-asyncio.run(main())
+cluster._answers = dies_half_way
+{WORKER}
 """
 
 
@@ -95,7 +76,8 @@ def test_a_worker_that_is_killed_half_way_changes_nothing(runs: tuple[Path, Path
     with started(sys.executable, "-c", SCHEDULER) as process:
         address = first_line(process)
         worker = (sys.executable, "-c", WORKER, address)
-        with started(*worker) as other, started(*worker, "mortal") as mortal:
+        dying = (sys.executable, "-c", MORTAL, address)
+        with started(*worker) as other, started(*dying) as mortal:
             assert first_line(other) != first_line(mortal)
             shared = called("check", runs[1], "--json", "--cluster", address)
             assert mortal.wait() == -signal.SIGKILL

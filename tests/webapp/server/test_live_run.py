@@ -17,8 +17,7 @@ from lanescope.collector.compaction.journal_folders import UNREADABLE, is_abando
 from lanescope.collector.format import schema
 from lanescope.collector.recorder.recorder import Recorder
 from lanescope.webapp.analysis.checks import DEFAULTS
-from lanescope.webapp.runs import journal_recovery
-from lanescope.webapp.runs import run as runs
+from lanescope.webapp.runs import consistent_read, journal_recovery
 from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.server import live_run
@@ -194,7 +193,7 @@ def test_rows_that_move_while_a_run_is_read_are_not_missed(
             moving.pop()()
         return journal_recovery.leftovers(*given)
 
-    monkeypatch.setattr(runs, "leftovers", moved)
+    monkeypatch.setattr(consistent_read, "leftovers", moved)
     found = open_run(tmp_path / "run")
     assert found.counts["op"] == 2 * OPS
     assert found.complete

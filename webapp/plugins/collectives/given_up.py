@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from lanescope.collector.format.names import SYNCHRONISING
 from lanescope.webapp.analysis.collective_calls import (
-    SYNCHRONISING,
     ambiguous,
     call_title,
     collective_calls,

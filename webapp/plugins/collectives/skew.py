@@ -12,7 +12,7 @@ beginning of the call on rank r and done_r its completion:
     transfer   = max done_r - max start_r             what remains when all have come
 
 Only operations that no rank can leave before all have come are looked at
-(`collective_calls.SYNCHRONISING`), and only calls that every recorded member of the group made.
+(`names.SYNCHRONISING`), and only calls that every recorded member of the group made.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.collective_calls import (
-    SYNCHRONISING,
-    ambiguous,
-    collective_calls,
-    members,
-)
+from lanescope.collector.format.names import SYNCHRONISING
+from lanescope.webapp.analysis.collective_calls import ambiguous, collective_calls, members
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.rank_state import rank_states

@@ -30,7 +30,8 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
-from lanescope.webapp.plugins.learning.consistency import first_apart, replicas
+from lanescope.webapp.plugins.learning.consistency import first_apart
+from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named, ranks_text

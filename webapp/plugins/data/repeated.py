@@ -24,7 +24,7 @@ from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged, sharded_names
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
-from lanescope.webapp.plugins.learning.consistency import replicas
+from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_text

@@ -30,16 +30,18 @@ from lanescope.webapp.plugins.diff.settings import settings_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.values import world_sizes
 from lanescope.webapp.plugins.diff.values.closeness import MODES, RELATIVE, Mode
-from lanescope.webapp.plugins.diff.values.first_difference import hints, resumed
+from lanescope.webapp.plugins.diff.values.compared_ops import tensor_floor
+from lanescope.webapp.plugins.diff.values.first_difference import hints
 from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer, first_layer
 from lanescope.webapp.plugins.diff.values.gradient_norms import (
+    compared_norms,
     first_norm,
-    gradient_norms,
     norm_floor,
 )
 from lanescope.webapp.plugins.diff.values.logged_values import outputs_differ, values_differ
-from lanescope.webapp.plugins.diff.values.noise import Floor, tensor_floor
+from lanescope.webapp.plugins.diff.values.noise import Floor
 from lanescope.webapp.plugins.diff.values.precision import least_tolerance
+from lanescope.webapp.plugins.diff.values.resumed import resumed
 from lanescope.webapp.plugins.diff.values.value_differences import (
     ValueDifferences,
     of_rank,
@@ -152,7 +154,7 @@ def compare(
     opened = base, run
     floors = _floors(*opened, noise)
     base, run, roles, names = _prepared(*opened)
-    norms = gradient_norms(base, run, mode, floors[1] if floors else None)
+    norms = compared_norms(base, run, mode, floors[1] if floors else None)
     values = _values(opened, (base, run), mode, floors[0] if floors else None, workers)
     calls = call_counts(base, run, values.names if values else {})
     ops, alone = _pairs(norms, calls, values)

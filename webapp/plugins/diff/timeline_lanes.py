@@ -32,9 +32,9 @@ from lanescope.webapp.plugins.diff.values.compared_ops import (
     ComparedOps,
     States,
     compared_ops,
+    tensor_floor,
     with_inner,
 )
-from lanescope.webapp.plugins.diff.values.noise import tensor_floor
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 from lanescope.webapp.timeline import index as indexes

@@ -16,7 +16,7 @@ from dash.development.base_component import Component
 from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
-from lanescope.webapp.plugins.gradients import ids
+from lanescope.webapp.plugins.gradients import charts_heat, charts_layers, ids
 from lanescope.webapp.plugins.gradients.layer_map import (
     AXES,
     DECAY,
@@ -109,7 +109,7 @@ def not_finite(context: Context) -> list[Component]:
     rows = table.assign(
         elements=[None if pd.isna(share) else float(share) for share in elements],
         elements_text=["" if pd.isna(share) else units.share(share) for share in elements],
-        layer=gradient_charts.layer_names(table["layer"]),
+        layer=charts_layers.layer_names(table["layer"]),
         share_text=[units.share(share) for share in table["share"]],
     ).to_dict("records")
     columns = [
@@ -206,7 +206,7 @@ def register(app: Dash, context: Context) -> None:
     ) -> tuple[go.Figure, dict[str, str]]:
         table = _table(context, int(rank), measure, depth_of(depth))
         none = "no gradient" if measure not in SAMPLED else "not known"
-        figure = gradient_charts.layer_heat(table, AXES[measure], theme or "light", none=none)
+        figure = charts_heat.layer_heat(table, AXES[measure], theme or "light", none=none)
         return figure, heat_style(len(table))
 
     @app.callback(
@@ -283,8 +283,8 @@ def chosen(
         return empty, ["Nothing of that was recorded on this rank."]
     point = (click or {}).get("points", [{}])[0]
     name, column = str(point.get("y", "")), str(point.get("x", ""))
-    picked = gradient_charts.greatest_cell(table, name, column)
-    layer = cut("" if name == gradient_charts.MODEL else name, depth)
+    picked = charts_heat.greatest_cell(table, name, column)
+    layer = cut("" if name == charts_layers.MODEL else name, depth)
     if picked is not None:
         layer, step = picked
     elif click and layer in table.index and column.isdigit():  # clicked in another map

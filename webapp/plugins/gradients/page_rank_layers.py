@@ -12,8 +12,7 @@ from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.links import backward_link
-from lanescope.webapp.plugins.gradients import charts as gradient_charts
-from lanescope.webapp.plugins.gradients import ids
+from lanescope.webapp.plugins.gradients import charts_heat, charts_layers, ids
 from lanescope.webapp.plugins.gradients import page_layers as layers
 from lanescope.webapp.plugins.gradients.layer_map import layer_map
 from lanescope.webapp.plugins.gradients.rank_map import RankMap, rank_map, ranks_with_gradients
@@ -81,7 +80,7 @@ def words_of(found: RankMap) -> str:
     ranks = units.counted(len(found.ranks), "rank")
     if not found.compared:
         return "No layer is on two ranks: there is nothing to compare."
-    names = gradient_charts.layer_names(found.layers_apart)
+    names = charts_layers.layer_names(found.layers_apart)
     if not names:
         at = units.counted(len(found.steps), "step")
         return f"All {ranks} have the same norm in every layer, at each of {at}."
@@ -100,9 +99,9 @@ def words_of(found: RankMap) -> str:
     has = (
         "a norm that is NaN or infinite"
         if np.isinf(value)
-        else (f"{gradient_charts.times(value)} the median of all ranks")
+        else (f"{charts_layers.times(value)} the median of all ranks")
     )
-    farthest = ratio.index[layer] or gradient_charts.MODEL
+    farthest = ratio.index[layer] or charts_layers.MODEL
     most = (
         f"The farthest is {farthest} at step {steps.iat[layer, rank]}, "
         f"where rank {ratio.columns[rank]} has {has}."
@@ -123,7 +122,7 @@ def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[s
         away = np.abs(np.log(table)).max(axis=1)
     rows = away[found.layers_apart].nlargest(MAX_ROWS).index
     kept = table.index.isin(rows)
-    drawn = gradient_charts.rank_heat(
+    drawn = charts_heat.rank_heat(
         table[kept], steps[kept], None if across == ALL else int(across), theme
     )
     return drawn, layers.heat_style(int(kept.sum()) + 2)
@@ -138,7 +137,7 @@ def chosen(context: Context, click: dict[str, Any] | None, depth: int | None) ->
     point = (click or {}).get("points", [{}])[0]
     numbers = [int(one) for one in re.findall(r"-?\d+", str(point.get("customdata", "")))]
     rank, step = numbers if len(numbers) == 2 else (-1, -1)
-    layer = str(point.get("y", "")).replace(gradient_charts.MODEL, "")
+    layer = str(point.get("y", "")).replace(charts_layers.MODEL, "")
     found = rank_map(context.run, depth)
     if rank not in found.ranks or step not in found.steps or layer not in found.layers:
         return [f"{what} Click a cell for its numbers."]

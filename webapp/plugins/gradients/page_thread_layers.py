@@ -8,8 +8,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.gradients import charts as gradient_charts
-from lanescope.webapp.plugins.gradients import ids
+from lanescope.webapp.plugins.gradients import charts_heat, ids
 from lanescope.webapp.plugins.gradients import page_layers as layers
 from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer
 from lanescope.webapp.plugins.gradients.layer_map import as_in_model, cut
@@ -53,7 +52,7 @@ def register(app: Dash, context: Context) -> None:
         rank, _, thread = across.partition("/")
         table = by_thread(context.run, int(rank), thread, layers.depth_of(depth))
         across = "step" if thread else "thread"
-        figure = gradient_charts.layer_heat(
+        figure = charts_heat.layer_heat(
             table, "norm added", theme or "light", across, none="nothing added"
         )
         note = ONE_THREAD if thread else ALL_THREADS

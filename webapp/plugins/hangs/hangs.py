@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.collective_calls import POINT_TO_POINT, call_title, calls
+from lanescope.webapp.analysis.collective_calls import POINT_TO_POINT, calls
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.incomplete_collectives import (
     IncompleteCollective,
@@ -24,7 +24,7 @@ from lanescope.webapp.analysis.incomplete_collectives import (
     cycle,
     incomplete_collectives,
 )
-from lanescope.webapp.analysis.links import group_lane, step_bounds, timeline_address
+from lanescope.webapp.analysis.links import step_bounds
 from lanescope.webapp.analysis.process_exits import asked_to_stop, left_by_a_stop
 from lanescope.webapp.analysis.rank_state import QUIET_NS, rank_states
 from lanescope.webapp.analysis.stack_frames import phase_place, where_of
@@ -35,8 +35,19 @@ from lanescope.webapp.plugins.collectives.mismatches import (
     first_mismatches,
     unlike_exchanges,
 )
-from lanescope.webapp.plugins.collectives.skew import arrivals
+from lanescope.webapp.plugins.hangs.call_evidence import (
+    also_waiting,
+    call_evidence,
+    call_place,
+    call_words,
+    reason_words,
+    stopped_words,
+    waited_words,
+    waits_there,
+    were,
+)
 from lanescope.webapp.plugins.hangs.deaths import deaths
+from lanescope.webapp.plugins.hangs.wait_lengths import MIN_WAIT_NS, normal_wait_ns, waited_ns
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
@@ -169,20 +180,28 @@ def _verdict(
     blamed = gone or missing
     first = blamed[0]
     who = ranks_named(tuple(one.rank for one in blamed))
-    reasons = "; ".join(_reason(one.activity, one.where) for one in blamed[:3])
+    reasons = "; ".join(reason_words(one.activity, one.where) for one in blamed[:3])
     advice = f"Find out why {who} ended." if gone else f"The stacks of {who} are on the Hangs page."
     return Finding(
         kind="hang",
         severity=severity,
-        title=f"{who.capitalize()} never entered {_call(run, wait)}: {reasons}. "
-        f"{_waits_there(wait.ranks)}{_for(waited)}{_stopped(run, wait)}. {advice}",
+        title=f"{who.capitalize()} never entered {call_words(run, wait)}: {reasons}. "
+        f"{waits_there(wait.ranks)}{waited_words(waited)}{stopped_words(run, wait)}. {advice}",
         rank=first.rank,
         ranks=tuple(one.rank for one in blamed),
         thread=first.thread,
         where=first.where,
-        evidence={**_evidence(run, wait), "waited_ns": waited, "also_waiting": _also(run, others)},
-        **_place(run, wait),
+        evidence={
+            **call_evidence(run, wait),
+            "waited_ns": waited,
+            "also_waiting": also_waiting(run, others),
+        },
+        **call_place(run, wait),
     )
+
+
+def _capital(ranks: tuple[int, ...]) -> str:
+    return ranks_named(ranks).capitalize()
 
 
 def _made_no_progress(run: Run, wait: IncompleteCollective) -> bool:
@@ -211,24 +230,28 @@ def _stuck(
         return None  # all came: it failed by itself, and said so
     if wait.unrecorded:
         missing = ranks_named(wait.unrecorded)
-        reason = f"{missing.capitalize()} {_were(wait.unrecorded)} not recorded: record all ranks"
+        reason = f"{missing.capitalize()} {were(wait.unrecorded)} not recorded: record all ranks"
     else:
         reason = ADVICE.get(wait.op, "No rank is missing: check the network between the ranks")
     first = min(wait.waiting, key=lambda entry: entry.start_ns)
-    done = f"{ranks_named(wait.ranks).capitalize()} entered {_call(run, wait)}, and it did not end"
+    done = f"{_capital(wait.ranks)} entered {call_words(run, wait)}, and it did not end"
     if wait.op in POINT_TO_POINT:
         sides = {entry.name: entry.rank for entry in wait.waiting}
         done = f"Rank {sides['send']} sends to rank {sides['recv']}, which receives. {done}"
     return Finding(
         kind="hang",
         severity="error",
-        title=f"{done}{_for(waited)}. {reason}.",
+        title=f"{done}{waited_words(waited)}. {reason}.",
         rank=first.rank,
         ranks=wait.ranks,
         thread=first.thread,
         where=where_of(run, first.rank, first.stack),
-        evidence={**_evidence(run, wait), "waited_ns": waited, "also_waiting": _also(run, others)},
-        **_place(run, wait),
+        evidence={
+            **call_evidence(run, wait),
+            "waited_ns": waited,
+            "also_waiting": also_waiting(run, others),
+        },
+        **call_place(run, wait),
     )
 
 
@@ -246,14 +269,14 @@ def _failed_inside(
     """Some ranks failed in a call, and left the others in it."""
     known = [rank_states(run)[rank] for rank in gone]
     left = tuple(rank for rank in wait.ranks if rank not in gone)
-    reasons = "; ".join(_reason(one.activity, one.where) for one in known[:3])
-    evidence = _evidence(run, wait)
+    reasons = "; ".join(reason_words(one.activity, one.where) for one in known[:3])
+    evidence = call_evidence(run, wait)
     missing = [{"rank": one.rank, "doing": one.activity, "where": one.where} for one in known]
     return Finding(
         kind="hang",
         severity="error",
-        title=f"{ranks_named(gone).capitalize()} failed in {_call(run, wait)}: {reasons}. "
-        f"{_waits_there(left)}{_for(waited_ns(run, wait))}. Fix that failure first.",
+        title=f"{_capital(gone)} failed in {call_words(run, wait)}: {reasons}. "
+        f"{waits_there(left)}{waited_words(waited_ns(run, wait))}. Fix that failure first.",
         rank=gone[0],
         ranks=gone,
         thread=known[0].thread,
@@ -263,9 +286,9 @@ def _failed_inside(
             "waiting": list(left),
             "missing": missing,
             "waited_ns": waited_ns(run, wait),
-            "also_waiting": _also(run, others),
+            "also_waiting": also_waiting(run, others),
         },
-        **_place(run, wait),
+        **call_place(run, wait),
     )
 
 
@@ -277,16 +300,16 @@ def _late(run: Run, wait: IncompleteCollective, waited: int) -> Finding:
     return Finding(
         kind="straggler",
         severity="error" if gave_up else "warning",
-        title=f"{ranks_named(wait.missing).capitalize()} had not come to {_call(run, wait)} when "
+        title=f"{_capital(wait.missing)} had not come to {call_words(run, wait)} when "
         f"{end}, {units.duration(waited)} after {ranks_named(wait.ranks)} came, but "
-        f"{_were(wait.missing)} still at work: {_reason(first.activity, first.where)}. "
+        f"{were(wait.missing)} still at work: {reason_words(first.activity, first.where)}. "
         "Shorten that work, or raise the timeout of the process group.",
         rank=first.rank,
         ranks=wait.missing,
         thread=first.thread,
         where=first.where,
-        evidence={**_evidence(run, wait), "waited_ns": waited},
-        **_place(run, wait),
+        evidence={**call_evidence(run, wait), "waited_ns": waited},
+        **call_place(run, wait),
     )
 
 
@@ -298,7 +321,7 @@ def _left_behind(
     if others[0].name in ("send", "recv"):
         done, needed = ("received", "recv") if others[0].name == "send" else ("sent", "send")
         title = (
-            f"{who.capitalize()} never {done} {_call(run, wait)} of {ranks_named(ranks)}. "
+            f"{who.capitalize()} never {done} {call_words(run, wait)} of {ranks_named(ranks)}. "
             f"Add the {needed}, or remove the {others[0].name}."
         )
     elif (leaving := left_training(run)) is not None and {*wait.missing} <= {*leaving.ranks}:
@@ -307,16 +330,16 @@ def _left_behind(
             f"{leaving.words}"
             f"{_last_place(run, wait.missing[0], leaving.step)} and ended, while "
             f"{ranks_named(ranks)} {'trains' if len(ranks) == 1 else 'train'} on and "
-            f"{'waits' if len(ranks) == 1 else 'wait'} in {_call(run, wait)}"
+            f"{'waits' if len(ranks) == 1 else 'wait'} in {call_words(run, wait)}"
             f"{f' at {place}' if place else ''}. {leaving.advice}"
         )
     else:
         title = (
-            f"Only {ranks_named(ranks)} called {_call(run, wait)}: {who} ended without it. Let all "
-            "ranks make the same number of calls: look for loops of unequal length."
+            f"Only {ranks_named(ranks)} called {call_words(run, wait)}: {who} ended without it. "
+            "Let all ranks make the same number of calls: look for loops of unequal length."
         )
     severity: Severity = "error" if wait.waiting else "warning"
-    return _mismatch(run, wait, title, severity, {"also_waiting": _also(run, waiters)})
+    return _mismatch(run, wait, title, severity, {"also_waiting": also_waiting(run, waiters)})
 
 
 def _last_place(run: Run, rank: int, step: int) -> str:
@@ -331,7 +354,7 @@ def _circle(
 ) -> Finding:
     said = "; ".join(
         f"{ranks_named(wait.ranks)} {'waits' if len(wait.ranks) == 1 else 'wait'} in "
-        f"{_call(run, wait)} for {ranks_named(wait.missing)}"
+        f"{call_words(run, wait)} for {ranks_named(wait.missing)}"
         for wait in (*circle, *others)
         if wait.missing and wait.waiting
     )
@@ -340,8 +363,8 @@ def _circle(
     advice = "Let one rank send while the other receives" if pairs else f"Call {what} in one order"
     title = f"Ranks wait for each other: {said}. {advice} on all ranks."
     evidence = {
-        "cycle": [_evidence(run, wait) for wait in circle],
-        "also_waiting": _also(run, others),
+        "cycle": [call_evidence(run, wait) for wait in circle],
+        "also_waiting": also_waiting(run, others),
     }
     return _mismatch(run, circle[0], title, "error", evidence)
 
@@ -362,106 +385,6 @@ def _mismatch(
         ranks=tuple(sorted({one.rank for one in (*wait.waiting, *wait.ended)} | set(wait.missing))),
         thread=entry.thread,
         where=where_of(run, entry.rank, entry.stack),
-        evidence={**_evidence(run, wait), **(more or {})},
-        **_place(run, wait),
+        evidence={**call_evidence(run, wait), **(more or {})},
+        **call_place(run, wait),
     )
-
-
-def _evidence(run: Run, wait: IncompleteCollective) -> dict[str, Any]:
-    made = (*wait.waiting, *wait.ended)
-    return {
-        "group": wait.group,
-        "sequence": wait.sequence,
-        "op": {str(entry.rank): entry.name for entry in made},
-        "waiting": list(wait.ranks),
-        "missing": [_missing(run, wait, rank) for rank in wait.missing],
-        "called_at": {str(entry.rank): where_of(run, entry.rank, entry.stack) for entry in made},
-        "not_recorded": list(wait.unrecorded),
-    }
-
-
-def _missing(run: Run, wait: IncompleteCollective, rank: int) -> dict[str, Any]:
-    """What a missing rank does, and where: it may itself wait, in another call."""
-    for other in incomplete_collectives(run):
-        for entry in other.waiting if other is not wait else ():
-            if entry.rank == rank and entry.blocked:
-                where = where_of(run, rank, entry.stack)
-                return {"rank": rank, "doing": f"waits in {_call(run, other)}", "where": where}
-    known = rank_states(run)[rank]
-    return {"rank": rank, "doing": known.activity, "where": known.where}
-
-
-def _also(run: Run, others: list[IncompleteCollective]) -> list[dict[str, Any]]:
-    return [
-        {"group": one.group, "sequence": one.sequence, "op": one.op, "waiting": list(one.ranks)}
-        for one in others
-    ]
-
-
-def _place(run: Run, wait: IncompleteCollective) -> dict[str, Any]:
-    entry = min((*wait.waiting, *wait.ended), key=lambda one: one.start_ns)
-    end = min(run.duration_ns, entry.start_ns + max(waited_ns(run, wait), 1_000_000))
-    at = (group_lane(entry.rank, wait.group), entry.start_ns)
-    link = timeline_address(entry.start_ns, end, run.duration_ns, at)
-    return {"step": entry.step, "time_ns": wait.since_ns, "link": link}
-
-
-def _call(run: Run, wait: IncompleteCollective) -> str:
-    frame = calls(run)
-    if wait.group == "0" and frame["group"].nunique() == 1:
-        return f"{wait.op} #{wait.sequence}"
-    return call_title(run, wait.op, wait.group, wait.sequence)
-
-
-def _waits_there(ranks: tuple[int, ...]) -> str:
-    return f"{ranks_named(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} there"
-
-
-def _were(ranks: tuple[int, ...]) -> str:
-    return "was" if len(ranks) == 1 else "were"
-
-
-def _reason(doing: str, where: str | None) -> str:
-    return f"{doing} at {where}" if where else doing
-
-
-def _stopped(run: Run, wait: IncompleteCollective) -> str:
-    """That those who are missing were stopped, where others were not."""
-    known = rank_states(run)
-    stopped = {rank for rank, one in known.items() if one.ending.how == "stopped"}
-    if stopped != set(wait.missing):
-        return ""
-    return f"; {ranks_named(wait.missing)} {known[wait.missing[0]].ending.words}"
-
-
-def _for(waited: int) -> str:
-    return f" for {units.duration(waited)}" if waited >= 1_000_000 else ""
-
-
-MIN_WAIT_NS = 1_000_000_000
-TIMES_NORMAL = 2
-"""A wait is too long from a second on, and from twice the longest one that came to an end."""
-
-
-def normal_wait_ns(run: Run, group: str) -> int:
-    """How long ranks of a group wait for each other when all is well."""
-    came = arrivals(run)
-    skew = came.loc[came["group"] == group, "skew_ns"]
-    longest = int(skew.max()) if len(skew) else 0
-    return max(MIN_WAIT_NS, TIMES_NORMAL * longest)
-
-
-def waited_ns(run: Run, wait: IncompleteCollective) -> int:
-    """How long the ranks that wait are known to have waited."""
-    known = rank_states(run)
-    waiting = [known[rank] for rank in wait.ranks]
-    missing = [known[rank] for rank in wait.missing]
-    others = missing or waiting
-    if asked_to_stop(run) and all(one.ending.how == "stopped" for one in others):
-        # Ranks that merely ended later were not waiting.
-        ends = [one.end_ns for one in others]
-        return max(0, (max(ends) if missing else min(ends)) - wait.since_ns)
-    over = bool(waiting) and all(one.ending.how != "killed" for one in waiting)
-    # Who was killed had waited for as long as any other still recorded something.
-    until = max(known[rank].end_ns for rank in (*wait.ranks, *(() if over else wait.missing)))
-    return max(0, until - wait.since_ns)

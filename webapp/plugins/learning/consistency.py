@@ -30,11 +30,11 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.collective_calls import collective_calls, group_title, members
+from lanescope.webapp.analysis.collective_calls import group_title
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_bounds, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.analysis.process_exits import of_last_attempt, reduction_unfinished
+from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.dead_parameters import dead_parameters
 from lanescope.webapp.plugins.learning.parting_causes import (
@@ -42,16 +42,23 @@ from lanescope.webapp.plugins.learning.parting_causes import (
     ignored,
     other_settings,
     replaced,
-    wrapped,
+)
+from lanescope.webapp.plugins.learning.replicas import (
+    _REDUCES,
+    SHARE,
+    _bytes_of_step,
+    _equal_at_first,
+    _meant_equal,
+    common_hashes,
+    group_calls,
+    hashes,
+    replicas,
+    was_reduced,
 )
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_text
 
-SHARE = 0.5
 LISTED = 20
-
-_ITEM_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
-_REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
 
 
 @dataclass(frozen=True)
@@ -96,43 +103,6 @@ def _was_cut_off(run: Run, parting: Parting) -> bool:
 
 
 @lru_cache(maxsize=4)
-def replicas(run: Run) -> dict[str, tuple[int, ...]]:
-    """Groups whose recorded ranks are data-parallel replicas, by the definition above."""
-    found: dict[str, tuple[int, ...]] = {}
-    for group, ranks in sorted(members(run).items(), key=lambda item: -len(item[1])):
-        present = tuple(sorted(rank for rank in ranks if rank in run.ranks))
-        if len(present) < 2 or present in found.values() or not _synchronises(run, group, present):
-            continue
-        rows = hashes(run)
-        common = _common(rows[rows["rank"].isin(present)], present, "param_hash")
-        if common.empty:
-            continue
-        sizes = common.groupby("parameter", sort=False)["numel"].first()
-        equal = sizes[sizes.index.isin(_meant_equal(run, group, present))].sum()
-        if equal >= SHARE * sizes.sum():
-            found[group] = present
-    return found
-
-
-def _meant_equal(run: Run, group: str, ranks: tuple[int, ...]) -> set[str]:
-    """Parameters that are equal when first hashed, or whose gradients are, once reduced."""
-    rows = hashes(run)
-    rows = rows[rows["rank"].isin(ranks)]
-    found = _equal_at_first(_common(rows, ranks, "param_hash"))
-    graded = _common(rows[rows["norm"] > 0], ranks, "grad_hash")  # zeros are alike on all shards
-    if not graded.empty:
-        step = int(graded.index.get_level_values("step")[0])
-        if _reduced(run, group, ranks[0], step):
-            found |= _equal_at_first(graded)
-    return found
-
-
-def _equal_at_first(common: pd.DataFrame) -> set[str]:
-    known = common.groupby("parameter", sort=False)["equal"].first()
-    return set(known.index[known])
-
-
-@lru_cache(maxsize=4)
 def partings(run: Run) -> tuple[Parting, ...]:
     """Per group of replicas the first step at which they part; groups that stay equal have none."""
     found = []
@@ -142,7 +112,7 @@ def partings(run: Run) -> tuple[Parting, ...]:
         meant = _meant_equal(run, group, ranks)
         parts = []
         for order, column in enumerate(("param_hash", "grad_hash")):
-            common = _common(rows, ranks, column).reset_index()
+            common = common_hashes(rows, ranks, column).reset_index()
             common = common[common["parameter"].isin(meant) & ~common["equal"]]
             if not common.empty:
                 parts.append((int(common["step"].min()), order, column, common))
@@ -161,7 +131,7 @@ def partings(run: Run) -> tuple[Parting, ...]:
                 step,
                 "gradient" if column == "grad_hash" else "parameter",
                 None if before.empty else int(before.max()),
-                _reduced(run, group, ranks[0], step),
+                was_reduced(run, group, ranks[0], step),
                 len(meant),
                 odd.assign(hash=odd[column]),
             )
@@ -176,7 +146,7 @@ def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
     """
     rows = hashes(run)
     rows = rows[rows["rank"].isin(ranks)]
-    common = _common(rows, ranks, "param_hash").reset_index()
+    common = common_hashes(rows, ranks, "param_hash").reset_index()
     equal = _equal_at_first(common.set_index(["step", "parameter"])) - _constant(run)
     apart = common[common["parameter"].isin(equal) & ~common["equal"]]
     if apart.empty:
@@ -193,7 +163,7 @@ def parted(run: Run, ranks: tuple[int, ...]) -> tuple[list[str], int]:
     """
     rows = hashes(run)
     rows = rows[rows["rank"].isin(ranks)]
-    values, slopes = (_common(rows, ranks, name) for name in ("param_hash", "grad_hash"))
+    values, slopes = (common_hashes(rows, ranks, name) for name in ("param_hash", "grad_hash"))
     began = _equal_at_first(values) - _constant(run) - _equal_at_first(slopes)
     sizes = values.groupby("parameter", sort=False)["numel"].first()
     apart = values[~values["equal"]].reset_index()
@@ -221,13 +191,13 @@ def _come_together(
     their bytes outside of backward.
     """
     rows = hashes(run)
-    common = _common(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
+    common = common_hashes(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
     common = common[common["parameter"].isin(meant) & (common["step"] >= parted)]
     equal = common.groupby("step")["equal"].all()
     later = equal[equal.index > parted]
     if len(later) and (equal.all() or later[later.index > equal.idxmin()].any()):
         return True
-    calls = _calls_of(run, group, ranks[0], (*_REDUCES, "broadcast"))
+    calls = group_calls(run, group, ranks[0], (*_REDUCES, "broadcast"))
     first = rows.loc[rows["rank"] == ranks[0], "time_ns"].min()
     at_start = (calls["name"] == "broadcast") & (calls["start_ns"] < first)
     calls = calls[(calls["phase"] != schema.PhaseKind.backward.name) & ~at_start]
@@ -252,82 +222,6 @@ def _not_after_all(
         until = mine.loc[mine["step"] == step, "time_ns"].min()
         between = calls["start_ns"].between(since, until)
         yield bool(calls.loc[between, "bytes"].sum() >= SHARE * _bytes_of_step(mine))
-
-
-@lru_cache(maxsize=4)
-def hashes(run: Run) -> pd.DataFrame:
-    """Gradient rows of steps at which hashes were taken, in the order of recording."""
-    columns = [
-        "rank",
-        "thread",
-        "step",
-        "time_ns",
-        "parameter",
-        "norm",
-        "numel",
-        "dtype",
-        "grad_hash",
-        "param_hash",
-    ]
-    events = run.events("gradient", columns=columns)
-    # 64-bit hashes do not fit float64, which is what pandas makes of integers with nulls.
-    frame = to_frame(events.drop_columns(["grad_hash", "param_hash"]))
-    for name in ("grad_hash", "param_hash"):
-        frame[name] = pd.array(events[name].to_pylist(), dtype="Int64")
-    frame = of_last_attempt(run, frame)
-    return frame[frame["param_hash"].notna() | frame["grad_hash"].notna()]
-
-
-def _common(rows: pd.DataFrame, ranks: tuple[int, ...], column: str) -> pd.DataFrame:
-    """Per step and parameter that all ranks hashed: numel and whether all hashes are equal."""
-    known = rows[rows[column].notna()]
-    groups = known.groupby(["step", "parameter"], sort=False)
-    table = groups.agg(
-        numel=("numel", "first"), sizes=("numel", "nunique"), ranks=("rank", "nunique")
-    )
-    table["equal"] = groups[column].nunique() == 1
-    return table[(table["ranks"] == len(ranks)) & (table["sizes"] == 1)]
-
-
-def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
-    rows = hashes(run)
-    mine = rows[rows["rank"] == ranks[0]]
-    if mine.empty:
-        return False
-    calls = collective_calls(run)
-    calls = calls[(calls["group"] == group) & (calls["rank"] == ranks[0])]
-    early = calls[(calls["name"] == "broadcast") & (calls["start_ns"] < mine["time_ns"].min())]
-    reduced = _reductions(run, group, ranks[0]).groupby("step")["bytes"].sum()
-    moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
-    if all(wrapped(run).get(rank) == len(members(run)[group]) for rank in ranks):
-        return True
-    return moved >= SHARE * _bytes_of_step(mine)
-
-
-def bytes_of_step(run: Run, rank: int) -> float:
-    """Bytes of all parameters of a rank that were hashed at its first step."""
-    rows = hashes(run)
-    return _bytes_of_step(rows[rows["rank"] == rank])
-
-
-def _bytes_of_step(rows: pd.DataFrame) -> float:
-    """Of all parameters of one rank that were hashed at its first step."""
-    first = rows[rows["step"] == rows["step"].min()]
-    return float((first["dtype"].map(_ITEM_BYTES).fillna(4) * first["numel"]).sum())
-
-
-def _reductions(run: Run, group: str, rank: int) -> pd.DataFrame:
-    return _calls_of(run, group, rank, _REDUCES)
-
-
-def _calls_of(run: Run, group: str, rank: int, names: tuple[str, ...]) -> pd.DataFrame:
-    calls = collective_calls(run)
-    same = (calls["group"] == group) & (calls["rank"] == rank)
-    return calls[same & calls["name"].isin(names)]
-
-
-def _reduced(run: Run, group: str, rank: int, step: int) -> bool:
-    return bool((_reductions(run, group, rank)["step"] == step).any())
 
 
 def _finding(run: Run, parting: Parting) -> Finding:

@@ -24,7 +24,7 @@ from lanescope.webapp.analysis.collective_calls import collective_calls, group_t
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import last_logged, sharded_names
-from lanescope.webapp.plugins.learning.consistency import replicas
+from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named

@@ -22,7 +22,7 @@ from lanescope.webapp.plugins.learning.gradient_paths import ways
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MOST = 0.75  # of the elements of a bias
+MIN_DEAD_SHARE = 0.75  # of the elements of a bias
 MIN_UNITS = 16
 MIN_ROWS = 8  # of a batch: of fewer, none may reach a unit by chance
 MIN_SAMPLES = 4  # sampled steps
@@ -60,7 +60,11 @@ def _dead(run: Run, rank: int, sampled: pd.DataFrame) -> list[Finding]:
     own = own[own["trainable"].astype(bool) & own["grad_zeros"].notna()]
     groups = own.groupby("layer", sort=False)
     least = groups["grad_zeros"].min()
-    dead = (least >= MOST) & (groups["grad_zeros"].max() > 0) & (groups.size() >= MIN_SAMPLES)
+    dead = (
+        (least >= MIN_DEAD_SHARE)
+        & (groups["grad_zeros"].max() > 0)
+        & (groups.size() >= MIN_SAMPLES)
+    )
     dead &= groups["grad_norm"].max() > 0  # zero as a whole is another finding
     if not dead.any():
         return []

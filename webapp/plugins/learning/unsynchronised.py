@@ -22,13 +22,8 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.learning.consistency import (
-    SHARE,
-    bytes_of_step,
-    hashes,
-    parted,
-    replicas,
-)
+from lanescope.webapp.plugins.learning.consistency import parted
+from lanescope.webapp.plugins.learning.replicas import SHARE, bytes_of_step, hashes, replicas
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 

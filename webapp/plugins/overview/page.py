@@ -15,7 +15,8 @@ from lanescope.webapp.analysis.plugin import Figure, figures, load, metric
 from lanescope.webapp.plugins.overview import ids, page_checks, page_recording
 from lanescope.webapp.plugins.time import charts
 from lanescope.webapp.plugins.time.breakdown import mean_steps
-from lanescope.webapp.plugins.time.critical_path import critical_path, job_step, median_step, summed
+from lanescope.webapp.plugins.time.critical_path import critical_path, summed
+from lanescope.webapp.plugins.time.job_steps import job_step, median_step
 from lanescope.webapp.plugins.time.what_if import ready_made
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run

@@ -9,7 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES
-from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES, Window
+from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES
+from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.ui.charts import BUTTONS_ASIDE, colour_bar, escaped, nothing
@@ -143,7 +144,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
 
 def path_lanes(
     path: pd.DataFrame,
-    window: Window,
+    window: JobStep,
     lanes: Mapping[int, Mapping[str, Intervals]],
     names: Mapping[tuple[int, str], str],
     theme: Theme,
@@ -236,7 +237,7 @@ def _bars(
     figure: go.Figure,
     pieces: list[_Piece],
     lane: str,
-    window: Window,
+    window: JobStep,
     colours: Mapping[str, str],
     opacity: float,
 ) -> None:

@@ -25,7 +25,6 @@ Miller, "Critical Path Analysis for the Execution of Parallel and Distributed Pr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -36,7 +35,6 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ends_ns, to_frame
 from lanescope.webapp.analysis.collective_calls import calls
-from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.collectives.communication import operators
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
@@ -48,6 +46,7 @@ from lanescope.webapp.plugins.time.breakdown import (
     pipeline_waits,
     training_thread,
 )
+from lanescope.webapp.plugins.time.job_steps import JobStep, job_step
 from lanescope.webapp.plugins.time.lane_work import LaneWork, Row
 from lanescope.webapp.plugins.time.stream_work import StreamWork
 from lanescope.webapp.plugins.time.streams import dependency, host_waits, last_kernels, streams
@@ -98,55 +97,6 @@ class Wait(NamedTuple):
     category: str
 
 
-@dataclass(frozen=True)
-class Window:
-    """A step of the job, ns from the start of the run, and the rank that ends it last."""
-
-    step: int
-    start_ns: int
-    end_ns: int
-    last_rank: int
-
-
-def job_steps(run: Run) -> list[Window]:
-    """The steps of the job, one after another without gaps but for steps that were not recorded."""
-    ends: dict[int, tuple[int, int]] = {}
-    starts: dict[int, int] = {}
-    for rank in run.ranks:
-        steps = run.steps(rank)
-        for step, start, end in zip(
-            steps.index.tolist(), steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True
-        ):
-            ends[step] = max(ends.get(step, (end, rank)), (end, rank))
-            starts[step] = min(starts.get(step, start), start)
-    found = []
-    for step in sorted(ends):
-        end, rank = ends[step]
-        start = ends[step - 1][0] if step - 1 in ends else starts[step]
-        if start < end:
-            found.append(Window(step, start, end, rank))
-    return found
-
-
-def median_step(run: Run) -> int | None:
-    """The step of the job whose length is nearest to the median; None without any."""
-    steps = job_steps(run)
-    if not steps:
-        return None
-    length = np.array([one.end_ns - one.start_ns for one in steps])
-    return steps[int(np.argmin(np.abs(length - np.median(length))))].step
-
-
-def job_step(run: Run, step: int | None) -> Window:
-    """A step of the job, by default `median_step`. Raises NotApplicable without one."""
-    chosen = median_step(run) if step is None else step
-    found = next((one for one in job_steps(run) if one.step == chosen), None)
-    if found is None:
-        words = "no training step was recorded" if step is None else f"the run has no step {step}"
-        raise NotApplicable(words)
-    return found
-
-
 @lru_cache(maxsize=64)
 def critical_path(run: Run, step: int | None = None) -> pd.DataFrame:
     """The critical path of a step of the job, in order of time; by default of `median_step`.
@@ -194,7 +144,7 @@ def _while_waiting(wait: Wait, waker: Lane | None) -> str:
 class _Walk:
     """Goes back from the end of a step."""
 
-    def __init__(self, run: Run, window: Window) -> None:
+    def __init__(self, run: Run, window: JobStep) -> None:
         self.run = run
         self.window = window
         self._lanes: dict[Lane, LaneWork | StreamWork] = {}

@@ -20,7 +20,8 @@ from lanescope.webapp.plugins.time.breakdown import (
     phases_of,
     training_thread,
 )
-from lanescope.webapp.plugins.time.critical_path import Lane, Window
+from lanescope.webapp.plugins.time.critical_path import Lane
+from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.plugins.time.lane_work import LaneWork
 from lanescope.webapp.plugins.time.replay import Actor, Event, Replay, arriving_ranks, pieces_of
 from lanescope.webapp.plugins.time.stream_work import launching
@@ -31,14 +32,14 @@ from lanescope.webapp.plugins.time.streams import (
     last_kernels,
     streams,
 )
-from lanescope.webapp.runs import types
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Window
 
 _NOTHING = Intervals.of([], [])
 
 
-def device_replay(run: Run, window: Window) -> Replay:
+def device_replay(run: Run, window: JobStep) -> Replay:
     """The hosts and streams of all ranks in a step of the job."""
     actors: list[Actor] = []
     for rank in run.ranks:
@@ -56,7 +57,7 @@ def device_replay(run: Run, window: Window) -> Replay:
     return Replay(window, tuple(actors), outside)
 
 
-def _inside(stream: Stream, step: types.Window) -> range:
+def _inside(stream: Stream, step: Window) -> range:
     """The kernels that run within a step."""
     low = int(np.searchsorted(stream.end, step[0], side="right"))
     return range(low, int(np.searchsorted(stream.start, step[1])))
@@ -70,7 +71,7 @@ def _launched(stream: Stream, i: int) -> tuple[str, int]:
     return f"launch {stream.rank} {stream.thread}", i
 
 
-def _host(run: Run, rank: int, step: types.Window) -> Actor:
+def _host(run: Run, rank: int, step: Window) -> Actor:
     """The threads of a rank that launch its kernels, as one actor."""
     own = streams(run, rank)
     shares = _shares(run, rank, step)
@@ -111,7 +112,7 @@ def _host(run: Run, rank: int, step: types.Window) -> Actor:
     )
 
 
-def _shares(run: Run, rank: int, step: types.Window) -> dict[Lane, Intervals]:
+def _shares(run: Run, rank: int, step: Window) -> dict[Lane, Intervals]:
     """Which of the threads of a rank works for its step at each instant: an autograd thread where
     it has an operator in backward and the training thread has none, else the training thread."""
     training = training_thread(run, rank)
@@ -126,7 +127,7 @@ def _shares(run: Run, rank: int, step: types.Window) -> dict[Lane, Intervals]:
     return {Lane(rank, training.thread): rest, **found}
 
 
-def _stream(run: Run, stream: Stream, lane: str, step: types.Window) -> Actor:
+def _stream(run: Run, stream: Stream, lane: str, step: Window) -> Actor:
     """The kernels of a stream within a step."""
     events: list[Event] = []
     length: list[float] = []
@@ -165,9 +166,7 @@ def _stream(run: Run, stream: Stream, lane: str, step: types.Window) -> Actor:
     )
 
 
-def _conditions(
-    run: Run, stream: Stream, i: int, step: types.Window
-) -> Iterator[tuple[Event, int]]:
+def _conditions(run: Run, stream: Stream, i: int, step: Window) -> Iterator[tuple[Event, int]]:
     """What a kernel waits for besides the kernel before it, and when that was done, ns."""
     if step[0] <= stream.launched[i] < step[1]:
         yield Event("await", _launched(stream, i)), int(stream.launched[i])

@@ -13,7 +13,8 @@ from lanescope.webapp.analysis.links import step_bounds
 from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
 from lanescope.webapp.plugins.time.breakdown import collective_waits, training_thread
 from lanescope.webapp.plugins.time.buckets import gradients_ready, reductions
-from lanescope.webapp.plugins.time.critical_path import Lane, Window
+from lanescope.webapp.plugins.time.critical_path import Lane
+from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.plugins.time.lane_work import LaneWork
 from lanescope.webapp.plugins.time.replay import (
     Actor,
@@ -29,7 +30,7 @@ _Wait = tuple[int, int, Any]
 """Start and end, ns, and label of the row of `calls`."""
 
 
-def host_replay(run: Run, window: Window, gradients: bool) -> Replay:
+def host_replay(run: Run, window: JobStep, gradients: bool) -> Replay:
     """The training threads of all ranks in a step of the job; `gradients`: with these."""
     last = {
         (str(group), int(sequence)): int(came)

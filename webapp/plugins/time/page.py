@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.plugins.flame.page_section import Section
-from lanescope.webapp.plugins.time import charts, ids
+from lanescope.webapp.plugins.time import charts, ids, page_slowdown
 from lanescope.webapp.plugins.time.breakdown import (
     CATEGORIES,
     categories,
@@ -24,17 +24,13 @@ from lanescope.webapp.plugins.time.critical_path import (
     PATH_CATEGORIES,
     UNEXPLAINED,
     critical_path,
-    job_step,
-    job_steps,
-    median_step,
     summed,
 )
-from lanescope.webapp.plugins.time.slowdown import MIN_SLOWDOWN, Slowdown, slowdown
+from lanescope.webapp.plugins.time.job_steps import job_step, job_steps, median_step
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.run_warnings import ranks_text
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import nothing
@@ -76,20 +72,15 @@ def body(context: Context) -> list[Component]:
         *([] if context.baseline is None else [_changes_panel(context.baseline, run)]),
         _path_panel(run),
         html.Div([_table_panel(), _what_if_panel()], className="split"),
-        _panel("Flame graph", "what all threads did in the step", FLAME.layout(context)),
+        widgets.panel("Flame graph", "what all threads did in the step", FLAME.layout(context)),
         _steps_panel(run),
-        *([_slowdown_panel(run)] if len(run.ranks) > 1 else []),
+        *([page_slowdown.panel(run)] if len(run.ranks) > 1 else []),
         widgets.downloads(
             "step_time",
             "critical_path",
             *(["worker_slowdown"] if len(run.ranks) > 1 else []),
         ),
     ]
-
-
-def _panel(title: str, about: str, *children: Any) -> Component:
-    head: list[Any] = [f"{title} ", html.Small(about)] if about else [title]
-    return html.Section([html.H2(head), *children], className="panel")
 
 
 def _step_field(run: Run, step: int) -> Component:
@@ -117,11 +108,11 @@ def _path_panel(run: Run) -> Component:
     chart = widgets.graph(
         ids.PATH, height=120 + 30 * min(len(run.ranks), MAX_LANES), what="the critical path"
     )
-    return _panel("Critical path", about, chart)
+    return widgets.panel("Critical path", about, chart)
 
 
 def _table_panel() -> Component:
-    return _panel(
+    return widgets.panel(
         "On the path",
         "",
         html.Div(
@@ -136,7 +127,7 @@ def _what_if_panel() -> Component:
         dcc.Input(id=ids.SPEC, placeholder="op=aten::mm*:x0.5", className="find-box"),
         html.Button("Predict", id=ids.PREDICT, className="run"),
     )
-    return _panel(
+    return widgets.panel(
         "What if",
         "predicted length of the step",
         html.Div(states.loading("Predicting what changes would gain"), id=ids.PREDICTIONS),
@@ -149,7 +140,7 @@ def _steps_panel(run: Run) -> Component:
     shown = [name for name in CATEGORIES if spent[f"{name}_ns"].any()]
     largest = max(shown, key=lambda name: float(spent[f"{name}_ns"].sum()))
     options = [{"label": CATEGORIES[name], "value": name} for name in shown]
-    return _panel(
+    return widgets.panel(
         "All steps",
         "share of each step · click for that step",
         widgets.controls(widgets.choice("category", ids.CATEGORY, options, largest)),
@@ -162,7 +153,7 @@ def _changes_panel(base: Run, run: Run) -> Component:
     try:
         table = step_changes(base, run)
     except NotApplicable as reason:
-        return _panel("Against the baseline", "", html.P(f"Not compared: {reason}."))
+        return widgets.panel("Against the baseline", "", html.P(f"Not compared: {reason}."))
     kept = steady(table)
     means = kept.mean()
     length, before = float(means["duration_ns"]), float(means["base_duration_ns"])
@@ -192,51 +183,7 @@ def _changes_panel(base: Run, run: Run) -> Component:
     chart = widgets.graph(ids.CHANGES, height=300, what="the difference from the baseline")
     right = html.Div([html.P(words), widgets.plain_table(heads, rows, (1, 2, 3))])
     about = "mean over the ranks · click for that step"
-    return _panel("Against the baseline", about, html.Div([chart, right], className="split"))
-
-
-def _slowdown_panel(run: Run) -> Component:
-    heat = widgets.graph(
-        ids.SLOWDOWN_HEAT,
-        height=110 + 22 * min(len(run.ranks), 16),
-        what="the slowdown by each rank",
-    )
-    words = html.Div(states.loading("Replaying all steps with ideal durations"), id=ids.SLOWDOWN)
-    about = "if this rank kept its own times and all others took the mean · click for that step"
-    return _panel("Slowdown by stragglers", about, html.Div([heat, words], className="split"))
-
-
-def _slowdown_words(found: Slowdown) -> list[Component]:
-    """Sentences about what stragglers cost the job, and what causes it."""
-    ideal, length = widgets.duration(found.ideal_ns), widgets.duration(found.step_ns)
-    if found.slowest_share is None:
-        text = f"Steps take {length}, and {ideal} with all work spread evenly over the ranks: no "
-        return [html.P([text, "rank slows the others."])]
-    text = (
-        f"Steps take {length}, and {ideal} with all work spread evenly over the ranks: "
-        f"{units.share(found.wasted)} of the time is lost. "
-    )
-    word = "rank" if len(found.slowest) == 1 else "ranks"
-    who = f"{word} {ranks_text(found.slowest)}"
-    fixed = f"{units.share(found.slowest_share)} of that is due to the slowest, {who}."
-    if found.last_stage_share is not None:
-        share = units.share(found.last_stage_share)
-        fixed += f" The last pipeline stage (ranks {ranks_text(found.last_stage)}): {share}."
-    rows: list[tuple[widgets.Child, str]] = [
-        (
-            html.Span([html.I(className=f"swatch {charts.TOKENS[name]}"), CATEGORIES[name]]),
-            f"×{factor:.2f}",
-        )
-        for name, factor in sorted(found.operations.items(), key=lambda one: -one[1])
-        if factor >= MIN_SLOWDOWN
-    ]
-    rows += [
-        (f"rank {rank}", f"×{factor:.2f}")
-        for rank, factor in sorted(found.workers.items(), key=lambda one: -one[1])[:MAX_ROWS]
-        if factor >= MIN_SLOWDOWN
-    ]
-    table = widgets.plain_table(("if all else were ideal", "slowdown"), rows, (1,))
-    return [html.P([html.B(f"×{found.job:.2f} "), text, fixed]), table]
+    return widgets.panel("Against the baseline", about, html.Div([chart, right], className="split"))
 
 
 def register(app: Dash, context: Context) -> None:
@@ -294,7 +241,7 @@ def register(app: Dash, context: Context) -> None:
     if context.baseline is not None:
         _register_changes(app, context.baseline, run)
     if len(run.ranks) > 1:
-        _register_slowdown(app, run)
+        page_slowdown.register(app, run)
 
 
 def _register_links(app: Dash, run: Run) -> None:
@@ -319,21 +266,6 @@ def _register_changes(app: Dash, base: Run, run: Run) -> None:
     )
     def differ(_: str, theme: Theme | None) -> go.Figure:
         return charts.change_bars(step_changes(base, run), theme or "light")
-
-
-def _register_slowdown(app: Dash, run: Run) -> None:
-    @app.callback(
-        Output(ids.SLOWDOWN, "children"),
-        Output(ids.SLOWDOWN_HEAT, "figure"),
-        Input(ids.SLOWDOWN, "id"),
-        Input(frame_ids.THEME, "data"),
-    )
-    def slow(_: str, theme: Theme | None) -> tuple[Any, go.Figure]:
-        try:
-            found = slowdown(run)
-        except NotApplicable as reason:
-            return html.P(f"Not measured: {reason}.", className="muted"), nothing("")
-        return _slowdown_words(found), charts.slowdown_heat(found.by_step, theme or "light")
 
 
 def _shown(run: Run, step: int | None, theme: Theme) -> tuple[go.Figure, Component, str]:

@@ -24,7 +24,7 @@ import numpy as np
 
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.time.buckets import MIB, assigned
-from lanescope.webapp.plugins.time.critical_path import Window
+from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.plugins.time.lane_work import LaneWork
 from lanescope.webapp.runs.types import Float64Array, Int64Array
 
@@ -86,7 +86,7 @@ Stretches = Callable[[Actor], Float64Array]
 class Replay:
     """All actors of a step."""
 
-    window: Window
+    window: JobStep
     actors: tuple[Actor, ...]
     outside: Mapping[CallKey, float]
     """Arrivals, ns, of ranks that came to a call in another step."""

@@ -31,7 +31,8 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.findings import NotApplicable
-from lanescope.webapp.plugins.time.critical_path import TRANSFER, job_steps
+from lanescope.webapp.plugins.time.critical_path import TRANSFER
+from lanescope.webapp.plugins.time.job_steps import job_steps
 from lanescope.webapp.plugins.time.replay import Actor, Replay
 from lanescope.webapp.plugins.time.what_if import checked_replay
 from lanescope.webapp.runs.run import Run

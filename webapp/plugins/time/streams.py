@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import COMMUNICATION_KERNEL
+from lanescope.collector.format.names import COMMUNICATION_KERNEL, SYNCHRONISING
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having, texts_of
-from lanescope.webapp.analysis.collective_calls import SYNCHRONISING, calls, members
+from lanescope.webapp.analysis.collective_calls import calls, members
 from lanescope.webapp.plugins.time.breakdown import phases_of, training_thread
 from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run

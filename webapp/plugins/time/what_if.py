@@ -15,9 +15,9 @@ from functools import lru_cache
 
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
-from lanescope.webapp.plugins.time.critical_path import job_step
 from lanescope.webapp.plugins.time.device_replay import device_replay
 from lanescope.webapp.plugins.time.host_replay import host_replay
+from lanescope.webapp.plugins.time.job_steps import job_step
 from lanescope.webapp.plugins.time.replay import Replay
 from lanescope.webapp.runs.run import Run
 

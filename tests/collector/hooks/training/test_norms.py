@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lanescope.collector.engines.native import Library
+from lanescope.collector.engines.native_library import Library
 from lanescope.collector.hooks.training.norms import Norms
 from tests.support.recording import OBSERVERS, record_program
 

@@ -61,7 +61,7 @@ PROGRAM = """
 RANKS = """
     import torch, torch.distributed as dist
     from torch import nn
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.nn.parallel import DistributedDataParallel
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -74,7 +74,10 @@ RANKS = """
             torch.manual_seed(10 * step + rank)
             for half in range(2):  # accumulated
                 (model(torch.randn(4, 5)).square().mean() / 2).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            if isinstance(model, FullyShardedDataParallel):
+                model.clip_grad_norm_(0.05)
+            else:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
             optimizer.step()
             optimizer.zero_grad()
     train(DistributedDataParallel(make()), fused=True)
@@ -83,6 +86,7 @@ RANKS = """
         fully_shard(layer)
     fully_shard(model)
     train(model)
+    train(FullyShardedDataParallel(make(), device_id=torch.device("cpu")))  # one flat parameter
     dist.destroy_process_group()
 """
 
@@ -234,6 +238,8 @@ def test_shards_add_up_to_what_whole_replicas_have(tmp_path: Path) -> None:
         [r for r in recorded.rows("parameter", rank) if r["optimizer"] is not None]
         for rank in (0, 1)
     ]
+    flat = [r for one in both for r in one if r["parameter"].startswith("Sequential#3")]
+    both = [[r for r in one if r not in flat] for one in both]
     whole = [[r for r in one if r["numel"] == r["whole_numel"]] for one in both]
     parts = [[r for r in one if r["numel"] < r["whole_numel"]] for one in both]
     names = ["0.weight", "0.bias", "2.weight"]
@@ -247,6 +253,15 @@ def test_shards_add_up_to_what_whole_replicas_have(tmp_path: Path) -> None:
             joined = math.hypot(*(s[name] for s in shards))
             assert joined == pytest.approx(one[name], rel=1e-5), name
         assert max(s["grad_max"] for s in shards) == pytest.approx(one["grad_max"], rel=1e-5)
+    for one in whole[0]:
+        shards = [
+            s
+            for s in flat
+            if s["parameter"] == f"Sequential#3.{one['parameter']}" and s["step"] == one["step"] + 8
+        ]
+        assert sum(s["numel"] for s in shards) == one["numel"] == shards[0]["whole_numel"]
+        joined = math.hypot(*(s["grad_norm"] for s in shards))
+        assert joined == pytest.approx(one["grad_norm"], rel=1e-5)
 
 
 def test_what_vmap_makes_many_of_has_no_norm(tmp_path: Path) -> None:

@@ -10,11 +10,8 @@ import pandas as pd
 import pytest
 
 from lanescope.webapp.analysis.links import backward_link
-from lanescope.webapp.plugins.gradients.charts import (
-    depth_lines,
-    greatest_cell,
-    layer_heat,
-)
+from lanescope.webapp.plugins.gradients.charts import depth_lines
+from lanescope.webapp.plugins.gradients.charts_heat import greatest_cell, layer_heat
 from lanescope.webapp.plugins.gradients.layer_map import depths, layer_map, quantiles
 from lanescope.webapp.plugins.gradients.page_layers import _depth, chosen, depth_figure
 from lanescope.webapp.runs.run import Run, open_run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lanescope.webapp.plugins.gradients.charts import layer_heat
+from lanescope.webapp.plugins.gradients.charts_heat import layer_heat
 from lanescope.webapp.plugins.gradients.layer_map import layer_map
 from lanescope.webapp.plugins.gradients.not_finite import (
     low_precision,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from dash import html
 
-from lanescope.webapp.plugins.gradients.charts import layer_heat
+from lanescope.webapp.plugins.gradients.charts_heat import layer_heat
 from lanescope.webapp.plugins.gradients.layer_map import layer_map
 from lanescope.webapp.plugins.gradients.page import body, layout
 from lanescope.webapp.plugins.gradients.page_layers import depth_figure

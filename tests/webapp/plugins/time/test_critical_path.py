@@ -9,12 +9,8 @@ import pandas as pd
 import pytest
 
 from lanescope.webapp.analysis.findings import NotApplicable
-from lanescope.webapp.plugins.time.critical_path import (
-    critical_path,
-    job_steps,
-    median_step,
-    summed,
-)
+from lanescope.webapp.plugins.time.critical_path import critical_path, summed
+from lanescope.webapp.plugins.time.job_steps import job_steps, median_step
 from lanescope.webapp.plugins.time.what_if import ready_made, what_if
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder

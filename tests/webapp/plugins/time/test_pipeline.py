@@ -9,7 +9,8 @@ import pytest
 
 from lanescope.collector.importers.workers import Fields
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
-from lanescope.webapp.plugins.time.critical_path import critical_path, job_steps
+from lanescope.webapp.plugins.time.critical_path import critical_path
+from lanescope.webapp.plugins.time.job_steps import job_steps
 from lanescope.webapp.runs.run import Run
 from tests.support.trace_files import imported, slice_, write_trace
 

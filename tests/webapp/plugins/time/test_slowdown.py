@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lanescope.webapp.analysis.findings import NotApplicable
-from lanescope.webapp.plugins.time.critical_path import Window
+from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.plugins.time.replay import Actor, Event, Replay
 from lanescope.webapp.plugins.time.slowdown import (
     pipeline_stages,
@@ -36,7 +36,7 @@ def step(number: int, forward: list[int], transfer: int = 6, optimizer: int = 4)
         for rank, length in enumerate(forward)
     ]
     length = max(forward) + transfer + optimizer
-    return Replay(Window(number, 0, length, 0), tuple(actors), {})
+    return Replay(JobStep(number, 0, length, 0), tuple(actors), {})
 
 
 def test_one_slow_rank() -> None:
@@ -82,7 +82,7 @@ def test_ranks_without_the_same_collectives_are_compared_by_the_step() -> None:
     long, short = step(1, [30, 10]).actors
     both = (Event("arrive", ("0", 0)), Event("arrive", ("1", 0)), Event("wait", ("0", 0), 6))
     other = Actor(1, 0.0, both, short.length, np.array([0, 3]), short.about)
-    found = slowdown_of({1: Replay(Window(1, 0, 40, 0), (long, other), {})}, {})
+    found = slowdown_of({1: Replay(JobStep(1, 0, 40, 0), (long, other), {})}, {})
     assert found.ideal_ns == pytest.approx(20 + 6 + 4)
     assert found.workers == pytest.approx({0: 40 / 30, 1: 1})
 
@@ -97,7 +97,7 @@ def test_a_category_that_only_one_rank_has_is_spread() -> None:
         np.array([0, *slow.stretch]),
         (("python", (), ""), *slow.about),
     )
-    found = slowdown_of({1: Replay(Window(1, 0, 40, 0), (sleeping, clean), {})}, {})
+    found = slowdown_of({1: Replay(JobStep(1, 0, 40, 0), (sleeping, clean), {})}, {})
     assert (found.step_ns, found.ideal_ns) == pytest.approx((40, 30))
     assert found.operations["python"] == pytest.approx(40 / 30)
 

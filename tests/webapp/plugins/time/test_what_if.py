@@ -9,7 +9,7 @@ import pytest
 
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.time.buckets import MIB, assigned
-from lanescope.webapp.plugins.time.critical_path import job_steps
+from lanescope.webapp.plugins.time.job_steps import job_steps
 from lanescope.webapp.plugins.time.what_if import what_if
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_script

@@ -6,17 +6,15 @@ is in it, and the same operators of two runs would have no name in common.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import pyarrow as pa
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.plugins.diff.pairing.module_trees import Matching, Module, forest
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.table_reader import Equal, Rows
-from lanescope.webapp.runs.types import Window
 
 _MAX_NAMED = 3
 """Names that a sentence gives as examples."""
@@ -63,15 +61,11 @@ def renamed(base: Run, run: Run) -> Renamed:
                 paths[one.path] = f"{one.path} (base)"
             if one not in found and one.inside in taken[1]:
                 insides[one.inside] = f"{one.path} (base)."
-    own = {field.name: getattr(base.rows, field.name) for field in fields(Rows)}
-    rows = _Rows(
-        **own,
-        inner=base.rows,
-        change={
-            "module": lambda text: paths.get(text, text),
-            "parameter": lambda text: _parameter(text, insides),
-        },
-    )
+    change: dict[str, Callable[[str], str]] = {
+        "module": lambda text: paths.get(text, text),
+        "parameter": lambda text: _parameter(text, insides),
+    }
+    rows = base.rows.changed_by(partial(_with_other_texts, change))
     heads = [
         (one.path, other.path)
         for model in mine
@@ -125,48 +119,21 @@ def _norms(base: Run, run: Run) -> list[dict[str, float]]:
     return found
 
 
-@dataclass(frozen=True)
-class _Rows(Rows):
+def _with_other_texts(change: dict[str, Callable[[str], str]], _: str, rows: pa.Table) -> pa.Table:
     """Rows with other texts in some columns."""
-
-    inner: Rows
-    change: dict[str, Callable[[str], str]]
-
-    def read(
-        self,
-        table: str,
-        ranks: Sequence[int],
-        thread: str | None,
-        columns: Sequence[str] | None,
-        window: Window | None = None,
-        equal: Equal | None = None,
-    ) -> pa.Table:
-        return self._changed(self.inner.read(table, ranks, thread, columns, window, equal))
-
-    def pieces(
-        self,
-        table: str,
-        ranks: Sequence[int],
-        thread: str | None,
-        columns: Sequence[str],
-        about: int | None = None,
-    ) -> Iterator[pa.Table]:
-        return map(self._changed, self.inner.pieces(table, ranks, thread, columns, about))
-
-    def _changed(self, rows: pa.Table) -> pa.Table:
-        for position, name in enumerate(rows.column_names):
-            change, kind = self.change.get(name), rows.schema.field(position).type
-            if change is not None and pa.types.is_dictionary(kind):
-                column = rows.column(position)
-                chunks = [
-                    pa.DictionaryArray.from_arrays(
-                        chunk.indices,
-                        pa.array(
-                            [t if t is None else change(t) for t in chunk.dictionary.to_pylist()],
-                            kind.value_type,
-                        ),
-                    )
-                    for chunk in column.chunks
-                ]
-                rows = rows.set_column(position, name, pa.chunked_array(chunks, kind))
-        return rows
+    for position, name in enumerate(rows.column_names):
+        other, kind = change.get(name), rows.schema.field(position).type
+        if other is not None and pa.types.is_dictionary(kind):
+            column = rows.column(position)
+            chunks = [
+                pa.DictionaryArray.from_arrays(
+                    chunk.indices,
+                    pa.array(
+                        [t if t is None else other(t) for t in chunk.dictionary.to_pylist()],
+                        kind.value_type,
+                    ),
+                )
+                for chunk in column.chunks
+            ]
+            rows = rows.set_column(position, name, pa.chunked_array(chunks, kind))
+    return rows

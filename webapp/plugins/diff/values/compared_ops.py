@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +19,12 @@ from lanescope.webapp.analysis.tensor_fingerprints import (
     with_turns,
 )
 from lanescope.webapp.plugins.diff.values.closeness import Mode, relative_differences, tensor_states
+from lanescope.webapp.plugins.diff.values.noise import Floor
 from lanescope.webapp.plugins.diff.values.precision import least_tolerance
 from lanescope.webapp.plugins.diff.values.world_sizes import joined, optimizing, shares_differ
 from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.runs.types import Int64Array
-
-if TYPE_CHECKING:
-    from lanescope.webapp.plugins.diff.values.noise import Floor
-from lanescope.webapp.runs.types import BoolArray, Float64Array
+from lanescope.webapp.runs.types import BoolArray, Float64Array, Int64Array
 
 UNKNOWN, IDENTICAL, WITHIN, DIFFERENT = -1, 0, 1, 2
 """What is known of an operator's values; the numbers of `closeness.tensor_states`."""
@@ -133,3 +129,18 @@ def with_inner(ops: Ops, own: States) -> States:
         bare = own[outer] == UNKNOWN
         state[outer[bare]] = worst[bare]
     return state
+
+
+def tensor_floor(base: Run, other: Run) -> Floor:
+    """The floor of tensors, of two runs at level numerics; none of runs that are not."""
+    words = Words()
+    dtypes, steps, aparts = [], [], []
+    for pairs in all_compared(base, other, "bitwise", words):
+        dtypes.append(pairs.old.tensors["dtype"][pairs.one])
+        steps.append(pairs.old.step[pairs.old.owner[pairs.one]])
+        aparts.append(pairs.apart)
+    if not dtypes:
+        return Floor({})
+    names = np.array(words.known["dtype"] or [""], object)
+    codes = np.concatenate(dtypes)
+    return Floor.of(names[codes], np.concatenate(steps), np.concatenate(aparts))

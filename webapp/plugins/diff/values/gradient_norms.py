@@ -19,7 +19,7 @@ from lanescope.webapp.runs.typed_json import json_number
 from lanescope.webapp.runs.types import BoolArray, Float64Array
 
 
-def gradient_norms(base: Run, run: Run, mode: Mode, floor: Floor | None = None) -> pd.DataFrame:
+def compared_norms(base: Run, run: Run, mode: Mode, floor: Floor | None = None) -> pd.DataFrame:
     """Norms of both runs, by step, rank and order of recording.
 
     kind ("gradient"), rank, thread (its name), step, name (parameter), base and run (norms, NaN on
@@ -113,7 +113,7 @@ def _states(
 
 def norm_floor(base: Run, noise: Run) -> Floor:
     """Returns how far the norms of two recordings of the baseline are apart, by dtype and step."""
-    rows = gradient_norms(base, noise, "bitwise")
+    rows = compared_norms(base, noise, "bitwise")
     rows = rows[~rows["state"].isin(["only_in_base", "only_in_run"])]
     low, high = rows["base"].to_numpy(np.float64), rows["run"].to_numpy(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -15,10 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.tensor_fingerprints import Words
-from lanescope.webapp.plugins.diff.values.compared_ops import all_compared
 from lanescope.webapp.runs import units
-from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Float64Array, Int64Array
 
 TIMES = 2.0
@@ -65,18 +62,3 @@ class Floor:
             f"{dtype} {units.number(floor[-1])}" for dtype, (_, floor) in self.by_dtype.items()
         )
         return ", ".join(floors) or "none"
-
-
-def tensor_floor(base: Run, other: Run) -> Floor:
-    """The floor of tensors, of two runs at level numerics; none of runs that are not."""
-    words = Words()
-    dtypes, steps, aparts = [], [], []
-    for pairs in all_compared(base, other, "bitwise", words):
-        dtypes.append(pairs.old.tensors["dtype"][pairs.one])
-        steps.append(pairs.old.step[pairs.old.owner[pairs.one]])
-        aparts.append(pairs.apart)
-    if not dtypes:
-        return Floor({})
-    names = np.array(words.known["dtype"] or [""], object)
-    codes = np.concatenate(dtypes)
-    return Floor.of(names[codes], np.concatenate(steps), np.concatenate(aparts))

@@ -1,0 +1,137 @@
+"""Which ranks are data-parallel replicas, by what was hashed and reduced."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pandas as pd
+
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.collective_calls import collective_calls, members
+from lanescope.webapp.analysis.process_exits import of_last_attempt
+from lanescope.webapp.plugins.learning.parting_causes import wrapped
+from lanescope.webapp.runs.run import Run
+
+SHARE = 0.5
+
+_ITEM_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
+
+_REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
+
+
+@lru_cache(maxsize=4)
+def replicas(run: Run) -> dict[str, tuple[int, ...]]:
+    """Groups whose recorded ranks are data-parallel replicas, by the definition above."""
+    found: dict[str, tuple[int, ...]] = {}
+    for group, ranks in sorted(members(run).items(), key=lambda item: -len(item[1])):
+        present = tuple(sorted(rank for rank in ranks if rank in run.ranks))
+        if len(present) < 2 or present in found.values() or not _synchronises(run, group, present):
+            continue
+        rows = hashes(run)
+        common = common_hashes(rows[rows["rank"].isin(present)], present, "param_hash")
+        if common.empty:
+            continue
+        sizes = common.groupby("parameter", sort=False)["numel"].first()
+        equal = sizes[sizes.index.isin(_meant_equal(run, group, present))].sum()
+        if equal >= SHARE * sizes.sum():
+            found[group] = present
+    return found
+
+
+def _meant_equal(run: Run, group: str, ranks: tuple[int, ...]) -> set[str]:
+    """Parameters that are equal when first hashed, or whose gradients are, once reduced."""
+    rows = hashes(run)
+    rows = rows[rows["rank"].isin(ranks)]
+    found = _equal_at_first(common_hashes(rows, ranks, "param_hash"))
+    graded = common_hashes(
+        rows[rows["norm"] > 0], ranks, "grad_hash"
+    )  # zeros are alike on all shards
+    if not graded.empty:
+        step = int(graded.index.get_level_values("step")[0])
+        if was_reduced(run, group, ranks[0], step):
+            found |= _equal_at_first(graded)
+    return found
+
+
+def _equal_at_first(common: pd.DataFrame) -> set[str]:
+    known = common.groupby("parameter", sort=False)["equal"].first()
+    return set(known.index[known])
+
+
+@lru_cache(maxsize=4)
+def hashes(run: Run) -> pd.DataFrame:
+    """Gradient rows of steps at which hashes were taken, in the order of recording."""
+    columns = [
+        "rank",
+        "thread",
+        "step",
+        "time_ns",
+        "parameter",
+        "norm",
+        "numel",
+        "dtype",
+        "grad_hash",
+        "param_hash",
+    ]
+    events = run.events("gradient", columns=columns)
+    # 64-bit hashes do not fit float64, which is what pandas makes of integers with nulls.
+    frame = to_frame(events.drop_columns(["grad_hash", "param_hash"]))
+    for name in ("grad_hash", "param_hash"):
+        frame[name] = pd.array(events[name].to_pylist(), dtype="Int64")
+    frame = of_last_attempt(run, frame)
+    return frame[frame["param_hash"].notna() | frame["grad_hash"].notna()]
+
+
+def common_hashes(rows: pd.DataFrame, ranks: tuple[int, ...], column: str) -> pd.DataFrame:
+    """Per step and parameter that all ranks hashed: numel and whether all hashes are equal."""
+    known = rows[rows[column].notna()]
+    groups = known.groupby(["step", "parameter"], sort=False)
+    table = groups.agg(
+        numel=("numel", "first"), sizes=("numel", "nunique"), ranks=("rank", "nunique")
+    )
+    table["equal"] = groups[column].nunique() == 1
+    return table[(table["ranks"] == len(ranks)) & (table["sizes"] == 1)]
+
+
+def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
+    rows = hashes(run)
+    mine = rows[rows["rank"] == ranks[0]]
+    if mine.empty:
+        return False
+    calls = collective_calls(run)
+    calls = calls[(calls["group"] == group) & (calls["rank"] == ranks[0])]
+    early = calls[(calls["name"] == "broadcast") & (calls["start_ns"] < mine["time_ns"].min())]
+    reduced = gradient_reductions(run, group, ranks[0]).groupby("step")["bytes"].sum()
+    moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
+    if all(wrapped(run).get(rank) == len(members(run)[group]) for rank in ranks):
+        return True
+    return moved >= SHARE * _bytes_of_step(mine)
+
+
+def bytes_of_step(run: Run, rank: int) -> float:
+    """Bytes of all parameters of a rank that were hashed at its first step."""
+    rows = hashes(run)
+    return _bytes_of_step(rows[rows["rank"] == rank])
+
+
+def _bytes_of_step(rows: pd.DataFrame) -> float:
+    """Of all parameters of one rank that were hashed at its first step."""
+    first = rows[rows["step"] == rows["step"].min()]
+    return float((first["dtype"].map(_ITEM_BYTES).fillna(4) * first["numel"]).sum())
+
+
+def gradient_reductions(run: Run, group: str, rank: int) -> pd.DataFrame:
+    """Collective calls of a rank in a group that reduce gradients."""
+    return group_calls(run, group, rank, _REDUCES)
+
+
+def group_calls(run: Run, group: str, rank: int, names: tuple[str, ...]) -> pd.DataFrame:
+    """Collective calls of a rank in a group that have one of these names."""
+    calls = collective_calls(run)
+    same = (calls["group"] == group) & (calls["rank"] == rank)
+    return calls[same & calls["name"].isin(names)]
+
+
+def was_reduced(run: Run, group: str, rank: int, step: int) -> bool:
+    """Returns True if the rank reduced gradients in the group at this step."""
+    return bool((gradient_reductions(run, group, rank)["step"] == step).any())
