@@ -205,7 +205,7 @@ def path_lanes(
 _Piece = tuple[str, int, int]  # category, start, end
 
 
-def _fitting(lanes: Sequence[Mapping[str, Intervals]], window: Window) -> list[list[_Piece]]:
+def _fitting(lanes: Sequence[Mapping[str, Intervals]], window: JobStep) -> list[list[_Piece]]:
     """The pieces of each lane, in as many bins, up to BINS, as make MAX_PIECES of all lanes."""
     bins = BINS
     while True:
