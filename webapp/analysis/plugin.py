@@ -99,8 +99,8 @@ class Page:
     layout: str = "page:layout"
     register: str = "page:register"
     body: str = ""
-    """Function of a ui.context.Context to a list of components: what reads the events of all
-    ranks. It comes into the page after its `layout`, which says what is computed meanwhile."""
+    """Function of a ui.context.Context to a list of components, for parts that read the events of
+    all ranks. They come into the page after its `layout`, which holds `states.body` for them."""
     shown: str = ""  # function of a run: true where the page is listed; without, it always is
     former: tuple[str, ...] = ()  # addresses that lead to it
     within: str = ""  # name of the page whose entry in the list it shares, as a tab
