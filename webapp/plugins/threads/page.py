@@ -116,7 +116,7 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(
         Output(frame_ids.LOCATION, "href", allow_duplicate=True),
         Input(ids.OVERLAP_CHART, "clickData"),
-        Input(ids.WINDOWS_CHART, "clickData"),
+        Input(ids.WINDOWS_CHART, "clickData", allow_optional=True),  # comes with the body
         Input(ids.OVERLAP_MATRIX, "clickData"),
         State(ids.OVERLAP_PHASE, "value"),
         prevent_initial_call=True,
