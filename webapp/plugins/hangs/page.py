@@ -97,7 +97,7 @@ def _shown(run: Run, first: int) -> list[int]:
 def _ranks(context: Context, first: int) -> Component:
     run = context.run
     waiting = incomplete_collectives(run)
-    rows = []
+    rows: list[list[widgets.Child]] = []
     for rank in _shown(run, first):
         standing = rank_states(run).get(rank)
         if standing is None:
