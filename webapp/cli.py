@@ -22,18 +22,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "info": ("lanescope.webapp.commands.info:info", "Show what a run contains."),
     "check": ("lanescope.webapp.commands.check:check", "Check a run against the limits."),
     "time": ("lanescope.webapp.commands.time:time", "Show where the time of a step goes."),
-    "repeat": ("lanescope.webapp.commands.repeat:repeat", "Run a command again and again."),
+    "repeat": (
+        "lanescope.webapp.commands.repeat:repeat",
+        "Record a command several times and compare.",
+    ),
     "diff": ("lanescope.webapp.commands.diff:diff", "Compare two runs."),
     "pack": ("lanescope.webapp.commands.pack:pack", "Put a run into one file."),
     "export": (
         "lanescope.webapp.commands.export:export",
         "Write a run as a trace, a page, a table or a report.",
     ),
-    "merge": ("lanescope.webapp.commands.merge:merge", "Gather the ranks of several runs."),
-    "verify": ("lanescope.webapp.commands.pack:verify", "Check a file of a run for damage."),
+    "merge": ("lanescope.webapp.commands.merge:merge", "Merge runs of different ranks into one."),
+    "verify": ("lanescope.webapp.commands.pack:verify", "Check a bundle or a run for damage."),
     "import": (
         "lanescope.collector.importers.command:import_",
-        "Make a run of traces that other tools recorded.",
+        "Import traces of other tools as a run.",
     ),
     "doctor": ("lanescope.webapp.commands.doctor:doctor", "Check the settings of a machine."),
 }

@@ -30,8 +30,8 @@ def cluster_option(command: Command) -> Command:
     return click.option(
         "--cluster",
         metavar="ADDRESS",
-        help="Do the work of each rank on the Dask cluster whose scheduler is at ADDRESS, as in "
-        "tcp://10.0.0.1:8786; its workers have to see the same files. Without, on this machine.",
+        help="Do the work of each rank on the Dask cluster with its scheduler at ADDRESS, for "
+        "example tcp://10.0.0.1:8786. Its workers must see the same files. [default: this machine]",
     )(command)
 
 

@@ -46,7 +46,9 @@ def test_a_finding_shows_its_lanes_and_its_cause(
     opened: Opener, serve: Server, tmp_path: Path
 ) -> None:
     page = opened("/overview", at=serve(open_run(straggling(tmp_path / "run").write())))
-    page.page.get_by_role("link", name="Show on the timeline").first.click()
+    ways = page.page.locator(".finding .ways a")
+    assert ways.all_inner_texts() == ["Show on the timeline", "Collectives"]
+    ways.first.click()
     page.page.wait_for_url("**/timeline?*finding=*")
     strip = page.page.locator(".tl-finding")
     strip.wait_for()

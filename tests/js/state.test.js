@@ -123,9 +123,13 @@ test("search: part of a name in any case, or a regular expression", () => {
   equal([...match(names, "/^b|d$/").flags], [0, 0, 1, 1]);
   equal(match(names, "/(/").error, "not a regular expression");
   const long = match(names, "MM > 1.5 ms");
-  equal([long.ids, long.least, long.most, long.timed], [[0, 1], 1.5e6, undefined, true]);
+  equal([long.ids, long.least, long.most, long.narrowed], [[0, 1], 1.5e6, undefined, true]);
+  const narrow = match(names, "aten::mm in BLOCKS.0 rank 2 > 10 ms", ["blocks.0.mlp", "", "head"]);
+  equal([narrow.ids, narrow.within, narrow.ranks, narrow.least], [[0], [0], [2], 1e7]);
+  equal([match(names, "rank 12").ids.length, match(names, "rank 12").ranks], [4, [12]]);
+  equal([match(names, "spin a").within, match(names, "/a in b/").narrowed], [undefined, true]);
   equal(match(names, "< 20us").most, 20_000);
-  equal(match(names, "a > b").timed, false);
+  equal(match(names, "a > b").narrowed, false);
   equal([stepAsked("step 7"), stepAsked(" Step 12 "), stepAsked("step"), stepAsked("steps 7")], [7, 12, null, null]);
 });
 

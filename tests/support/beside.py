@@ -21,7 +21,7 @@ def pair(folder: Path) -> tuple[Run, Run]:
     - step 1 of rank 1: the values of b are other by half;
     - step 2 of rank 0: those of a by their last bit; c takes 250 us instead of 100;
     - step 1 of rank 0: after c comes an op `new` with another inside it;
-    and the base has at the end of step 2 of rank 1 an op `gone`.
+    and the baseline has at the end of step 2 of rank 1 an op `gone`.
     """
     base = _written(folder / "base", BASE_STEP, run=False)
     return base, _written(folder / "run", RUN_STEP, run=True)

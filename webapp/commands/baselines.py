@@ -6,7 +6,7 @@ import click
 
 from lanescope.webapp.runs.run import Run, open_run
 
-NOISE_HELP = "RUN0 recorded again: what the two are apart is within tolerance."
+NOISE_HELP = "A second recording of RUN0; differences between the two count as noise."
 
 
 def baselines(baseline: str | None, noise: str | None) -> tuple[Run | None, Run | None]:

@@ -47,8 +47,8 @@ from lanescope.webapp.runs.run import open_run
     type=click.Choice(["error", "warning", "never"]),
     default="error",
     show_default=True,
-    help="What makes the exit status 1; a failed check counts as an error, and so does one that "
-    "LaneScope failed to make.",
+    help="Lowest severity that makes the exit status 1. A failed check counts as an error; so does "
+    "a check that LaneScope could not make.",
 )
 @cluster_option
 @click.pass_context

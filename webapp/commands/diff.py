@@ -56,7 +56,8 @@ _COLOURS = {"identical": "green", "within_tolerance": "yellow", "diverged": "red
 @run_option(
     "--noise",
     metavar="RUN0B",
-    help="RUN0 recorded again: what the two are apart is allowed too. Implies --mode tolerance.",
+    help="A second recording of RUN0; differences between the two count as noise. Implies "
+    "--mode tolerance.",
 )
 @cluster_option
 @click.pass_context

@@ -18,7 +18,7 @@ from lanescope.webapp.runs.run_warnings import ranks_text
 @run_argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("-o", "--output", required=True, metavar="RUN", help="The directory to make.")
 def merge(runs: tuple[str, ...], output: str) -> None:
-    """Gather the ranks of RUN..., which are parts of one job, in one run.
+    """Merge RUN..., different ranks of one job, into one run.
 
     \b
     Examples:

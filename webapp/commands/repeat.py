@@ -50,7 +50,7 @@ PLACEHOLDER = "{threads}"
     type=click.Choice(["timing", "access", "numerics"]),
     default="numerics",
     show_default=True,
-    help="What is recorded; numerics finds the operator that differs first.",
+    help="How much to record; numerics finds the operator that differs first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)

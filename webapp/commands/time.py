@@ -253,11 +253,11 @@ def _show_slowdown(run: Run, console: Console) -> None:
         return
     ideal, length = units.duration(found.ideal_ns), units.duration(found.step_ns)
     console.print(Text(f"\nSlowdown by stragglers: x{found.job:.2f}", style="bold"))
-    console.print(
-        f"  {length} a step, {ideal} with all work spread evenly over the ranks; "
-        f"{units.share(found.slowest_share)} of the difference is due to the slowest: "
-        f"rank {ranks_text(found.slowest)}"
-    )
+    cause = "no single rank causes the difference"
+    if found.slowest_share > 0:
+        cause = f"{units.share(found.slowest_share)} of the difference is due to the slowest: "
+        cause += f"rank {ranks_text(found.slowest)}"
+    console.print(f"  {length} a step, {ideal} with all work spread evenly over the ranks; {cause}")
     if found.last_stage_share is not None:
         console.print(f"  {units.share(found.last_stage_share)} to the last pipeline stage")
 

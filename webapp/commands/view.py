@@ -46,8 +46,8 @@ from lanescope.webapp.timeline.timeline import Timeline
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to bind. Any but a loopback one asks visitors for the token in the printed "
-    "address.",
+    help="Address to bind. Unless it is a loopback address, visitors need the token in the "
+    "printed address.",
 )
 @click.option(
     "--port",

@@ -6,7 +6,9 @@ import json
 import os
 from pathlib import Path
 
+from lanescope.collector.compaction.journal_folders import is_abandoned
 from lanescope.collector.format import schema
+from lanescope.webapp.runs.files import Files
 
 
 def growing(run: str | os.PathLike[str]) -> bool:
@@ -23,3 +25,9 @@ def growing(run: str | os.PathLike[str]) -> bool:
         return json.loads((folder / schema.MANIFEST).read_bytes())["complete"] is not True
     except (OSError, ValueError, LookupError, TypeError):
         return True  # whether it is damaged, opening it will say
+
+
+def is_live(files: Files) -> bool:
+    """Returns whether processes of the run go on recording, as far as can be known here."""
+    folder = files.folder
+    return folder is not None and growing(folder) and not is_abandoned(folder)

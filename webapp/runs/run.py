@@ -25,6 +25,7 @@ from lanescope.webapp.runs.clock_axis import Axis
 from lanescope.webapp.runs.consistent_read import read_moment
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
+from lanescope.webapp.runs.growing import is_live
 from lanescope.webapp.runs.html_summary import TABLES, run_html
 from lanescope.webapp.runs.impossible_times import impossible_times
 from lanescope.webapp.runs.parquet_parts import Part, PartScan
@@ -56,6 +57,8 @@ class Run:
     counts: Mapping[str, int]  # rows per table
     size_bytes: int  # of the Parquet files read
     rows: Rows  # as the files hold them; `events` is what to ask
+    # (rank, pid) -> ns: while it is recorded, each thread is read at another instant after this one
+    read_at_ns: Mapping[tuple[int, int], int]
 
     def __repr__(self) -> str:
         return f"<run {self._facts}>"
@@ -339,9 +342,10 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 def run_of(files: Files, title: str) -> Run:
     """The run of these files, as `open_run` promises it."""
+    live = is_live(files)
     manifest, raw, found, left = read_moment(files)
     axes = {(p["rank"], p["pid"]): Axis.of(p) for p in manifest["processes"]}
-
+    read_at = {(p["rank"], p["pid"]): p["end_ns"] for p in manifest["processes"] if live}
     parts: dict[int, list[Part]] = {}
     # Recovered thread tables first: they know of the thread's end, the files of a part of it.
     for part in [*left.parts, *found.parts]:
@@ -366,8 +370,7 @@ def run_of(files: Files, title: str) -> Run:
     tables: dict[tuple[str, int], tuple[Part, ...]] = {}
     for part in used:
         counts[part.table] += part.rows
-        key = (part.table, part.rank)
-        tables[key] = (*tables.get(key, ()), part)
+        tables[part.table, part.rank] = (*tables.get((part.table, part.rank), ()), part)
     placed = tuple(thread.relative_to(origin) for thread in threads)
     return Run(
         files=files,
@@ -382,18 +385,16 @@ def run_of(files: Files, title: str) -> Run:
         counts=MappingProxyType(counts),
         size_bytes=sum(part.bytes for part in used),
         rows=Rows(MappingProxyType(tables), MappingProxyType(axes), placed, origin),
+        read_at_ns={at: axes[at].instant(instant) - origin for at, instant in read_at.items()},
     )
 
 
 def _dropped(process: schema.Process) -> int:
-    coverage = process["coverage"]
-    return sum(count for reason, count in coverage.items() if reason.startswith("dropped"))
+    return sum(n for reason, n in process["coverage"].items() if reason.startswith("dropped"))
 
 
 def _etag(raw: bytes, found: PartScan, used: list[Part]) -> str:
     """Hash of everything that decides the content: manifest, parts in use, damaged parts."""
-    digest = hashlib.sha256(raw)
     lines = [f"{part.table} {part.rank} {part.thread} {part.rows} {part.bytes}\n" for part in used]
     lines += [f"{rank} {damage}\n" for rank, damage in sorted(found.damage.items())]
-    digest.update("".join(lines).encode())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256(raw + "".join(lines).encode()).hexdigest()[:16]

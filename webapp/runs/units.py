@@ -7,6 +7,12 @@ from math import isnan
 
 THIN = "\N{THIN SPACE}"
 
+UNKNOWN = "–"
+LEAST = 0.001
+"""Of a column's unit; smaller values are not written out."""
+WIDEST = 10_000
+"""Of a column's unit: its values have four digits before the point at most."""
+
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _WRITTEN_OUT = 6  # powers of ten that need no exponent
 _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -33,12 +39,21 @@ def size(count: float) -> str:
 def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[str]]:
     """`("ms", ["12.3", "0.0456", "–"])` for nanoseconds (`base` "ns"): a column in one unit, which
     fits its largest value; a dash for None and NaN. Other bases are "B", "B/s",
-    "FLOP" and "FLOP/s"."""
+    "FLOP" and "FLOP/s".
+
+    Where the least value is below LEAST of that unit, the next smaller unit serves, if the largest
+    one stays below WIDEST. What is still below LEAST is written as `< 0.001`.
+    """
     known = [None if value is None or isnan(value) else value for value in values]
-    largest = max((abs(value) for value in known if value is not None), default=0.0)
+    sizes = [abs(value) for value in known if value]
+    largest, least = max(sizes, default=0.0), min(sizes, default=0.0)
     factor, unit = unit_for(largest, base)
+    for smaller in (one for one in _UNITS[base] if one[0] < factor):
+        if least >= LEAST * factor or largest >= WIDEST * smaller[0]:
+            break
+        factor, unit = smaller
     say = number if factor == 1.0 else _padded
-    return unit, ["–" if value is None else say(value / factor) for value in known]
+    return unit, [UNKNOWN if value is None else say(value / factor) for value in known]
 
 
 def unit_for(largest: float, base: str) -> tuple[float, str]:
@@ -74,6 +89,8 @@ def number(value: float, digits: int = 3) -> str:
 
 def _padded(value: float) -> str:
     """`9.00`, so that it stands below 8.93 with as many digits."""
+    if 0 < abs(value) < LEAST:
+        return f"{'> -' if value < 0 else '< '}{LEAST}"
     text = number(value)
     plain = value == 0 or abs(value) >= 100 or "e" in text
     return text if plain else f"{value:#.3g}".rstrip(".")

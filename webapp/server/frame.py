@@ -144,9 +144,11 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         State(ids.LOCATION, "pathname"),
     )
     def show_findings(_: str, path: str | None) -> list[Component]:
-        kinds = page.kinds if (page := by_path.get(path or "/")) else ()
-        found = [one for one in context.report().findings if one.kind in kinds] if kinds else []
-        return [findings.cards(context, found)] if found else []
+        page = by_path.get(path or "/")
+        if page is None or not page.kinds:
+            return []
+        found = [one for one in context.report().findings if one.kind in page.kinds]
+        return [findings.cards(context, found, page.name)] if found else []
 
 
 def _tabs(page: Page, pages: Sequence[Page]) -> list[Component]:
@@ -279,7 +281,12 @@ def _health(context: Context) -> tuple[list[Any], str]:
         text = units.counted(warnings, "warning")
         words += [" · ", text] if words else [html.B(text)]
     tone = "bad" if errors else "warn" if warnings else ""
-    return words or ["nothing found"], f"pill {tone}".strip()
+    if not words and report.findings:
+        words = [units.counted(len(report.findings), "note")]
+    if not words:
+        checked = any(one.answered for one in report.examined)
+        words = ["nothing found" if checked else "nothing checked"]
+    return words, f"pill {tone}".strip()
 
 
 def _clock(context: Context) -> Component:
@@ -289,7 +296,9 @@ def _clock(context: Context) -> Component:
         title = "The hosts' clocks were not compared: times of different ranks may be off by more."
         return html.Span(words, className="pill warn", title=title)
     if run.clock_uncertainty_ns == 0:
-        return html.Span("one clock", className="pill", title="All ranks read the same clock.")
+        return html.Span(
+            "clocks in sync", className="pill clock", title="All ranks read the same clock."
+        )
     return html.Span(
         f"clock ± {widgets.duration(run.clock_uncertainty_ns)}",
         className="pill",

@@ -30,8 +30,8 @@ FROM_ZERO: dict[str, Any] = {"autorangeoptions": {"include": 0}}
 off, and Plotly's handles for dragging an axis take the clicks on it."""
 
 
-BUTTONS_ASIDE: dict[str, Any] = {"modebar_orientation": "v"}
-"""Layout of a figure with a legend above it and nothing beside it: buttons stand in its margin."""
+BUTTONS_ABOVE: dict[str, Any] = {"modebar_orientation": "h"}
+"""Layout of a figure with a colour bar or a second axis where the buttons stand otherwise."""
 
 
 def nothing(words: str) -> go.Figure:
@@ -51,8 +51,11 @@ def nothing(words: str) -> go.Figure:
 
 def step_figure(theme: Theme, title: str, steps: pd.Series, *, log: bool) -> go.Figure:
     """Returns an empty figure over the steps; `log` is of its vertical axis."""
-    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept", **BUTTONS_ASIDE})
-    figure.update_xaxes(step_axis([0, *map(int, steps)]), **FROM_ZERO)
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    known = [int(step) for step in steps]
+    # Steps that begin far from 0 would be squeezed into the far end.
+    near = not known or min(known) <= max(known) - min(known)
+    figure.update_xaxes(step_axis([0, *known] if near else known), **(FROM_ZERO if near else {}))
     figure.update_yaxes(title_text=title, type="log" if log else "linear")
     if log:
         figure.update_yaxes(POWERS)
@@ -146,7 +149,7 @@ def share_bars(
     `parts`: column, words, token and pattern of each part, for never colour alone.
     """
     colours = tokens()[theme]
-    figure = go.Figure(layout={"template": template(theme), "barmode": "stack", **BUTTONS_ASIDE})
+    figure = go.Figure(layout={"template": template(theme), "barmode": "stack"})
     for column, words, token, pattern in parts:
         figure.add_bar(
             y=list(names),

@@ -9,7 +9,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import AnalysisResult, Finding
-from lanescope.webapp.analysis.plugin import kinds, load
+from lanescope.webapp.analysis.plugin import kinds, load, pages
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run_warnings import ranks_text
 from lanescope.webapp.ui import pictures, source, widgets
@@ -19,15 +19,16 @@ from lanescope.webapp.ui.finding_places import address_of
 TONES = {"error": "bad", "warning": "warn", "info": ""}
 
 
-def cards(context: Context, found: Sequence[Finding]) -> Component:
-    """The findings in the order given, each with the way to its place on the timeline."""
+def cards(context: Context, found: Sequence[Finding], here: str = "") -> Component:
+    """The findings in the order given, each with the ways to its place on the timeline and to the
+    pages of its kind other than `here`."""
     known = context.report().findings
     places = [known.index(one) if one in known else 0 for one in found]
-    made = [_card(context, one, place) for one, place in zip(found, places, strict=True)]
+    made = [_card(context, one, here, at) for one, at in zip(found, places, strict=True)]
     return html.Ol(made, className="findings")
 
 
-def _card(context: Context, finding: Finding, position: int) -> Component:
+def _card(context: Context, finding: Finding, here: str, position: int) -> Component:
     """A finding; `position`: which of all findings it is."""
     facts: list[Any] = [html.B(finding.severity), finding.kind.replace("_", " ")]
     if finding.confidence == "likely":
@@ -44,9 +45,22 @@ def _card(context: Context, finding: Finding, position: int) -> Component:
     tone = TONES[finding.severity]
     words = [
         html.Div([html.Span(fact) for fact in facts], className="facts"),
-        html.P(finding.title),
+        html.P(widgets.with_micro(finding.title)),
         *[source.opened_by(one["where"], one) for one in finding.source],
-        dcc.Link("Show on the timeline", href=address_of(context, finding, position)),
+        html.Div(
+            [
+                dcc.Link(
+                    "Show on the timeline",
+                    href=address_of(context, finding, position),
+                ),
+                *[
+                    dcc.Link(page.title, href=page.path)
+                    for page in pages()
+                    if finding.kind in page.kinds and page.name != here
+                ],
+            ],
+            className="ways",
+        ),
     ]
     drawn = _picture(context, finding)
     if drawn is None:

@@ -14,6 +14,8 @@ from lanescope.webapp.ui import widgets
 
 _WIDTH, _HEIGHT = 120, 24
 _MAX_POINTS = 60
+_PALE = ("waiting", "python", "data")
+"""Tokens of areas that are too pale for a thin line."""
 
 
 def sparkline(values: Sequence[float], token: str) -> Component:
@@ -47,7 +49,10 @@ def sparkline(values: Sequence[float], token: str) -> Component:
         'stroke-width="1.5" vector-effect="non-scaling-stroke"/></svg>'
     )
     address = f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
-    style = {"--shape": f'url("{address}")', "--colour": f"var(--{token})"}
+    colour = f"var(--{token})"
+    if token in _PALE:
+        colour = f"color-mix(in srgb, {colour} 55%, var(--ink))"
+    style = {"--shape": f'url("{address}")', "--colour": colour}
     return html.I(className="spark", style=style, **widgets.attributes(aria_hidden="true"))
 
 

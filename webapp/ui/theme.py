@@ -82,6 +82,7 @@ def template(theme: Theme) -> go.layout.Template:
             },
             "margin": {"l": 8, "r": 32, "t": 36, "b": 8},
             "modebar": {
+                "orientation": "v",  # in the margin: a legend above the chart is not under them
                 "bgcolor": "rgba(0,0,0,0)",
                 "color": colour["muted"],
                 "activecolor": colour["accent"],
@@ -103,5 +104,6 @@ def step_axis(steps: Iterable[int]) -> dict[str, Any]:
     """
     known = list(steps)
     few = bool(known) and max(known) - min(known) <= 12
-    ticks: dict[str, Any] = {"dtick": 1, "tick0": 0} if few else {}
+    # None before the first or after the last: the room beside them has no steps.
+    ticks = {"tickvals": list(range(min(known), max(known) + 1))} if few else {}
     return {"title_text": "step", "tickformat": "~g", **ticks}

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.links import calls_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids
@@ -173,8 +174,11 @@ def measured(
 
 
 def in_unit(title: str, values: Iterable[float | None], base: str = "ns") -> tuple[str, list[str]]:
-    """The title of a column with the unit of its values, and these as texts."""
+    """The title of a column with the unit of its values, and these as texts; no unit where no
+    value is known."""
     unit, texts = units.in_one_unit(values, base)
+    if not any(text != units.UNKNOWN for text in texts):
+        return title, texts
     return f"{title}, {with_micro(f' {unit}').strip()}", texts
 
 
@@ -318,6 +322,11 @@ def timeline_link(text: Child, start_ns: int, end_ns: int, duration_ns: int, **q
     low, high = max(0, start_ns - margin), min(duration_ns, end_ns + margin)
     more = "".join(f"&{key}={value}" for key, value in query.items())
     return dcc.Link(text, href=f"/timeline?t={low}-{high}{more}")
+
+
+def calls_link(name: str, rank: int, shown: str = "") -> Component:
+    """The name of an operator or kernel (or `shown`), which leads to its calls on a rank."""
+    return dcc.Link(shown or name, href=calls_address(name, rank), title=f"{name}: show its calls")
 
 
 def thread_names(run: Run) -> dict[tuple[int, str], str]:

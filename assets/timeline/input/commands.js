@@ -37,7 +37,12 @@ export function commandsOf(timeline, page) {
     ],
     Page: [
       ["commands", "All commands, lanes and pages", ["Control+k", "Control+Shift+p"], page.commands],
-      ["search", "Search names and modules; /a regular expression/, aten::mm > 10 ms, step 7", ["/"], page.search],
+      [
+        "search",
+        "Search: aten::mm, aten::mm in blocks.0 rank 2 > 10 ms, /a regular expression/, step 7",
+        ["/"],
+        page.search,
+      ],
       ["submit", "Run the query, or predict", ["Control+Enter"], page.submit],
       ["theme", "Light or dark", ["t"], page.theme],
       ["help", "Keys and gestures", ["?"], page.help],

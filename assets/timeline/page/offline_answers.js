@@ -167,9 +167,21 @@ export class OfflineRun {
     return at >= place.low && at < place.high ? this.spanAt(at) : { lane, row, ref: null };
   }
 
-  wanted({ names, modules = [] }) {
-    const [byName, byModule] = [new Set(names), new Set(modules.map((module) => module + 1))];
-    return (i) => byName.has(this.name(i)) || (this.module[i] > 0 && byModule.has(this.module[i]));
+  wanted({ names, modules = [], within = null, ranks = null, least = 0, most = Infinity }) {
+    const numbers = (ids) => new Set(ids.map((module) => module + 1)); // 0: in no module
+    const [byName, byModule] = [new Set(names), numbers(modules)];
+    const inside = within && numbers(within);
+    const lanes = ranks && new Set(this.run.lanes.filter(({ rank }) => ranks.includes(rank)).map(({ id }) => id));
+    return (i) => {
+      const length = this.end[i] - this.start[i];
+      return (
+        (byName.has(this.name(i)) || byModule.has(this.module[i])) &&
+        (!inside || inside.has(this.module[i])) &&
+        (!lanes || lanes.has(this.listed[this.rowOf[i]].lane)) &&
+        length >= least &&
+        length <= most
+      );
+    };
   }
 
   /** Negative if span i comes before (start, lane, row) in the order of the search. */

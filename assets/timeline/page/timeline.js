@@ -327,9 +327,9 @@ export class Timeline {
   setSearch(query, found) {
     this.query = query;
     // Tiles hold neither modules nor lengths: such hits are outlined, and nothing fades.
-    this.matches = found && !found.modules.length && !found.timed ? found.flags : null;
-    const { ids: names, modules, least, most } = found ?? {};
-    this.hits.look(found && { names, modules, least, most });
+    this.matches = found && !found.modules.length && !found.narrowed ? found.flags : null;
+    const { ids: names, modules, least, most, ranks, within } = found ?? {};
+    this.hits.look(found && { names, modules, least, most, ranks, within });
     this.changed();
   }
 

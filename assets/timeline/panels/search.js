@@ -15,12 +15,16 @@ const MAX_SHOWN = 12;
  * @property {number[]} modules ids
  * @property {number|undefined} least ns that a span lasts at least
  * @property {number|undefined} most ns that it lasts at most
- * @property {boolean} timed it asks for one of these
+ * @property {number[]|undefined} ranks the ranks it asks for
+ * @property {number[]|undefined} within ids of the modules that a span must have run in
+ * @property {boolean} narrowed it asks for one of these four
  * @property {string} error empty: the query is valid
  */
 
 const UNITS = { ns: 1, us: 1e3, µs: 1e3, ms: 1e6, s: 1e9 };
 const LENGTH = /^(.*?)\s*([<>])\s*(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|s)$/;
+const RANK = /^(.*?)(?:^|\s+)rank\s+(\d+)$/i;
+const MODULE = /^(.*?)(?:^|\s+)in\s+(\S+)$/i;
 
 /** Returns the number of the step that a query names, as in `step 7`. @returns {number|null} */
 export function stepAsked(query) {
@@ -28,26 +32,35 @@ export function stepAsked(query) {
   return found ? Number(found[1]) : null;
 }
 
-/** Splits `aten::mm > 10 ms` into the text and the limit of the length, ns. @param {string} query */
-function lengthAsked(query) {
-  const found = LENGTH.exec(query.trim());
-  if (!found) return { text: query.trim() };
-  const limit = Number(found[3]) * UNITS[found[4]];
-  return { text: found[1], [found[2] === ">" ? "least" : "most"]: limit };
+/**
+ * Splits `aten::mm in blocks.0 rank 2 > 10 ms` into the text and what narrows it, which may follow
+ * in any order: a part of a module's name, a rank, limits of the length in ns.
+ * @param {string} query
+ * @returns {{text: string, module?: string, ranks?: number[], least?: number, most?: number}}
+ */
+function partsOf(query) {
+  const text = query.trim();
+  let found = LENGTH.exec(text);
+  if (found) return { ...partsOf(found[1]), [found[2] === ">" ? "least" : "most"]: Number(found[3]) * UNITS[found[4]] };
+  found = RANK.exec(text);
+  if (found) return { ...partsOf(found[1]), ranks: [Number(found[2])] };
+  found = MODULE.exec(text);
+  if (found) return { ...partsOf(found[1]), module: found[2].toLowerCase() };
+  return { text };
 }
 
 /**
  * Returns the names and modules that match: part of the text in any case, or /a regular expression/;
- * either may be followed by a limit of the length, as in `aten::mm > 10 ms`.
+ * either may be narrowed, see `partsOf`.
  * @param {string[]} names
  * @param {string} query
  * @param {string[]} [modules]
  * @returns {Found|null} null for an empty query
  */
 export function match(names, query, modules = []) {
-  const { text, least, most } = lengthAsked(query);
-  const timed = least !== undefined || most !== undefined;
-  if (!text && !timed) return null;
+  const { text, module, ...limits } = partsOf(query);
+  const narrowed = module !== undefined || Object.keys(limits).length > 0;
+  if (!text && !narrowed) return null;
   let test;
   let error = "";
   const pattern = /^\/(.+?)\/?$/.exec(text);
@@ -70,8 +83,9 @@ export function match(names, query, modules = []) {
   const ids = matching(names);
   const flags = new Uint8Array(names.length);
   for (const id of ids) flags[id] = 1;
-  // With a length alone all names match, and modules would add nothing.
-  return { flags, ids, modules: text ? matching(modules) : [], least, most, timed, error };
+  const within = module && [...modules.keys()].filter((id) => modules[id].toLowerCase().includes(module));
+  // Without a text all names match, and modules would add nothing.
+  return { flags, ids, modules: text ? matching(modules) : [], ...limits, within, narrowed, error };
 }
 
 /** Returns the query that only this name matches. @param {string} name */
@@ -150,7 +164,8 @@ export class Search {
     if (!found) this.state.replaceChildren(element("kbd", "/"));
     else if (stepAsked(this.input.value) !== null) this.state.textContent = "step";
     else if (found.error) this.state.textContent = found.error;
-    else if (!found.ids.length && !found.modules.length) this.state.textContent = "none";
+    else if ((!found.ids.length && !found.modules.length) || found.within?.length === 0)
+      this.state.textContent = "none";
     else if (total === null) this.state.textContent = "…";
     else this.state.textContent = position ? `${count(position)} of ${count(total)}` : count(total);
   }

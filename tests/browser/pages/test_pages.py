@@ -196,7 +196,7 @@ def test_overview_says_what_is_missing(opened: Opener, serve: Server, tmp_path: 
     builder.process(0, coverage={"dropped: journal full": 7, "filtered": 3})
     builder.op(5_000_000_000_000, 1000)
     page = opened("/overview", at=serve(open_run(builder.write())))
-    assert "ranks 1-2 of 3 missing" in page.text("#overview-examined")
+    assert "Ranks 1-2 of 3 missing" in page.text("#overview-examined")
     page.page.locator("details.recording summary").click()
     page.idle()
     text = page.text("details.recording")

@@ -32,7 +32,7 @@ def test_a_step_its_path_and_what_would_help(opened: Opener, serve: Server, tmp_
     page.page.locator("#time-predict").click()
     page.page.locator("#time-predictions", has_text="transfers free").wait_for()
     page.idle()
-    rows.first.get_by_role("link", name="Show").click()
+    rows.first.get_by_role("link").click()
     page.page.wait_for_url("**/timeline?t=*")
     page.idle()
     low, high = page.window

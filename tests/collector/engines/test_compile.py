@@ -192,7 +192,7 @@ def test_compiled_and_eager_are_compared_operator_by_operator(tmp_path: Path, na
     assert found.verdict == "identical"
     assert headline(found) == "identical in what both runs have"
     (note,) = found.notes
-    assert note.startswith("the run went through torch.compile, the base did not: ")
+    assert note.startswith("the run went through torch.compile, the baseline did not: ")
     assert "--compile-backend aot_eager" in note
     # What computes has a partner, though its module is the one that was compiled.
     assert not {"aten::addmm", "aten::gelu", "aten::mm"} & found.alone[0].ops.keys()

@@ -163,9 +163,18 @@ def answers_as_the_server_does(page: Page, timeline: Timeline) -> None:
     lanes = [lane.id for lane in timeline.index.lanes]
     texts = modules_of(timeline).texts
     own = kept_slices(timeline, (0, end), lanes).modules
-    for names, inside in (([0, 1], []), ([3], [1, 2]), ([], [len(texts) - 1]), ([], [])):
-        wanted = Wanted(timeline, names, inside)
-        about = {"names": names, "modules": [own.index(texts[one]) for one in inside]}
+    every = list(range(len(timeline.index.names)))
+    narrowed: dict[str, Any] = {"within": [1, 2], "ranks": [timeline.run.ranks[0]], "least": 1000}
+    for names, inside, more in (
+        ([0, 1], [], {}),
+        ([3], [1, 2], {}),
+        ([], [len(texts) - 1], {}),
+        ([], [], {}),
+        (every, [], narrowed),
+    ):
+        wanted = Wanted(timeline, names, inside, **more)
+        about = {"names": names, "modules": [own.index(texts[one]) for one in inside]} | more
+        about |= {"within": [own.index(texts[one]) for one in more["within"]]} if more else {}
         for t in range(0, end, end // 7):
             for way in ("next", "prev"):
                 found = find(timeline, wanted, (t, 1, 0), way == "next")

@@ -139,9 +139,7 @@ def test_a_rank_that_cannot_be_read_is_left_out(run: Path) -> None:
     assert open_run(run).ranks == (0,)
 
 
-MUTATIONS = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+MUTATIONS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def sentence_of(run: Path, file: Path, spoiled: bytes) -> str:

@@ -69,6 +69,7 @@ def check_final(found: Following, run: Path, *, complete: bool) -> None:
     last = open_run(run)
     final = Timeline.open(last).etag
     assert not growing(run)
+    assert not last.read_at_ns
     assert (answer["etag"], answer["state"], answer["final"]) == (final, "ended", True)
     assert answer["findings"] is not None
     assert last.complete is complete
@@ -78,6 +79,7 @@ def check_final(found: Following, run: Path, *, complete: bool) -> None:
 def test_a_run_that_is_finished_while_a_state_is_opened(tmp_path: Path) -> None:
     run = tmp_path / "run"
     recorder = begun(run)
+    assert set(open_run(run).read_at_ns) == {(0, os.getpid())}
 
     def ends() -> None:
         write_ops(recorder, OPS, OPS)
@@ -126,6 +128,7 @@ def test_a_killed_program_whose_run_is_never_finished(
     assert said["etag"] == Timeline.open(last).etag
     assert said["findings"] is not None
     assert last.counts["op"] == 4 * OPS
+    assert not last.read_at_ns  # nothing of it is still to come
 
 
 def test_a_run_is_not_given_up_while_it_may_go_on(

@@ -51,7 +51,7 @@ def brute(pairs: Series, level: int, index: int) -> tuple[bool, list[tuple[int, 
 
 
 @given(series, st.integers(0, 12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_window_equals_brute_force(pairs: Series, level: int) -> None:
     time, value = arrays(pairs)
     last = max((t for t, _ in pairs), default=0) >> (level + 10)
@@ -60,7 +60,7 @@ def test_window_equals_brute_force(pairs: Series, level: int) -> None:
 
 
 @given(series, st.integers(1, 5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_pyramid_is_every_crowded_tile_and_equals_window(pairs: Series, limit: int) -> None:
     time, value = arrays(pairs)
     with pytest.MonkeyPatch.context() as patch:

@@ -106,7 +106,7 @@ def tiles_of(slices: Slices, level: int) -> range:
 
 
 @given(rows(), st.integers(0, 16))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_window_equals_brute_force(slices: Slices, level: int) -> None:
     start, end = arrays(slices)
     for index in list(tiles_of(slices, level))[:40]:
@@ -114,7 +114,7 @@ def test_window_equals_brute_force(slices: Slices, level: int) -> None:
 
 
 @given(st.lists(rows(), max_size=6), st.integers(0, 16), st.integers(0, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_several_rows_in_one_pass_equal_each_alone(
     several: list[Slices], level: int, index: int
 ) -> None:
@@ -132,7 +132,7 @@ def test_several_rows_in_one_pass_equal_each_alone(
     st.integers(0, 3),
     st.integers(1, 9),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_rows_narrowed_by_fences_have_all_of_the_tile(
     several: list[Slices], level: int, index: int, apart: int
 ) -> None:
@@ -160,7 +160,7 @@ def test_row_is_narrowed_to_the_slices_next_to_the_tile() -> None:
 
 
 @given(rows(), st.integers(1, 6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_pyramid_is_every_crowded_tile_and_equals_window(slices: Slices, limit: int) -> None:
     start, end = arrays(slices)
     with pytest.MonkeyPatch.context() as patch:
@@ -181,7 +181,7 @@ def test_pyramid_is_every_crowded_tile_and_equals_window(slices: Slices, limit: 
 @given(
     st.lists(rows(), min_size=1, max_size=5), st.integers(1, 6), st.sampled_from([2, 7, 1 << 15])
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_pyramid_of_several_rows_equals_each_alone(
     several: list[Slices], limit: int, piece: int
 ) -> None:
@@ -210,7 +210,7 @@ def test_rows_far_into_a_long_run_keep_apart() -> None:
 
 
 @given(rows())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_counts_and_covered_time_add_up_at_every_level(slices: Slices) -> None:
     start, end = arrays(slices)
     for level in (4, 9, lod.MAX_LEVEL):
@@ -298,7 +298,7 @@ def first_fit(slices: Slices) -> list[int]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=60), st.integers(0, 64))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_sub_rows_are_first_fit(pairs: Slices, chains: int) -> None:
     slices = sorted((start, start + length) for start, length in pairs)
     with pytest.MonkeyPatch.context() as patch:

@@ -119,6 +119,18 @@ def test_modules_are_looked_for_too(timeline: Timeline) -> None:
     assert found["total"] == ops.count("head") > 0
 
 
+def test_a_search_is_narrowed_to_ranks_and_modules(timeline: Timeline) -> None:
+    texts, run = modules(timeline).texts, timeline.run
+    names = range(len(timeline.index.names))
+    for rank in run.ranks:
+        ops = run.events("op", rank, columns=["module"])["module"].to_pylist()
+        wanted = Wanted(timeline, names, ranks=[rank], within=[texts.index("head")])
+        found = hits(timeline, wanted, (0, run.duration_ns + 1), [], 1)
+        assert found["total"] == ops.count("head") > 0
+    nothing = Wanted(timeline, names, within=[])
+    assert hits(timeline, nothing, (0, run.duration_ns + 1), [], 1)["total"] == 0
+
+
 def marked(bits: str) -> set[int]:
     flags = np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), bitorder="little")
     return set(np.flatnonzero(flags).tolist())

@@ -11,7 +11,9 @@ from lanescope.webapp.ui import widgets
 def test_a_column_is_in_the_unit_of_its_largest_value() -> None:
     times = units.in_one_unit([57_640_000, 3_040, None, nan, 0], "ns")
     assert times == ("ms", ["57.6", "0.00304", "–", "–", "0"])
-    assert units.in_one_unit([2_500_000, -400], "B/s") == ("MB/s", ["2.50", "-0.000400"])
+    # The unit of the largest would hide the least; where no unit shows both, the least gives way.
+    assert units.in_one_unit([2_500_000, -400], "B/s") == ("kB/s", ["2500", "-0.400"])
+    assert units.in_one_unit([250_000_000, 40, -40], "B") == ("MB", ["250", "< 0.001", "> -0.001"])
     assert units.in_one_unit([], "B") == ("B", [])
     assert units.in_one_unit([4.56e9, None], "FLOP/s") == ("GFLOP/s", ["4.56", "–"])
 

@@ -9,6 +9,7 @@ PLUGIN = Plugin(
             "collective_mismatch",
             "collectives.md#mismatches",
             "lanescope.webapp.analysis.findings:Collective",
+            marks="pictures:never_came",
         ),
         Kind(
             "straggler",

@@ -10,6 +10,7 @@ from lanescope.webapp.plugins.collectives.skew import LateMap
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.units import duration
 from lanescope.webapp.ui.charts import (
+    BUTTONS_ABOVE,
     DASHES,
     MARKERS,
     MAX_LINES,
@@ -44,8 +45,11 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
 
     The colour is linear in how late the rank came; `customdata` is the sequence number of the call.
     """
+    if table.late_ns.size == 0:
+        return nothing("Arrivals cannot be compared in this group.")
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    figure.update_layout(BUTTONS_ABOVE)
     latest = float(np.nanmax(table.late_ns, initial=0.0))
     factor, unit = units.unit_for(latest, "ns")
     late = [[None if np.isnan(v) else float(v) / factor for v in row] for row in table.late_ns]
@@ -98,12 +102,9 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
             hovertemplate=f"<b>{escaped(str(name))}</b><br>%{{x:.4s}}B: %{{y:.3s}}{unit}"
             "<extra></extra>",
         )
-    figure.update_xaxes(
-        title_text="bytes of a call", type="log", dtick=1, exponentformat="SI", minexponent=1
-    )
-    figure.update_yaxes(
-        title_text=f"{title}, {unit}", type="log", dtick=1, exponentformat="SI", minexponent=1
-    )
+    prefixed = {"type": "log", "dtick": 1, "exponentformat": "SI", "minexponent": 0}
+    figure.update_xaxes(prefixed, title_text="size of a call", ticksuffix="B")
+    figure.update_yaxes(prefixed, title_text=title, ticksuffix=unit)
     return figure
 
 

@@ -185,13 +185,13 @@ def _note(run: Run, group: str, late: Any, per_column: int) -> str:
         if missing:
             return (
                 f"No call of this group was made by all of its ranks: {ranks_named(missing)} did "
-                "not come. What each rank does instead is on the Hang page."
+                "not come. What each rank does instead is on the Hangs page."
             )
         seen = lateness(run).query("group == @group")["rank"].unique()
         if len(seen) == 1 and len(members(run)[group]) != 1:
             return (
-                f"This group is known from rank {seen[0]} alone: which rank came last to its "
-                "calls, and by how much, cannot be known."
+                f"Only rank {seen[0]} of this group was recorded: which rank came last to its "
+                "calls, and by how much, is unknown."
             )
         return "In this group no rank has to wait for another, or not all its ranks were recorded."
     if per_column == 1:
@@ -244,11 +244,11 @@ def _table(context: Context, table: pd.DataFrame) -> Component:
         widgets.column("ranks", "ranks", number=True),
         widgets.column("bytes", "size", base="B"),
         widgets.column("calls", "calls", number=True, text=True),
-        widgets.column("latency_p50_ns", "latency", base="ns"),
-        widgets.column("latency_p99_ns", "99 %", base="ns"),
+        widgets.column("latency_p50_ns", "latency", base="ns", minWidth=96),
+        widgets.column("latency_p99_ns", "p99", base="ns"),
         widgets.column("skew_p50_ns", "skew", base="ns"),
         widgets.column("skew_max_ns", "worst", base="ns"),
-        widgets.column("transfer_p50_ns", "transfer", base="ns"),
+        widgets.column("transfer_p50_ns", "transfer", base="ns", minWidth=100),
         widgets.column("algbw", "algbw", base="B/s", minWidth=104),
         widgets.column("busbw", "busbw", base="B/s", minWidth=104),
         widgets.column("unfinished", "open", number=True),

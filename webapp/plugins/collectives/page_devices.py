@@ -38,7 +38,7 @@ def section(run: Run) -> list[Component]:
     return [
         html.H2("Devices"),
         widgets.graph(
-            ids.DEVICE_TIMES, height=110 + 26 * min(32, len(rows)), what="the time of each device"
+            ids.DEVICE_TIMES, height=150 + 26 * min(32, len(rows)), what="the time of each device"
         ),
         widgets.plain_table(heads, rows, range(1, len(heads))),
         widgets.downloads("temporal_breakdown"),

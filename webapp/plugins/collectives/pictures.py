@@ -19,6 +19,9 @@ MAX_RANKS = 12
 def late_ranks(run: Run, _: Finding) -> HeatPicture | None:
     """How late each rank came to the collectives of each step, as a share of the latest."""
     steps = arrivals(run)[[*KEYS, "step"]]
+    trained = {step for rank in run.ranks for step in run.steps(rank).index}
+    if trained:  # what comes after the last step has the number of the next
+        steps = steps[steps["step"].isin(trained)]
     table = lateness(run).merge(steps, on=KEYS).pivot_table("late_ns", "rank", "step", "max")
     if table.empty or not table.to_numpy(float)[np.isfinite(table.to_numpy(float))].any():
         return None
@@ -66,6 +69,7 @@ def never_came(run: Run, finding: Finding) -> list[Mark]:
     if since != since:  # no rank made the call: NaN
         return []
     missing = {one["rank"] for one in evidence["missing"]} & set(run.ranks)
+    missing -= set(frame.loc[same, "rank"])  # in a mismatch it may have come with another call
     first = {one.rank: one.thread for one in reversed(run.threads) if one.rank in missing}
     return [
         Mark(

@@ -31,7 +31,7 @@ MAX_ROWS = 15
 
 def layout(context: Context) -> Component:
     """Returns the choice of the rank and the places of its tables."""
-    height = 110 + 26 * min(16, max(streams(context.run).groupby("rank").size(), default=1))
+    height = 150 + 26 * min(16, max(streams(context.run).groupby("rank").size(), default=1))
     return widgets.page(
         "Devices",
         "What the streams of devices do, why they are idle, and for which operators they work.",
@@ -40,11 +40,11 @@ def layout(context: Context) -> Component:
         widgets.graph(CHART, height=height, what="the time of each stream"),
         html.Div(id=STREAMS, className="wide-table"),
         html.H2("Kernels"),
-        html.Div(id=KERNELS, className="wide-table"),
+        html.Div(id=KERNELS, className="wide-table long-names"),
         html.H2("Copies"),
-        html.Div(id=COPIES, className="wide-table"),
+        html.Div(id=COPIES, className="wide-table long-names"),
         html.H2("Operators by the time of their kernels"),
-        html.Div(id=OPERATORS, className="wide-table"),
+        html.Div(id=OPERATORS, className="wide-table long-names"),
         widgets.downloads("streams", "kernels", "copies", "device_operators"),
     )
 
@@ -105,7 +105,7 @@ def _kernels(table: pd.DataFrame) -> Component:
     each, medians = widgets.in_unit("median", shown["median_ns"])
     rows = [
         (
-            _name(row.name),
+            _name(row),
             row.type,
             units.count(int(row.calls)),
             times[i],
@@ -130,10 +130,10 @@ def _copies(table: pd.DataFrame) -> Component:
     if table.empty:
         return html.P("No copies were recorded.", className="muted")
     head, times = widgets.in_unit("time", table["time_ns"])
-    size, sizes = widgets.in_unit("bytes", table["bytes"], "B")
+    size, sizes = widgets.in_unit("size", table["bytes"], "B")
     rate, rates = widgets.in_unit("bandwidth", table["bytes_per_s"], "B/s")
     rows = [
-        (row.name, units.count(int(row.calls)), times[i], sizes[i], rates[i])
+        (_name(row), units.count(int(row.calls)), times[i], sizes[i], rates[i])
         for i, row in enumerate(table.itertuples(index=False))
     ]
     return widgets.plain_table(("copy", "calls", head, size, rate), rows, range(1, 5))
@@ -146,7 +146,7 @@ def _operators(table: pd.DataFrame) -> Component:
     host, hosts = widgets.in_unit("host", shown["host_ns"])
     rows = [
         (
-            _name(row.name),
+            _name(row),
             row.module,
             html.Code(row.shapes) if row.shapes else "",
             units.count(int(row.calls)),
@@ -166,8 +166,8 @@ def _more(table: pd.DataFrame) -> Component:
     return html.P(words, className="muted")
 
 
-def _name(name: str) -> Component:
-    return html.Span(short_title(name), title=name)
+def _name(row: Any) -> Component:
+    return widgets.calls_link(row.name, row.rank, short_title(row.name))
 
 
 def _number(value: Any) -> str:

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import (
+    BUTTONS_ABOVE,
     colour_bar,
     escaped,
     line,
@@ -66,6 +67,7 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         showticklabels=any(value is not None for value in finite),
     )
     figure.update_layout(
+        BUTTONS_ABOVE,
         yaxis2={
             "title": {"text": "tensors not bitwise identical, %"},
             "overlaying": "y",
@@ -73,7 +75,7 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
             "range": [0, 102],
             "showgrid": False,
             "tickvals": [0, 25, 50, 75, 100],
-        }
+        },
     )
     return figure
 
@@ -136,6 +138,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         hovertemplate="<b>%{y}, step %{x}</b><br>%{text}<extra></extra>",
         colorbar=colour_bar("log10 of the relative difference"),
     )
+    figure.update_layout(BUTTONS_ABOVE)
     figure.update_xaxes(step_axis(steps), showgrid=False)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure

@@ -63,8 +63,8 @@ def layout(context: Context) -> Component:
                 "This run has no baseline.",
                 html.P(["Open this run together with another one: ", html.Code(command)]),
                 html.P(
-                    "Here you would then see from which step on gradient norms differ, and which "
-                    "ops ran more or less often."
+                    "This page then shows the first difference, the step from which gradient norms "
+                    "differ, and the ops that ran more or less often or took longer."
                 ),
             ),
         )
@@ -200,13 +200,13 @@ def tables(result: Comparison, context: Context) -> list[Any]:
 
 def _timing(timing: Timing) -> list[Any]:
     """What takes longer or shorter, by op and module."""
-    lead = html.P(f"{step_times(timing).capitalize()}.", className="muted")
+    lead = html.P(f"{_sentence(step_times(timing))}.", className="muted")
     rows = timing.changed.head(MAX_ROWS)
     if rows.empty:
         return [lead]
     made = [
         {
-            "link": calls_address(row.name) if row.run_calls else None,
+            "link": calls_address(row.name),
             "op": row.name,
             "module": row.module,
             "state": row.state,
@@ -226,7 +226,7 @@ def _timing(timing: Timing) -> list[Any]:
             "difference", "difference", base="ns", together="times", flex=1, minWidth=120
         ),
         widgets.column("ratio", "times", number=True, text=True, flex=1),
-        widgets.column("calls", "calls, base / run", flex=1, minWidth=140),
+        widgets.column("calls", "calls, baseline / run", flex=1, minWidth=160),
         widgets.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
@@ -279,7 +279,7 @@ def _state(row: dict[str, Any], kind: str) -> str:
     """In words; of an op that both runs have, only some calls are in one of them."""
     if kind == "op" and row["base"] == row["base"] and row["run"] == row["run"]:
         return "more often" if row["difference"] > 0 else "less often"
-    return str(row["state"]).replace("_", " ")
+    return str(row["state"]).replace("_", " ").replace("in base", "in baseline")
 
 
 def _row_address(kind: str, row: dict[str, Any], context: Context) -> str | None:
@@ -291,8 +291,6 @@ def _row_address(kind: str, row: dict[str, Any], context: Context) -> str | None
         return context.address(timeline_address(start, start + AROUND_NS, run.duration_ns, at))
     if kind == "gradient":
         return step_link(run, rank, step)
-    if row["state"] == "only_in_base" and row["run"] != row["run"]:
-        return None
     named = [t.thread for t in run.threads_of(rank) if t.name == row["thread"]]
     return calls_address(str(row["name"]), rank, named[0] if len(named) == 1 else "", step)
 
@@ -333,7 +331,7 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         widgets.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=130),
         widgets.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=130),
         widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
-        widgets.column("state", "state", flex=1),
+        widgets.column("state", "state", flex=1, minWidth=96),
     ]
     height = None if len(made) <= 12 else "340px"
     grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height, leads="link")
@@ -341,11 +339,8 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         return grid
     shown = f"The first {units.count(MAX_ROWS)} of {units.count(len(rows))}"
     more: list[Any] = [
-        f"{shown}; ",
-        html.Code("lanescope diff --json"),
-        " has the verdict, ",
-        html.Code("lw.diff"),
-        " in Python all rows.",
+        f"{shown}. All rows in Python: ",
+        html.Code("lw.diff(base, run)"),
     ]
     return html.Div([grid, html.P(more, className="muted")])
 

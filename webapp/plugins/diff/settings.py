@@ -33,7 +33,7 @@ def settings_notes(base: Run, run: Run) -> list[str]:
         if name in own[1] and own[0][name] != own[1][name]
     ]
     if all(own):
-        apart += [*_alone(own[0], own[1], "base"), *_alone(own[1], own[0], "run")]
+        apart += [*_alone(own[0], own[1], "baseline"), *_alone(own[1], own[0], "run")]
         apart += _environment(base, run)
     notes = [f"settings differ: {_listed(apart)}"] if apart else []
     precision = precision_note(base, run)
@@ -110,13 +110,16 @@ def _versions(base: Run, run: Run) -> list[str]:
         sides = [sorted({str(p[name]) for p in one.manifest["processes"]}) for one in (base, run)]
         if sides[0] != sides[1]:
             before, after = (units.printable(", ".join(side)) for side in sides)
-            found.append(f"{name} {before} in the base, {after} in the run")
+            found.append(f"{name} {before} in the baseline, {after} in the run")
     words = [one.manifest["command"] for one in (base, run)]
     gone = [word for word in words[0] if word not in set(words[1])]
     come = [word for word in words[1] if word not in set(words[0])]
     if all(words) and (gone or come):
         there, here = (units.printable(" ".join(side[:LISTED])) for side in (come, gone))
-        found.append(f"the command has {there or 'nothing'} in place of {here or 'nothing'}")
+        if come and gone:
+            found.append(f"the command has {there} in place of {here}")
+        else:
+            found.append(f"the command has {there} added" if come else f"the command lacks {here}")
     return found
 
 
@@ -149,7 +152,7 @@ def _batches(base: Run, run: Run) -> list[str]:
     first = given.iloc[0]
     if first["rows_base"] != first["rows_run"]:
         return [
-            f"batches have {first['rows_run']:.0f} sampled rows where the base has "
+            f"batches have {first['rows_run']:.0f} sampled rows where the baseline has "
             f"{first['rows_base']:.0f}, since step {int(first['step'])} of rank "
             f"{int(first['rank'])} at the latest: another batch size, or parts of batches"
         ]

@@ -52,7 +52,7 @@ def counted(result: Comparison) -> str:
 def uncompared(result: Comparison) -> str | None:
     """What has no partner in the other run; None where all has."""
     noun = "operator" if result.valued else "call"
-    sides = zip(("base", "run"), result.alone, strict=True)
+    sides = zip(("baseline", "run"), result.alone, strict=True)
     words = [f"{alone.words(noun)} of the {side}" for side, alone in sides if alone.count]
     return f"not compared, as only one run has it: {'; '.join(words)}" if words else None
 
@@ -141,11 +141,11 @@ def _other_parts(base: dict[str, Any], run: dict[str, Any]) -> str:
     if not pairs:
         return ""
     was, now = (f"{offset} to {offset + length}" for offset, length in pairs[0])
-    return f"; it reads bytes {now}, in the base {was}"
+    return f"; it reads bytes {now}, in the baseline {was}"
 
 
 def _other_input(base: dict[str, Any], run: dict[str, Any]) -> str:
-    return f"{_input(run)}; in the base {_input(base)}, {_apart(base, run)}"
+    return f"{_input(run)}; in the baseline {_input(base)}, {_apart(base, run)}"
 
 
 def difference_address(run: Run, first: dict[str, Any]) -> str:
@@ -185,7 +185,7 @@ def step_times(timing: Timing) -> str:
     words = [f"{counts[state]} {state}" for state in TIMED if state in counts]
     of = f"{timing.steps} steps" if timing.steps > 1 else "1 step"
     times = units.number(change)
-    text = f"a step takes {sides[0]}, in the base {sides[1]} (x {times}, median of {of})"
+    text = f"a step takes {sides[0]}, in the baseline {sides[1]} (x {times}, median of {of})"
     beyond = "ops by module: "
     if timing.steps < MIN_STEPS:
         words.append(
@@ -208,7 +208,7 @@ def _timing_rows(timing: Timing) -> list[str]:
         return []
     lines = [
         "",
-        "| op | module | base, per step | run, per step | | |",
+        "| op | module | baseline, per step | run, per step | | |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows.itertuples():

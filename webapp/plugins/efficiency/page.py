@@ -63,7 +63,7 @@ def body(context: Context) -> list[Component]:
             className="muted",
         ),
         html.H2("Operators"),
-        html.Div(id=TABLE, className="wide-table"),
+        html.Div(id=TABLE, className="wide-table long-names"),
         widgets.downloads("efficiency", "step_flops"),
     ]
 
@@ -132,7 +132,7 @@ def _table(table: pd.DataFrame) -> Component:
     )
     rows = [
         (
-            html.Span(short_title(row.name), title=row.name),
+            widgets.calls_link(row.name, row.rank, short_title(row.name)),
             html.Code(row.shapes) if row.shapes else html.Span("not recorded", className="muted"),
             row.dtypes.partition(" ")[0],
             row.device,

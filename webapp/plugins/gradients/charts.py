@@ -36,6 +36,9 @@ from lanescope.webapp.ui.charts import (
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, SEQUENTIAL, step_axis, template
 
+MAX_DECADES_NAMED = 7
+"""Powers of ten that there is room for beside a chart; of more, every second or third is named."""
+
 
 def layer_curves(
     curves: Mapping[str, pd.Series],
@@ -60,7 +63,8 @@ def layer_curves(
     if chosen is not None:
         figure.add_vline(x=chosen, line={"color": colour["accent"], "width": 1})
     few_markers(figure)
-    figure.update_xaxes(step_axis(int(step) for one in curves.values() for step in one.index))
+    steps = [int(step) for one in curves.values() for step in one.index]
+    figure.update_xaxes(step_axis(steps if chosen is None else [*steps, chosen]))
     return figure
 
 
@@ -168,7 +172,8 @@ def _logarithmic(
     decades = float(np.log10(max(values) / min(values))) if values else 0.0
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     figure.update_yaxes(title_text=title, type="log")
-    figure.update_yaxes(POWERS if decades > 1.5 else {"dtick": "D2"})
+    each = {"dtick": max(1, round(decades / MAX_DECADES_NAMED))}
+    figure.update_yaxes(POWERS | each if decades > 1.5 else {"dtick": "D2"})
     if band is not None:
         figure.add_hrect(
             y0=band[0],

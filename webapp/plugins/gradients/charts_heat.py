@@ -18,7 +18,7 @@ from lanescope.webapp.plugins.gradients.charts_layers import (
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.types import BoolArray, Float64Array
-from lanescope.webapp.ui.charts import colour_bar, powers
+from lanescope.webapp.ui.charts import BUTTONS_ABOVE, colour_bar, powers
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, template
 
@@ -204,5 +204,6 @@ def rank_heat(
 
 def _heat_axes(figure: go.Figure, layers: Sequence[str], across: str) -> None:
     """Sets the axes: layers from top to bottom, columns named `across` from left to right."""
+    figure.update_layout(BUTTONS_ABOVE)
     figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, **layer_axis(layers, MAX_NAMES))

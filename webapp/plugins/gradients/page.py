@@ -80,9 +80,7 @@ def body(context: Context) -> list[Component]:
             "gradient over the run. Without counts the steps of all ranks without a gradient.",
             className="muted",
         ),
-        widgets.controls(
-            widgets.find_box(ids.PARAMETER_FIND, "parameter, or words of its gradient")
-        ),
+        widgets.controls(widgets.find_box(ids.PARAMETER_FIND, "parameter, or a word such as None")),
         _table(context.run),
         widgets.downloads("gradients", "gradient_norms"),
     ]

@@ -134,7 +134,7 @@ def not_finite(context: Context) -> list[Component]:
     height = None if len(rows) <= 14 else "400px"
     label = "NaN and infinite gradients"
     also = (
-        " Of elements is the share of all that the layer's backward computed in the run."
+        " The shares of elements are of all that the layer's backward computed in the run."
         if elements.notna().any()
         else ""
     )

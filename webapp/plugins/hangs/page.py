@@ -134,7 +134,8 @@ def _state(standing: RankState, waits_here: bool, awaited: bool) -> Component:
         return html.Span(how, className="tag bad")
     if awaited:
         return html.Span("missing", className="tag bad")
-    return html.Span({"exit": "ended", "stopped": "stopped"}.get(how, "–"), className="tag")
+    known = {"exit": "ended", "stopped": "stopped"}.get(how)
+    return html.Span(known, className="tag") if known else html.Span()
 
 
 def _call(run: Run, held: list[IncompleteCollective]) -> widgets.Child:

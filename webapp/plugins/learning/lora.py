@@ -47,7 +47,7 @@ _SIDES = {"a": "A", "down": "A", "b": "B", "up": "B"}
 
 _ADVICE = {
     "not_trainable": "it is frozen: load it with is_trainable=True, or set requires_grad",
-    "not_in_optimizer": "no optimizer holds it: make the optimizer after the adapter was added",
+    "not_in_optimizer": "no optimizer holds it. Build the optimizer after the adapter is added",
     "compiled_away": "its gradient is always None while regions run compiled: compile after the "
     "adapter was added, or again",
     "no_gradient": "its gradient is always None: check that it is enabled, not merged, and called",
@@ -248,6 +248,10 @@ def _since(rows: pd.DataFrame, stuck: pd.DataFrame) -> Verdict:
     return int(first), list(dict.fromkeys(stuck["module"]))
 
 
+def _module(path: str) -> str:
+    return f"module {path}" if path else "the model"
+
+
 def _finding(
     run: Run, adapter: str, cause: str, verdicts: list[tuple[int, int, list[str]]]
 ) -> Finding:
@@ -257,7 +261,7 @@ def _finding(
     return Finding(
         kind="lora_inactive",
         severity="error",
-        title=f"The adapter{name} of {modules[0] or 'the model'}{more} has not learned since step "
+        title=f"The adapter{name} of {_module(modules[0])}{more} has not learned since step "
         f"{step}: {_ADVICE[cause]}.",
         rank=rank,
         ranks=tuple(one[0] for one in verdicts),

@@ -119,6 +119,10 @@ def _rises(values: Any) -> bool:
     return bool(len(begin)) and bool(values[-1] > RISING * begin[0])
 
 
+def _layer(path: str) -> str:
+    return f"layer {path}" if path else "the model itself"
+
+
 def _finding(run: Run, gone: tuple[Vanished, ...], ranks: list[int]) -> Finding:
     worst = min(gone, key=lambda one: one.relative)
     since = min(one.step for one in gone)
@@ -127,7 +131,7 @@ def _finding(run: Run, gone: tuple[Vanished, ...], ranks: list[int]) -> Finding:
         kind="vanishing_gradient",
         severity="warning",
         confidence="likely",
-        title=f"The gradient vanishes in {worst.layer or 'the model itself'}{others} since step "
+        title=f"The gradient vanishes in {_layer(worst.layer)}{others} since step "
         f"{since}: per element it is {worst.relative:.1e} of that of {worst.against}. Check "
         "saturating activations, initialisation, residual paths and normalisation before it.",
         rank=ranks[0],

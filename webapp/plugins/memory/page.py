@@ -72,7 +72,7 @@ def layout(context: Context) -> Component:
         ),
         html.P(id=ABOUT),
         widgets.graph(CHART, height=380, what="memory over time"),
-        html.P("A click on the chart shows that instant in the table.", className="muted"),
+        html.P("Click the chart to list another instant.", className="muted"),
         html.H2(id=INSTANT),
         html.Div(states.loading("Listing what the peak consists of"), id=TABLE),
         widgets.downloads("memory", "memory_peak"),
@@ -122,7 +122,7 @@ def register(app: Dash, context: Context) -> None:
         step = _step(run, rank, instant)
         link = dcc.Link("Show", href=timeline_address(instant, instant + 1, run.duration_ns))
         about = f" {units.size(int(parts['bytes'].sum()))}{step} · "
-        return [words, html.Small([about, link])], _table(parts)
+        return [words, html.Small([about, link])], _table(parts, rank)
 
 
 def _devices(run: Run) -> list[str]:
@@ -178,8 +178,8 @@ def _about(run: Run, usage: Usage) -> str:
     most = usage.at_most(start, end)
     if most > size:
         words += (
-            f", and at most {units.size(most)}: when memory is freed is not recorded, so each "
-            "tensor counts until its last use"
+            f", at most {units.size(most)}: LaneScope does not record when memory is freed, so "
+            "each tensor counts until its last use"
         )
     if start > 0:
         words += f". The run is long: shown is what follows {units.duration(start)}"
@@ -193,7 +193,13 @@ def _step(run: Run, rank: int, instant: int) -> str:
     return f" in step {steps.index[at]}" if inside else ""
 
 
-def _table(parts: pd.DataFrame) -> Component:
+def _op(name: str, rank: int) -> Component:
+    if not name:
+        return html.Span("not recorded", className="muted")
+    return widgets.calls_link(name, rank)
+
+
+def _table(parts: pd.DataFrame, rank: int) -> Component:
     whole = max(int(parts["bytes"].sum()), 1)
     shown = parts[parts["bytes"] >= MIN_SHARE * whole].head(MAX_ROWS)
     head, sizes = widgets.in_unit("size", shown["bytes"], "B")
@@ -205,7 +211,7 @@ def _table(parts: pd.DataFrame) -> Component:
                     CATEGORIES[row.category],
                 ]
             ),
-            row.name or row.op or html.Span("not recorded", className="muted"),
+            row.name or _op(row.op, rank),
             row.module,
             html.Code(row.where) if row.where else "",
             units.count(row.storages),

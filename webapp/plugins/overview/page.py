@@ -17,6 +17,7 @@ from lanescope.webapp.plugins.time import charts
 from lanescope.webapp.plugins.time.breakdown import mean_steps
 from lanescope.webapp.plugins.time.critical_path import critical_path, summed
 from lanescope.webapp.plugins.time.job_steps import job_step, median_step
+from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import ready_made
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -100,7 +101,7 @@ def register(app: Dash, context: Context) -> None:
     )
     def show_steps(theme: Theme | None) -> tuple[go.Figure, bool]:
         steps = mean_steps(run)
-        return charts.step_bars(steps, theme or "light"), steps.empty
+        return charts.step_bars(steps, theme or "light"), not steps["duration_ns"].any()
 
     @app.callback(Output(ids.PATH, "children"), Input(ids.PATH, "id"))
     def show_path(_: str) -> list[Component]:
@@ -193,11 +194,10 @@ def _path(run: Run) -> list[Component]:
                 html.Span(
                     [
                         html.I(className=f"swatch {charts.TOKENS[row.category]}"),
+                        f"{short_title(row.name)}, rank {row.rank} ",
                         html.Code(row.where) if row.where else "",
-                        " ",
-                        f"{row.name}, rank {row.rank}",
                     ],
-                    title=f"{row.where} {row.name}, rank {row.rank}".strip(),
+                    title=f"{row.name}, rank {row.rank} {row.where}".strip(),
                 ),
                 html.I(className="bar", style={"--share": f"{row.duration_ns / most:.4f}"}),
                 html.Span(widgets.duration(row.duration_ns), className="n"),
@@ -236,11 +236,13 @@ def _what_would_help(run: Run) -> list[Component]:
 
 
 def _findings(context: Context, report: Report) -> list[Component]:
-    """Warnings of the recording, limits that are not kept, findings."""
-    made = [widgets.note(warning, "warn") for warning in context.run.warnings]
-    made += [_limit(one) for one in report.unexplained]
+    """Limits that are not kept, findings, then warnings of the recording."""
+    made = [_limit(one) for one in report.unexplained]
     if report.findings:
         made.append(findings.cards(context, report.findings))
+    made += [
+        widgets.note(warning[:1].upper() + warning[1:], "warn") for warning in context.run.warnings
+    ]
     if made:
         return [html.H2("Findings"), *made]
     return [html.P(_nothing(report), className="muted")]
@@ -250,6 +252,8 @@ def _nothing(report: Report) -> str:
     """How much a run without findings was checked for."""
     answered = sum(one.answered for one in report.examined)
     skipped = len(report.examined) - answered
+    if not answered:
+        return "No check could run on this run. Each check below says what it needs."
     words = f"No problem found in {units.counted(answered, 'check')}"
     return words + (f"; {units.counted(skipped, 'check')} could not run" if skipped else "")
 

@@ -53,12 +53,13 @@ def _pairs(run: Run) -> Component:
     table = races(run)
     if table.empty:
         return widgets.note("No data race between recorded accesses.", "good")
+    known = widgets.thread_names(run)
     rows = [
         (
             row["tensor"] or "an unnamed tensor",
             str(row["rank"]),
-            _access(row, "first"),
-            _access(row, "second"),
+            _access(row, "first", known),
+            _access(row, "second", known),
             "yes" if row["overlapped"] else "no",
             units.count(row["pairs"]),
             dcc.Link("Show", href=_address(run, row)),
@@ -69,8 +70,10 @@ def _pairs(run: Run) -> Component:
     return widgets.plain_table(heads, rows, (1, 5))
 
 
-def _access(row: dict[str, Any], side: str) -> Component:
-    words = f"{row[f'{side}_access']} by {row[f'{side}_op']} on {row[f'{side}_thread']} "
+def _access(row: dict[str, Any], side: str, known: dict[tuple[int, str], str]) -> Component:
+    thread = str(row[f"{side}_thread"])
+    on = known.get((row["rank"], thread), thread)
+    words = f"{row[f'{side}_access']} by {row[f'{side}_op']} on {on} "
     where = row[f"{side}_where"]
     return html.Span([words, html.Code(where) if where else ""])
 

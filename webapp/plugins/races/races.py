@@ -99,7 +99,7 @@ def processes_of(run: Run, rank: int) -> list[list[str]]:
 
 
 def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str]) -> list[Race]:
-    windows = windows_of(run)
+    windows = windows_of(run, rank, process)
     storages = shared_storages(run, rank, own, windows)
     if not len(storages):
         return []
@@ -145,12 +145,17 @@ def races_read(
     return [_merged(races) for races in found.values()]
 
 
-def windows_of(run: Run) -> list[Window | None]:
-    """Stretches of time of about `BATCH_ROWS` accesses; [None]: all at once."""
+def windows_of(run: Run, rank: int, process: Sequence[str]) -> list[Window | None]:
+    """Stretches of time of about `BATCH_ROWS` accesses; [None]: all at once.
+
+    While a process records, they end where all of its threads are known: later on, what orders an
+    access may be missing, and what it touches may be other memory by then.
+    """
+    until = run.read_at_ns.get((rank, int(process[0].partition("-")[0])))
     count = -(-run.counts["access"] // BATCH_ROWS)
-    if count <= 1:
+    if count <= 1 and until is None:
         return [None]
-    first, last = -(2**62), 2**62
+    first, last = -(2**62), 2**62 if until is None else until
     bounds = [first]
     for i in range(1, count):
         low, high = 0, run.duration_ns + 1
@@ -160,7 +165,7 @@ def windows_of(run: Run) -> list[Window | None]:
                 low = middle + 1
             else:
                 high = middle
-        if low > bounds[-1]:
+        if bounds[-1] < low < last:
             bounds.append(low)
     return list(pairwise([*bounds, last]))
 

@@ -59,7 +59,7 @@ def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:
     streams = streams_of(run, rank, threads)
     if len(streams) < 2:
         return []
-    windows = windows_of(run)
+    windows = windows_of(run, rank, threads)
     storages = _shared(run, rank, threads, windows)
     if not len(storages):
         return []

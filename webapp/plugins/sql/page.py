@@ -42,18 +42,19 @@ EXACT = 1 << 53
 
 EXAMPLES = {
     "Operators by total time": """\
-SELECT name, count(*) AS calls, sum(self_ns) / 1e6 AS self_ms, max(duration_ns) / 1e6 AS longest_ms
+SELECT name, count(*) AS calls, round(sum(self_ns) / 1e6, 3) AS self_ms,
+       round(max(duration_ns) / 1e6, 3) AS longest_ms
 FROM op
 GROUP BY name
 ORDER BY self_ms DESC""",
     "Time of each phase, by step": """\
-SELECT rank, step, kind, sum(duration_ns) / 1e6 AS ms
+SELECT rank, step, kind, round(sum(duration_ns) / 1e6, 3) AS ms
 FROM phase
 WHERE kind != 'mark'
 GROUP BY rank, step, kind
 ORDER BY rank, step, ms DESC""",
     "Modules by time in backward": """\
-SELECT module, count(*) AS ops, sum(self_ns) / 1e6 AS self_ms
+SELECT module, count(*) AS ops, round(sum(self_ns) / 1e6, 3) AS self_ms
 FROM op
 WHERE phase = 'backward'
 GROUP BY module
@@ -63,7 +64,8 @@ WITH late AS (
   SELECT rank, "group", sequence,
          start_ns - min(start_ns) OVER (PARTITION BY "group", sequence) AS behind_ns
   FROM collective)
-SELECT rank, count(*) AS calls, avg(behind_ns) / 1e6 AS mean_ms, max(behind_ns) / 1e6 AS worst_ms
+SELECT rank, count(*) AS calls, round(avg(behind_ns) / 1e6, 3) AS mean_ms,
+       round(max(behind_ns) / 1e6, 3) AS worst_ms
 FROM late
 GROUP BY rank
 ORDER BY mean_ms DESC""",
@@ -153,7 +155,7 @@ def answered(answer: pa.Table, query: str, context: Context) -> list[Component]:
     rows = [row | {"link": place} for row, place in zip(rows, places, strict=True)]
     numeric = [_numeric(field.type) for field in answer.schema]
     columns = [
-        widgets.column(f"c{i}", name, number=number, minWidth=90)
+        widgets.column(f"c{i}", name, number=number, minWidth=90, flex=1 if number else 2)
         for i, (name, number) in enumerate(zip(answer.column_names, numeric, strict=True))
     ]
     words = units.counted(len(rows), "row")

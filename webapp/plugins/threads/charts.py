@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import (
-    BUTTONS_ASIDE,
+    BUTTONS_ABOVE,
     DASHES,
     FROM_ZERO,
     MARKERS,
@@ -34,7 +34,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     """
     if table["rate"].isna().all():
         return nothing("No thread is in this phase.")
-    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept", **BUTTONS_ASIDE})
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     factor, unit = units.unit_for(float(table["end_ns"].max()), "ns")
     colours = template(theme).layout.colorway
     means = table.groupby("rank")["rate"].mean()
@@ -142,6 +142,6 @@ def pair_rates(
         hovertemplate="<b>%{y}</b> and %{x}<br>%{z:.3g} %<extra></extra>",
     )
     figure.update_xaxes(type="category", side="top", showgrid=False)
-    figure.update_layout(margin_t=60)  # the buttons stand above the columns' numbers
+    figure.update_layout(BUTTONS_ABOVE, margin_t=60)  # the buttons stand above the columns' numbers
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure

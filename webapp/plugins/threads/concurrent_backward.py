@@ -65,7 +65,7 @@ _ADVICE = (
 def _finding(
     run: Run, rank: int, threads: tuple[str, ...], races: Sequence[Race], both: Intervals
 ) -> Finding:
-    names = {t.thread: t.name for t in run.threads_of(rank)}
+    called = [one.name for one in run.threads_of(rank) if one.thread in threads]
     longest = int((both.end - both.start).argmax())
     start, end = int(both.start[longest]), int(both.end[longest])
     tensors = list(dict.fromkeys(tensor for race in races for tensor in race.tensors))
@@ -76,7 +76,7 @@ def _finding(
     return Finding(
         kind="concurrent_backward",
         severity="error",
-        title=f"{_called([names[t] for t in threads])} run backward at the same time into the "
+        title=f"{_called(called)} run backward at the same time into the "
         f"same {units.counted(len(tensors), 'gradient')} for {units.duration(both.total)} in all, "
         f"at {places}{also}. {_ADVICE}",
         rank=rank,

@@ -167,8 +167,9 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
             **{name: getattr(row, name) for name in ("a_ns", "b_ns", "overlap_ns", "rate")},
             "rate_text": units.share(row.rate),
         }
-        for row in table.itertuples()
+        for row in table[table["overlap_ns"] > 0].itertuples()
     ]
+    never = len(table) - len(rows)
     columns = [
         widgets.column("rank", "rank", maxWidth=80),
         widgets.column("a", "first thread", flex=2),
@@ -182,7 +183,20 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
     return [
         _verdict(run, rate, phase, limit),
         html.H2("Pairs of threads"),
-        widgets.grid("overlap-pairs", columns, rows, label="Pairs", height=height, leads="link"),
+        widgets.grid(
+            "overlap-pairs",
+            columns,
+            rows,
+            label="Pairs",
+            height=height,
+            leads="link",
+            empty="No pair is in it at the same time.",
+        ),
+        html.P(
+            f"{units.counted(never, 'pair')} never in it at the same time.",
+            className="muted",
+            hidden=not never,
+        ),
         html.H2("Longest regions"),
         _regions(run, phase, known),
     ]
@@ -251,7 +265,9 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
         )
         for one, start, lasted in zip(shown, starts, lengths, strict=True)
     ]
-    table = widgets.plain_table((at, length, "rank", "threads"), rows, (0, 1, 2))
+    table = html.Div(
+        widgets.plain_table((at, length, "rank", "threads"), rows, (0, 1, 2)), className="tall-list"
+    )
     if len(regions) <= REGIONS:
         return table
     more = f"{units.count(len(regions) - REGIONS)} shorter ones are on the timeline: press O there."
@@ -274,7 +290,9 @@ def _windows(run: Run) -> list[Component]:
             widgets.graph(ids.WINDOWS_CHART, what="the time from forward to backward"), hidden=True
         )
         return [head, html.P(words, className="muted"), chart]
-    threads = [own for _, own in table.groupby(["rank", "thread"], sort=True)]
+    place = {(one.rank, one.thread): at for at, one in enumerate(run.threads)}
+    groups = sorted(table.groupby(["rank", "thread"]), key=lambda group: place[group[0]])
+    threads = [own for _, own in groups]
     rows = []
     for own in threads:
         longest = own.loc[own["window_ns"].idxmax()]

@@ -13,7 +13,7 @@ from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES
 from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
-from lanescope.webapp.ui.charts import BUTTONS_ASIDE, colour_bar, escaped, nothing
+from lanescope.webapp.ui.charts import BUTTONS_ABOVE, colour_bar, escaped, nothing
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, step_axis, template
 
@@ -86,9 +86,7 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
             customdata=customdata,
             hovertemplate=f"<b>{title}</b> %{{y:.4~g}} {unit}<br>%{{customdata[2]}}<extra></extra>",
         )
-    figure.update_layout(
-        barmode="stack", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
-    )
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps["step"].tolist()))
     figure.update_yaxes(title_text=f"step time, {unit}", range=[0, top])
     for step, length in zip(first.tolist(), lengths.tolist(), strict=True):
@@ -134,9 +132,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
         marker={"size": 4},
         hovertemplate=f"<b>whole step</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
     )
-    figure.update_layout(
-        barmode="relative", legend={"traceorder": "normal", "y": 1.12}, **BUTTONS_ASIDE
-    )
+    figure.update_layout(barmode="relative", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps))
     figure.update_yaxes(title_text=f"run minus baseline, {unit}")
     return figure
@@ -157,6 +153,7 @@ def path_lanes(
     rows = dict.fromkeys(names)
     colours = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": f"step {window.step}"})
+    figure.update_layout(BUTTONS_ABOVE)
     factor, unit = units.unit_for(window.end_ns - window.start_ns, "ns")
     first = {rank: lane for lane in reversed(rows) for rank in [lane[0]]}
     spent = [(names[first[rank]], PALE, parts) for rank, parts in lanes.items()]
@@ -283,6 +280,7 @@ def _heat(
     if grid.empty:
         return nothing("no training step was recorded")
     figure = go.Figure(layout={"template": template(theme), "uirevision": title})
+    figure.update_layout(BUTTONS_ABOVE)
     figure.add_heatmap(
         x=grid.columns.tolist(),
         y=[f"rank {rank}" for rank in grid.index],

@@ -14,12 +14,12 @@ from lanescope.webapp.runs.run import Run
 def step_length(run: Run) -> Headline | None:
     """The median length of a step, mean over ranks."""
     steps = mean_steps(run)
-    if steps.empty:
-        return None
     length = steps["duration_ns"]
-    median = float(length.median())
-    rate = f"{units.number(1e9 / median)} steps/s" if median else ""
-    note = f"p90 {units.duration(length.quantile(0.9))} · {rate}"
+    median = float(length.median()) if len(length) else 0.0
+    if not median:  # a step that only a call of step() makes takes no time
+        return None
+    rate = units.number(1e9 / median)
+    note = f"p90 {units.duration(length.quantile(0.9))} · {rate} steps/s"
     return Headline(units.duration(median), note, [*length])
 
 

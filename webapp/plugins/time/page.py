@@ -116,7 +116,9 @@ def _table_panel() -> Component:
         "On the path",
         "",
         html.Div(
-            states.loading("Computing the critical path"), id=ids.TABLE, className="wide-table"
+            states.loading("Computing the critical path"),
+            id=ids.TABLE,
+            className="wide-table path-table",
         ),
     )
 
@@ -294,7 +296,9 @@ def _shown(run: Run, step: int | None, theme: Theme) -> tuple[go.Figure, Compone
 def _table(run: Run, path: Any) -> Component:
     rows = []
     keys = ["category", "name", "rank", "thread", "where"]
-    for row in summed(path, keys).head(MAX_ROWS).itertuples():
+    shown = summed(path, keys).head(MAX_ROWS)
+    time, texts = widgets.in_unit("time", shown["duration_ns"])
+    for row, text in zip(shown.itertuples(), texts, strict=True):
         same = path[(path[keys] == [getattr(row, key) for key in keys]).all(axis=1)]
         longest = same.loc[same["duration_ns"].idxmax()]
         start, end = int(longest["start_ns"]), int(longest["end_ns"])
@@ -308,15 +312,14 @@ def _table(run: Run, path: Any) -> Component:
                         PATH_CATEGORIES[row.category],
                     ]
                 ),
-                html.Span(short_title(row.name), title=row.name),
+                dcc.Link(short_title(row.name), href=address, title=row.name),
                 str(row.rank),
                 html.Code(row.where) if row.where else "",
-                units.number(row.duration_ns * 1e-6),
+                text,
                 units.share(row.share),
-                dcc.Link("Show", href=address),
             )
         )
-    heads = ("category", "what", "rank", "where", "ms", "share", "")
+    heads = ("category", "what", "rank", "where", time, "share")
     return widgets.plain_table(heads, rows, (2, 4, 5))
 
 

@@ -50,6 +50,8 @@ def _slowdown_words(found: Slowdown) -> list[Component]:
     word = "rank" if len(found.slowest) == 1 else "ranks"
     who = f"{word} {ranks_text(found.slowest)}"
     fixed = f"{units.share(found.slowest_share)} of that is due to the slowest, {who}."
+    if found.slowest_share <= 0:  # without it others are as slow, at other steps
+        fixed = "No single rank causes that."
     if found.last_stage_share is not None:
         share = units.share(found.last_stage_share)
         fixed += f" The last pipeline stage (ranks {ranks_text(found.last_stage)}): {share}."

@@ -98,13 +98,17 @@ def layout(context: Context) -> Component:
 
 def _op_columns() -> list[dict[str, Any]]:
     return [
-        widgets.column("op", "op", minWidth=122, flex=3, cellClassRules=_swatches()),
-        widgets.column("count", "count", number=True, text=True, minWidth=58),
+        widgets.column(
+            "op", "op", minWidth=122, flex=3, cellClassRules=_swatches(), tooltipField="op"
+        ),
+        widgets.column("count", "count", number=True, text=True, minWidth=54),
         *(
-            widgets.column(name, name, base="ns", together=of, minWidth=72)
+            widgets.column(
+                name, name, base="ns", together=of, minWidth=80 if name == "mean" else 72
+            )
             for name, of in TIMES.items()
         ),
-        widgets.column("share", "share", number=True, text=True, minWidth=62),
+        widgets.column("share", "share", number=True, text=True, minWidth=66),
     ]
 
 

@@ -59,30 +59,47 @@ def modules(timeline: Timeline) -> Modules:
 
 
 class Wanted:
-    """Which slices are searched for: those with one of these names, or in one of these modules,
-    that last at least `least` and at most `most` ns, where these are given."""
+    """Which slices are searched for: those with one of these names, or in one of these modules.
+
+    Where given, they last at least `least` and at most `most` ns, are on one of `ranks`, and ran in
+    one of the modules `within`.
+    """
 
     def __init__(
         self,
         timeline: Timeline,
         names: Collection[int],
         in_modules: Collection[int] = (),
+        *,
         least: int | None = None,
         most: int | None = None,
+        ranks: Collection[int] | None = None,
+        within: Collection[int] | None = None,
     ) -> None:
         self._least, self._most = least, most
         self._timeline = timeline
         self._names = _flags(names, len(timeline.index.names))
-        self._modules = modules(timeline) if in_modules else Modules((), {})
+        read = in_modules or within is not None
+        self._modules = modules(timeline) if read else Modules((), {})
         self._in = _flags(in_modules, len(self._modules.texts))
+        self._within = None if within is None else _flags(within, len(self._modules.texts))
+        self._lanes = {
+            lane.id for lane in timeline.index.lanes if ranks is None or lane.rank in ranks
+        }
 
     def mask(self, lane: int, row: int, begin: int, end: int) -> BoolArray:
         """For slices begin..end of the index, all in one row of a lane, whether they are meant."""
         index = self._timeline.index
+        if lane not in self._lanes:
+            return np.zeros(end - begin, np.bool_)
         found: BoolArray = self._names[index.slices.name[begin:end]]
         codes = self._modules.codes.get(lane)
         if codes is not None and SOURCES[index.arrays["row_table"][row]] == "op":
-            found |= self._in[codes[index.arrays["source"][begin:end]]]
+            own = codes[index.arrays["source"][begin:end]]
+            found |= self._in[own]
+            found &= True if self._within is None else self._within[own]
+        elif self._within is not None:
+            return np.zeros(end - begin, np.bool_)
         if self._least is None and self._most is None:
             return found
         lengths = index.slices.end[begin:end] - index.slices.start[begin:end]

@@ -75,8 +75,22 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
 
 def _wanted(timeline: Timeline, asked: Any) -> Wanted:
     names = [int(name) for name in asked["names"]]
-    limits = [None if asked.get(one) is None else int(asked[one]) for one in ("least", "most")]
-    return Wanted(timeline, names, [int(one) for one in asked.get("modules", ())], *limits)
+
+    def listed(part: str) -> list[int] | None:
+        return None if asked.get(part) is None else [int(number) for number in asked[part]]
+
+    def limit(part: str) -> int | None:
+        return None if asked.get(part) is None else int(asked[part])
+
+    return Wanted(
+        timeline,
+        names,
+        listed("modules") or [],
+        least=limit("least"),
+        most=limit("most"),
+        ranks=listed("ranks"),
+        within=listed("within"),
+    )
 
 
 def _other() -> Answer:

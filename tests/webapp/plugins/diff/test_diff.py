@@ -172,8 +172,8 @@ def test_what_only_one_side_has_is_counted(tmp_path: Path) -> None:
     assert found.first is None
     assert headline(found) == "identical in what both runs have"
     alone = (
-        "not compared, as only one run has it: 2 gradient norms, 3 calls (x 2, y 1) of the base; "
-        "1 gradient norm, 4 calls (z 4) of the run"
+        "not compared, as only one run has it: 2 gradient norms, 3 calls (x 2, y 1) of the "
+        "baseline; 1 gradient norm, 4 calls (z 4) of the run"
     )
     assert uncompared(found) == alone
     assert f"- {alone}" in markdown(found, "base", "run").splitlines()
@@ -225,7 +225,7 @@ def test_a_parameter_that_passes_twice_in_a_step_is_compared_in_order(tmp_path: 
     assert compare(base, run).table["state"].tolist() == ["identical", "different"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.one_of(st.none(), st.floats()), min_size=1, max_size=6),
     st.lists(st.one_of(st.none(), st.floats()), min_size=1, max_size=6),

@@ -62,7 +62,7 @@ def test_slower_faster_added_and_removed_operators(tmp_path: Path) -> None:
     found = timing_differences(base, run)
     assert (found.steps, found.base_step_ns, found.run_step_ns) == (5, 10 * MS, 10 * MS)
     rows = found.table.set_index("name")
-    # `once` takes longer in the first step alone; 15 us are too few; one step of the base took
+    # `once` takes longer in the first step alone; 15 us are too few; one step of the baseline took
     # longer than all of the run.
     assert rows["state"].to_dict() == {
         "fast": "faster",
@@ -129,7 +129,7 @@ def test_times_are_shown_wherever_the_verdict_is(
     assert "ops by module: 1 slower, 1 added" in answer
     show(found, Console(width=200))
     printed = capsys.readouterr().out
-    assert "a step takes 10.0 ms, in the base 10.0 ms (x 1, median of 5 steps)" in printed
+    assert "a step takes 10.0 ms, in the baseline 10.0 ms (x 1, median of 5 steps)" in printed
     assert "x 2" in printed
     page = json.dumps(tables(found, Context(run)), default=lambda part: part.to_plotly_json())
     assert "diff-timing" in page

@@ -157,8 +157,8 @@ def test_a_change_gives_the_right_first_place(
     ("name", "answer"),
     [
         ("again", ""),
-        ("lr", "the learning rate in step 0 is 0.2, in the base 0.1"),
-        ("rule", "parameters are updated by Adam, in the base by SGD"),
+        ("lr", "the learning rate in step 0 is 0.2, in the baseline 0.1"),
+        ("rule", "parameters are updated by Adam, in the baseline by SGD"),
         ("seed", "aten::uniform_ draws random numbers: another seed"),
         ("batch", "the first of other shapes aten::"),
         ("dtype", "the last aten::"),

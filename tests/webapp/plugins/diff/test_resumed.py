@@ -39,11 +39,11 @@ def trained(path: Path, norms: Sequence[float]) -> Run:
     [
         (
             [3.0, 4.0],
-            "step 0 has the gradients of step 2 of the base, to the last bit, and so have",
+            "step 0 has the gradients of step 2 of the baseline, to the last bit, and so have",
         ),
-        ([3.0, 4.5], "step 1 not those of step 3: the run resumes with the base's parameters"),
-        ([4.0, 5.0], "step 0 has the gradients of step 3 of the base, to the last bit"),
-        ([1.0, 2.5], ""),  # begins where the base did
+        ([3.0, 4.5], "step 1 not those of step 3: the run resumes with the baseline's parameters"),
+        ([4.0, 5.0], "step 0 has the gradients of step 3 of the baseline, to the last bit"),
+        ([1.0, 2.5], ""),  # begins where the baseline did
         ([3.0000002, 4.0], ""),
         ([2.0, 2.0], "step 1 not those of step 2"),
     ],

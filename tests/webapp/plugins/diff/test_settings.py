@@ -81,7 +81,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             "rule",
             "diverged",
-            "settings differ: SGD 0 in the base alone; RMSprop 0 in the run alone",
+            "settings differ: SGD 0 in the baseline alone; RMSprop 0 in the run alone",
         ),
         (
             "schedule",
@@ -89,7 +89,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "the learning rate differs since step 4 at the latest: 0.1 became",
         ),
         ("order", "diverged", "the data differs since step 8 of rank 0 at the latest"),
-        ("output", "diverged", "Model returns something else since step 0 at the latest"),
+        ("output", "diverged", "Model returns other values since step 0 at the latest"),
         ("loss", "diverged", "the logged value train/loss differs since step 3"),
         ("metric", "diverged", "the logged value accuracy differs since step 0: 0.5 became 0.75"),
         (

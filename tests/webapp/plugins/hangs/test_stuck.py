@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from lanescope.webapp.analysis.collective_calls import members
-from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.findings import NotApplicable, findings
 from lanescope.webapp.plugins.collectives.mismatches import mismatches
 from lanescope.webapp.plugins.hangs.hangs import hangs
 from lanescope.webapp.plugins.learning.consistency import divergence
 from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.ui.finding_places import marks_of
 from tests.support.synthetic import START_NS, Builder
 
 S = 1_000_000_000
@@ -64,6 +65,15 @@ def exchange(*columns: dict[str, Any]) -> list[Any]:
         (k % 2, ("send", "recv")[k % 2], {"sequence": k // 2, "peer": 1 - k % 2, **one})
         for k, one in enumerate(columns)
     ]
+
+
+def test_where_a_rank_never_came_is_marked_on_its_lane(tmp_path: Path) -> None:
+    run = job(tmp_path / "short", GAVE_UP, (0, "all_reduce", {"sequence": 1}))
+    found = [one for one in findings(run) if one.evidence.get("missing")]
+    assert {one.kind for one in found} <= {"hang", "collective_mismatch"}
+    (mark,) = marks_of(run, found[0])
+    assert (mark.lane, mark.words, mark.missing) == ("1/1001-0", "rank 1 never came", True)
+    assert (mark.start_ns, mark.end_ns) == (S, run.duration_ns)  # 1 s after the first record
 
 
 def test_a_call_that_all_made_and_that_did_not_end_is_a_hang(tmp_path: Path) -> None:

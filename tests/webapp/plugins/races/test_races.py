@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -78,6 +79,10 @@ def test_planted_races_are_found_once_at_their_lines(
     assert not missing
     assert len(places) == len(expected), [p for p in places if p not in expected.values()]
     assert len(races(run)) == len(found)
+    # A process that goes on recording is judged as far as all its threads are known.
+    begin = min(race.first.start_ns for race in find_races(run))
+    processes = {(one.rank, one.pid) for one in run.threads}
+    assert find_races(replace(run, read_at_ns=dict.fromkeys(processes, begin))) == ()
     (chance,) = (f for f in found if f.severity != "error")
     assert {chance.evidence[side]["where"] for side in ("first", "second")} == expected["published"]
     assert chance.severity == "info"

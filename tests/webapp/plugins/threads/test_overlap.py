@@ -226,7 +226,7 @@ SLICES = st.lists(
 
 
 @given(SLICES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_rates_are_those_of_the_definition(
     tmp_path_factory: pytest.TempPathFactory, slices: list[tuple[int, int, int]]
 ) -> None:

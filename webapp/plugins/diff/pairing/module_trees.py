@@ -79,7 +79,7 @@ def _measure(module: Module) -> None:
 
 
 class Matching:
-    """Pairs the modules of two forests. `found`: module of the base -> module of the run."""
+    """Pairs the modules of two forests. `found`: module of the baseline -> module of the run."""
 
     def __init__(
         self, base: Sequence[Module], run: Sequence[Module], base_norms: Norms, run_norms: Norms

@@ -35,8 +35,8 @@ class Renamed:
         named = ", ".join(f"{old} is {new}" for old, new in self.heads[:_MAX_NAMED])
         more = len(self.heads) - _MAX_NAMED
         return (
-            f"{len(self.modules):,} modules of the base have other names in the run, matched by "
-            f"class, size and content: {named}" + (f" and {more:,} more" if more > 0 else "")
+            f"{len(self.modules):,} modules of the baseline have other names in the run, matched "
+            f"by class, size and content: {named}" + (f" and {more:,} more" if more > 0 else "")
         )
 
 

@@ -22,7 +22,7 @@ Role = tuple[tuple[str, int], ...]
 
 
 def by_role(base: Run, run: Run) -> tuple[Run, list[str]]:
-    """Returns the base with the numbers of the run's ranks, and a note; unchanged if ranks match.
+    """Returns the baseline with the run's numbers of ranks, and a note; unchanged if ranks match.
 
     A rank without a partner keeps its number.
     """
@@ -30,7 +30,7 @@ def by_role(base: Run, run: Run) -> tuple[Run, list[str]]:
         return base, []
     pairs, words = _pairs(base, run)
     said = [
-        f"rank {old} of the base with rank {new} of the run{words.get(old, '')}"
+        f"rank {old} of the baseline with rank {new} of the run{words.get(old, '')}"
         for old, new in list(pairs.items())[:_SHOWN]
     ]
     more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
@@ -41,7 +41,7 @@ def by_role(base: Run, run: Run) -> tuple[Run, list[str]]:
 
 
 def _pairs(base: Run, run: Run) -> tuple[dict[int, int], dict[int, str]]:
-    """Returns rank of the base -> rank of the run, and what both are in words."""
+    """Returns rank of the baseline -> rank of the run, and what both are in words."""
     sides: list[dict[Role, list[int]]] = []
     for one in (base, run):
         roles: defaultdict[Role, list[int]] = defaultdict(list)

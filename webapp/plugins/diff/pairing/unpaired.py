@@ -70,7 +70,7 @@ def unpaired_calls(calls: pd.DataFrame) -> tuple[Counter[str], Counter[str]]:
 def compiled_words(base: Run, run: Run) -> str | None:
     """That operators of one run have no partner because torch.compile made others of them; None
     where neither was compiled."""
-    compiled = [side for side, one in (("base", base), ("run", run)) if _was_compiled(one)]
+    compiled = [side for side, one in (("baseline", base), ("run", run)) if _was_compiled(one)]
     if not compiled:
         return None
     if len(compiled) == 2:
@@ -79,7 +79,7 @@ def compiled_words(base: Run, run: Run) -> str | None:
             "where its cache knew the graph), and those of a region that the other run fused "
             "otherwise, have no partner"
         )
-    one, other = (base, "run") if compiled == ["base"] else (run, "base")
+    one, other = (base, "run") if compiled == ["baseline"] else (run, "baseline")
     words = f"the {compiled[0]} went through torch.compile, the {other} did not: "
     if one.manifest["options"].get("compile_backend") in _SINGLE_OPS:
         return (
@@ -102,7 +102,7 @@ def settings_words(base: Run, run: Run) -> str | None:
         sides = [sorted({str(p[name]) for p in one.manifest["processes"]}) for one in (base, run)]
         if sides[0] != sides[1]:
             base_has, run_has = (", ".join(side) for side in sides)
-            words.append(f"{name} {base_has} in the base, {run_has} in the run")
+            words.append(f"{name} {base_has} in the baseline, {run_has} in the run")
     options = [one.manifest["options"] for one in (base, run)]
     words += [
         option

@@ -48,7 +48,7 @@ class First:
     ]  # positions, in its thread of "base" and of "run", of the operators
     # before it of its step that the other has not
     found: bool  # whether a tensor that no recorded operator had left so is among what differs
-    reshaped: str = ""  # of one of `alone`, by what shapes alone it is another than in the base
+    reshaped: str = ""  # of one of `alone`, by what shapes alone it is another than in the baseline
 
     @property
     def when(self) -> tuple[int, int]:
@@ -130,8 +130,8 @@ def other_inputs(first: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[st
 
 
 def other_parts(base: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """The ranges of an input of the first operator that are read in the base and in the run, where
-    these are others."""
+    """The ranges of an input of the first operator that the baseline and the run read, where these
+    are others."""
     if len(base["parts"]) != len(run["parts"]):
         return []
     pairs = zip(base["parts"], run["parts"], strict=True)
@@ -217,8 +217,8 @@ def _reshaped(pairs: ComparedOps, alone: Int64Array, step: int, words: Words) ->
         if was != now:
             sides = [shorten(words.known["shapes"][code], _SHAPES) for code in (was, now)]
             return (
-                f", the first of other shapes {words.known['name'][name]}: {sides[0]} in the base, "
-                f"{sides[1]} in the run"
+                f", the first of other shapes {words.known['name'][name]}: {sides[0]} in the "
+                f"baseline, {sides[1]} in the run"
             )
     return ""
 
@@ -230,8 +230,9 @@ def _before(run: Run, first: First, side: str, other: str) -> str:
     [op] = run.events("op", rank, thread, columns=columns).slice(int(alone[-1]), 1).to_pylist()
     where = stack_frames.place(_stack(run, rank, (thread, op["start_ns"], op["depth"])))
     count = units.counted(len(alone), "operator")
+    here, there = ("baseline" if one == "base" else one for one in (side, other))
     return (
-        f"before the first difference the {side} ran {count} of that step that the {other} did not "
+        f"before the first difference the {here} ran {count} of that step that the {there} did not "
         f"run, the last {op['name']}"
         + (f" in {op['module']}" if op["module"] else "")
         + (f" at {where}" if where else "")
@@ -348,14 +349,16 @@ def _settings(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
     other = both[both["rule_base"].astype(str) != both["rule_run"].astype(str)]
     if len(other):
         row = other.iloc[0]
-        return [f"parameters are updated by {row['rule_run']}, in the base by {row['rule_base']}"]
+        return [
+            f"parameters are updated by {row['rule_run']}, in the baseline by {row['rule_base']}"
+        ]
     for name, words in _SETTINGS.items():
         low, high = (both[f"{name}_{side}"].to_numpy(np.float64) for side in ("base", "run"))
         apart = np.flatnonzero((low != high) & ~np.isnan(low) & ~np.isnan(high))
         if len(apart):
             at = apart[0]
             return [
-                f"the {words} in step {both['step'].iloc[at]} is {high[at]:g}, in the base "
+                f"the {words} in step {both['step'].iloc[at]} is {high[at]:g}, in the baseline "
                 f"{low[at]:g}: the first of the sampled steps in which it is another"
             ]
     return []

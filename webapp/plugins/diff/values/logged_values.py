@@ -58,7 +58,7 @@ def outputs_differ(base: Run, run: Run) -> str | None:
         return None
     first = made.iloc[0]
     model = units.printable(str(first["name"]).split("/")[1])
-    return f"{model} returns something else since step {int(first['step'])} at the latest"
+    return f"{model} returns other values since step {int(first['step'])} at the latest"
 
 
 def _values(run: Run) -> pd.DataFrame:

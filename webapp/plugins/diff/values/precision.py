@@ -56,7 +56,7 @@ def precision_note(base: Run, run: Run) -> str | None:
             first = apart.iloc[0]
             return (
                 f"the precision differs: {words} {units.printable(str(first['dtype_run']))} where "
-                f"the base has {units.printable(str(first['dtype_base']))} ({len(apart):,} of "
+                f"the baseline has {units.printable(str(first['dtype_base']))} ({len(apart):,} of "
                 f"{len(both):,}, the first {units.printable(str(first[key]))})"
             )
     return None

@@ -9,7 +9,7 @@ from lanescope.webapp.runs.run import Run
 
 
 def resumed(base: Run, run: Run) -> list[str]:
-    """Whether the run's first step is a later one of the base, to the last bit of all gradients.
+    """Whether the run's first step is a later one of the baseline, bitwise in all gradients.
 
     Where the gradients of steps after it part, what the step itself does is another.
     """
@@ -22,7 +22,7 @@ def resumed(base: Run, run: Run) -> list[str]:
     later = like[0] - begun
     both = [step for step in sorted(own) if step + later in known]
     parted = next((step for step in both if own[step] != known[step + later]), None)
-    said = f"step {begun} has the gradients of step {like[0]} of the base, to the last bit"
+    said = f"step {begun} has the gradients of step {like[0]} of the baseline, to the last bit"
     if len(both) == 1:
         return [said]
     if parted is None:

@@ -87,7 +87,7 @@ def value_differences(base: Run, run: Run, parts: Iterable[ValueDifferences]) ->
     """All that differs between two runs of level numerics: `parts` is what `of_rank` found of each
     rank, in order."""
     found = ValueDifferences()
-    for name, one, other in (("base", base, run), ("run", run, base)):
+    for name, one, other in (("baseline", base, run), ("run", run, base)):
         ranks = sorted(set(one.ranks) - set(other.ranks))
         if ranks:
             found.notes.append(f"only in the {name}: {ranks_named(ranks)}")

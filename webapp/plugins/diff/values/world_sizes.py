@@ -26,7 +26,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
 SAME_FACTOR = 1e-3
-"""Norms whose ratios to the base's are this near to each other, relative, differ by one factor."""
+"""Norms whose ratios to the baseline's are this near to each other, relative, share a factor."""
 
 PLAINLY = 0.01
 """Rounding cannot make a factor this far from 1."""
@@ -116,7 +116,7 @@ def notes(
         else "operators on tensors of other shapes have no partner"
     )
     sentences = [
-        f"the base had {base.world_size} {_ranks(base)}, the run {run.world_size}: {compared}"
+        f"the baseline had {base.world_size} {_ranks(base)}, the run {run.world_size}: {compared}"
     ]
     apart = norms[norms["base"] != norms["run"]]
     apart = apart[apart["step"] == apart["step"].min()]
@@ -140,7 +140,7 @@ def notes_on_passes(
     if counts is None:
         return []
     sentences = (
-        f"the base runs backward {_times(counts[0])} in a step, the run {_times(counts[1])}: "
+        f"the baseline runs backward {_times(counts[0])} in a step, the run {_times(counts[1])}: "
         "compared are gradients and what optimizers work with; each pass has those of its own "
         f"share of the batch ({left_out:,} tensors)"
     )
@@ -177,7 +177,7 @@ def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
         return None
     text = (
         f"all gradients that differ in step {int(rows['step'].iloc[0])} are "
-        f"{units.number(factor, 4)} times those of the base"
+        f"{units.number(factor, 4)} times those of the baseline"
     )
     counts = passes(base, run) or (1, 1)
     for what, more in (
@@ -187,7 +187,7 @@ def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
         for times, here, there in ((more, "sums", "means"), (1 / more, "means", "sums")):
             if more != 1 and abs(factor / times - 1) < PLAINLY:
                 return (
-                    f"{text}, by the number of {what}: {here} over {what} where the base has "
+                    f"{text}, by the number of {what}: {here} over {what} where the baseline has "
                     f"{there}"
                 )
     return f"{text}: a factor of the loss or of the gradients, not rounding"

@@ -176,8 +176,8 @@ def test_a_wrapped_model_is_compared_in_full(tmp_path: Path) -> None:
     assert (found.verdict, found.only_in_base, found.only_in_run) == ("identical", 0, 1)
     assert found.compared == len(NET) + sum(own > 0 for *_, own in NET)
     assert [note for note in found.notes if "other names" in note] == [
-        f"{len(NET)} modules of the base have other names in the run, matched by class, size and "
-        "content: Net is model"
+        f"{len(NET)} modules of the baseline have other names in the run, matched by class, size "
+        "and content: Net is model"
     ]
     changed = compare(base, run_of(tmp_path / "changed", modules, {}, "model.blocks.1.k"))
     assert changed.first is not None

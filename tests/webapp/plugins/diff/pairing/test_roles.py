@@ -26,8 +26,8 @@ def test_without_groups_the_order_of_the_ranks_counts(tmp_path: Path) -> None:
     result = compare(base, run)
     assert (result.ops, [side.count for side in result.alone]) == (6, [0, 3])
     assert result.notes[0] == (
-        "the runs have no rank in common, so ranks are compared by role: rank 0 of the base with "
-        "rank 8 of the run, rank 1 of the base with rank 9 of the run"
+        "the runs have no rank in common, so ranks are compared by role: rank 0 of the baseline "
+        "with rank 8 of the run, rank 1 of the baseline with rank 9 of the run"
     )
 
 
@@ -39,7 +39,7 @@ def test_groups_say_the_role(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", {8: "aten::add", 9: "aten::mm"}, groups=stages(9, 8))
     result = compare(base, run)
     assert (result.ops, [side.count for side in result.alone]) == (6, [0, 0])
-    assert "rank 0 of the base with rank 9 of the run (pp 0)" in result.notes[0]
+    assert "rank 0 of the baseline with rank 9 of the run (pp 0)" in result.notes[0]
 
 
 def test_runs_with_a_common_rank_are_compared_by_rank(tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_ranks_that_one_side_lacks_are_named(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", *OPS, *(replace(op, rank=1) for op in OPS), ranks=2)
     found = compare(run_of(tmp_path / "base", *OPS), run)
     assert (found.verdict, found.compared, found.only_in_run) == ("identical", 15, 15)
-    assert any("the base had 1 rank, the run 2" in note for note in found.notes)
+    assert any("the baseline had 1 rank, the run 2" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("recorded", [True, False])

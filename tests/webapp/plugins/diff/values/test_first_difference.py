@@ -129,7 +129,7 @@ def test_another_part_of_the_same_input_is_named(tmp_path: Path) -> None:
         origin(first) == "computed on rank 0 from another part of an input that is the same in both"
     )
     assert inputs(first)[1].endswith(
-        "the same in both; it reads bytes 64 to 96, in the base 0 to 32"
+        "the same in both; it reads bytes 64 to 96, in the baseline 0 to 32"
     )
 
 
@@ -140,7 +140,7 @@ def test_an_input_that_only_one_run_s_operator_wrote_is_named(tmp_path: Path) ->
     assert (first["op"], first["origin"]["kind"]) == ("aten::mm", "compute")
     assert "unequal inputs" in str(origin(first))
     assert inputs(first)[1] == (
-        "[2, 4] float32 of -1 to 2, written by aten::gelu at train.py:12; in the base "
+        "[2, 4] float32 of -1 to 2, written by aten::gelu at train.py:12; in the baseline "
         "[2, 4] float32 of -1 to 2, written by aten::relu at train.py:12, mean 1 became 2"
     )
 
@@ -173,8 +173,10 @@ def test_operators_that_either_run_has_alone_before_it_are_listed(tmp_path: Path
     base = program(tmp_path / "base", layer="dropout")
     found = compare(base, program(tmp_path / "run", made=2, result=10))
     assert [note.partition(",")[0] for note in found.notes] == [
-        "before the first difference the run ran 1 operator of that step that the base did not run",
-        "before the first difference the base ran 1 operator of that step that the run did not run",
+        "before the first difference the run ran 1 operator of that step that the baseline did "
+        "not run",
+        "before the first difference the baseline ran 1 operator of that step that the run did "
+        "not run",
     ]
     assert "the last aten::dropout in projectphoenix.act at train.py:12" in found.notes[1]
 
@@ -245,14 +247,14 @@ def test_gradients_accumulated_over_more_passes(tmp_path: Path) -> None:
     base, run = accumulated(tmp_path / "base", 1), accumulated(tmp_path / "run", 4, 1.5 + 1e-7)
     found = compare(base, run, "tolerance")
     assert (found.verdict, first_of(found)["op"]) == ("within_tolerance", "aten::add_")
-    assert "the base runs backward once in a step, the run 4 times" in found.notes[0]
+    assert "the baseline runs backward once in a step, the run 4 times" in found.notes[0]
     assert "of its own share of the batch (2 tensors)" in found.notes[0]
     assert "a sum of 4 gradients is rounded in another order than one of 1" in found.notes[1]
     forgot = compare(base, accumulated(tmp_path / "forgot", 4, 6.0), "tolerance")
     assert forgot.verdict == "diverged"
     answer = "\n".join(forgot.notes)
     assert "they part by more than the number of passes explains" in answer
-    assert "by the number of passes: sums over passes where the base has means" in answer
+    assert "by the number of passes: sums over passes where the baseline has means" in answer
     assert compare(base, accumulated(tmp_path / "same", 1)).notes == ()
     # A larger batch in equal parts: what both have is the same work.
     more = compare(base, accumulated(tmp_path / "more", 2, batch=16), "tolerance")

@@ -78,10 +78,10 @@ def test_another_order_of_the_sum_is_called_rounding(folder: Path) -> None:
     line = next(k for k, text in enumerate(PROGRAM.splitlines(), 1) if "# here" in text)
     assert first["where"] == f"program.py:{line}"
     assert first["origin"] == {"kind": "collective", "rank": 1}
-    assert "the base had 1 rank, the run 2" in text_of(found)
+    assert "the baseline had 1 rank, the run 2" in text_of(found)
     assert "they part because of the number of ranks, whose values all_reduce" in text_of(found)
     assert "step 0): a sum over 2 is rounded in another order than one over 1" in text_of(found)
-    assert "times those of the base" not in text_of(found)
+    assert "times those of the baseline" not in text_of(found)
 
 
 @pytest.mark.torchrun
@@ -92,8 +92,8 @@ def test_a_sum_in_place_of_a_mean_is_not_rounding(folder: Path) -> None:
     assert (found.first["step"], found.first["op"]) == (0, "aten::add_")
     assert "they part by more than the number of ranks explains" in text_of(found)
     assert (
-        "all gradients that differ in step 0 are 2 times those of the base, by the number of "
-        "ranks: sums over ranks where the base has means"
+        "all gradients that differ in step 0 are 2 times those of the baseline, by the number of "
+        "ranks: sums over ranks where the baseline has means"
     ) in text_of(found)
 
 
@@ -118,12 +118,12 @@ def norms(path: Path, world: int, *factors: float, dtypes: str = "float32") -> P
     ("world", "factors", "answer"),
     [
         (1, (1, 1, 1), None),
-        (1, (0.125, 0.125, 0.125), "0.125 times those of the base: a factor of the loss"),
+        (1, (0.125, 0.125, 0.125), "0.125 times those of the baseline: a factor of the loss"),
         (1, (2, 2, 3), None),
         (1, (2,), None),
         (1, (1 + 1e-5, 1 + 1e-5, 1 + 1e-5), None),
-        (4, (0.25, 0.25, 0.25), "means over ranks where the base has sums"),
-        (4, (4, 4, 4), "sums over ranks where the base has means"),
+        (4, (0.25, 0.25, 0.25), "means over ranks where the baseline has sums"),
+        (4, (4, 4, 4), "sums over ranks where the baseline has means"),
     ],
 )
 def test_one_factor_between_all_gradients(
@@ -131,7 +131,7 @@ def test_one_factor_between_all_gradients(
 ) -> None:
     base = open_run(norms(tmp_path / "base", 1, *(1 for _ in factors)))
     found = text_of(compare(base, open_run(norms(tmp_path / "run", world, *factors))))
-    assert ("times those of the base" in found) == (answer is not None)
+    assert ("times those of the baseline" in found) == (answer is not None)
     assert answer is None or answer in found
 
 
