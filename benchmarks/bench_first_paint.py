@@ -1,4 +1,4 @@
-"""How long every page takes to its first paint and to its last part, at 4 and at 64 ranks.
+"""How long every page takes to its first paint and to its last part, and what it holds then.
 
     python benchmarks/bench_first_paint.py [RANKS]...
 
@@ -6,7 +6,9 @@ A page is painted when its heading, or on the timeline all lanes in sight, are d
 when no part of it is still being computed. Each page is opened in a fresh context, first when
 nothing of it was computed, then twice more; the faster one counts. Beside the times on the
 clock, from the request on, stands the processor time of server and browser up to the paint: other
-work on the same cores does not add to that.
+work on the same cores does not add to that. Then the elements that the complete page holds, and the
+longest task of its main thread on the first visit, in which it answers no click. Runs of more than
+64 ranks are those of generate_job.py, with 2 threads and 5 steps.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from playwright.sync_api import Browser, ViewportSize
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.bench_view import served
+from benchmarks.generate_job import generate_job
 from lanescope.webapp.analysis.plugin import load, pages
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.chromium import launched
@@ -46,6 +49,13 @@ _PAINTED = """timeline => new Promise((done) => {
 
 _COMPLETE = "lanescope.idle().then(() => performance.now())"
 
+_TASKS = """window.longest = 0;
+new PerformanceObserver((found) => {
+  for (const task of found.getEntries()) window.longest = Math.max(window.longest, task.duration);
+}).observe({ type: "longtask", buffered: true });"""
+
+_HELD = "[document.querySelectorAll('*').length, window.longest]"
+
 
 def names_of(run: Run) -> list[str]:
     """Names of the pages that a run has, the timeline first."""
@@ -64,16 +74,19 @@ def spent(browser: Browser, server: int) -> float:
 
 
 def visit(browser: Browser, address: str, server: int, name: str) -> tuple[float, ...]:
-    """Seconds to the first paint of a page, of processor time for it, and until it is complete."""
+    """Seconds to the first paint of a page, of processor time for it, and until it is complete;
+    elements that it holds then, and its longest task, s (0: none of 50 ms)."""
     context = browser.new_context(viewport=WINDOW)
     page = context.new_page()
+    page.add_init_script(_TASKS)
     before = spent(browser, server)
     page.goto(f"{address}/{name}", wait_until="commit")
     painted = page.evaluate(_PAINTED, name == "timeline")
     processor = spent(browser, server) - before
     complete = page.evaluate(_COMPLETE)
+    elements, longest = page.evaluate(_HELD)
     context.close()
-    return float(painted) / 1e3, processor, float(complete) / 1e3
+    return float(painted) / 1e3, processor, float(complete) / 1e3, elements, longest / 1e3
 
 
 def indexed(address: str) -> None:
@@ -93,7 +106,8 @@ def measure(browser: Browser, path: Path, ranks: int) -> None:
     run = open_run(path)
     print(f"\n{ranks} ranks, {run.counts['op']:,} ops")
     heads = "".join(f"{word:>11}" for word in ("painted", "processor", "complete"))
-    print(f"{'':12}{'first visit':>33}{'again':>33}\n{'':12}{heads}{heads}")
+    more = f"{'elements':>11}{'longest':>11}"
+    print(f"{'':12}{'first visit':>33}{'again':>33}\n{'':12}{heads}{heads}{more}")
     slowest = [0.0, 0.0]
     with served(path) as (address, server):
         indexed(address)
@@ -101,7 +115,8 @@ def measure(browser: Browser, path: Path, ranks: int) -> None:
             first, *again = (visit(browser, address, server, name) for _ in range(3))
             best = [min(side) for side in zip(*again, strict=True)]
             slowest = [max(pair) for pair in zip(slowest, first, strict=False)]
-            print(f"{name:12}" + "".join(f"{s:9.2f} s" for s in (*first, *best)), flush=True)
+            times = "".join(f"{s:9.2f} s" for s in (*first[:3], *best[:3]))
+            print(f"{name:12}{times}{first[3]:11,.0f}{first[4] * 1e3:8.0f} ms", flush=True)
     aim = f" (aim: {AIM_S[ranks]:g} s)" if ranks in AIM_S else ""
     print(f"slowest first paint {slowest[0]:.2f} s, {slowest[1]:.2f} s of processor time{aim}")
 
@@ -112,7 +127,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, launched() as browser:
         os.environ["XDG_CACHE_HOME"] = str(Path(folder) / "cache")
         for ranks in wanted:
-            path = write_run(Path(folder) / f"run-{ranks}", ranks=ranks, steps=20, ops=200)
+            path = Path(folder) / f"run-{ranks}"
+            if ranks > max(AIM_S):
+                generate_job(path, ranks, threads=2, steps=5)
+            else:
+                write_run(path, ranks=ranks, steps=20, ops=200)
             measure(browser, path, ranks)
 
 

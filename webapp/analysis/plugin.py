@@ -98,6 +98,9 @@ class Page:
     order: int  # in the list of pages
     layout: str = "page:layout"
     register: str = "page:register"
+    body: str = ""
+    """Function of a ui.context.Context to a list of components, for parts that read the events of
+    all ranks. They come into the page after its `layout`, which holds `states.body` for them."""
     shown: str = ""  # function of a run: true where the page is listed; without, it always is
     former: tuple[str, ...] = ()  # addresses that lead to it
     within: str = ""  # name of the page whose entry in the list it shares, as a tab
@@ -184,6 +187,7 @@ def _located(folder: str, record: Plugin) -> Plugin:
                 one,
                 layout=at(one.layout),
                 register=at(one.register),
+                body=at(one.body),
                 shown=at(one.shown),
                 plugin=package,
             )

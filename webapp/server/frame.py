@@ -6,9 +6,20 @@ import json
 from base64 import b64encode
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
+from dash import (
+    ClientsideFunction,
+    Dash,
+    Input,
+    Output,
+    State,
+    ctx,
+    dcc,
+    html,
+    no_update,
+    set_props,
+)
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.plugin import Page, load
@@ -17,6 +28,8 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import findings, ids, states, widgets
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.page_selection import PageSelection, fill, selection_in
+
+EXAMINING = "examining …"
 
 
 def layout(context: Context, pages: Sequence[Page]) -> Component:
@@ -81,10 +94,14 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         Output(ids.HEALTH, "children"),
         Output(ids.HEALTH, "className"),
         Output(ids.ABOUT, "children"),
-        Input(ids.HEALTH, "id"),
+        Input(ids.PAGE, "hidden"),
         Input(ids.LIVE_STATE, "data"),
+        State(ids.HEALTH, "children"),
     )
-    def health(_: str, __: int | str | None) -> tuple[list[Any], str, list[Any]]:
+    def health(_: bool, __: int | str | None, shown: Any) -> tuple[Any, Any, Any]:
+        # Once the first page is there: examining the run would hold it up.
+        if ctx.triggered_id == ids.PAGE and shown != EXAMINING:
+            return no_update, no_update, no_update
         return (*_health(context), _about(context.run))
 
     @app.callback(
@@ -103,9 +120,23 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
             links = [html.Li(dcc.Link(one.title, href=one.path)) for one in pages]
             found = states.empty("There is no such page.", html.Ul(links))
             return widgets.bare_page("Not found", found), False
-        return [*_tabs(page, pages), made(page, context, selection_in(search))], False
+        # A page that is renewed while its run is recorded does not shrink to its head meanwhile.
+        whole = ctx.triggered_id == ids.PAGE_STATE
+        return [*_tabs(page, pages), made(page, context, selection_in(search), whole=whole)], False
 
     _register_choices(app, pages)
+
+    @app.callback(
+        Output(ids.PAGE_BODY, "children"),
+        Input(ids.PAGE_BODY, "id"),
+        State(ids.LOCATION, "pathname"),
+        State(ids.LOCATION, "search"),
+    )
+    def show_body(_: str, path: str | None, search: str | None) -> Any:
+        page = by_path.get(path or "/")
+        if page is None or not page.body:
+            return no_update
+        return _body(page, context, selection_in(search))
 
     @app.callback(
         Output(ids.PAGE_FINDINGS, "children"),
@@ -137,15 +168,44 @@ def _tabs(page: Page, pages: Sequence[Page]) -> list[Component]:
     return [html.Nav(links, className="page-tabs", **widgets.attributes(aria_label="Parts"))]
 
 
-def made(page: Page, context: Context, selection: PageSelection | None = None) -> Component:
+def made(
+    page: Page, context: Context, selection: PageSelection | None = None, *, whole: bool = False
+) -> Component:
     """Returns the page with its fields at the selection, or the reason why it could not be made;
-    other pages are unaffected."""
+    other pages are unaffected. `whole`: with its body, which else comes by a callback."""
+    chosen = selection or PageSelection()
     try:
         layout: Component = load(page.layout)(context)
-        fill(layout, page.selects, selection or PageSelection())
+        fill(layout, page.selects, chosen)
+        for place in (
+            [
+                one
+                for one in cast(Any, layout)._traverse()
+                if getattr(one, "id", "") == ids.PAGE_BODY
+            ]
+            if whole
+            else []
+        ):
+            place.children = _body(page, context, chosen)
+            del place.id
     except Exception as error:
         return widgets.bare_page(page.title, states.failed(error, page.name))
     return layout
+
+
+def _body(page: Page, context: Context, selection: PageSelection) -> list[Component]:
+    """Returns what comes into the page after its head, with its fields at the selection."""
+    parts: list[Component] = load(page.body)(context)
+    fill(html.Div(parts), page.selects, selection)
+    return parts
+
+
+def _fill_body(layout: Component, parts: list[Component]) -> None:
+    """Puts them into the place of the body, which then is filled by no callback."""
+    for one in cast(Any, layout)._traverse():
+        if getattr(one, "id", None) == ids.PAGE_BODY:
+            one.children = parts
+            del one.id
 
 
 def _header(context: Context) -> Component:
@@ -176,7 +236,7 @@ def _header(context: Context) -> Component:
             html.Div(id=ids.LIVE, hidden=True),
             # Filled once the page is there: examining a long run takes a while.
             dcc.Link(
-                "examining …",
+                EXAMINING,
                 id=ids.HEALTH,
                 href="/overview",
                 className="pill",

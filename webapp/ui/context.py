@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from lanescope.webapp.analysis.checks import DEFAULTS, Report, check
 from lanescope.webapp.analysis.settings import Settings
@@ -22,6 +23,10 @@ class Context:
 
     def report(self) -> Report:
         """Returns the run against the limits, with all findings."""
+        return self._report
+
+    @cached_property
+    def _report(self) -> Report:
         return check(self.run, self.baseline, self.settings, self.noise)
 
     @property

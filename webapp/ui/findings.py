@@ -22,10 +22,14 @@ TONES = {"error": "bad", "warning": "warn", "info": ""}
 def cards(context: Context, found: Sequence[Finding], here: str = "") -> Component:
     """Returns the findings in the order given, each with the ways to its place on the timeline and
     to the pages of its kind other than `here`."""
-    return html.Ol([_card(context, finding, here) for finding in found], className="findings")
+    known = context.report().findings
+    places = [known.index(one) if one in known else 0 for one in found]
+    made = [_card(context, one, here, at) for one, at in zip(found, places, strict=True)]
+    return html.Ol(made, className="findings")
 
 
-def _card(context: Context, finding: Finding, here: str) -> Component:
+def _card(context: Context, finding: Finding, here: str, position: int) -> Component:
+    """A finding; `position`: which of all findings it is."""
     facts: list[Any] = [html.B(finding.severity), finding.kind.replace("_", " ")]
     if finding.confidence == "likely":
         facts.append("likely")
@@ -46,7 +50,7 @@ def _card(context: Context, finding: Finding, here: str) -> Component:
             [
                 dcc.Link(
                     "Show on the timeline",
-                    href=address_of(context, finding, _position(context, finding)),
+                    href=address_of(context, finding, position),
                 ),
                 *[
                     dcc.Link(page.title, href=page.path)
@@ -61,12 +65,6 @@ def _card(context: Context, finding: Finding, here: str) -> Component:
     if drawn is None:
         return html.Li(words, className=f"finding {tone}".strip())
     return html.Li([html.Div(words), drawn], className=f"finding with-picture {tone}".strip())
-
-
-def _position(context: Context, finding: Finding) -> int:
-    """Which of all findings it is."""
-    found = context.report().findings
-    return found.index(finding) if finding in found else 0
 
 
 def _picture(context: Context, finding: Finding) -> Component | None:

@@ -11,6 +11,7 @@ from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import NotApplicable, fault
 from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.ui import ids
 from lanescope.webapp.ui.charts import nothing
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,11 @@ RELOAD = "Everything else works. Reload the page to try again."
 def loading(what: str) -> Component:
     """Returns the words "`what` …", which show if computing takes longer than a moment."""
     return html.P(f"{what} …", className="loading")
+
+
+def body(what: str) -> Component:
+    """Returns the place of `Page.body`: until that comes it says that `what` is being done."""
+    return html.Div(loading(what), id=ids.PAGE_BODY, className="page-body")
 
 
 def empty(title: str, *children: Any) -> Component:

@@ -229,9 +229,8 @@ def grid(
         "enableCellTextSelection": True,
         "localeText": {"noRowsToShow": empty},
         "animateRows": False,
+        "rowBuffer": 2,  # rows beside those in sight that are drawn: each is many elements
     }
-    if rows is None:
-        options["rowBuffer"] = 2
     if height is None:
         options["domLayout"] = "autoHeight"
     if selectable:

@@ -71,7 +71,7 @@ def test_facts_in_no_trace_are_not_said_to_be_fine(run: Run) -> None:
 
 
 def test_pages_without_data(run: Run) -> None:
-    shown = str(hang.layout(Context(run)))
+    shown = str(hang.verdict(Context(run)))
     assert "Not checked: the recording is not whole" in shown
     assert not thread_charts.forward_windows(forward_to_backward(run).assign(name=""), "light").data
     reported = json.dumps([str(one) for one in overview._lead(run)])
@@ -98,7 +98,7 @@ def test_of_one_rank_alone_nothing_is_said_of_lateness(tmp_path: Path) -> None:
     assert table["calls"].tolist() == [3]
     assert table[["skew_p50_ns", "skew_max_ns", "transfer_p50_ns"]].isna().all(axis=None)
     assert late_map(alone, "0").late_ns.size == 0
-    shown = str(collectives_page.layout(Context(alone)))
+    shown = str(collectives_page.body(Context(alone)))
     assert "came last in" in shown
     assert "0 of 0" not in shown
 

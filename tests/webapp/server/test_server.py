@@ -240,6 +240,7 @@ def test_two_apps_do_not_share_anything(run: Run, tmp_path: Path) -> None:
 def test_rail_lists_pages_that_exist() -> None:
     for page in pages():
         assert callable(load(page.layout))
+        assert not page.body or callable(load(page.body))
         icon = files(page.plugin).joinpath(f"icon-{page.name}.svg")
         assert icon.is_file() != bool(page.within)  # a tab has none
 

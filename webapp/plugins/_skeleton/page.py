@@ -1,6 +1,9 @@
 """The page: what it shows first, and what changes on it.
 
 SKELETON: keep callbacks thin. They read what was chosen, call an analysis, return components.
+What reads the events of all ranks belongs into a `body` (see `analysis.plugin.Page`): the page is
+painted before it. A thousand ranks are too many for a row or a line each: `widgets.grid` draws the
+rows in sight.
 """
 
 from __future__ import annotations

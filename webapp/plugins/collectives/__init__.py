@@ -80,6 +80,7 @@ PLUGIN = Plugin(
             order=20,
             kinds=("hang", "straggler", "collective_mismatch"),
             height=1240,
+            body="page:body",
         ),
     ),
 )

@@ -38,12 +38,17 @@ LEAD = (
 )
 
 
-def layout(context: Context) -> Component:
+def layout(_: Context) -> Component:
+    """Returns the head of the page; `body` reads the calls of all ranks."""
+    return widgets.page("Collectives", LEAD, states.body("Aligning the calls of all ranks"))
+
+
+def body(context: Context) -> list[Component]:
     """Returns heat map, ranks, charts by size, and a table of operations."""
     run = context.run
     table = collectives(run)
     if table.empty:
-        return widgets.page("Collectives", LEAD, _no_collectives(), *devices.section(run))
+        return [_no_collectives(), *devices.section(run)]
     groups = [
         {
             "label": group_title(run, group) + (f", ranks {ranks_text(ranks)}" if ranks else ""),
@@ -51,9 +56,7 @@ def layout(context: Context) -> Component:
         }
         for group, ranks in sorted(members(run).items())
     ]
-    return widgets.page(
-        "Collectives",
-        LEAD,
+    return [
         *widgets.chart_section(
             "Arrival",
             [
@@ -93,7 +96,7 @@ def layout(context: Context) -> Component:
             className="muted",
         ),
         _table(context, table),
-    )
+    ]
 
 
 def _no_collectives() -> Component:
@@ -197,28 +200,37 @@ def _note(run: Run, group: str, late: Any, per_column: int) -> str:
     return f"A column is {number} calls; it shows the one to which the rank came latest."
 
 
-_RANK_TIMES = ("delay it caused", "waited for others", "communication", "exposed")
-
-
 def _ranks(run: Run) -> Component:
     table = straggling(run).set_index("rank")
-    last, hidden = [], []
-    times: dict[str, list[int | None]] = {name: [] for name in _RANK_TIMES}
+    rows = []
     for rank in run.ranks:
         work, talk = busy(run, rank)
         both = work.intersection(talk).total
         own = table.loc[rank] if rank in table.index else None
-        last.append("–" if own is None else _of(int(own["last"]), int(own["calls"])))
-        hidden.append(units.share(both / talk.total) if talk.total else "–")
-        alone, waited = (
-            None if own is None else int(own[f"{name}_ns"]) for name in ("alone", "wait")
+        rows.append(
+            {
+                "rank": rank,
+                "last": None if own is None else int(own["last"]),
+                "last_text": "–" if own is None else _of(int(own["last"]), int(own["calls"])),
+                "alone": None if own is None else int(own["alone_ns"]),
+                "waited": None if own is None else int(own["wait_ns"]),
+                "talk": talk.total,
+                "exposed": talk.total - both,
+                "hidden": both / talk.total if talk.total else None,
+                "hidden_text": units.share(both / talk.total) if talk.total else "–",
+            }
         )
-        for name, value in zip(times, (alone, waited, talk.total, talk.total - both), strict=True):
-            times[name].append(value)
-    made = [widgets.in_unit(title, values) for title, values in times.items()]
-    heads = ("rank", "came last in", *(head for head, _ in made), "overlapped with compute")
-    rows = zip(map(str, run.ranks), last, *(texts for _, texts in made), hidden, strict=True)
-    return widgets.plain_table(heads, list(rows), range(1, len(heads)))
+    columns = [
+        widgets.column("rank", "rank", number=True, maxWidth=80),
+        widgets.column("last", "came last in", number=True, text=True, minWidth=110),
+        widgets.column("alone", "delay it caused", base="ns", minWidth=150),
+        widgets.column("waited", "waited for others", base="ns", minWidth=160),
+        widgets.column("talk", "communication", base="ns", minWidth=150),
+        widgets.column("exposed", "exposed", base="ns", minWidth=110),
+        widgets.column("hidden", "overlapped with compute", number=True, text=True, minWidth=190),
+    ]
+    height = None if len(rows) <= 16 else "440px"
+    return widgets.grid(ids.COLLECTIVE_RANKS, columns, rows, label="Ranks", height=height)
 
 
 def _of(part: int, whole: int) -> str:

@@ -14,6 +14,7 @@ PLUGIN = Plugin(
             order=10,
             within="time",
             height=1000,
+            body="page:body",
             selects={"efficiency-rank": "rank"},
         ),
     ),

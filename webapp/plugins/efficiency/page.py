@@ -28,7 +28,12 @@ MAX_ROWS = 25
 LEAD = "How much arithmetic the operators do, how fast, and what limits it."
 
 
-def layout(context: Context) -> Component:
+def layout(_: Context) -> Component:
+    """Returns the head of the page; `body` reads the operators of all ranks."""
+    return widgets.page("Efficiency", LEAD, states.body("Adding up the work of the operators"))
+
+
+def body(context: Context) -> list[Component]:
     """Returns the choice of the rank and of the device's peaks, the roofline and a table."""
     run = context.run
     table = efficiency(run)
@@ -38,16 +43,12 @@ def layout(context: Context) -> Component:
             if len(table)
             else "This run has no matrix product, convolution or attention."
         )
-        return widgets.page(
-            "Efficiency",
-            LEAD,
+        return [
             states.empty(
                 missing, "Profile with ", html.Code("record_shapes=True"), " and import the trace."
-            ),
-        )
-    return widgets.page(
-        "Efficiency",
-        LEAD,
+            )
+        ]
+    return [
         widgets.controls(
             widgets.choice("rank", RANK, widgets.rank_options(run.ranks)),
             *_number("peak, GFLOP/s", PEAK),
@@ -65,7 +66,7 @@ def layout(context: Context) -> Component:
         html.Div(id=TABLE, className="wide-table long-names"),
         widgets.downloads("efficiency", "step_flops"),
         *([] if context.baseline is None else page_baseline.section()),
-    )
+    ]
 
 
 def _number(label: str, id: str) -> list[Component]:

@@ -34,6 +34,7 @@ PLUGIN = Plugin(
                 "validator",
             ),
             height=2030,
+            body="page:body",
         ),
     ),
 )

@@ -22,7 +22,6 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
 
 MEASURES = {
@@ -93,8 +92,7 @@ def _of_backward(rows: pd.DataFrame, at: str, phases: pd.DataFrame) -> pd.DataFr
     """
     if rows.empty or phases.empty:
         return rows
-    before = phases.groupby(_KEYS[:2])["end_ns"].transform(lambda end: end.cummax().shift())
-    outer = phases[~(phases["start_ns"] < before)]
+    outer = phases[~(phases["start_ns"] < _ended_before(phases, _KEYS[:2]))]
     outer = outer.rename(columns={"step": "begun", "start_ns": "begun_ns"})
     found = pd.merge_asof(
         rows.sort_values(at, kind="stable"), outer, left_on=at, right_on="begun_ns", by=_KEYS[:2]
@@ -104,11 +102,18 @@ def _of_backward(rows: pd.DataFrame, at: str, phases: pd.DataFrame) -> pd.DataFr
 
 
 def _times(phases: pd.DataFrame) -> pd.DataFrame:
-    found = [
-        (*key, Intervals.of(own["start_ns"].to_numpy(), own["end_ns"].to_numpy()).total * 1e-9)
-        for key, own in phases.groupby(_KEYS)
-    ]
-    return pd.DataFrame(found, columns=[*_KEYS, "backward_s"])
+    begun = phases["start_ns"].clip(lower=_ended_before(phases, _KEYS).fillna(-1).astype("int64"))
+    times = (phases["end_ns"] - begun).clip(lower=0)
+    total = times.groupby([phases[key] for key in _KEYS]).sum()
+    table = (total * 1e-9).rename("backward_s").reset_index()
+    return table.astype({"rank": "int64", "thread": "str", "step": "int64"})
+
+
+def _ended_before(phases: pd.DataFrame, keys: list[str]) -> pd.Series:
+    """By row of phases in order of their start: the last end of those with equal `keys` before it;
+    NaN for the first."""
+    by = [phases[key] for key in keys]
+    return phases["end_ns"].groupby(by).cummax().groupby(by).shift()
 
 
 def _accumulated(run: Run, rank: int, phases: pd.DataFrame) -> pd.DataFrame:

@@ -201,10 +201,11 @@ def _dashed(name: str, position: int, theme: Theme) -> dict[str, Any]:
 
 
 def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
-    """Returns norm of the whole gradient per step, a line per rank.
+    """Returns norm of the whole gradient per step, a line per rank: of those in `farthest_ranks`.
 
     `norms` has the columns rank, step and norm, see `analysis.gradients.gradient_norms`.
     """
+    norms = norms[norms["rank"].isin(farthest_ranks(norms))]
     figure = step_figure(theme, "gradient norm (L2)", norms["step"], log=log)
     by_rank = {int(rank): rows for rank, rows in norms.groupby("rank", sort=True)}
     for position, (rank, rows) in enumerate(by_rank.items()):
@@ -212,6 +213,19 @@ def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
     few_markers(figure)
     mark_missing(figure, norms, theme)
     return figure
+
+
+def farthest_ranks(norms: pd.DataFrame) -> list[int]:
+    """Returns all ranks, or the MAX_LINES whose norms are farthest from the median over ranks."""
+    ranks = [int(rank) for rank in norms["rank"].unique()]
+    if len(ranks) <= MAX_LINES:
+        return ranks
+    usual = norms.groupby("step")["norm"].transform("median")
+    away = (norms["norm"] - usual).abs().where(norms["norm"].notna(), np.inf)
+    most = away.groupby(norms["rank"]).max().fillna(0.0)
+    return [
+        int(rank) for rank in most.sort_values(ascending=False, kind="stable").index[:MAX_LINES]
+    ]
 
 
 def parameter_norms(gradients: pd.DataFrame, rank: int, theme: Theme, *, log: bool) -> go.Figure:

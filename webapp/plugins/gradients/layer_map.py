@@ -45,6 +45,8 @@ AXES = {
 SAMPLED = ("update", "parameters", "alive")
 """Measures that are of the table of parameters, at sampled steps."""
 
+_NO_RANK = -1
+
 QUANTILES = {"least": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "greatest": 1.0}
 """Over the steps, as the picture by depth draws them."""
 
@@ -59,16 +61,29 @@ def layer_map(
     Several steps of an optimizer within one training step count by the last. Update, parameters and
     zeros are known at sampled steps only. `depth` cuts paths of modules after so many names.
     """
+    table = in_any_order(run, rank, measure, depth, baseline)
+    return table.reindex(as_in_model(run, rank, list(table.index)))
+
+
+def in_any_order(
+    run: Run, rank: int, measure: str, depth: int | None = None, baseline: Run | None = None
+) -> pd.DataFrame:
+    """Returns `layer_map` without the order of its rows: that reads the operators of the rank."""
+    by_rank = _rows_of(run, measure in SAMPLED)
+    rows = by_rank.get(rank, by_rank[_NO_RANK])
     if measure in SAMPLED:
-        rows = samples(run)
-        rows = rows[(rows["rank"] == rank) & (rows["optimizer"] >= 0)]
+        rows = rows[rows["optimizer"] >= 0]
         needed = "grad_zeros" if measure == "alive" else "norm"
         rows = rows.assign(missing=rows[needed].isna())
-    else:
-        rows = gradient_rows(run)
-        rows = rows[rows["rank"] == rank]
-    table = _measured(rows, measure, depth, baseline, rank)
-    return table.reindex(as_in_model(run, rank, list(table.index)))
+    return _measured(rows, measure, depth, baseline, rank)
+
+
+@lru_cache(maxsize=4)
+def _rows_of(run: Run, sampled: bool) -> dict[int, pd.DataFrame]:
+    """Rank -> its rows of `samples`, or of `gradient_rows`; _NO_RANK -> an empty table."""
+    rows = samples(run) if sampled else gradient_rows(run)
+    by_rank = {int(rank): own for rank, own in rows.groupby("rank", sort=False)}
+    return {_NO_RANK: rows.iloc[:0], **by_rank}
 
 
 def as_in_model(run: Run, rank: int, layers: list[str]) -> list[str]:

@@ -31,17 +31,19 @@ TOTAL, PARAMETERS = "whole gradient", "per parameter"
 ALL = "all"
 
 
+LEAD = (
+    "L2 norm of each parameter's gradient as the optimizer saw it, after clipping and after "
+    "ranks were averaged. Click a point to see its step on the timeline."
+)
+
+
 def layout(context: Context) -> Component:
-    """Controls, chart, and a table of parameters."""
+    """Controls and the chart of norms; `body` has the layers and the table of parameters."""
     run = context.run
-    lead = (
-        "L2 norm of each parameter's gradient as the optimizer saw it, after clipping and after "
-        "ranks were averaged. Click a point to see its step on the timeline."
-    )
     if not run.counts["gradient"]:
         return widgets.page(
             "Gradients",
-            lead,
+            LEAD,
             states.empty(
                 "This run holds no gradient norms.",
                 "They are recorded at every ",
@@ -53,7 +55,7 @@ def layout(context: Context) -> Component:
     ranks = [{"label": "all ranks", "value": ALL}, *widgets.rank_options(run.ranks, str)]
     return widgets.page(
         "Gradients",
-        lead,
+        LEAD,
         widgets.controls(
             widgets.choice("norm of the", ids.GRADIENT_OF, [TOTAL, PARAMETERS]),
             widgets.choice("rank", ids.GRADIENT_RANK, ranks),
@@ -61,6 +63,13 @@ def layout(context: Context) -> Component:
         ),
         widgets.graph(ids.GRADIENT_CHART, height=320, what="gradient norms"),
         html.P(id=ids.GRADIENT_NOTE, className="muted"),
+        states.body("Adding up the gradients of all layers"),
+    )
+
+
+def body(context: Context) -> list[Component]:
+    """Layers by step, by rank and by thread, and a table of parameters."""
+    return [
         *layers.section(context),
         *rank_layers.section(context),
         *backward_threads.section(context),
@@ -72,9 +81,9 @@ def layout(context: Context) -> Component:
             className="muted",
         ),
         widgets.controls(widgets.find_box(ids.PARAMETER_FIND, "parameter, or a word such as None")),
-        _table(run),
+        _table(context.run),
         widgets.downloads("gradients", "gradient_norms"),
-    )
+    ]
 
 
 def register(app: Dash, context: Context) -> None:
@@ -135,6 +144,10 @@ def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Fi
             note = "Parameters are sharded: a line is the norm of what its rank holds of them. "
         elif rank == ALL and len(run.ranks) > 1 and _alike(norms):
             note = "All ranks have the same norms: their lines coincide. "
+        ranks = int(chosen["rank"].nunique())
+        if ranks > MAX_LINES:
+            note += f"{MAX_LINES} of {units.count(ranks)} ranks are drawn, those farthest from the "
+            note += "median of all. "
         if _constant(chosen):
             note += "The norm hardly changes: gradients are clipped to it before the step."
         return charts.total_norms(chosen, theme, log=log), note

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.plugins.gradients.layer_map import layer_map
+from lanescope.webapp.plugins.gradients.layer_map import as_in_model, in_any_order
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Float64Array
 
@@ -85,8 +85,13 @@ def ranks_with_gradients(run: Run) -> list[int]:
 def rank_map(run: Run, depth: int | None = None) -> RankMap:
     """Returns the ratios of a run; `depth` cuts paths of modules after so many names."""
     ranks = ranks_with_gradients(run)
-    tables = [layer_map(run, rank, "gradient", depth) for rank in ranks]
-    layers = list(dict.fromkeys(str(layer) for table in tables for layer in table.index))
+    tables = [in_any_order(run, rank, "gradient", depth) for rank in ranks]
+    seen: dict[str, None] = {}
+    for rank, table in zip(ranks, tables, strict=True):
+        own = [str(layer) for layer in table.index]
+        if not seen.keys() >= set(own):  # only then does the rank's own order matter
+            seen |= dict.fromkeys(as_in_model(run, rank, own))
+    layers = list(seen)
     steps = sorted({int(step) for table in tables for step in table.columns})
     norms = np.stack(
         [table.reindex(index=layers, columns=steps).to_numpy(float) for table in tables], axis=1

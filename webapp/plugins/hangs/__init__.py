@@ -24,5 +24,5 @@ PLUGIN = Plugin(
             "than --hang-timeout",
         ),
     ),
-    pages=(Page("hang", "Hangs", order=30, within="collectives", height=620),),
+    pages=(Page("hang", "Hangs", order=30, within="collectives", height=620, body="page:body"),),
 )

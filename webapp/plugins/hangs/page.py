@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import Dash, dcc, html
+from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.collective_calls import call_title
@@ -18,16 +18,21 @@ from lanescope.webapp.analysis.links import group_lane, thread_lane, timeline_ad
 from lanescope.webapp.analysis.rank_state import RankState, dumps, rank_states
 from lanescope.webapp.analysis.source_lines import excerpt
 from lanescope.webapp.analysis.stack_frames import frames_of, place_of
+from lanescope.webapp.plugins.hangs import ids
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 from lanescope.webapp.ui import findings as cards
-from lanescope.webapp.ui import source, widgets
+from lanescope.webapp.ui import source, states, widgets
 from lanescope.webapp.ui.context import Context
 
 KINDS = ("hang", "collective_mismatch", "deadlock")
 FRAMES = 6
 """Frames of a stack that are shown, innermost first."""
+RANKS = 40
+"""Ranks of the table that are shown at once."""
+DUMPED = 16
+"""Ranks whose threads are shown."""
 
 LEAD = (
     "Where each rank stood when the recording ended: what its main thread did, in which collective "
@@ -35,34 +40,69 @@ LEAD = (
 )
 
 
-def layout(context: Context) -> Component:
-    """Returns the verdict, a row per rank, and what the watchdog saw of all threads."""
+def layout(_: Context) -> Component:
+    """Returns the head of the page; `body` reads the last events of all ranks."""
+    return widgets.page("Hangs", LEAD, states.body("Comparing where the ranks stand"))
+
+
+def body(context: Context) -> list[Component]:
+    """Returns a place for the verdict, a row per rank, what the watchdog saw of all threads."""
+    run = context.run
+    count = len(run.ranks) + len(run.missing_ranks)
+    parts = [
+        {"label": f"{first + 1} to {min(first + RANKS, count)} of {count}", "value": first}
+        for first in range(0, count, RANKS)
+    ]
+    which = "those that wait or are missing first" if len(parts) > 1 else ""
+    return [
+        html.Div(states.loading("Examining the run"), id=ids.HANG_VERDICT),
+        html.H2("Ranks"),
+        widgets.controls(
+            widgets.choice("show", ids.HANG_PAGE, parts), which, hidden=len(parts) < 2
+        ),
+        html.Div(_ranks(context, 0), id=ids.HANG_RANKS, className="wide-table"),
+        *_threads(run),
+    ]
+
+
+def verdict(context: Context) -> Component:
+    """Returns the findings about calls that did not come about, or why there are none."""
     run = context.run
     found = [one for one in findings(run) if one.kind in KINDS]
-    waiting = incomplete_collectives(run)
-    verdict: Component
     if found:
-        verdict = cards.cards(context, found)
-    elif not run.counts["collective"]:
-        verdict = widgets.note("No collective was recorded: no rank can wait for another in one.")
-    elif cut_short(run):
-        verdict = widgets.note(
+        return cards.cards(context, found)
+    if not run.counts["collective"]:
+        return widgets.note("No collective was recorded: no rank can wait for another in one.")
+    if cut_short(run):
+        return widgets.note(
             "Not checked: the recording is not whole, so a missing call proves nothing. Record "
             "without --steps and --keep-last, and with a larger --max-disk where steps are missing."
         )
-    elif waiting:
-        verdict = widgets.note("Ranks wait for others, but not for longer than is normal here.")
-    else:
-        verdict = widgets.note("No rank waits for another: every call was made by all.", "good")
-    return widgets.page(
-        "Hangs", LEAD, verdict, html.H2("Ranks"), _ranks(context, waiting), *_threads(run)
-    )
+    if incomplete_collectives(run):
+        return widgets.note("Ranks wait for others, but not for longer than is normal here.")
+    return widgets.note("No rank waits for another: every call was made by all.", "good")
 
 
-def _ranks(context: Context, waiting: tuple[IncompleteCollective, ...]) -> Component:
+def _shown(run: Run, first: int) -> list[int]:
+    """Returns RANKS ranks from `first` on: of many, those that wait or are missing come first."""
+    ranks = [*rank_states(run), *run.missing_ranks]
+    if len(ranks) > RANKS:
+        waiting = incomplete_collectives(run)
+        held = {rank for wait in waiting for rank in (*wait.ranks, *wait.missing)}
+        held |= set(run.missing_ranks)
+        ranks.sort(key=lambda rank: (rank not in held, rank))
+    return ranks[first : first + RANKS]
+
+
+def _ranks(context: Context, first: int) -> Component:
     run = context.run
-    rows = []
-    for rank, standing in rank_states(run).items():
+    waiting = incomplete_collectives(run)
+    rows: list[list[widgets.Child]] = []
+    for rank in _shown(run, first):
+        standing = rank_states(run).get(rank)
+        if standing is None:
+            rows.append([html.B(str(rank)), "not recorded", *[""] * 5])
+            continue
         held = [wait for wait in waiting if rank in wait.ranks]
         awaited = sorted(
             {other for wait in waiting if rank in wait.missing for other in wait.ranks}
@@ -78,9 +118,8 @@ def _ranks(context: Context, waiting: tuple[IncompleteCollective, ...]) -> Compo
                 _since(context, standing, held),
             ]
         )
-    rows += [[html.B(str(rank)), "not recorded", *[""] * 5] for rank in run.missing_ranks]
     heads = ("rank", "state", "waits in", "for", "awaited by", "what it does", "since")
-    return html.Div(widgets.plain_table(heads, rows), className="wide-table")
+    return widgets.plain_table(heads, rows)
 
 
 def _awaits(wait: IncompleteCollective) -> str:
@@ -132,7 +171,8 @@ def _since(
 def _threads(run: Run) -> list[Component]:
     """Every thread as the watchdog saw it last, rank by rank."""
     made: list[Component] = []
-    for rank in run.ranks:
+    dumped = [rank for rank in run.ranks if dumps(run, rank)]
+    for rank in dumped[:DUMPED]:
         rows = [
             row for row in dumps(run, rank) if row["time_ns"] >= rank_states(run)[rank].since_ns
         ]
@@ -160,6 +200,9 @@ def _threads(run: Run) -> list[Component]:
         heads = ("thread", "waits for", "held by", "last op", "CPU", "stack, innermost first")
         made.append(html.H3(f"rank {rank}, {when}"))
         made.append(html.Div(widgets.plain_table(heads, seen), className="wide-table"))
+    if len(dumped) > DUMPED:
+        words = f"Of {units.count(len(dumped))} ranks with stacks the first {DUMPED} are shown; "
+        made.append(html.P([words, "the table ", html.Code("stall"), " has all, see SQL."]))
     return [html.H2("Threads, as the watchdog saw them"), *made] if made else []
 
 
@@ -174,4 +217,16 @@ def _frames(run: Run, rank: int, stack: int | None) -> list[Component]:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Does nothing: nothing on this page changes."""
+    """Fills the verdict once all questions are answered, and the table with the chosen ranks."""
+
+    @app.callback(Output(ids.HANG_VERDICT, "children"), Input(ids.HANG_VERDICT, "id"))
+    def judge(_: str) -> Component:
+        return verdict(context)
+
+    @app.callback(
+        Output(ids.HANG_RANKS, "children"),
+        Input(ids.HANG_PAGE, "value"),
+        prevent_initial_call=True,
+    )
+    def show(first: int) -> Component:
+        return _ranks(context, first)

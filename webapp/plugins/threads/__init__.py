@@ -101,6 +101,7 @@ PLUGIN = Plugin(
             selects={OVERLAP_RANK: "rank"},
             kinds=("overlap", "lost_context", "cuda_context"),
             height=1240,
+            body="page:body",
         ),
     ),
     routes={"overlap": "timeline_overlap:answer"},

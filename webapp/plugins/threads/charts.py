@@ -27,6 +27,8 @@ from lanescope.webapp.ui.theme import template
 def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.Figure:
     """Returns overlap rate over the time of the run, a line per rank, and the limit.
 
+    Of more than MAX_LINES ranks those with the greatest mean rate are drawn.
+
     `table` is that of `analysis.overlap.overlap_over_time`; `customdata` has the bounds of the
     stretch, ns.
     """
@@ -35,7 +37,13 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     factor, unit = units.unit_for(float(table["end_ns"].max()), "ns")
     colours = template(theme).layout.colorway
-    for position, (rank, stretches) in enumerate(table.groupby("rank", sort=True)):
+    means = table.groupby("rank")["rate"].mean()
+    drawn = means.sort_values(ascending=False, kind="stable").index[:MAX_LINES]
+    if len(means) > MAX_LINES:
+        few = f"the {MAX_LINES} of {units.count(len(means))} ranks that overlap most"
+        figure.update_layout(legend_title_text=few)
+    shown = table[table["rank"].isin(drawn)]
+    for position, (rank, stretches) in enumerate(shown.groupby("rank", sort=True)):
         # A step lasts until the next point: one that nothing follows needs a point at its end too.
         known = stretches["rate"].notna()
         last = stretches[known & ~known.shift(-1, fill_value=False)]

@@ -66,8 +66,13 @@ def layout(context: Context) -> Component:
         widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
         html.P("Click a stretch to see it on the timeline.", className="muted"),
         widgets.downloads("overlap"),
-        *_windows(context.run),
+        states.body("Measuring the time from forward to backward"),
     )
+
+
+def body(context: Context) -> list[Component]:
+    """Returns the time from forward to backward, of all threads."""
+    return _windows(context.run)
 
 
 def register(app: Dash, context: Context) -> None:
@@ -75,7 +80,7 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(Output(ids.OVERLAP_BODY, "children"), Input(ids.OVERLAP_PHASE, "value"))
     def show(phase: str) -> list[Any]:
-        return body(context.run, phase, context.settings.limit("thread_overlap_rate"))
+        return pairs(context.run, phase, context.settings.limit("thread_overlap_rate"))
 
     @app.callback(
         Output(ids.OVERLAP_MATRIX, "figure"),
@@ -111,7 +116,7 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(
         Output(frame_ids.LOCATION, "href", allow_duplicate=True),
         Input(ids.OVERLAP_CHART, "clickData"),
-        Input(ids.WINDOWS_CHART, "clickData"),
+        Input(ids.WINDOWS_CHART, "clickData", allow_optional=True),  # comes with the body
         Input(ids.OVERLAP_MATRIX, "clickData"),
         State(ids.OVERLAP_PHASE, "value"),
         prevent_initial_call=True,
@@ -135,8 +140,8 @@ def _address(run: Run, there: str | list[int] | None, query: str) -> Any:
     return there or no_update
 
 
-def body(run: Run, phase: str, limit: float) -> list[Any]:
-    """Returns everything below the choice of the phase."""
+def pairs(run: Run, phase: str, limit: float) -> list[Any]:
+    """Returns the verdict, the pairs of threads, and the longest regions of a phase."""
     rate = overlap_rate(run, phase)
     if rate is None:
         return [
@@ -288,25 +293,29 @@ def _windows(run: Run) -> list[Component]:
     place = {(one.rank, one.thread): at for at, one in enumerate(run.threads)}
     groups = sorted(table.groupby(["rank", "thread"]), key=lambda group: place[group[0]])
     threads = [own for _, own in groups]
-    usual, medians = widgets.in_unit("median", [own["window_ns"].median() for own in threads])
-    most, maxima = widgets.in_unit("longest", [own["window_ns"].max() for own in threads])
     rows = []
-    for own, median, largest in zip(threads, medians, maxima, strict=True):
+    for own in threads:
         longest = own.loc[own["window_ns"].idxmax()]
+        bounds = int(longest["forward_end_ns"]), int(longest["backward_start_ns"])
         rows.append(
-            (
-                str(longest["rank"]),
-                str(longest["name"]),
-                units.count(len(own)),
-                median,
-                widgets.timeline_link(
-                    largest,
-                    int(longest["forward_end_ns"]),
-                    int(longest["backward_start_ns"]),
-                    run.duration_ns,
-                ),
-            )
+            {
+                "link": timeline_address(*bounds, run.duration_ns),
+                "rank": int(longest["rank"]),
+                "thread": str(longest["name"]),
+                "backwards": len(own),
+                "backwards_text": units.count(len(own)),
+                "median": float(own["window_ns"].median()),
+                "longest": int(longest["window_ns"]),
+            }
         )
+    columns = [
+        widgets.column("rank", "rank", number=True, maxWidth=80),
+        widgets.column("thread", "thread", flex=2, tooltipField="thread"),
+        widgets.column("backwards", "backwards", number=True, text=True, minWidth=110),
+        widgets.column("median", "median", base="ns"),
+        widgets.column("longest", "longest", base="ns"),
+    ]
+    height = None if len(rows) <= 16 else "440px"
     return [
         head,
         html.P(
@@ -316,8 +325,7 @@ def _windows(run: Run) -> list[Component]:
             className="muted",
         ),
         widgets.graph(ids.WINDOWS_CHART, height=240, what="the time from forward to backward"),
-        html.Div(
-            widgets.plain_table(("rank", "thread", "backwards", usual, most), rows, (2, 3, 4)),
-            className="tall-list",
+        widgets.grid(
+            ids.WINDOWS_TABLE, columns, rows, label="Threads", height=height, leads="link"
         ),
     ]

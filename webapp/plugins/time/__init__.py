@@ -13,7 +13,12 @@ PLUGIN = Plugin(
     },
     pages=(
         Page(
-            "time", "Time", order=8, height=1100, selects={STEP: "step", f"{FLAME}-lanes": "lane"}
+            "time",
+            "Time",
+            order=8,
+            height=1100,
+            body="page:body",
+            selects={STEP: "step", f"{FLAME}-lanes": "lane"},
         ),
     ),
     changes={"step_changes": "changes:step_changes"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,9 @@ MAX_BARS = 150
 
 BINS = 700
 """Parts of a step, of a pixel or two each, in which the category with the most time is drawn."""
+
+MAX_PIECES, MIN_BINS = 400, 64
+"""Pieces of all lanes, each with two elements of the page: of more the bins are wider."""
 
 TOKENS = {
     "data_loading": "data",
@@ -153,20 +156,19 @@ def path_lanes(
     figure = go.Figure(layout={"template": template(theme), "uirevision": f"step {window.step}"})
     figure.update_layout(BUTTONS_ABOVE)
     factor, unit = units.unit_for(window.end_ns - window.start_ns, "ns")
-    edges = np.linspace(window.start_ns, window.end_ns, BINS + 1).astype(np.int64)
     first = {rank: lane for lane in reversed(rows) for rank in [lane[0]]}
-    for rank, parts in lanes.items():
-        spent = {name: np.diff(found.covered(edges)) for name, found in parts.items()}
-        pieces = _pieces(spent, edges)
-        _bars(figure, pieces, names[first[rank]], window, colours, PALE)
+    spent = [(names[first[rank]], PALE, parts) for rank, parts in lanes.items()]
     for lane in rows:
         mine = path[(path["rank"] == lane[0]) & (path["thread"] == lane[1])]
-        spent = {
-            str(name): np.diff(Intervals.of(part["start_ns"], part["end_ns"]).covered(edges))
+        own = {
+            str(name): Intervals.of(part["start_ns"], part["end_ns"])
             for name, part in mine.groupby("category")
         }
-        if spent:
-            _bars(figure, _pieces(spent, edges), names[lane], window, colours, 1.0)
+        if own:
+            spent.append((names[lane], 1.0, own))
+    drawn = _fitting([parts for *_, parts in spent], window)
+    for (name, opacity, _), pieces in zip(spent, drawn, strict=True):
+        _bars(figure, pieces, name, window, colours, opacity)
     changes = path[["rank", "thread"]].ne(path[["rank", "thread"]].shift()).any(axis=1)
     x: list[float] = []
     y: list[str] = []
@@ -199,6 +201,20 @@ def path_lanes(
 
 
 _Piece = tuple[str, int, int]  # category, start, end
+
+
+def _fitting(lanes: Sequence[Mapping[str, Intervals]], window: JobStep) -> list[list[_Piece]]:
+    """The pieces of each lane, in as many bins, up to BINS, as make MAX_PIECES of all lanes."""
+    bins = BINS
+    while True:
+        edges = np.linspace(window.start_ns, window.end_ns, bins + 1).astype(np.int64)
+        found = [
+            _pieces({name: np.diff(times.covered(edges)) for name, times in parts.items()}, edges)
+            for parts in lanes
+        ]
+        if bins <= MIN_BINS or sum(map(len, found)) <= MAX_PIECES:
+            return found
+        bins //= 2
 
 
 def _pieces(spent: Mapping[str, np.ndarray], edges: np.ndarray) -> list[_Piece]:

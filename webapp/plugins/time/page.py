@@ -44,14 +44,20 @@ MAX_LANES = 24
 """Lanes of the path's chart: of more ranks, those on the path and the first others."""
 
 
-def layout(context: Context) -> Component:
+LEAD = "Where a step goes, what limits it, and what would help."
+
+
+def layout(_: Context) -> Component:
+    """Returns the head of the page; `body` reads the steps of all ranks."""
+    return widgets.page("Time", LEAD, states.body("Adding up the time of all steps"))
+
+
+def body(context: Context) -> list[Component]:
     """Returns the chosen step's critical path with its parts, predictions, and all steps."""
     run = context.run
     step = median_step(run)
     if step is None:
-        return widgets.page(
-            "Time",
-            "Where a step goes, what limits it, and what would help.",
+        return [
             states.empty(
                 "This run holds no training step.",
                 "A step ends with ",
@@ -59,11 +65,9 @@ def layout(context: Context) -> Component:
                 ", or with ",
                 html.Code("lanescope.step()"),
                 " in the program.",
-            ),
-        )
-    return widgets.page(
-        "Time",
-        "Where a step goes, what limits it, and what would help.",
+            )
+        ]
+    return [
         _step_field(run, step),
         *([] if context.baseline is None else [_changes_panel(context.baseline, run)]),
         _path_panel(run),
@@ -76,7 +80,7 @@ def layout(context: Context) -> Component:
             "critical_path",
             *(["worker_slowdown"] if len(run.ranks) > 1 else []),
         ),
-    )
+    ]
 
 
 def _step_field(run: Run, step: int) -> Component:
