@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.support.processes import heed_interrupts
 
 pytest_plugins = ["tests.support.accounting"]
 
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Lets programs that tests start be interrupted: a shell's background jobs ignore Ctrl-C."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Lets programs that tests start be interrupted, and collects no garbage of imports."""
+    heed_interrupts()
     gc.disable()
 
 
@@ -34,7 +34,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Lets the interpreter end as without that: bindings report what is still there as leaks."""
+    """Lets the interpreter end as without that: bindings report objects that are left as leaks."""
     gc.unfreeze()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from docs.schema_reference import CHECKS, updated_recall
 from tests.faults.catalogue import FAULTS
 from tests.faults.judge import Verdict, judged
+from tests.support.processes import heed_interrupts
 
 
 def table(verdicts: list[Verdict]) -> str:
@@ -37,6 +38,7 @@ def _row(room: str, verdicts: list[Verdict]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Judges all faults, or those of the rooms, faults and programs that are named."""
+    heed_interrupts()
     names = {one for one in arguments if one != "--write"}
     chosen = [one for one in FAULTS if not names or names & {one.room, one.name, one.form}]
     verdicts = []

@@ -27,6 +27,13 @@ from typing import Any
 
 from lanescope.collector.engines import build
 
+
+def heed_interrupts() -> None:
+    """Lets this process and those that it starts get Ctrl-C: a shell's background jobs ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 SERVER = Path(__file__).with_name("fork_server.py")
 TIME_LIMIT_S = 300.0
 

@@ -60,7 +60,6 @@ def export(
     \b
     Examples:
       lanescope export runs/a --to perfetto -o a.json
-      lanescope export runs/a --to html -o a.html --window 1.2ms-1.8ms --ranks 0
       lanescope export runs/a --to csv -o peak.csv --table memory_changes --baseline runs/before
     """
     exporter = next(one for one in EXPORTERS if one.name == kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, cast
 
@@ -125,6 +125,12 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         return [*_tabs(page, pages), made(page, context, selection_in(search), whole=whole)], False
 
     _register_choices(app, pages)
+
+    _register_later(app, context, by_path)
+
+
+def _register_later(app: Dash, context: Context, by_path: Mapping[str, Page]) -> None:
+    """Fills what comes after the head of a page."""
 
     @app.callback(
         Output(ids.PAGE_BODY, "children"),

@@ -65,17 +65,8 @@ UNEXPLAINED = "unexplained"
 PATH_CATEGORIES: Mapping[str, str] = {**CATEGORIES, UNEXPLAINED: "unexplained wait"}
 """Name -> what people read."""
 
-COLUMNS = [
-    "rank",
-    "thread",
-    "start_ns",
-    "end_ns",
-    "duration_ns",
-    "category",
-    "name",
-    "module",
-    "where",
-]
+_EXTENT = ["rank", "thread", "start_ns", "end_ns", "duration_ns"]
+COLUMNS = [*_EXTENT, "category", "name", "module", "where"]
 
 
 class Lane(NamedTuple):
@@ -101,8 +92,7 @@ class Wait(NamedTuple):
 
 @lru_cache(maxsize=64)
 def critical_path(run: Run, step: int | None = None) -> pd.DataFrame:
-    """Returns the critical path of a step of the job, in order of time; by default of
-    `median_step`.
+    """Returns the critical path of a step of the job (default: `median_step`), in order of time.
 
     One row per stretch of the same work: rank, thread, start_ns, end_ns (from the start of the
     run), duration_ns, category (of `breakdown.CATEGORIES`, or `unexplained`), name (of the
@@ -133,8 +123,7 @@ def _merged(path: pd.DataFrame) -> pd.DataFrame:
 
 
 def summed(path: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Returns the path by some of its columns, longest first: these columns, duration_ns and
-    share."""
+    """Returns the path by some of its columns, longest first, with duration_ns and share."""
     table = path.groupby(by, sort=False)["duration_ns"].sum().reset_index()
     table["share"] = table["duration_ns"] / max(int(path["duration_ns"].sum()), 1)
     return table.sort_values("duration_ns", ascending=False, kind="stable", ignore_index=True)

@@ -30,8 +30,8 @@ def resumed(base: Run, run: Run) -> list[str]:
         return [f"{said}, and so have all after it: the run resumes there"]
     return [
         f"{said}, and step {parted} not those of step {parted + later}: the run resumes with the "
-        "base's parameters of that step, but not with all else (optimizer state, learning rate, "
-        "data, random numbers)"
+        "baseline's parameters of that step, but not with all else (optimizer state, learning "
+        "rate, data, random numbers)"
     ]
 
 
