@@ -27,13 +27,6 @@ from typing import Any
 
 from lanescope.collector.engines import build
 
-
-def heed_interrupts() -> None:
-    """Lets this process and those that it starts get Ctrl-C: a shell's background jobs ignore it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 SERVER = Path(__file__).with_name("fork_server.py")
 TIME_LIMIT_S = 300.0
 
@@ -42,6 +35,12 @@ Ended = subprocess.CompletedProcess[str]
 
 Environment = Mapping[str, str | None]
 """Variables that a program gets beside those of this process; None takes one away."""
+
+
+def heed_interrupts() -> None:
+    """Lets this process and its children get Ctrl-C, which a shell's background jobs ignore."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run_program(
