@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import pandas as pd
 
 from lanescope.webapp.analysis.access_site import MemoryAccess
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
+from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.plugins.races.forked_functions import forked_races
 from lanescope.webapp.plugins.races.hogwild import Hogwild, fold
@@ -154,6 +154,7 @@ def _of_processes(run: Run, race: Race) -> Finding:
         "fixed order",
         "Hold one multiprocessing.Lock around both, or give each process a part of its own; allow "
         "the finding where updates may be lost on purpose (Hogwild).",
+        confidence="likely",  # a lock on a file, or a flag in that memory, is not recorded
     )
 
 
@@ -203,12 +204,14 @@ def _race_finding(
     advice: str,
     more: Mapping[str, Any] = MappingProxyType({}),
     severity: Severity = "error",
+    confidence: Confidence = "certain",
 ) -> Finding:
     first, second = race.first, race.second
     start, end = min(first.start_ns, second.start_ns), max(first.end_ns, second.end_ns)
     return Finding(
         kind="race",
         severity=severity,
+        confidence=confidence,
         title=f"{title}. {advice}",
         rank=race.rank,
         ranks=(race.rank,),
