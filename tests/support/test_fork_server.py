@@ -77,9 +77,16 @@ def content(recorded: Recorded, folder: Path, ranks: int) -> dict[tuple[int, str
     """All rows of a run, without what no two runs of a program have in common."""
     found = {}
     for rank in range(max(1, ranks)):
-        for name in set(schema.TABLES) - {"stall"}:  # written of those that hang
+        stacks = {row["stack"]: row["frames"] for row in recorded.rows("stack", rank)}
+        used: set[object] = {None}
+        # Stacks last: events by chance have some of their own, which shift the numbers of others.
+        for name in sorted(set(schema.TABLES) - {"stall"}, key="stack".__eq__):  # stall: of a hang
             rows = [r for r in recorded.rows(name, rank) if r.get("kind") not in BY_CHANCE]
+            if name == "stack":
+                rows = [{"frames": row["frames"]} for row in rows if row["stack"] in used]
             for row in rows:
+                used.add(number := row.get("stack"))
+                row["stack"] = stacks.get(number)
                 series = str(row.get("name"))
                 if series in MEMORY or series.startswith(BATCH_STORAGE):  # an address
                     row["value"] = None

@@ -52,8 +52,10 @@ def _of_roots(run: Run, rank: int, classes: set[str]) -> pd.DataFrame:
     for piece in run.pieces("op", rank, columns=["start_ns", "step", "module", "stack"]):
         there = having(piece["module"], lambda path: _class(path) in classes)
         parts.append(to_frame(piece.filter(pa.array(there))))
+    if not parts:
+        return pd.DataFrame(columns=["start_ns", "step", "module", "stack", "root"])
     ops = pd.concat(parts).sort_values("start_ns")
-    return ops.assign(root=ops["module"].astype("str").str.partition(".")[0])
+    return ops.assign(root=[str(path).partition(".")[0] for path in ops["module"]])
 
 
 def _finding(run: Run, rank: int, gone: list[str], ops: pd.DataFrame) -> Finding:
