@@ -100,7 +100,8 @@ KILLED = """
     def kill():
         while not (items.not_empty._waiters and event._cond._waiters and main_joins()):
             torch.ones(1)
-        time.sleep(0.2)
+        time.sleep(0.1)
+        torch.ones(1)  # the run ends with it, after main has begun to wait
         os.kill(os.getpid(), signal.SIGKILL)
     threading.Thread(target=kill, name="killer").start()
     threads[0].join()
