@@ -112,7 +112,7 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Li
 settings = {"lr": 0.01, "torch_adam": True}
 engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
     "train_micro_batch_size_per_gpu": 4, "zero_force_ds_cpu_optimizer": False,
-    "zero_optimization": {"stage": int(sys.argv[1])},
+    "zero_optimization": {"stage": int(sys.argv[1]), "sub_group_size": 100},
     "optimizer": {"type": "AdamW", "params": settings},
 })
 torch.manual_seed(dist.get_rank())

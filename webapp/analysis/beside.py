@@ -33,3 +33,9 @@ def beside(
     table = before.add_prefix(BASE).join(now, how="outer").fillna(0)
     kinds = {f"{side}{name}": run[name].dtype for name in columns for side in ("", BASE)}
     return table.astype(kinds).reset_index()
+
+
+def largest_first(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Returns the rows by the size of a change, whatever its sign; equal ones keep their order."""
+    order = table[column].abs().sort_values(ascending=False, kind="stable").index
+    return table.loc[order].reset_index(drop=True)

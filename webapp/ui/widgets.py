@@ -16,7 +16,6 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids
 from lanescope.webapp.ui.charts import nothing
-from lanescope.webapp.ui.colours import token_of
 from lanescope.webapp.ui.theme import GRAPH_CONFIG
 
 Child = Component | str
@@ -301,6 +300,16 @@ def plain_table(
     )
 
 
+def head_of_table(
+    heads: Sequence[str], rows: Sequence[Sequence[Child]], numbers: Sequence[int], count: int
+) -> Component:
+    """Returns `plain_table` with the first of `count` rows; a line below says that the file of the
+    table, whose link follows it, has the rest."""
+    rest = count - len(rows)
+    words = f"{units.counted(rest, 'more row')} in the file below." if rest > 0 else ""
+    return html.Div([plain_table(heads, rows, numbers), html.P(words, className="muted")])
+
+
 def note(children: Any, tone: str = "") -> Component:
     """Returns a remark set apart; tone good, warn or bad."""
     return html.Div(children, className=f"note {tone}".strip())
@@ -325,9 +334,9 @@ def panel(title: str, about: str, *children: Any) -> Component:
     return html.Section([html.H2(head), *children], className="panel")
 
 
-def swatch(kind: str) -> Component:
-    """Returns the colour of a phase, beside its name."""
-    return html.I(className=f"swatch {token_of(kind)}", **attributes(aria_hidden="true"))
+def swatch(token: str) -> Component:
+    """Returns the colour of a token of the style sheet, beside the name of what has it."""
+    return html.I(className=f"swatch {token}", **attributes(aria_hidden="true"))
 
 
 def timeline_link(text: Child, start_ns: int, end_ns: int, duration_ns: int, **query: str) -> Any:

@@ -14,8 +14,11 @@ from torch.optim import Optimizer
 
 from ...journal.journal import FIELDS, Kind
 from ...recorder.recorder import Recorder
-from .flat_parameters import Shard, shards_of
+from .flat_parameters import Shard, is_in_parts, shards_of
 from .modules import Modules
+
+MAX_SHARED = 1024
+"""Lists of parameters of an optimizer that are kept; bounds them where each step has new ones."""
 
 RECORD_TYPE = np.dtype(list(FIELDS))
 
@@ -60,9 +63,9 @@ class OptimizerParameters:
     def __init__(self, recorder: Recorder, modules: Modules) -> None:
         self._recorder = recorder
         self._modules = modules
-        self._by_optimizer: weakref.WeakKeyDictionary[Optimizer, _Shared] = (
+        self._by_optimizer: weakref.WeakKeyDictionary[Optimizer, dict[int, _Shared]] = (
             weakref.WeakKeyDictionary()
-        )
+        )  # and by the id of the first tensor held
         self._unnamed: dict[
             int, tuple[weakref.ref[torch.Tensor], str]
         ] = {}  # parameters outside modules, by id
@@ -72,9 +75,14 @@ class OptimizerParameters:
         """Returns the optimizer's parameters, group after group."""
         groups = [group["params"] for group in optimizer.param_groups]
         parameters = [p for group in groups for p in group]
-        shared = self._by_optimizer.get(optimizer)
+        # ZeRO's stage 3 gives its optimizer one group of partitions after another in each step.
+        known = self._by_optimizer.setdefault(optimizer, {})
+        first = id(parameters[0]) if parameters else 0
+        shared = known.get(first)
         if shared is None or not _same(parameters, shared.held):
-            shared = self._by_optimizer[optimizer] = self._share(parameters, ordinal)
+            if len(known) >= MAX_SHARED:
+                known.clear()
+            shared = known[first] = self._share(parameters, ordinal)
         sizes = [len(group) for group in groups]
         if shared.shards:
             with self._recorder.own_torch():
@@ -90,16 +98,15 @@ class OptimizerParameters:
     def others(self) -> Iterator[tuple[torch.Tensor, ParameterInfo]]:
         """Yields parameters of called models that no optimizer has stepped."""
         self._modules.refresh()
-        every = list(self._by_optimizer.values())
         held = {
             id(one)
-            for shared in every
+            for known in list(self._by_optimizer.values())
+            for shared in list(known.values())
             for reference in shared.held
             if (one := reference()) is not None
         }
-        shards = {s.name for shared in every for several in shared.shards for s in several}
         for parameter, name in self._modules.parameters():
-            if id(parameter) not in held and name not in shards:
+            if id(parameter) not in held and not is_in_parts(parameter):
                 yield parameter, self._one(parameter, name)
 
     def names(self) -> list[str]:

@@ -129,7 +129,7 @@ def _kernels(table: pd.DataFrame) -> Component:
         *("kernel", "type", "calls", head, "share", each, "grid", "block"),
         *("registers", "shared, B", "occupancy, %"),
     )
-    return html.Div([widgets.plain_table(heads, rows, range(2, len(heads))), _more(table)])
+    return widgets.head_of_table(heads, rows, range(2, len(heads)), len(table))
 
 
 def _copies(table: pd.DataFrame) -> Component:
@@ -163,7 +163,7 @@ def _operators(table: pd.DataFrame) -> Component:
         for i, row in enumerate(shown.itertuples(index=False))
     ]
     heads = ("operator", "module", "shapes", "calls", own, whole, host)
-    return html.Div([widgets.plain_table(heads, rows, range(3, len(heads))), _more(table)])
+    return widgets.head_of_table(heads, rows, range(3, len(heads)), len(table))
 
 
 def _annotations(table: pd.DataFrame) -> Component:
@@ -190,13 +190,7 @@ def _annotations(table: pd.DataFrame) -> Component:
         for i, row in enumerate(shown.itertuples(index=False))
     ]
     heads = ("annotation", "calls", "kernels", *(title for title, _ in made))
-    return html.Div([widgets.plain_table(heads, rows, range(1, len(heads))), _more(table)])
-
-
-def _more(table: pd.DataFrame) -> Component:
-    rest = len(table) - MAX_ROWS
-    words = f"{units.counted(rest, 'more row')} in the file below." if rest > 0 else ""
-    return html.P(words, className="muted")
+    return widgets.head_of_table(heads, rows, range(1, len(heads)), len(table))
 
 
 def _name(row: Any) -> Component:

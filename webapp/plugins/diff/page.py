@@ -177,7 +177,7 @@ def verdict(result: Comparison, context: Context, base: Run) -> list[Any]:
 
 def _sentence(note: str) -> str:
     """As it stands on its own; the name of an operator keeps its letters."""
-    return note if "::" in note.partition(" ")[0] else note[:1].upper() + note[1:]
+    return note if "::" in note.partition(" ")[0] else units.sentence(note)
 
 
 def tables(result: Comparison, context: Context) -> list[Any]:

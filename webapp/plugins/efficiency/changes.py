@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from lanescope.webapp.analysis.beside import BASE, beside, paired_ranks
+from lanescope.webapp.analysis.beside import BASE, beside, largest_first, paired_ranks
 from lanescope.webapp.plugins.efficiency.rates import KEYS, PLACE, measured
 from lanescope.webapp.runs.run import Run
 
@@ -57,5 +57,4 @@ def _rated(table: pd.DataFrame) -> pd.DataFrame:
             table[f"{side}{total}"] = done.where(done > 0)  # 0: of no call the shapes are known
             table[f"{side}{rate}"] = table[f"{side}{total}"] / seconds
     table[CHANGE] = table["time_ns"] - table[f"{BASE}time_ns"]
-    order = table[CHANGE].abs().sort_values(ascending=False, kind="stable").index
-    return table.loc[order].reset_index(drop=True)
+    return largest_first(table, CHANGE)

@@ -74,10 +74,7 @@ def _table(changes: Any, by: str) -> Component:
         *(f"rate, baseline, {unit}", f"rate, run, {unit}"),
         *(f"bandwidth, baseline, {size}", f"bandwidth, run, {size}"),
     )
-    rest = len(grouped) - count
-    more = f"{units.counted(rest, 'more row')} in the file below." if rest else ""
-    table = widgets.plain_table(heads, rows, range(len(named), len(heads)))
-    return html.Div([table, html.P(more, className="muted")])
+    return widgets.head_of_table(heads, rows, range(len(named), len(heads)), len(grouped))
 
 
 def _names(row: dict[str, Any], by: str) -> tuple[Any, ...]:

@@ -283,9 +283,7 @@ class _Shown:
         found: list[Component] = [html.Span(words, className="muted")]
         if not self._beside:
             legend = charts.legend(self._table).items()
-            found += [
-                html.Span([html.I(className=f"swatch {token}"), one]) for token, one in legend
-            ]
+            found += [html.Span([widgets.swatch(token), one]) for token, one in legend]
             return found
         stops = ", ".join(colour for _, colour in charts.diverging(theme))
         scale = html.I(

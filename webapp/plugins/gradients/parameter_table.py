@@ -98,7 +98,7 @@ def _words(run: Run, table: pd.DataFrame, free: set[str]) -> list[str]:
             text = "" if row.nonzero else "Exactly zero "
             text += f"at {units.count(int(row.steps))} {of}"
         words.append(f"{text}. No optimizer holds it" if name in free else text)
-    return [one[:1].upper() + one[1:] for one in words]
+    return [units.sentence(one) for one in words]
 
 
 def asked_rows(table: pd.DataFrame, request: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from lanescope.webapp.analysis.beside import BASE, beside, paired_ranks
+from lanescope.webapp.analysis.beside import BASE, beside, largest_first, paired_ranks
 from lanescope.webapp.plugins.memory.usage import PEAK_COLUMNS, memory_peak
 from lanescope.webapp.runs.run import Run
 
@@ -44,8 +44,7 @@ def memory_changes(base: Run, run: Run) -> pd.DataFrame:
 def ranked(table: pd.DataFrame) -> pd.DataFrame:
     """Returns rows with `bytes` and `base_bytes`, with `change_bytes`, the largest change first."""
     found = table.assign(**{CHANGE: table["bytes"] - table[f"{BASE}bytes"]})
-    order = found[CHANGE].abs().sort_values(ascending=False, kind="stable").index
-    return found.loc[order].reset_index(drop=True)
+    return largest_first(found, CHANGE)
 
 
 def changes_by(changes: pd.DataFrame, key: str) -> pd.DataFrame:

@@ -213,7 +213,7 @@ def _table(parts: pd.DataFrame, rank: int) -> Component:
         (
             html.Span(
                 [
-                    html.I(className=f"swatch {charts.TOKENS[row.category]}"),
+                    widgets.swatch(charts.TOKENS[row.category]),
                     CATEGORIES[row.category],
                 ]
             ),

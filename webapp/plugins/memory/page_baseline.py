@@ -110,7 +110,8 @@ def signed(count: float) -> str:
 
 def _table(grouped: pd.DataFrame) -> Component:
     key = grouped.columns[0]
-    shown = grouped[grouped[CHANGE] != 0].head(MAX_ROWS)
+    changed = grouped[grouped[CHANGE] != 0]
+    shown = changed.head(MAX_ROWS)
     if shown.empty:
         return html.P("The peaks consist of the same.", className="muted")
     titles, sizes = widgets.before_and_now(shown["base_bytes"], shown["bytes"], "B")
@@ -124,8 +125,4 @@ def _table(grouped: pd.DataFrame) -> Component:
         for row, texts in zip(shown.to_dict("records"), sizes, strict=True)
     ]
     heads = (GROUPS[key], "tensors, baseline", "tensors, run", *titles)
-    rest = int((grouped[CHANGE] != 0).sum()) - len(shown)
-    more = f"{units.counted(rest, 'more row')} in the file below." if rest else ""
-    return html.Div(
-        [widgets.plain_table(heads, rows, range(1, 6)), html.P(more, className="muted")]
-    )
+    return widgets.head_of_table(heads, rows, range(1, 6), len(changed))

@@ -193,7 +193,7 @@ def _path(run: Run) -> list[Component]:
             [
                 html.Span(
                     [
-                        html.I(className=f"swatch {charts.TOKENS[row.category]}"),
+                        widgets.swatch(charts.TOKENS[row.category]),
                         f"{short_title(row.name)}, rank {row.rank} ",
                         html.Code(row.where) if row.where else "",
                     ],
@@ -240,9 +240,7 @@ def _findings(context: Context, report: Report) -> list[Component]:
     made = [_limit(one) for one in report.unexplained]
     if report.findings:
         made.append(findings.cards(context, report.findings))
-    made += [
-        widgets.note(warning[:1].upper() + warning[1:], "warn") for warning in context.run.warnings
-    ]
+    made += [widgets.note(units.sentence(warning), "warn") for warning in context.run.warnings]
     if made:
         return [html.H2("Findings"), *made]
     return [html.P(_nothing(report), className="muted")]

@@ -169,7 +169,7 @@ def _changes_panel(base: Run, run: Run) -> Component:
     )
     titles, times = widgets.before_and_now(found["base_ns"], found["run_ns"])
     rows = [
-        (html.Span([html.I(className=f"swatch {charts.TOKENS[name]}"), CATEGORIES[name]]), *texts)
+        (html.Span([widgets.swatch(charts.TOKENS[name]), CATEGORIES[name]]), *texts)
         for name, texts in zip(found["category"], times, strict=True)
     ]
     heads = ("category", *titles)
@@ -299,7 +299,7 @@ def _table(run: Run, path: Any) -> Component:
             (
                 html.Span(
                     [
-                        html.I(className=f"swatch {charts.TOKENS[row.category]}"),
+                        widgets.swatch(charts.TOKENS[row.category]),
                         PATH_CATEGORIES[row.category],
                     ]
                 ),

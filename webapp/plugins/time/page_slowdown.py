@@ -57,7 +57,7 @@ def _slowdown_words(found: Slowdown) -> list[Component]:
         fixed += f" The last pipeline stage (ranks {ranks_text(found.last_stage)}): {share}."
     rows: list[tuple[widgets.Child, str]] = [
         (
-            html.Span([html.I(className=f"swatch {charts.TOKENS[name]}"), CATEGORIES[name]]),
+            html.Span([widgets.swatch(charts.TOKENS[name]), CATEGORIES[name]]),
             f"×{factor:.2f}",
         )
         for name, factor in sorted(found.operations.items(), key=lambda one: -one[1])

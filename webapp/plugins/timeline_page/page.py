@@ -196,12 +196,7 @@ _BESIDE = {
 
 def _legend(baseline: Run) -> Component:
     """What the colours of ops mean beside a baseline, and how to go from one to the next."""
-    shown = [
-        html.Span(
-            [html.I(className=f"swatch {token}", **widgets.attributes(aria_hidden="true")), word]
-        )
-        for token, word in _BESIDE.items()
-    ]
+    shown = [html.Span([widgets.swatch(token), word]) for token, word in _BESIDE.items()]
     keys = html.Span(
         [html.Kbd("N"), " ", html.Kbd("Shift + N"), " next, previous difference"],
         className="muted",

@@ -97,6 +97,22 @@ def test_of_a_program_that_counts_its_own_storages(tmp_path: Path) -> None:
     assert usage.bytes.max() == truth["peak"] - truth["parameters"] - truth["optimizer_state"]
 
 
+def access(builder: Builder, start: int, address: int, size: int, birth: bool = False) -> None:
+    """A row of the table `access`, `start` ms from the begin: a tensor is used, or made."""
+    builder.row(
+        "access",
+        0,
+        "1000-0",
+        start_ns=START_NS + start * MS,
+        duration_ns=MS,
+        storage=address,
+        bytes=size,
+        run=size,
+        write=birth,
+        birth=birth,
+    )
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Two steps of 100 ms: forward to 40, backward to 80, optimizer to 100."""
@@ -111,33 +127,19 @@ def run(tmp_path: Path) -> Run:
             builder.phase(at + begin * MS, length * MS, kind, step=step)
     builder.rows("storage", 0, None, pid=[1000], storage=[0x1000], name=["weight"])
 
-    def access(start: int, address: int, size: int, birth: bool = False, **more: Any) -> None:
-        builder.row(
-            "access",
-            0,
-            "1000-0",
-            start_ns=START_NS + start * MS,
-            duration_ns=MS,
-            storage=address,
-            bytes=size,
-            run=size,
-            write=birth,
-            birth=birth,
-            **more,
-        )
-
     for at in (1, 50, 90, 101, 150, 190):
-        access(at, 0x1000, 100)  # the parameter
+        access(builder, at, 0x1000, 100)  # the parameter
     for step in (0, 100):
-        access(step + 2, 0x2000, 40, birth=True)  # for backward
-        access(step + 60, 0x2000, 40)
-        access(step + 10, 0x3000, 7, birth=True)  # within forward
-        access(step + 61, 0x4000, 100, birth=True)  # the gradient
-        access(step + 82, 0x4000, 100)
-        access(step + 85, 0x5000 if step == 0 else 0x5800, 9, birth=True)  # within the optimizer
-    access(86, 0x6000, 200, birth=True)  # state
-    access(186, 0x6000, 200)
-    access(120, 0x2FF8, 16, birth=True)  # has bytes of 0x3000
+        access(builder, step + 2, 0x2000, 40, birth=True)  # for backward
+        access(builder, step + 60, 0x2000, 40)
+        access(builder, step + 10, 0x3000, 7, birth=True)  # within forward
+        access(builder, step + 61, 0x4000, 100, birth=True)  # the gradient
+        access(builder, step + 82, 0x4000, 100)
+        within_optimizer = 0x5000 if step == 0 else 0x5800
+        access(builder, step + 85, within_optimizer, 9, birth=True)
+    access(builder, 86, 0x6000, 200, birth=True)  # state
+    access(builder, 186, 0x6000, 200)
+    access(builder, 120, 0x2FF8, 16, birth=True)  # has bytes of 0x3000
     return open_run(builder.write())
 
 
@@ -179,18 +181,7 @@ def allocated(path: Path, activation: int, gradient: int) -> Run:
         (82, 0x4000, gradient, False),
         (90, 0x1000, 100, False),
     ):
-        builder.row(
-            "access",
-            0,
-            "1000-0",
-            start_ns=START_NS + at * MS,
-            duration_ns=MS,
-            storage=address,
-            bytes=size,
-            run=size,
-            write=birth,
-            birth=birth,
-        )
+        access(builder, at, address, size, birth)
     return open_run(builder.write())
 
 
