@@ -12,13 +12,14 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from threading import Lock
 from typing import Any, Literal, TypedDict
 
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, named_line
+from lanescope.webapp.analysis.stack_frames import parts
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.html_summary import text
@@ -184,7 +185,8 @@ def acknowledged(examined: AnalysisResult, settings: Settings) -> AnalysisResult
 def known_before(examined: AnalysisResult, before: Sequence[Finding]) -> AnalysisResult:
     """Returns the same with findings that another run has too as information.
 
-    They are the same if kind, tensors, operators and files are: lines move between versions.
+    They are the same if kind, tensors, operators and files are: lines move between versions. Which
+    tensors two threads race for differs from run to run, so there the functions decide.
     """
     known = {_identity(one) for one in before}
     reason = {"by": "the baseline", "reason": "it has the same finding"}
@@ -198,10 +200,21 @@ def known_before(examined: AnalysisResult, before: Sequence[Finding]) -> Analysi
 
 
 def _identity(finding: Finding) -> tuple[str, ...]:
+    sides = [finding.evidence.get(side) for side in ("first", "second")]
+    if all(isinstance(side, Mapping) for side in sides):
+        return (finding.kind, *sorted(_function(side) for side in sides if side))
     named = _named(finding)
     files = {place.rpartition(":")[0] for place in named["where"]}
     texts = (sorted(one) for one in (named["tensor"], named["op"], files))
     return (finding.kind, *("|".join(one) for one in texts))
+
+
+def _function(side: Mapping[str, Any]) -> str:
+    """`train.py accumulate`: where an access was made; without a stack, by which operator."""
+    if not side["stack"]:
+        return f"{side['op']} {side['module']} {side['phase']}"
+    at, function = parts(side["stack"][0])
+    return f"{PurePath(at.rpartition(':')[0]).name} {function}"
 
 
 def _weighed(finding: Finding, settings: Settings) -> Finding:
