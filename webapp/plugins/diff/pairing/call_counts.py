@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.grouped_rows import grouped_rows
 from lanescope.webapp.analysis.tensor_fingerprints import ARRIVES, Words
 from lanescope.webapp.runs.run import Run
 
@@ -60,14 +61,15 @@ def _counted(run: Run, other_names: Mapping[tuple[int, str], str], words: Words)
         if not len(rows):
             continue
         rank, thread = rows["rank"][0].as_py(), rows["thread"][0].as_py()
-        counted = rows.group_by(["step", "name"]).aggregate([([], "count_all")])
+        step, name = rows["step"].to_numpy(), words.codes("name", rows["name"])
+        counted = grouped_rows([step, name])
         frame = pd.DataFrame(
             {
-                "step": counted["step"].to_numpy(),
+                "step": step[counted.row],
                 "rank": rank,
                 "thread": words.code("thread", names.get((rank, thread), "")),
-                "name": words.codes("name", counted["name"]),
-                "calls": counted["count_all"].to_numpy(),
+                "name": name[counted.row],
+                "calls": counted.counts,
             }
         )
         frames.append(frame.astype("int64"))

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.grouped_rows import grouped_rows
 from lanescope.webapp.analysis.op_inputs import Place
 from lanescope.webapp.analysis.sequence_alignment import by_occurrence, pools, thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words, read_ops
@@ -213,24 +214,23 @@ def _compare_thread(
 
 def _growth(pairs: ComparedOps, words: Words) -> pd.DataFrame:
     owner = pairs.new.owner[pairs.two]
-    frame = pd.DataFrame(
-        {
-            "step": pairs.new.step[owner],
-            "module": pairs.new.texts["module"][owner],
-            "differing": pairs.state > 0,
-            "largest": pairs.apart,
-            "time_ns": pairs.new.start[owner],
-        }
-    )
-    summary = frame.groupby(["step", "module"], as_index=False).agg(
-        tensors=("differing", "size"),
-        differing=("differing", "sum"),
-        largest=("largest", "max"),
-        time_ns=("time_ns", "min"),
-    )
+    step, module = pairs.new.step[owner], pairs.new.texts["module"][owner]
+    grouped = grouped_rows([step, module])
+    largest = np.zeros(grouped.size)
+    np.fmax.at(largest, grouped.group, pairs.apart)
+    time_ns = np.full(grouped.size, np.iinfo(np.int64).max)
+    np.minimum.at(time_ns, grouped.group, pairs.new.start[owner])
     modules = np.array([text or "" for text in words.known["module"]], object)
-    return summary.assign(
-        rank=pairs.thread.rank, module=modules[summary["module"].to_numpy(np.int64)]
+    return pd.DataFrame(
+        {
+            "step": step[grouped.row],
+            "module": modules[module[grouped.row]],
+            "tensors": grouped.counts,
+            "differing": grouped.sums(pairs.state > 0),
+            "largest": largest[grouped.present],
+            "time_ns": time_ns[grouped.present],
+            "rank": pairs.thread.rank,
+        }
     )
 
 
