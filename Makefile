@@ -54,14 +54,16 @@ $(READY): requirements-dev.txt pyproject.toml setup.py lanescope_start.pth
 	$(BIN)/python -c 'import dash, pandas, torch._dynamo, torch.distributed.run'
 	@touch $@
 
-# What checks JavaScript comes from npm, and npm from a wheel.
+# What bundles and checks JavaScript comes from npm, and npm from a wheel. esbuild is a program by
+# itself, which needs no node.
 $(NODE): package.json package-lock.json .npmrc | $(READY)
 	@mkdir -p $(@D)
 	cp $^ $(@D)
 	cd $(@D) && npm install --silent --no-audit --no-fund
+	ln -sf $(abspath $(@D))/node_modules/@esbuild/*/bin/esbuild $(BIN)/
 	@touch $@
 
-demo: $(READY)  ## record a 4-rank training run and open it in the browser (CASE=hang: a small program with a fault)
+demo: $(READY) $(NODE)  ## record a 4-rank training run and open it in the browser (CASE=hang: a small program with a fault)
 ifneq ($(CASE),)
 	python examples/record_case.py $(CASE)
 	lanescope view runs/case-$(CASE) $(addprefix --baseline ,$(wildcard runs/case-$(CASE)-baseline))
@@ -79,21 +81,21 @@ endif
 # A file's tests share what they record, so they stay in one process; all browser tests do.
 SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test: $(READY)  ## run the tests (ROOM=races for one room, ARGS='-k overlap' for some of them)
+test: $(READY) $(NODE)  ## run the tests (ROOM=races for one room, ARGS='-k overlap' for some of them)
 	python -m pytest $(SPREAD) $(TESTS) $(ARGS)
 
 test-all: test  ## the same, then the slow tests, of both engines
 	python -m pytest $(SPREAD) -m slow $(TESTS) $(ARGS) || [ $$? = 5 -a -n "$(ROOM)" ]  # 5: the room has none
 
-soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; slow tests, also those that install packages
+soak: $(READY) $(NODE)  ## kill recorded processes at 500 random instants per engine, and count; slow tests, also those that install packages
 	LANESCOPE_KILLS=500 python -m pytest tests/collector/journal/test_death.py
 	env -u CI python -m pytest -m slow
 	python -m pytest tests/collector/watchdog/soak_starved.py
 
-harmless: $(READY)  ## run others' tests plain and recorded, compare (HARMLESS='threading queue' ENGINE=native)
+harmless: $(READY) $(NODE)  ## run others' tests plain and recorded, compare (HARMLESS='threading queue' ENGINE=native)
 	python -m tests.harmless --jobs $(JOBS) $(addprefix --engine ,$(ENGINE)) $(HARMLESS)
 
-wheel: $(READY)  ## build dist/*.whl; TORCH="2.10 2.13" puts an engine for each of them into it
+wheel: $(READY) $(NODE)  ## build dist/*.whl; TORCH="2.10 2.13" puts an engine for each of them into it
 	rm -rf build/engines build/lib build/bdist*
 	@for version in $(TORCH); do \
 	  at=build/torch/$$version; \
@@ -106,7 +108,7 @@ matrix:  ## record with each version of Python and torch that can be had (ARGS='
 	$(PYTHON) tests/matrix/run.py $(ARGS)
 
 # Torch in .venv may be one for processors only: GPU_PYTHON names an interpreter with another.
-gpu: $(READY)  ## run all that needs an NVIDIA GPU, under eight minutes, and print a table; without one exits 2
+gpu: $(READY) $(NODE)  ## run all that needs an NVIDIA GPU, under eight minutes, and print a table; without one exits 2
 	$(or $(GPU_PYTHON),python) -m tests.gpu
 
 lint: $(READY) $(NODE) types  ## check style, types and the number of suppressed checks
@@ -133,10 +135,10 @@ format: $(READY) $(NODE)  ## bring the code into the project's format
 	@clang-format -i $(CPP)
 	$(BIOME) check --write
 
-bench: $(READY)  ## run the benchmarks and print their tables (ONLY=tiles for one of them)
+bench: $(READY) $(NODE)  ## run the benchmarks and print their tables (ONLY=tiles for one of them)
 	python benchmarks/run.py $(ONLY)
 
-docs: $(READY)  ## make the generated parts of the docs again and build the site, build/site/index.html
+docs: $(READY) $(NODE)  ## make the generated parts of the docs again and build the site, build/site/index.html
 	python docs/schema_reference.py
 	PYTHONPATH=. python docs/screenshots.py
 	mkdocs build --strict

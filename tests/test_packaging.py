@@ -14,19 +14,25 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import tomllib
 
+from lanescope.assets.bundling import ENTRIES, MODULES, script
+from lanescope.webapp.server.server import HOOKS
 from tests.support import ROOT
 from tests.support.needed import install
-from tests.support.processes import output_of, without
+from tests.support.processes import output_of, run_program, without
 
 SOURCES = (
     "pyproject.toml",
     "setup.py",
     "MANIFEST.in",
+    "package.json",
+    "package-lock.json",
+    ".npmrc",
     "lanescope_start.pth",
     "README.md",
     "collector",
@@ -122,14 +128,33 @@ def installed(
 
 
 def package_files() -> set[str]:
-    """What belongs into the package: every module, every asset, the marks of typed packages."""
+    """What belongs into the package: every module, every asset, the marks of typed packages.
+
+    Of the timeline's scripts it is the bundles, see assets/bundling.py.
+    """
     wanted = {"*.py", "py.typed", "*.css", "*.js", "*.svg", "*.cpp", "*.h", "*.pth"}
+    bundled = [one for one in MODULES.rglob("*.js") if one != MODULES / HOOKS]
     return {
         f"lanescope/{path.relative_to(ROOT).as_posix().removeprefix(AROUND)}"
         for part in PARTS
         for pattern in wanted
         for path in (ROOT / part).rglob(pattern)
-        if "__pycache__" not in path.parts
+        if "__pycache__" not in path.parts and path not in bundled
+    }
+
+
+def bundles(archive: zipfile.ZipFile) -> dict[str, str]:
+    """Texts of the bundles and their maps, by path."""
+    folder = "lanescope/assets/bundles/"
+    names = [name for name in archive.namelist() if name.startswith(folder)]
+    return {name.removeprefix(folder): archive.read(name).decode() for name in names}
+
+
+def expected_bundles() -> dict[str, str]:
+    return {
+        f"{entry}{suffix}": text
+        for entry in ENTRIES
+        for suffix, text in zip(("", ".map"), script(entry), strict=True)
     }
 
 
@@ -138,8 +163,14 @@ def test_wheel_holds_all_modules_and_assets(archives: dict[str, Path]) -> None:
     assert package_files() - names == set()
     assert {f"lanescope/{part}/py.typed" for part in PARTS} <= names
     assert {"lanescope/py.typed", "lanescope/__main__.py"} <= names
-    assert any(name.endswith(".js") for name in names)
     assert any(name.endswith(".css") for name in names)
+
+
+def test_wheel_holds_the_bundles_and_their_maps_and_no_module(archives: dict[str, Path]) -> None:
+    wheel = zipfile.ZipFile(archives["wheel"])
+    assert bundles(wheel) == expected_bundles()
+    modules = [name for name in wheel.namelist() if "/assets/timeline/" in name]
+    assert modules == [f"lanescope/assets/timeline/{HOOKS}"]
 
 
 def test_wheel_holds_nothing_else(archives: dict[str, Path]) -> None:
@@ -186,6 +217,8 @@ def test_source_archive_is_enough_to_build_from(archives: dict[str, Path]) -> No
     with tarfile.open(archives["source"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"setup.py", "README.md", "collector/format/columns.py", "assets/py.typed"} <= names
+    assert {f"assets/bundles/{name}" for name in expected_bundles()} <= names
+    assert {f"assets/timeline/{entry}" for entry in ENTRIES} <= names
 
 
 def test_parts_import_under_the_prefix_only(installed: Environment) -> None:
@@ -199,15 +232,14 @@ def test_parts_import_under_the_prefix_only(installed: Environment) -> None:
 
 def test_assets_are_found_as_files(installed: Environment) -> None:
     code = (
-        "from importlib.resources import files\n"
-        "from pathlib import Path\n"
-        "root = files('lanescope.assets')\n"
-        "print(len(list(Path(str(root), 'timeline').rglob('*.js'))))\n"
-        "print(len([f for f in root.iterdir() if f.name.endswith('.css')]))"
+        "from hashlib import sha256\n"
+        "from lanescope.assets.bundling import ENTRIES, FOLDER, script\n"
+        "print(len(list(FOLDER.glob('*.css'))))\n"
+        "print(*[sha256(''.join(script(entry)).encode()).hexdigest() for entry in ENTRIES])"
     )
-    scripts, styles = map(int, installed.python(code).split())
-    assert scripts == len(list((ROOT / "assets/timeline").rglob("*.js"))) > 0
-    assert styles == len(list((ROOT / "assets").glob("*.css"))) > 0
+    styles, *scripts = installed.python(code).split()
+    assert scripts == [sha256("".join(script(entry)).encode()).hexdigest() for entry in ENTRIES]
+    assert int(styles) == len(list((ROOT / "assets").glob("*.css"))) > 0
 
 
 def test_console_script_runs(installed: Environment) -> None:
@@ -311,3 +343,51 @@ def test_editable_install_sees_a_new_file(
         assert environment.python(code).strip() == "42"
     finally:
         new.unlink()
+
+
+def without_esbuild(tmp_path: Path, *others: str) -> dict[str, str]:
+    """Variables for a Python that finds no esbuild, and on PATH only these programs."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in others:
+        found = shutil.which(name, path=f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}")
+        assert found is not None
+        (programs / name).symlink_to(found)
+    return {**without("PYTHON", "LANESCOPE"), "PATH": str(programs)}
+
+
+def built_by(environment: Environment, source: Path, variables: dict[str, str]) -> zipfile.ZipFile:
+    """The wheel that an interpreter builds, whose environment has no esbuild."""
+    python, target = environment.scripts / "python", environment.folder / "dist"
+    command = (python, "-m", "build", "--no-isolation", "--wheel", "--outdir", target, source)
+    output_of(*command, environment=variables)
+    (wheel,) = target.glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
+@pytest.mark.slow
+def test_source_archive_needs_neither_npm_nor_esbuild(
+    archives: dict[str, Path], tmp_path: Path
+) -> None:
+    with tarfile.open(archives["source"]) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    made = built_by(new_environment(tmp_path / "venv"), source, without_esbuild(tmp_path))
+    assert bundles(made) == expected_bundles()
+
+
+@pytest.mark.slow
+def test_sources_without_npm_make_a_package_that_says_what_it_lacks(
+    project: Path, tmp_path: Path
+) -> None:
+    environment = new_environment(tmp_path / "venv")
+    source, variables = tmp_path / "source", without_esbuild(tmp_path)
+    shutil.copytree(project, source)
+    assert bundles(built_by(environment, source, variables)) == {}
+    environment.install(*(environment.folder / "dist").glob("*.whl"))
+    folder, python = tmp_path / "run", environment.scripts / "python"
+    run(environment.scripts / "lanescope", "record", "-o", folder, "--", python, "-c", PROGRAM)
+    view = (environment.scripts / "lanescope", "view", folder, "--port", "0", "--no-browser")
+    said = run_program(view, environment=variables, folder=tmp_path)
+    assert said.returncode == 2
+    assert "page's script was not built" in said.stderr

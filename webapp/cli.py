@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from lanescope.assets.bundling import BundleError
 from lanescope.collector.recorder.workers import ClusterError
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.extras import missing_extra
@@ -80,7 +81,7 @@ class Commands(click.Group):
         """Runs the command; what cannot be read becomes one sentence and status 2."""
         try:
             return super().invoke(ctx)
-        except (RunError, ClusterError) as error:
+        except (RunError, ClusterError, BundleError) as error:
             raise Refusal(str(error)) from None
         except ImportError as error:
             raise _refusal(error, ctx.invoked_subcommand or "") from None

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from lanescope import assets
+from lanescope.assets.bundling import script
 from lanescope.webapp.exporters.base import Wanted, window_within
 from lanescope.webapp.exporters.offline_answers import Kept, kept_slices
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.timeline.js_bundle import joined
 from lanescope.webapp.timeline.lane_pages import all_lanes
 from lanescope.webapp.timeline.lod import TILE_BITS
 from lanescope.webapp.timeline.span_details import run_facts
@@ -151,7 +151,7 @@ def _page(run: Run, data: dict[str, Any], tiles: bytes, kept: Kept) -> str:
 <div id="search-host" class="search-host"></div></header>
 <main id="timeline-host"></main>
 <aside id="slice-panel" class="dock still-panel" aria-label="Selected slice"></aside>
-<script type="module">{joined(ENTRY)[0]}</script>
+<script type="module">{script(ENTRY)[0]}</script>
 </body>
 </html>
 """

@@ -23,6 +23,7 @@ from dash.exceptions import DependencyException
 from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
+from lanescope.assets.bundling import MODULES, script
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.analysis.plugin import Page, load, pages
 from lanescope.webapp.analysis.settings import Settings
@@ -33,7 +34,6 @@ from lanescope.webapp.server.callback_checks import check_callbacks
 from lanescope.webapp.server.dash_page import DashPage, index_html
 from lanescope.webapp.server.request_queues import RETRY_S, Queue, Queues
 from lanescope.webapp.timeline import note_routes, routes
-from lanescope.webapp.timeline.js_bundle import FOLDER, joined
 from lanescope.webapp.timeline.search import routes as search_routes
 from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
@@ -80,7 +80,8 @@ def make_app(
         title=f"{run.title} · LaneScope",
         update_title="",
         assets_folder=str(assets.FOLDER),
-        assets_path_ignore=[FOLDER.name, "graph", "vendor"],  # modules, loaded by themselves
+        # Modules, loaded by themselves.
+        assets_path_ignore=["timeline", "bundles", "graph", "vendor"],
         serve_locally=True,
         suppress_callback_exceptions=True,  # pages other than the one shown are not in the layout
         on_error=_callback_failed,
@@ -114,13 +115,13 @@ def _without_extras() -> dict[str, Any]:
 def _register_modules(server: flask.Flask) -> tuple[str, str]:
     """Serves the timeline's scripts under addresses that change with them.
 
-    Returns those of the modules, joined into one, and of the classic script.
+    Returns those of the bundle of modules, and of the classic script.
     """
-    script, source_map = joined(ENTRY)
-    hooks = (FOLDER / HOOKS).read_text(encoding="utf-8")
-    digest = hashlib.sha256((script + hooks).encode()).hexdigest()[:12]
+    bundle, source_map = script(ENTRY)
+    hooks = (MODULES / HOOKS).read_text(encoding="utf-8")
+    digest = hashlib.sha256((bundle + hooks).encode()).hexdigest()[:12]
     texts = {
-        ENTRY: f"{script}//# sourceMappingURL=/modules/{digest}/{ENTRY}.map\n",
+        ENTRY: f"{bundle}//# sourceMappingURL=/modules/{digest}/{ENTRY}.map\n",
         f"{ENTRY}.map": source_map,
         HOOKS: hooks,
     }

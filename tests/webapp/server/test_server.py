@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import re
-import string
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from lanescope.webapp.analysis.plugin import load, pages
-from lanescope.webapp.exporters.html_page import ENTRY as STILL
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.server.server import ENTRY, HOOKS, make_app
-from lanescope.webapp.timeline import js_bundle
-from lanescope.webapp.timeline.js_bundle import FOLDER, joined, reached
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import write_run
 
@@ -85,79 +80,6 @@ def test_the_source_map_is_where_the_script_says(client: FlaskClient) -> None:
     address = text.rsplit("//# sourceMappingURL=", 1)[1].strip()
     answer = client.get(urljoin(script[1], address), headers=HOST).get_json()
     assert ENTRY in answer["sources"]
-
-
-def test_a_module_imports_from_folders_beside_and_above_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in {
-        "page/main.js": 'import { b as c } from "../base/b.js";\nexport const a = c;\n',
-        "base/b.js": 'import * as deep from "./deep/d.js";\nexport const b = deep.d;\n',
-        "base/deep/d.js": "export const d = 1;\n",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(js_bundle, "FOLDER", tmp_path)
-    assert list(reached("page/main.js")) == ["base/deep/d.js", "base/b.js", "page/main.js"]
-    script, _ = joined("page/main.js")
-    assert "const {b: c} = module_base_b;" in script.replace("{ b", "{b").replace("c }", "c}")
-    assert "const deep = module_base_deep_d;" in script
-
-
-def test_every_line_of_a_joined_module_is_found_in_its_file() -> None:
-    script, source_map = joined(ENTRY)
-    answer = json.loads(source_map)
-    all_ = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js")} - {HOOKS}
-    assert set(answer["sources"]) | set(reached(STILL)) == all_
-    source = line = 0
-    lines = script.splitlines()
-    mapped = answer["mappings"].split(";")
-    assert len(mapped) == len(lines)
-    for text, mapping in zip(lines, mapped, strict=True):
-        if not mapping:
-            continue  # the function around a module
-        column, source_by, line_by, _ = vlq(mapping)
-        source, line = source + source_by, line + line_by
-        original = answer["sourcesContent"][source].splitlines()[line]
-        assert column == 0
-        if not original.startswith("import "):
-            assert original.removeprefix("export ") == text
-
-
-def vlq(text: str) -> list[int]:
-    """The numbers of a mapping."""
-    digits = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
-    found, number, shift = [], 0, 0
-    for letter in text:
-        digit = digits.index(letter)
-        number |= (digit & 31) << shift
-        shift += 5
-        if not digit & 32:
-            found.append(-(number >> 1) if number & 1 else number >> 1)
-            number = shift = 0
-    return found
-
-
-@pytest.mark.parametrize(
-    "text", ["import x from './x.js';", 'export { a } from "./a.js";', "export let a = 1;"]
-)
-def test_a_module_that_cannot_be_joined_is_named(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.js").write_text(f"const b = 1;\n{text}\n")
-    monkeypatch.setattr(js_bundle, "FOLDER", tmp_path)
-    with pytest.raises(ValueError, match=re.escape(f"a.js: cannot be joined: {text}")):
-        joined("a.js")
-
-
-def test_modules_that_import_each_other_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for one, other in ("ab", "ba"):
-        (tmp_path / f"{one}.js").write_text(f'import {{ x }} from "./{other}.js";\n')
-    monkeypatch.setattr(js_bundle, "FOLDER", tmp_path)
-    with pytest.raises(ValueError, match=r"each other: a\.js -> b\.js -> a\.js"):
-        joined("a.js")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8050", ""])
