@@ -1,4 +1,4 @@
-"""The page's script: what it is made from, where its map leads, and what a checkout and a package
+"""The page's script: its modules, where its map leads, and what a checkout and a package
 do about modules that change or are missing."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODULE = "page/main.js"
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Modules of a checkout, one of which imports another."""
+    """A checkout with two entries and a module that one of them imports."""
     folder = tmp_path / "timeline"
     for name, text in {
         MODULE: 'import { b as c } from "../base/b.js";\nglobalThis.answer = c;\n',
