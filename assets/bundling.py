@@ -1,8 +1,9 @@
 """Bundles the page's modules into one script with esbuild.
 
 Sixty modules would be sixty requests, which take the browser longer than running them. A wheel
-has the bundles instead of the modules, a source archive both. A checkout has no bundle that could
-be out of date: there esbuild runs when a server starts or a page is exported.
+has the bundles instead of the modules, a source archive and an editable install both. Where
+esbuild is installed beside the modules, it runs when a server starts or a page is exported, so
+that a changed module is served at once; else the bundle must be of these very modules.
 
 setup.py runs this file by its path, so it imports nothing of the package.
 """
@@ -10,6 +11,7 @@ setup.py runs this file by its path, so it imports nothing of the package.
 from __future__ import annotations
 
 import base64
+import hashlib
 import shutil
 import subprocess
 import sysconfig
@@ -18,11 +20,14 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 MODULES = FOLDER / "timeline"
-BUNDLES = FOLDER / "bundles"
+BUNDLES = FOLDER / "built"
 """The bundles of an installed package, each beside its source map."""
 
 ENTRIES = ("page/main.js", "page/offline_page.js")
 """The modules that start a page: the server's, and the exported one."""
+
+DIGEST = "digest"
+"""The file beside the bundles that holds the digest of their modules."""
 
 _MAP = "//# sourceMappingURL=data:application/json;base64,"
 
@@ -34,28 +39,45 @@ class BundleError(Exception):
 def script(entry: str) -> tuple[str, str]:
     """Returns the script of an entry with all that it imports, and its source map (JSON).
 
-    Raises BundleError where there is neither a bundle nor esbuild, or where a module is wrong.
+    Raises BundleError where there is neither esbuild nor a bundle of the modules that are there, or
+    where a module is wrong.
     """
+    has_modules = (MODULES / entry).exists()
+    program = esbuild() if has_modules else None
+    if program:
+        return _bundled(program, entry, modules_digest())
     made = BUNDLES / entry
-    program = esbuild() if (MODULES / entry).exists() else None
-    if program is None and made.exists():
-        return made.read_text("utf-8"), made.with_suffix(".js.map").read_text("utf-8")
-    if program is None:
+    if not made.exists() or (has_modules and not is_made()):
         raise BundleError(
-            "the page's script was not built, because esbuild was missing: "
-            "run 'make setup' in a checkout, or install a wheel"
+            "the page's script was not built, or its modules have changed since, and esbuild is "
+            "missing: run 'make setup' in a checkout, or install a wheel"
         )
-    modules = [path.stat().st_mtime_ns for path in MODULES.rglob("*.js")]
-    return _bundled(program, entry, (len(modules), max(modules)))
+    return made.read_text("utf-8"), made.with_suffix(".js.map").read_text("utf-8")
+
+
+def is_made() -> bool:
+    """Returns whether there are bundles, of the modules that are there."""
+    made = BUNDLES / DIGEST
+    return made.exists() and made.read_text("utf-8") == modules_digest()
+
+
+def modules_digest() -> str:
+    """Returns what changes with each change of a module."""
+    found = hashlib.sha256()
+    for path in sorted(MODULES.rglob("*.js")):
+        found.update(f"{path.relative_to(MODULES).as_posix()}\n".encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def write(into: Path, program: str) -> None:
     """Writes all bundles and their source maps into a folder, see `script`."""
+    digest = modules_digest()
     for entry in ENTRIES:
-        for suffix, text in zip((".js", ".js.map"), _bundled(program, entry, ()), strict=True):
+        for suffix, text in zip((".js", ".js.map"), _bundled(program, entry, digest), strict=True):
             path = (into / entry).with_suffix(suffix)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
+    (into / DIGEST).write_text(digest, "utf-8")
 
 
 def esbuild() -> str | None:
@@ -64,8 +86,8 @@ def esbuild() -> str | None:
 
 
 @lru_cache
-def _bundled(program: str, entry: str, state: tuple[int, ...]) -> tuple[str, str]:
-    """Returns script and source map of an entry. `state` is different once modules have changed."""
+def _bundled(program: str, entry: str, digest: str) -> tuple[str, str]:
+    """Returns script and source map of an entry. The digest says when modules have changed."""
     options = ("--bundle", "--format=esm", "--minify", "--sourcemap=inline", "--log-level=warning")
     command = (program, entry, *options)
     done = subprocess.run(command, cwd=MODULES, capture_output=True, encoding="utf-8", check=False)

@@ -91,6 +91,9 @@ def test_without_esbuild_the_bundle_is_taken_or_missed_in_a_sentence(
     text, source_map = bundling.script(MODULE)
     assert "first" in text
     assert json.loads(source_map)["sources"] == ["base/b.js", MODULE]
+    (modules / "base/b.js").write_text('export const b = "second";\n')
+    with pytest.raises(bundling.BundleError, match="its modules have changed since"):
+        bundling.script(MODULE)
 
 
 def test_a_package_without_modules_asks_for_no_esbuild(

@@ -84,7 +84,7 @@ def folders() -> list[Path]:
         for path in (ROOT / name).rglob("*")
         if path.suffix in SOURCES
     }
-    return sorted(one for one in found if "vendor" not in one.parts)
+    return sorted(one for one in found if not {"vendor", "built"} & {*one.parts})
 
 
 def test_every_folder_has_a_readme() -> None:

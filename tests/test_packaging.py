@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from lanescope.assets.bundling import ENTRIES, MODULES, script
+from lanescope.assets.bundling import BUNDLES, DIGEST, ENTRIES, MODULES, modules_digest, script
 from lanescope.webapp.server.server import HOOKS
 from tests.support import ROOT
 from tests.support.needed import install
@@ -52,7 +52,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(
-                source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+                source,
+                folder / name,
+                ignore=shutil.ignore_patterns("__pycache__", "*.pyc", BUNDLES.name),
             )
         else:
             shutil.copy2(source, folder / name)
@@ -124,6 +126,7 @@ def installed(
         environment.install(archives["wheel"])
     else:
         environment.install("--editable", project)
+        assert (project / "assets/built" / ENTRIES[0]).exists()
     return environment
 
 
@@ -145,7 +148,7 @@ def package_files() -> set[str]:
 
 def bundles(archive: zipfile.ZipFile) -> dict[str, str]:
     """Texts of the bundles and their maps, by path."""
-    folder = "lanescope/assets/bundles/"
+    folder = "lanescope/assets/built/"
     names = [name for name in archive.namelist() if name.startswith(folder)]
     return {name.removeprefix(folder): archive.read(name).decode() for name in names}
 
@@ -155,7 +158,7 @@ def expected_bundles() -> dict[str, str]:
         f"{entry}{suffix}": text
         for entry in ENTRIES
         for suffix, text in zip(("", ".map"), script(entry), strict=True)
-    }
+    } | {DIGEST: modules_digest()}
 
 
 def test_wheel_holds_all_modules_and_assets(archives: dict[str, Path]) -> None:
@@ -217,7 +220,7 @@ def test_source_archive_is_enough_to_build_from(archives: dict[str, Path]) -> No
     with tarfile.open(archives["source"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"setup.py", "README.md", "collector/format/columns.py", "assets/py.typed"} <= names
-    assert {f"assets/bundles/{name}" for name in expected_bundles()} <= names
+    assert {f"assets/built/{name}" for name in expected_bundles()} <= names
     assert {f"assets/timeline/{entry}" for entry in ENTRIES} <= names
 
 
@@ -382,7 +385,7 @@ def test_sources_without_npm_make_a_package_that_says_what_it_lacks(
 ) -> None:
     environment = new_environment(tmp_path / "venv")
     source, variables = tmp_path / "source", without_esbuild(tmp_path)
-    shutil.copytree(project, source)
+    shutil.copytree(project, source, ignore=shutil.ignore_patterns(BUNDLES.name))
     assert bundles(built_by(environment, source, variables)) == {}
     environment.install(*(environment.folder / "dist").glob("*.whl"))
     folder, python = tmp_path / "run", environment.scripts / "python"

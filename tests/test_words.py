@@ -29,7 +29,7 @@ def sources(room: str) -> list[Path]:
         for path in found
         if path.suffix in KINDS
         and path != Path(__file__)
-        and "node_modules" not in path.parts
+        and not {"node_modules", "built"} & {*path.parts}
         and path.stem != "README.zh-CN"
     )
 

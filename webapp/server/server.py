@@ -81,7 +81,7 @@ def make_app(
         update_title="",
         assets_folder=str(assets.FOLDER),
         # Modules, loaded by themselves.
-        assets_path_ignore=["timeline", "bundles", "graph", "vendor"],
+        assets_path_ignore=["timeline", "built", "graph", "vendor"],
         serve_locally=True,
         suppress_callback_exceptions=True,  # pages other than the one shown are not in the layout
         on_error=_callback_failed,
