@@ -35,7 +35,7 @@ _ACCUMULATE = 2**63
 """Nodes that accumulate into a leaf have the largest number, which belongs to no forward op."""
 
 
-class Operator(NamedTuple):
+class _Operator(NamedTuple):
     """Facts of an operator, found at its first call."""
 
     name: int
@@ -80,7 +80,7 @@ class PortableEngine:
         self._filter = OpFilter(options.include, options.exclude)
         self._minimum = options.min_duration_ns
         self._values = Values(recorder) if options.level == "numerics" else None
-        self._operators: dict[Any, Operator] = {}
+        self._operators: dict[Any, _Operator] = {}
         self._signatures: dict[tuple[Any, ...], int] = {}
         self._current_node = optional(
             "torch._C", "_current_autograd_node", "autograd nodes (portable engine)"
@@ -135,7 +135,7 @@ class PortableEngine:
             return operator(*args, **kwargs)
         call: Call | None = None
         reading: OperatorReading | None = None
-        known: Operator | None = None
+        known: _Operator | None = None
         signature = NO_SEQUENCE
         opened = -1
         try:
@@ -177,7 +177,7 @@ class PortableEngine:
             except Exception as error:
                 recorder.failed(error)
 
-    def _push_open(self, state: ThreadState, known: Operator) -> int:
+    def _push_open(self, state: ThreadState, known: _Operator) -> int:
         """Stores that an operator began; returns its level among open events."""
         opened = state.open
         state.open += 1
@@ -190,7 +190,7 @@ class PortableEngine:
     def _record(
         self,
         state: ThreadState,
-        known: Operator,
+        known: _Operator,
         signature: int,
         call: Call | None,
         result: Any,
@@ -290,11 +290,11 @@ class PortableEngine:
 
     # names and signatures ------------------------------------------------------------------
 
-    def _learn(self, operator: Any) -> Operator:
+    def _learn(self, operator: Any) -> _Operator:
         schema = getattr(operator, "_schema", None)
         name = schema.name if schema is not None else f"higher_order::{operator.name()}"
         enters, exits = name.startswith(_SCOPE_ENTER), name.startswith(_SCOPE_EXIT)
-        known = Operator(
+        known = _Operator(
             name=self._recorder.intern(name),
             wanted=self._filter.wanted(name),
             collective=name.partition("::")[0] in NAMESPACES,

@@ -18,7 +18,7 @@ from ..format.array_types import Int64Array
 from ..format.names import PAIRED, SYNCHRONISING
 from .spill import CollectiveCall
 
-MIN_CALLS = 5
+_MIN_CALLS = 5
 """Calls that a median needs."""
 
 WALL_CLOCKS_AGREE_NS = 100_000
@@ -62,7 +62,7 @@ def offsets(
         spread = np.sort(np.abs(differences - middle))
         # A tenth may be calls whose completion one rank's thread noticed late.
         within = int(spread[int(0.9 * (len(spread) - 1))]) + 1 if len(spread) else 0
-        measured = len(differences) >= MIN_CALLS
+        measured = len(differences) >= _MIN_CALLS
         own = f"file of rank {rank}"
         if source.host == first.host not in _ANY_HOST and (
             not measured or abs(middle - base) <= within

@@ -24,7 +24,7 @@ from ..format.file_names import JOURNAL_FOLDER, MANIFEST
 if TYPE_CHECKING:
     from ..compaction.compact import Progress
 
-POLL_S = 1.0
+_POLL_S = 1.0
 """Interval between compactions of a running recording, seconds."""
 
 NICENESS = ((250_000_000, 10), (500_000_000, 5))
@@ -37,10 +37,10 @@ def main(arguments: list[str]) -> int:
     run = Path(arguments[0])
     if len(arguments) > 1:
         return _alone(run, Path(arguments[1]))
-    wait_s = POLL_S
+    wait_s = _POLL_S
     while not select.select([sys.stdin], [], [], wait_s)[0]:
         try:
-            wait_s = 0.0 if _advanced(run).behind else POLL_S
+            wait_s = 0.0 if _advanced(run).behind else _POLL_S
         except OSError:
             return 1
     return 0
@@ -93,7 +93,7 @@ def _alone(run: Path, lock: Path) -> int:
                 compact(run)
                 return 0
             if not progress.behind:
-                time.sleep(POLL_S)
+                time.sleep(_POLL_S)
     except OSError:
         return 1
     finally:

@@ -21,7 +21,7 @@ from lanescope.webapp.runs.run import Run
 
 POINT_TO_POINT = ("send", "recv")
 
-COLUMNS = (
+_COLUMNS = (
     "rank",
     "thread",
     "start_ns",
@@ -57,7 +57,7 @@ def calls(run: Run) -> pd.DataFrame:
     of the run; peer, root and stack are -1 without one, runnable_ns 0 where it is not
     known. Callers must not change it.
     """
-    events = run.events("collective", columns=list(COLUMNS))
+    events = run.events("collective", columns=list(_COLUMNS))
     position = np.arange(len(events)) - np.searchsorted(events["rank"], events["rank"])
     returned = pc.add(events["start_ns"], events["duration_ns"]).fill_null(-1)
     done = events["complete_ns"].fill_null(-1)

@@ -40,7 +40,7 @@ be meant to be so."""
 COLOURS = {"error": "#c5221f", "warning": "#b06000", "info": "#1a73e8"}
 """Of a severity; each has a contrast of 4.5 on white, and the word is always beside it."""
 
-MAX_FINDINGS = 100
+_MAX_FINDINGS = 100
 """Findings of one analysis that are kept, the most severe first; more add nothing new."""
 
 MAX_REASON = 200
@@ -267,7 +267,7 @@ def run_question(
     """
     try:
         found = ranked(_found(question, run, baseline, noise))
-        kept = tuple(_with_source(run, one) for one in found[:MAX_FINDINGS])
+        kept = tuple(_with_source(run, one) for one in found[:_MAX_FINDINGS])
     except NotApplicable as reason:
         return AnalysisResult(question.text, unanswered=str(reason))
     except (RunError, OSError, ModuleNotFoundError):

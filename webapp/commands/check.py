@@ -87,12 +87,12 @@ def check(
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:
-        show(report, Console(highlight=False, soft_wrap=True))
+        _show(report, Console(highlight=False, soft_wrap=True))
     failed = fail_on != "never" and report.failed(least)
     ctx.exit(1 if failed else 0)
 
 
-def show(report: Report, console: Console) -> None:
+def _show(report: Report, console: Console) -> None:
     """Prints checks, findings, and what was not checked."""
     for one in report.checks:
         mark, style = ("passed", "green") if one.passed else ("failed", "bold red")

@@ -32,10 +32,10 @@ from lanescope.webapp.plugins.diff.verdict_words import (
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import open_run
 
-SHOWN = 10
+_SHOWN = 10
 """Rows of a table that people get to see; the JSON and the Python interface have all."""
 
-WIDE = 240
+_WIDE = 240
 """Columns of a table that goes into a file or through a pipe: names are not broken there."""
 
 _COLOURS = {"identical": "green", "within_tolerance": "yellow", "diverged": "red"}
@@ -95,7 +95,7 @@ def diff(
     else:
         console = Console(highlight=False, soft_wrap=True)
         if not console.is_terminal:
-            console.width = WIDE
+            console.width = _WIDE
         show(result, console)
     ctx.exit(1 if result.verdict == "diverged" else 0)
 
@@ -137,7 +137,7 @@ def _rows(rows: Any, title: str, console: Console) -> None:
     for name in ("step", "rank", "thread", "name", "base", "run", "state"):
         text = name in ("thread", "name", "state")
         table.add_column(name, justify="left" if text else "right", overflow="fold")
-    for row in rows.head(SHOWN).itertuples():
+    for row in rows.head(_SHOWN).itertuples():
         texts = (
             str(row.step),
             str(row.rank),
@@ -149,8 +149,8 @@ def _rows(rows: Any, title: str, console: Console) -> None:
         )
         table.add_row(*(Text(units.printable(text)) for text in texts))
     console.print(table)
-    if len(rows) > SHOWN:
-        console.print(Text(f"  and {units.count(len(rows) - SHOWN)} more"))
+    if len(rows) > _SHOWN:
+        console.print(Text(f"  and {units.count(len(rows) - _SHOWN)} more"))
 
 
 def _timed(rows: Any, console: Console) -> None:
@@ -160,7 +160,7 @@ def _timed(rows: Any, console: Console) -> None:
     for name in ("op", "module", "base", "run", "", "state"):
         text = name in ("op", "module", "state")
         table.add_column(name, justify="left" if text else "right", overflow="fold")
-    for row in rows.head(SHOWN).itertuples():
+    for row in rows.head(_SHOWN).itertuples():
         texts = (
             row.name,
             row.module,

@@ -53,7 +53,7 @@ def doctor(ctx: click.Context, run: str | None, as_json: bool) -> None:
         shown = {"run": run, "checks": checks, "findings": [one.to_json() for one in found]}
         click.echo(json.dumps(shown))
     else:
-        show(advice, Console(highlight=False, soft_wrap=True))
+        _show(advice, Console(highlight=False, soft_wrap=True))
     ctx.exit(1 if failed else 0)
 
 
@@ -89,7 +89,7 @@ def of_run(run: Run) -> tuple[list[Advice], list[Finding]]:
     return advice, found
 
 
-def show(advice: list[Advice], console: Console) -> None:
+def _show(advice: list[Advice], console: Console) -> None:
     """Prints a line per rule, and below it what to set and why."""
     for one in advice:
         head = Text.assemble((f"{one.status:<8}", _STYLES[one.status]), f"{one.name}: ")

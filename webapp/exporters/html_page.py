@@ -32,7 +32,7 @@ from lanescope.webapp.timeline.timeline import Timeline
 MAX_TILES = 2_000_000
 """Bytes of deflated tiles; base64 makes four of three."""
 MAX_PAGE = 5_000_000
-MAX_PLACES = 1500
+_MAX_PLACES = 1500
 """Tiles: each level has twice as many as the one before it, however little is in them."""
 _RAW = 32 << 20
 """Bytes of tiles before they are deflated: what the browser has to keep."""
@@ -102,7 +102,7 @@ def _tiles(
     packed, size, raw = [b""], 0, 0
     for level in range(top, -1, -1):
         first, last = t0 >> (level + TILE_BITS), (t1 - 1) >> (level + TILE_BITS)
-        if len(places) + last - first >= MAX_PLACES:
+        if len(places) + last - first >= _MAX_PLACES:
             break
         probe = packer.copy()
         found, data, at = [], [], raw

@@ -53,7 +53,7 @@ class Damaged(RunError):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class _Member:
     """One file of a bundle: `size` bytes whose header begins at `header`."""
 
     name: str
@@ -67,7 +67,7 @@ class Bundle:
 
     folder: Path | None = None
 
-    def __init__(self, data: Bytes, where: str, place: str, members: Mapping[str, Member]) -> None:
+    def __init__(self, data: Bytes, where: str, place: str, members: Mapping[str, _Member]) -> None:
         self._data, self._members = data, members
         self.where, self.place = where, place
         self.listed: Mapping[str, tuple[int, str]] = {}
@@ -109,7 +109,7 @@ class Bundle:
             )
         return bytes(self.buffer(name))
 
-    def _member(self, name: str) -> Member:
+    def _member(self, name: str) -> _Member:
         member = self._members.get(name)
         if member is None:
             raise FileNotFoundError(2, "no such member", name)
@@ -198,7 +198,7 @@ class _Wrong(Exception):
         return self._kind(f"{where}: {self}; {self._advice}")
 
 
-def members_of(data: Bytes) -> dict[str, Member]:
+def members_of(data: Bytes) -> dict[str, _Member]:
     """Returns the members by name, without reading any. Raises `_Wrong` and OSError.
 
     Refuses members that are compressed, encrypted, a link or a folder; names that lead out of the
@@ -221,15 +221,15 @@ def members_of(data: Bytes) -> dict[str, Member]:
     return _placed(found, offset)
 
 
-def _placed(found: list[tuple[str, int, int]], end: int) -> dict[str, Member]:
-    members: dict[str, Member] = {}
+def _placed(found: list[tuple[str, int, int]], end: int) -> dict[str, _Member]:
+    members: dict[str, _Member] = {}
     limit = end
     for name, header, length in sorted(found, key=lambda one: one[1], reverse=True):
         if header + _LOCAL.size + len(name) + length > limit:
             raise _Wrong(f"the member {shown(name)} reaches into what comes after it")
         if name in members:
             raise _Wrong(f"has two members named {shown(name)}")
-        members[name] = Member(name, header, length, limit)
+        members[name] = _Member(name, header, length, limit)
         limit = header
     return members
 

@@ -30,7 +30,7 @@ MAX_ENTRIES = 1000
 MAX_TEXT = 4000
 """Letters of a note, of a view's name or of its address."""
 
-Content = dict[str, Any]
+_Content = dict[str, Any]
 
 _NOTE = {"id": str, "t0": int, "t1": int, "lane": (str, type(None)), "text": str}
 _VIEW = {"name": str, "search": str}
@@ -50,7 +50,7 @@ class Notes:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def read(self) -> tuple[Content, str]:
+    def read(self) -> tuple[_Content, str]:
         """Returns the notes and their revision, which changes with them. Without a file there are
         none.
 
@@ -103,11 +103,11 @@ class Notes:
         return _revision(data)
 
 
-def checked(content: Any) -> Content:
+def checked(content: Any) -> _Content:
     """Returns the content with exactly what notes hold. ValueError says what is wrong with it."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"expected an object of format {FORMAT}")
-    made: Content = {"format": FORMAT}
+    made: _Content = {"format": FORMAT}
     for name, fields in (("notes", _NOTE), ("views", _VIEW)):
         entries = content.get(name)
         if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
@@ -116,12 +116,12 @@ def checked(content: Any) -> Content:
     return made
 
 
-def encoded(content: Content) -> bytes:
+def encoded(content: _Content) -> bytes:
     """Returns the file of these notes."""
     return json.dumps(content, ensure_ascii=False, indent=1).encode()
 
 
-def moved(content: Content, by_ns: int, duration_ns: int, same_lanes: bool) -> Content:
+def moved(content: _Content, by_ns: int, duration_ns: int, same_lanes: bool) -> _Content:
     """Returns the notes in a run that begins `by_ns` earlier and lasts `duration_ns`: of another
     extent.
 
@@ -152,7 +152,7 @@ def _moved_view(search: str, by_ns: int, same_lanes: bool) -> str:
     return f"?{urlencode(kept, quote_via=quote)}" if kept else ""
 
 
-def _entry(name: str, fields: dict[str, Any], entry: Any) -> Content:
+def _entry(name: str, fields: dict[str, Any], entry: Any) -> _Content:
     if not isinstance(entry, dict) or set(entry) != set(fields):
         raise ValueError(f"an entry of {name} has other fields than {', '.join(fields)}")
     for field, kind in fields.items():

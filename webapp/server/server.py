@@ -49,7 +49,7 @@ HOOKS = "page/dash_hooks.js"
 
 _PORT = re.compile(r":[0-9]{1,5}$")
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def make_app(
@@ -195,7 +195,7 @@ def _secure(app: Dash, trusted_hosts: Sequence[str], frame_token: str | None) ->
         """A stranger learns the status, the log the rest."""
         if isinstance(error, HTTPException):
             return error
-        log.error("request %s failed", flask.request.path, exc_info=error)
+        _log.error("request %s failed", flask.request.path, exc_info=error)
         return {"error": "the server could not answer; its log says why"}, 500
 
 

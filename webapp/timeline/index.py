@@ -291,14 +291,14 @@ def members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryview]]:
         "run": run.etag,
         "version": VERSION,
         "counts": None if plain else {name: len(index.arrays[name]) for name in DTYPES},
-        **catalogue_of(index.lanes, index.names, index.paints),
+        **_catalogue_of(index.lanes, index.names, index.paints),
     }
     yield f"{PACKED}/{CATALOGUE}", memoryview(json.dumps(about, separators=(",", ":")).encode())
     for name, data in pieces_of(index.arrays, DTYPES, plain=plain):
         yield f"{PACKED}/{name}", data
 
 
-def catalogue_of(lanes: Sequence[Lane], names: Sequence[str], paints: Paints) -> dict[str, Any]:
+def _catalogue_of(lanes: Sequence[Lane], names: Sequence[str], paints: Paints) -> dict[str, Any]:
     """Returns what a folder stores of an index beside its arrays."""
     listed = [vars(lane) for lane in lanes]
     return {"lanes": listed, "names": list(names), "paints": paints.codes}
@@ -336,5 +336,5 @@ def built(
     builder.flush()
     if last is not None:
         last()
-    arrays = store.finish(catalogue_of(lanes, names.texts, builder.paints))
+    arrays = store.finish(_catalogue_of(lanes, names.texts, builder.paints))
     return Index.of(tuple(lanes), tuple(names.texts), builder.paints, arrays)

@@ -55,8 +55,8 @@ FENCE = 512
 WHOLE = (0, TILE_BUCKETS)
 """The part of a tile that is all of it: first bucket, and the one after the last."""
 
-Part = tuple[int, int]
-Row = tuple[int, int]
+_Part = tuple[int, int]
+_Row = tuple[int, int]
 """Positions of its first slice, and of the one after its last."""
 
 BATCH_TILES = 16
@@ -213,8 +213,8 @@ def fences(start: Int64Array, at: int = 0) -> Int64Array:
 
 
 def narrowed(
-    fence: Int64Array, rows: Iterable[Row], level: int, index: int, part: Part = WHOLE
-) -> list[Row]:
+    fence: Int64Array, rows: Iterable[_Row], level: int, index: int, part: _Part = WHOLE
+) -> list[_Row]:
     """Returns of each row a stretch with all its slices that touch a tile, or a part of it, found
     without looking at slices, which may be in a file that is yet to be read.
     """
@@ -231,10 +231,10 @@ def narrowed(
 def window(
     start: Int64Array,
     end: Int64Array,
-    rows: Sequence[Row],
+    rows: Sequence[_Row],
     level: int,
     index: int,
-    part: Part = WHOLE,
+    part: _Part = WHOLE,
 ) -> Tiles:
     """Returns the tile `index` of `level` of each of the rows `low:high` of `start` and `end`, or
     of it the buckets part[0] up to part[1].
@@ -273,7 +273,7 @@ def window(
     )
 
 
-def _edges(level: int, index: int, part: Part) -> Int64Array:
+def _edges(level: int, index: int, part: _Part) -> Int64Array:
     """Where a part of a tile begins and ends in ns."""
     return np.array([((index << TILE_BITS) + bucket) << level for bucket in part], np.int64)
 

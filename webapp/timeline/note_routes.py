@@ -18,7 +18,7 @@ from lanescope.webapp.timeline.timeline import Timeline
 
 HEADER = "X-LaneScope-Token"
 
-Answer = dict[str, Any] | tuple[dict[str, Any], int]
+_Answer = dict[str, Any] | tuple[dict[str, Any], int]
 
 
 def register(server: flask.Flask, timeline: Timeline) -> None:
@@ -33,7 +33,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
         return answer
 
     @server.post("/api/notes/<etag>")
-    def write_notes(etag: str) -> Answer:
+    def write_notes(etag: str) -> _Answer:
         request = flask.request
         if etag != timeline.etag:
             return {"error": "another run is being served now; reload the page"}, 409

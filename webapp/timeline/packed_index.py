@@ -42,7 +42,7 @@ def decoded(data: pa.Buffer, dtype: str, count: int, *, ascends: bool) -> npt.ND
     if plain.size != size:
         raise ValueError(f"{plain.size} bytes where {size} were expected")
     planes = np.frombuffer(plain, np.uint8).reshape(kind.itemsize, count)
-    numbers = numbers_of(planes, kind)
+    numbers = _numbers_of(planes, kind)
     return numbers if not ascends else np.cumsum(numbers, dtype=kind)
 
 
@@ -97,7 +97,7 @@ def planes_of(values: npt.NDArray[Any]) -> UInt8Array:
     return np.ascontiguousarray(rows.T)
 
 
-def numbers_of(planes: UInt8Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def _numbers_of(planes: UInt8Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Returns the numbers again. `planes` has a row for each byte of `dtype`."""
     kind = np.dtype(dtype).newbyteorder("<")
     return np.ascontiguousarray(planes.T).view(kind).reshape(planes.shape[1])

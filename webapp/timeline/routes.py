@@ -30,7 +30,7 @@ from lanescope.webapp.timeline.tile_format import compressed
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 FOREVER = "private, max-age=31536000, immutable"
-MAX_LANES = 4096
+_MAX_LANES = 4096
 """Lanes that one tile request may ask for."""
 
 
@@ -174,9 +174,9 @@ def _lanes(text: str) -> list[int]:
 def _numbers(name: str, text: str | None) -> list[int]:
     if text is None:
         return []
-    parts = text.split(",", MAX_LANES)
-    if len(parts) > MAX_LANES:
-        raise BadRequest(f"more than {MAX_LANES} {name} in one request, ask for them in parts")
+    parts = text.split(",", _MAX_LANES)
+    if len(parts) > _MAX_LANES:
+        raise BadRequest(f"more than {_MAX_LANES} {name} in one request, ask for them in parts")
     return list(dict.fromkeys(integer(name, part) for part in parts))
 
 

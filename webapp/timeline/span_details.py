@@ -34,7 +34,7 @@ from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 Json = dict[str, Any]
 
-EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns", "launch_ns")
+_EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns", "launch_ns")
 """Columns that travel as decimal text."""
 
 
@@ -274,7 +274,7 @@ def _sample_facts(timeline: Timeline, lane: Lane, flat: int) -> Json:
 def _shown(name: str, value: Any) -> Any:
     if value is None:
         return None
-    if name in EXACT:
+    if name in _EXACT:
         return str(value)
     return _number(value) if isinstance(value, float) else value
 

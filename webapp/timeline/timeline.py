@@ -32,7 +32,7 @@ from lanescope.webapp.timeline.tile_format import KIND_COUNTER, KIND_SLICES, Pla
 MAX_INDEX = AXIS_END >> TILE_BITS
 """Last tile of the finest level."""
 
-TOGETHER = (1 << EARLY_BITS) // (RAW_LIMIT + 1)
+_TOGETHER = (1 << EARLY_BITS) // (RAW_LIMIT + 1)
 """Rows whose slices are looked at in one go."""
 
 
@@ -43,7 +43,7 @@ class NoSuch(LookupError):
         return str(self.args[0])
 
 
-class Differences(Protocol):
+class _Differences(Protocol):
     """Places where a run differs from its baseline, by (start, lane, row)."""
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Timeline:
         run: Run,
         index: Index,
         baseline: Run | None = None,
-        differences: Differences | None = None,
+        differences: _Differences | None = None,
         noise: Run | None = None,
     ) -> None:
         self.run = run
@@ -131,8 +131,8 @@ class Timeline:
                     found.append(Placed([lane], [number], KIND_SLICES, kept))
                 else:
                     rows.append((lane, number, row))
-        for at in range(0, len(rows), TOGETHER):
-            lane_of, number_of, row_of = zip(*rows[at : at + TOGETHER], strict=True)
+        for at in range(0, len(rows), _TOGETHER):
+            lane_of, number_of, row_of = zip(*rows[at : at + _TOGETHER], strict=True)
             drawn = self._slices(row_of, level, index, part)
             found.append(Placed(lane_of, number_of, KIND_SLICES, drawn))
         return pack(level, index, found)

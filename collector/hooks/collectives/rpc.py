@@ -13,7 +13,7 @@ from ..patches import Patches
 from .init_process_group import expect, place
 
 _INIT = "init_rpc"
-LOST = "names and ranks of RPC workers"
+_LOST = "names and ranks of RPC workers"
 
 
 def install(recorder: Recorder) -> Undo:
@@ -33,7 +33,7 @@ def install(recorder: Recorder) -> Undo:
             expect(recorder, rank, size)
 
     patches = Patches()
-    patches.ends(dist.rpc, _INIT, begins, lost=LOST)
+    patches.ends(dist.rpc, _INIT, begins, lost=_LOST)
     return patches.undo
 
 

@@ -40,7 +40,7 @@ from .parameters import Parameters, is_sampled
 _Hashed = tuple[ParameterInfo, torch.Tensor | None, torch.Tensor]
 
 
-class Reader(Protocol):
+class _Reader(Protocol):
     """Reads tensors in host memory without torch."""
 
     def hash_of(self, tensor: torch.Tensor) -> int:
@@ -60,7 +60,7 @@ class Gradients:
         recorder: Recorder,
         modules: Modules,
         norms: Norms,
-        reader: Reader | None,
+        reader: _Reader | None,
         alone: Callable[[], AbstractContextManager[bool]],
     ) -> None:
         """`alone`: see `ThreadGradients`."""

@@ -14,7 +14,7 @@ from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_CALLS = 4
+_MIN_CALLS = 4
 """Of fewer calls nothing is usual."""
 
 MIN_FACTOR = 100.0
@@ -47,7 +47,7 @@ def slow_calls(run: Run) -> list[Finding]:
     if calls.empty:
         raise NotApplicable("no operators were recorded")
     usual = durations(run)
-    usual = usual[usual["calls"] >= MIN_CALLS]
+    usual = usual[usual["calls"] >= _MIN_CALLS]
     longest = calls.loc[calls.groupby(_KEYS)["duration_ns"].idxmax()].merge(usual, on=_KEYS)
     longest["factor"] = longest["duration_ns"] / longest["median_ns"].clip(lower=1)
     return [_finding(run, row) for row in longest.itertuples() if row.factor >= MIN_FACTOR]

@@ -25,14 +25,14 @@ MAX_CUT_OFF = 60
 """Of these the boxes below."""
 CHARACTER = 7.2
 """Px of a letter of 12 px, in the widest of the page's fonts."""
-MAX_LENGTH = 34
+_MAX_LENGTH = 34
 """Letters of a module's path in its box; of longer ones the end, from the beginning of a name."""
-HEAD = 84
+_HEAD = 84
 """Px above the boxes, for the colours and the legend below them."""
 SOFT = {"light": 0.6, "dark": 0.5}
 """How much of a colour a box has, the rest being the ground: words are read on it."""
-LISTED = 6
-MIN_DECADES = 2.0
+_LISTED = 6
+_MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 
 
@@ -74,7 +74,7 @@ def graph_drawing(
     _marks(figure, drawn, broken or {}, colour["bad"])
     alone = _cut_off(figure, graph, theme)
     figure.update_layout(
-        margin={"l": 4, "r": 4, "t": HEAD, "b": 4},
+        margin={"l": 4, "r": 4, "t": _HEAD, "b": 4},
         dragmode="pan",
         barmode="overlay",
         barcornerradius=4,
@@ -177,8 +177,8 @@ def _boxes(
 
 def _label(group: Group, norm: float | None) -> str:
     name = group.module
-    if len(name) > MAX_LENGTH:
-        end = name[-MAX_LENGTH:]
+    if len(name) > _MAX_LENGTH:
+        end = name[-_MAX_LENGTH:]
         name = "\N{HORIZONTAL ELLIPSIS}" + end[end.find(".") + 1 :]
     part = f" ({group.part}/{group.parts})" if group.parts > 1 else ""
     value = "" if norm is None else f" \N{MIDDLE DOT} {float(f'{norm:.2g}'):g}"
@@ -190,8 +190,8 @@ def _width(label: str) -> float:
 
 
 def _words(group: Group, norm: float | None) -> str:
-    kinds = [f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in group.kinds[:LISTED]]
-    more = len(group.kinds) - LISTED
+    kinds = [f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in group.kinds[:_LISTED]]
+    more = len(group.kinds) - _LISTED
     of = f", part {group.part} of {group.parts}" if group.parts > 1 else ""
     lines = [f"<b>{escaped(group.module)}</b>{of}", f"{group.nodes} nodes", *kinds]
     if more > 0:
@@ -215,8 +215,8 @@ def _scale(norms: Iterable[float]) -> tuple[float, float]:
     """Returns log10 of the norms at both ends of the colour scale."""
     logs = [float(np.log10(norm)) for norm in norms if np.isfinite(norm)]
     low, high = (min(logs), max(logs)) if logs else (0.0, 1.0)
-    if high - low < MIN_DECADES:
-        low, high = (low + high - MIN_DECADES) / 2, (low + high + MIN_DECADES) / 2
+    if high - low < _MIN_DECADES:
+        low, high = (low + high - _MIN_DECADES) / 2, (low + high + _MIN_DECADES) / 2
     return low, high
 
 
@@ -290,7 +290,8 @@ def _cut_off(figure: go.Figure, graph: Graph, theme: Theme) -> dict[str, str]:
     shown = {module: module or "the model itself" for module in names}
     groups = [Group(f"\N{BALLOT X} {one}", 0, (), (), one) for one in names]
     labels = {
-        group.name: f"\N{BALLOT X} {escaped(shown[group.module][-MAX_LENGTH:])}" for group in groups
+        group.name: f"\N{BALLOT X} {escaped(shown[group.module][-_MAX_LENGTH:])}"
+        for group in groups
     }
     words = [f"<b>{escaped(shown[one])}</b><br>{CAUSES[graph.cut_off[one]]}" for one in names]
     fills, frames = [colour["panel"]] * len(groups), [colour["bad"]] * len(groups)

@@ -26,7 +26,7 @@ from lanescope.webapp.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Refusal:
+class _Refusal:
     """A model that could not be traced, or where torch.compile stopped capturing."""
 
     graph: str
@@ -40,12 +40,14 @@ def fx_graphs(run: Run, rank: int) -> list[str]:
     return list(dict.fromkeys(_nodes(run, rank)["graph"]))
 
 
-def refusals(run: Run, rank: int) -> list[Refusal]:
+def refusals(run: Run, rank: int) -> list[_Refusal]:
     """Returns what torch.fx and torch.compile could not follow, each once."""
     rows = _rows(run, rank)
     rows = rows[rows["op"].isin([FX_BREAK, FX_UNTRACEABLE])]
     found = [
-        Refusal(str(r.graph).partition(" ")[2], str(r.op), " ".join(str(r.target).split()), r.where)
+        _Refusal(
+            str(r.graph).partition(" ")[2], str(r.op), " ".join(str(r.target).split()), r.where
+        )
         for r in rows.itertuples()
     ]
     return list(dict.fromkeys(found))

@@ -20,9 +20,9 @@ from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-READABLE = 60
+_READABLE = 60
 """Boxes that can be read at once; of more, the tree is collapsed at first."""
-MAX_DEPTH = 12
+_MAX_DEPTH = 12
 
 
 def layout(context: Context) -> Component:
@@ -283,8 +283,8 @@ def _first(run: Run, rank: int) -> str | None:
 
 def _depth(run: Run, rank: int, deepest: int) -> int:
     """The deepest cut that leaves a readable number of boxes."""
-    for depth in range(2, min(deepest, MAX_DEPTH) + 1):
+    for depth in range(2, min(deepest, _MAX_DEPTH) + 1):
         graph = graph_of(run, rank, depth)
-        if graph is None or len(graph.groups) > READABLE:
+        if graph is None or len(graph.groups) > _READABLE:
             return depth - 1
-    return max(1, min(deepest, MAX_DEPTH))
+    return max(1, min(deepest, _MAX_DEPTH))

@@ -24,7 +24,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.context import Context
 
-LISTED = 6
+_LISTED = 6
 """Kinds of nodes that are named of a module."""
 MAX_ITEMS = 40
 """Cut-off modules that are listed, and operators at which a gradient ends."""
@@ -108,8 +108,10 @@ def about(
     kinds: Counter[str] = Counter()
     for group in own:
         kinds.update(dict(group.kinds))
-    shown = [f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in kinds.most_common(LISTED)]
-    more = [f"{len(kinds) - LISTED} more kinds"] if len(kinds) > LISTED else []
+    shown = [
+        f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in kinds.most_common(_LISTED)
+    ]
+    more = [f"{len(kinds) - _LISTED} more kinds"] if len(kinds) > _LISTED else []
     words = f": {units.counted(kinds.total(), 'node')} ({', '.join([*shown, *more])}). "
     norm = norms(context.run, rank, graph).get(module)
     if norm is not None:

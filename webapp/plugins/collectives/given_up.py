@@ -36,7 +36,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_NS = 1_000_000
+_MIN_NS = 1_000_000
 """A rank must have been done at least this much earlier, and three times the clock uncertainty."""
 
 MIN_GIVEN_UP_NS = 100_000_000
@@ -88,7 +88,7 @@ def _left(run: Run) -> Iterator[Left]:
     frame = collective_calls(run)
     frame = frame[frame["name"].isin(SYNCHRONISING) & ~frame["group"].isin(ambiguous(run))]
     frame = frame[(frame["bytes"] > 0) | frame["name"].isin(NOTHING_MOVED)]
-    margin = max(MIN_NS, 3 * run.clock_uncertainty_ns)
+    margin = max(_MIN_NS, 3 * run.clock_uncertainty_ns)
     groups = frame.groupby(["group", "sequence"])
     last = groups["start_ns"].transform("max")
     early = frame[(frame["done_ns"] >= 0) & (frame["done_ns"] + margin < last)]

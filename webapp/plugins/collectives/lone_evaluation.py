@@ -28,7 +28,7 @@ _EVALUATION = schema.PhaseKind.evaluation.name
 STANDS_OUT = 3.0
 """Times the longest of nine in ten other delays; of a single evaluation, its square."""
 
-COSTLY = 0.02
+_COSTLY = 0.02
 """Share of the run from which it is a warning."""
 
 
@@ -96,7 +96,7 @@ def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Find
     doing = "evaluates alone" + (f" at {where}" if where else "")
     return Finding(
         kind="straggler",
-        severity="warning" if share >= COSTLY else "info",
+        severity="warning" if share >= _COSTLY else "info",
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, (rank,)))} {doing} and keeps "
         f"{ranks_in(run, others)} waiting for {units.duration(usual)} each time "

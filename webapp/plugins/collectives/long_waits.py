@@ -19,7 +19,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_SHARE = 0.5
+_MIN_SHARE = 0.5
 """Share of a watchdog's silence that the last-comer must account for."""
 
 
@@ -36,7 +36,7 @@ def long_waits(run: Run) -> list[Finding]:
             continue
         call = came.loc[(group, sequence)]
         rank, waited = int(call["last_rank"]), int(call["skew_ns"])
-        if waited < MIN_SHARE * silence or rank in waiting:
+        if waited < _MIN_SHARE * silence or rank in waiting:
             continue
         doing, where = meanwhile(run, rank, int(call["first_ns"]), int(call["last_ns"]))
         one = _finding(run, (group, sequence), call, sorted(waiting), doing, where)

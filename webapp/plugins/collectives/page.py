@@ -31,7 +31,7 @@ from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-LEAD = (
+_LEAD = (
     "Every collective of every rank, by process group and sequence number: which rank came last "
     "and by how much, how long the transfer itself took, and how much of it overlaps with compute. "
     "Click a cell or a row to see the call on the timeline, across all ranks."
@@ -40,7 +40,7 @@ LEAD = (
 
 def layout(_: Context) -> Component:
     """Returns the head of the page; `body` reads the calls of all ranks."""
-    return widgets.page("Collectives", LEAD, states.body("Aligning the calls of all ranks"))
+    return widgets.page("Collectives", _LEAD, states.body("Aligning the calls of all ranks"))
 
 
 def body(context: Context) -> list[Component]:

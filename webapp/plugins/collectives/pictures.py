@@ -12,7 +12,7 @@ from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals, lateness
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MAX_RANKS = 12
+_MAX_RANKS = 12
 """Rows of a picture: the ranks that were latest, if there are more."""
 
 
@@ -25,7 +25,7 @@ def late_ranks(run: Run, _: Finding) -> HeatPicture | None:
     table = lateness(run).merge(steps, on=KEYS).pivot_table("late_ns", "rank", "step", "max")
     if table.empty or not table.to_numpy(float)[np.isfinite(table.to_numpy(float))].any():
         return None
-    chosen = table.sum(axis=1).nlargest(MAX_RANKS).index.sort_values()
+    chosen = table.sum(axis=1).nlargest(_MAX_RANKS).index.sort_values()
     values = table.loc[chosen].to_numpy(float)
     # A few steps of the start are far slower than all others, and would leave these pale.
     usual = float(np.nanquantile(values.max(axis=0), 0.9)) or float(np.nanmax(values))

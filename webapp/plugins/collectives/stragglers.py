@@ -37,7 +37,7 @@ one rank for half a dozen rounds in a row; fewer than eight prove nothing."""
 MAX_ROUNDS = 20
 """Rounds in which it is looked for what the rank does meanwhile, the last ones."""
 
-SHARE = 0.2
+_SHARE = 0.2
 
 
 def stragglers(run: Run) -> list[Finding]:
@@ -48,7 +48,7 @@ def stragglers(run: Run) -> list[Finding]:
     for rank, shares in rounds.items():
         enough = len(shares) >= MIN_ROUNDS - 1
         usual = shares[["delay_ns", "share"]].quantile(0.25)
-        late = usual["delay_ns"] >= MIN_WAIT_NS and usual["share"] >= SHARE
+        late = usual["delay_ns"] >= MIN_WAIT_NS and usual["share"] >= _SHARE
         if enough and late:
             found.append(_finding(run, rank, shares, came))
     known = {finding.rank for finding in found}

@@ -36,7 +36,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 3
+_MIN_STEPS = 3
 """Sampled steps."""
 
 _DROPOUT = ("aten::bernoulli_", "aten::native_dropout")
@@ -52,11 +52,11 @@ def same_numbers(run: Run) -> list[Finding]:
     found = []
     for ranks in replicas(run).values():
         shared = _shared(states, ranks)
-        if len(shared) < MIN_STEPS or not shared.all():
+        if len(shared) < _MIN_STEPS or not shared.all():
             continue
         own = states[states["rank"] == ranks[0]]
         drawn = _drawn(run, ranks[0], _NOISE)
-        if own["value"].nunique() < MIN_STEPS or not drawn or not _batches_differ(run, ranks):
+        if own["value"].nunique() < _MIN_STEPS or not drawn or not _batches_differ(run, ranks):
             continue
         found.append(_same(run, ranks, len(shared), drawn))
     return found
@@ -71,12 +71,12 @@ def other_numbers(run: Run) -> list[Finding]:
     found = []
     for group, own in calls.groupby("group", sort=True):
         ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
-        if len(ranks) < 2 or ranks in known or own["step"].nunique() < MIN_STEPS:
+        if len(ranks) < 2 or ranks in known or own["step"].nunique() < _MIN_STEPS:
             continue
         shared = _shared(states, ranks)
         drawn = _drawn(run, ranks[0], _DROPOUT)
         parameter = first_apart(run, ranks)
-        apart = len(shared) >= MIN_STEPS and not shared.any()
+        apart = len(shared) >= _MIN_STEPS and not shared.any()
         if apart and drawn and parameter and _same_inputs(run, ranks):
             found.append(_other(run, ranks, *parameter, drawn))
     return found
@@ -136,7 +136,7 @@ def _same_inputs(run: Run, ranks: tuple[int, ...]) -> bool:
     counts = _inputs(run, ranks)
     first = counts[counts.index.get_level_values("call") == 0]
     steps = first.index.get_level_values("step")
-    return len(np.unique(steps)) >= MIN_STEPS and bool((first.groupby("step").min() == 1).all())
+    return len(np.unique(steps)) >= _MIN_STEPS and bool((first.groupby("step").min() == 1).all())
 
 
 def _same(run: Run, ranks: tuple[int, ...], steps: int, drawn: tuple[str, str | None]) -> Finding:

@@ -18,7 +18,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.threads import Thread
 from lanescope.webapp.runs.types import Int64Array
 
-COLUMNS = [
+_COLUMNS = [
     "rank",
     "name",
     "calls",
@@ -49,7 +49,7 @@ def device_annotations(run: Run) -> pd.DataFrame:
     time on the host. Where a trace holds an annotation on streams alone, kernels count that begin
     within it on the stream, and host_ns is 0. Steps of torch.profiler share the name ProfilerStep.
     """
-    parts = [pd.DataFrame(columns=COLUMNS)]
+    parts = [pd.DataFrame(columns=_COLUMNS)]
     for rank in run.ranks:
         every = streams(run, rank)
         if every:
@@ -58,7 +58,7 @@ def device_annotations(run: Run) -> pd.DataFrame:
     grouped = table.groupby(["rank", "name"], sort=True)
     return (
         grouped.sum()
-        .reset_index()[COLUMNS]
+        .reset_index()[_COLUMNS]
         .sort_values("device_total_ns", ascending=False, kind="stable", ignore_index=True)
     )
 

@@ -9,7 +9,7 @@ from lanescope.webapp.plugins.devices.idle import CAUSES
 from lanescope.webapp.ui.charts import escaped, share_bars
 from lanescope.webapp.ui.colours import Theme
 
-PARTS = (
+_PARTS = (
     ("busy_ns", "runs kernels", "forward", ""),
     ("idle_host_ns", CAUSES["host"], "python", "/"),
     ("idle_communication_ns", CAUSES["communication"], "collective", "\\"),
@@ -25,5 +25,5 @@ def stream_times(table: pd.DataFrame, theme: Theme) -> go.Figure:
     """Returns shares of the time of each stream, from its first kernel to its last:
     `idle.streams`."""
     names = [escaped(str(name)) for name in table["stream"]]
-    parts = [part for part in PARTS if table[part[0]].any()]
+    parts = [part for part in _PARTS if table[part[0]].any()]
     return share_bars(names, table, "window_ns", parts, "share of the stream's time, %", theme)

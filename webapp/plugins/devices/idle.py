@@ -34,7 +34,7 @@ CAUSES = {
 START_NS = 10_000
 """A device begins a kernel within some microseconds once it may."""
 
-COLUMNS = [
+_COLUMNS = [
     "rank",
     "stream",
     "kernels",
@@ -63,7 +63,7 @@ def streams(run: Run) -> pd.DataFrame:
         for rank in run.ranks
         for thread, stream in streams_of(run, rank).items()
     ]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def _row(run: Run, stream: Stream) -> list[float]:

@@ -25,7 +25,7 @@ from lanescope.webapp.timeline.span_links import slice_of
 from lanescope.webapp.timeline.styles import BESIDE
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
-Rows = NDArray[np.int32]
+_Rows = NDArray[np.int32]
 """Positions in a thread's op table."""
 
 PAIRS = {"at": "<i8", "base": "<i4", "run": "<i4"}
@@ -34,7 +34,7 @@ PAIRS = {"at": "<i8", "base": "<i4", "run": "<i4"}
 PLACE = ("start", "lane", "row", "ref", "state")
 """Columns of `Differences` that hold the places."""
 
-MAX_TENSORS = 16
+_MAX_TENSORS = 16
 """Tensors of an operator whose values are shown: one on all parameters has hundreds."""
 
 _VALUES = ("mean", "l2", "nan", "inf")
@@ -46,8 +46,8 @@ class Partners:
     """Paired operators, lane of the run by lane: those of lane k are at[k]:at[k + 1]."""
 
     at: Int64Array
-    base: Rows
-    run: Rows
+    base: _Rows
+    run: _Rows
 
     def of(self, lane: int, row: int, *, in_base: bool) -> int | None:
         """Returns the other run's row of an operator; `lane` is the run's, None: no partner."""
@@ -183,7 +183,7 @@ def _tensors(run: Run, rank: int, thread: str | None, op: dict[str, Any]) -> dic
             "hash": f"{row['hash'] & (1 << 64) - 1:016x}",
             **{name: _plain(row[name]) for name in _VALUES},
         }
-        for row in rows.filter(here).slice(0, MAX_TENSORS).to_pylist()
+        for row in rows.filter(here).slice(0, _MAX_TENSORS).to_pylist()
     }
 
 

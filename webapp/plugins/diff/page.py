@@ -47,7 +47,7 @@ MODE_WORDS = {
     "simple": "within 1e-4",
 }
 _TONES = {"identical": "good", "within_tolerance": "good", "diverged": "bad"}
-MAX_ROWS = 2000
+_MAX_ROWS = 2000
 """Rows sent to the browser; the differing ones come first."""
 
 
@@ -202,7 +202,7 @@ def tables(result: Comparison, context: Context) -> list[Any]:
 def _timing(timing: Timing) -> list[Any]:
     """What takes longer or shorter, by op and module."""
     lead = html.P(f"{_sentence(step_times(timing))}.", className="muted")
-    rows = timing.changed.head(MAX_ROWS)
+    rows = timing.changed.head(_MAX_ROWS)
     if rows.empty:
         return [lead]
     made = [
@@ -302,7 +302,7 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         return html.P(words, className="muted")
     number, less = (".0f", "+.0f") if kind == "op" else (".9g", "+.4g")
     made = []
-    for row in rows.head(MAX_ROWS).to_dict("records"):
+    for row in rows.head(_MAX_ROWS).to_dict("records"):
         one = {k: row[k] for k in ("rank", "thread", "step", "name")}
         if kind == "tensor":
             one |= {k: row[k] for k in ("phase", "module", "position")}
@@ -336,9 +336,9 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
     ]
     height = None if len(made) <= 12 else "340px"
     grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height, leads="link")
-    if len(rows) <= MAX_ROWS:
+    if len(rows) <= _MAX_ROWS:
         return grid
-    shown = f"The first {units.count(MAX_ROWS)} of {units.count(len(rows))}"
+    shown = f"The first {units.count(_MAX_ROWS)} of {units.count(len(rows))}"
     more: list[Any] = [
         f"{shown}. All rows in Python: ",
         html.Code("lw.diff(base, run)"),

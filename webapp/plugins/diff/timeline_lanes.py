@@ -65,14 +65,14 @@ ADDED, REMOVED, SLOWER, FASTER = 3, 4, 5, 6
 
 _STYLE = np.array([STYLES.index(name) for name in BESIDE], np.uint8)
 _STOPS = (WITHIN, DIFFERENT, ADDED, REMOVED)
-Content = LaneSlices | LaneSamples
+_Content = LaneSlices | LaneSamples
 
 
 class _Made(NamedTuple):
     """A lane and its slices; of each row of its op table the state and whether N leads there."""
 
     lane: Lane
-    content: Content
+    content: _Content
     state: States | None = None
     stops: BoolArray | None = None
     pairs: tuple[Int64Array, Int64Array] = (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -94,7 +94,7 @@ class Beside:
         self._places: list[Int64Array] = []
         self._pairs: list[tuple[Int64Array, Int64Array]] = []
 
-    def lanes(self, names: Names) -> Iterator[tuple[Lane, Content]]:
+    def lanes(self, names: Names) -> Iterator[tuple[Lane, _Content]]:
         """Yields lanes as `lanes.lanes_of`, with the same numbers; those of kind BASELINE come
         last."""
         pairs = thread_pairs(*self._alike)
@@ -117,7 +117,9 @@ class Beside:
             yield self._numbered(number, ghost, above)
             number += 1
 
-    def _numbered(self, number: int, made: _Made, above: int | None = None) -> tuple[Lane, Content]:
+    def _numbered(
+        self, number: int, made: _Made, above: int | None = None
+    ) -> tuple[Lane, _Content]:
         content, state, stops = made.content, made.state, made.stops
         if isinstance(content, LaneSlices) and state is not None and stops is not None:
             self._places.append(_places(number, content, state, stops))
@@ -147,7 +149,7 @@ class Beside:
     def _of_rank(
         self,
         rank: int,
-        found: Iterator[tuple[Lane, Content]],
+        found: Iterator[tuple[Lane, _Content]],
         partner: dict[tuple[int, str], Thread | None],
         alone: list[Thread],
         warp: Warp,

@@ -13,7 +13,7 @@ from lanescope.webapp.runs.run import Run
 
 SUMS = ["calls", "total_flops", "total_bytes", "time_ns"]
 RATES = {"flops_per_s": "total_flops", "bytes_per_s": "total_bytes"}
-CHANGE = "change_ns"
+_CHANGE = "change_ns"
 
 
 @lru_cache(maxsize=4)
@@ -56,5 +56,5 @@ def _rated(table: pd.DataFrame) -> pd.DataFrame:
             done = table[f"{side}{total}"]
             table[f"{side}{total}"] = done.where(done > 0)  # 0: of no call the shapes are known
             table[f"{side}{rate}"] = table[f"{side}{total}"] / seconds
-    table[CHANGE] = table["time_ns"] - table[f"{BASE}time_ns"]
-    return largest_first(table, CHANGE)
+    table[_CHANGE] = table["time_ns"] - table[f"{BASE}time_ns"]
+    return largest_first(table, _CHANGE)

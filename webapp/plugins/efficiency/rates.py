@@ -24,7 +24,7 @@ from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Float64Array
 
-COLUMNS = [
+_COLUMNS = [
     "rank",
     "name",
     "shapes",
@@ -56,7 +56,7 @@ def efficiency(run: Run) -> pd.DataFrame:
     """
     every = measured(run)
     if every.empty:
-        return pd.DataFrame(columns=COLUMNS)
+        return pd.DataFrame(columns=_COLUMNS)
     grouped = every.groupby(["rank", *KEYS], sort=True)
     sums = grouped[["calls", "total_flops", "total_bytes", "time_ns"]].sum()
     table = pd.concat([sums, grouped[["flops", "bytes"]].first()], axis=1).reset_index()
@@ -65,7 +65,7 @@ def efficiency(run: Run) -> pd.DataFrame:
     table["flops_per_s"] = (table["total_flops"] / seconds).where(known)
     table["bytes_per_s"] = (table["total_bytes"] / seconds).where(known)
     table["total_flops"] = table["total_flops"].where(known)
-    return table[COLUMNS].sort_values("time_ns", ascending=False, kind="stable", ignore_index=True)
+    return table[_COLUMNS].sort_values("time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
 def measured(run: Run) -> pd.DataFrame:

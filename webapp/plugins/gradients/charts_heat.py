@@ -23,10 +23,10 @@ from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, template
 
 MAX_ROWS = 240
-MAX_COLUMNS = 200
+_MAX_COLUMNS = 200
 """Layers and steps drawn of a heat map; of more, the greatest of each bin."""
 
-MIN_DECADES = 2.0
+_MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 
 BELOW = 0.15
@@ -55,14 +55,14 @@ def layer_heat(
     """
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    rows, columns = bins(len(table), MAX_ROWS), bins(table.shape[1], MAX_COLUMNS)
+    rows, columns = bins(len(table), MAX_ROWS), bins(table.shape[1], _MAX_COLUMNS)
     values = greatest_of_bins(greatest_of_bins(table.to_numpy(float), rows), columns, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log10(values).astype(np.float32)
     finite = logs[np.isfinite(logs)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
-    if high - low < MIN_DECADES:
-        low, high = (low + high - MIN_DECADES) / 2, (low + high + MIN_DECADES) / 2
+    if high - low < _MIN_DECADES:
+        low, high = (low + high - _MIN_DECADES) / 2, (low + high + _MIN_DECADES) / 2
     names = layer_names(table.index)
     shown = [names[low] for low, _ in rows]
     common: dict[str, Any] = {
@@ -129,7 +129,7 @@ def greatest_cell(table: pd.DataFrame, layer: str, column: str) -> tuple[str, An
     found = []
     for names, name, most in (
         (layer_names(table.index), layer, MAX_ROWS),
-        ([str(one) for one in table.columns], column, MAX_COLUMNS),
+        ([str(one) for one in table.columns], column, _MAX_COLUMNS),
     ):
         parts = {names[low]: slice(low, low + count) for low, count in bins(len(names), most)}
         if name not in parts:

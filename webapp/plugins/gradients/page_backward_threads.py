@@ -18,7 +18,7 @@ from lanescope.webapp.ui.charts import MAX_LINES
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-WORDS = {
+_WORDS = {
     "added": "L2 norm of what each thread's backward added to the gradients in a step, before it "
     "was added; of several backwards the root of the sum of squares. ",
     "accumulations": "How many gradients each thread added to those of parameters in a step: "
@@ -69,7 +69,7 @@ def register(app: Dash, context: Context) -> None:
 def figure(run: Run, measure: str, rank: int, theme: Theme) -> tuple[go.Figure, str]:
     """Returns the chart of a measure of `MEASURES` on a rank, and what it is."""
     curves = _curves(run, measure, rank)
-    note = WORDS[measure]
+    note = _WORDS[measure]
     if backward_threads(run)["added"].isna().all():
         note += NOT_RECORDED
     if len(curves) > MAX_LINES:

@@ -41,7 +41,7 @@ from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
 EVERY = "all"
-STEPS, QUANTILES_OF = "chosen steps", "quantiles over steps"
+_STEPS, QUANTILES_OF = "chosen steps", "quantiles over steps"
 LINES = 5
 """Steps that are drawn by depth at first."""
 MAX_DEPTH_LINES = 8
@@ -49,9 +49,9 @@ DEPTH_WORDS = (
     "From the first layer of the forward, on the left, to the last, on the right. Where a line "
     "falls to the left, the gradient vanishes on its way to the input; where it rises, it explodes."
 )
-READABLE = 60
+_READABLE = 60
 """Rows of the heat map; of more, the module tree is collapsed at first."""
-MAX_RANKS = 8
+_MAX_RANKS = 8
 """Lines of ranks that can be distinguished."""
 
 
@@ -75,7 +75,7 @@ def section(context: Context) -> list[Component]:
     )
     steps = gradient_rows(run)["step"].unique()
     lines = (
-        widgets.choice("lines", ids.DEPTH_LINES, [STEPS, QUANTILES_OF], STEPS),
+        widgets.choice("lines", ids.DEPTH_LINES, [_STEPS, QUANTILES_OF], _STEPS),
         _steps_box(sorted(int(step) for step in steps)),
     )
     return [
@@ -296,7 +296,7 @@ def chosen(
     band = HEALTHY if measure == "gradient" else None
     curves = {}
     for other in [rank, *[one for one in ranks_with_gradients(context.run) if one != rank]][
-        :MAX_RANKS
+        :_MAX_RANKS
     ]:
         mine = _table(context, other, measure, depth)
         if layer in mine.index:
@@ -335,12 +335,12 @@ def _table(context: Context, rank: int, measure: str, depth: int | None) -> pd.D
 def _depth(context: Context) -> str:
     """The deepest cut that leaves a readable number of layers."""
     layers = [str(layer) for layer in gradient_rows(context.run)["layer"].unique()]
-    if len(layers) <= READABLE or depths(context.run) == 1:
+    if len(layers) <= _READABLE or depths(context.run) == 1:
         return EVERY
     fits = [
         n
         for n in range(1, depths(context.run))
-        if len({cut(layer, n) for layer in layers}) <= READABLE
+        if len({cut(layer, n) for layer in layers}) <= _READABLE
     ]
     return str(max(fits, default=1))
 

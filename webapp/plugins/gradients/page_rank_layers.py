@@ -25,9 +25,9 @@ from lanescope.webapp.ui.context import Context
 
 TITLE = "Layers by rank"
 ALL = "all"
-MAX_ROWS = 60
+_MAX_ROWS = 60
 """Layers that are drawn: those farthest from the median."""
-NAMED = 3
+_NAMED = 3
 
 
 def section(context: Context) -> list[Component]:
@@ -91,7 +91,7 @@ def words_of(found: RankMap) -> str:
     if len(names) == len(found.layers):
         where = f"in all {units.counted(len(names), 'layer')}"
     else:
-        some = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+        some = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
         where = f"in {units.count(len(names))} of {units.count(len(found.layers))} layers ({some})"
     ratio, steps = found.farthest()
     away = np.abs(np.log(np.clip(ratio.to_numpy(), 1e-300, 1e300)))
@@ -121,7 +121,7 @@ def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[s
         )
     with np.errstate(divide="ignore"):
         away = np.abs(np.log(table)).max(axis=1)
-    rows = away[found.layers_apart].nlargest(MAX_ROWS).index
+    rows = away[found.layers_apart].nlargest(_MAX_ROWS).index
     kept = table.index.isin(rows)
     drawn = charts_heat.rank_heat(
         table[kept], steps[kept], None if across == ALL else int(across), theme

@@ -20,7 +20,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 NORMS = ("first", "last", "least", "greatest")
-COLUMNS = ("parameter", "gradient", "numel", "dtype", *NORMS, "missing")
+_COLUMNS = ("parameter", "gradient", "numel", "dtype", *NORMS, "missing")
 
 
 @lru_cache(maxsize=2)
@@ -48,7 +48,7 @@ def parameter_table(run: Run) -> pd.DataFrame:
     order = as_in_model(run, run.ranks[0], list(layers.unique()))
     places = layers.map({layer: place for place, layer in enumerate(order)})
     table = table.iloc[np.argsort(places.to_numpy(), kind="stable")]
-    return table.rename_axis("parameter").reset_index()[list(COLUMNS)]
+    return table.rename_axis("parameter").reset_index()[list(_COLUMNS)]
 
 
 def _over_steps(rows: pd.DataFrame) -> pd.DataFrame:

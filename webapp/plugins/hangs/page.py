@@ -26,7 +26,7 @@ from lanescope.webapp.ui import findings as cards
 from lanescope.webapp.ui import source, states, widgets
 from lanescope.webapp.ui.context import Context
 
-KINDS = ("hang", "collective_mismatch", "deadlock")
+_KINDS = ("hang", "collective_mismatch", "deadlock")
 FRAMES = 6
 """Frames of a stack that are shown, innermost first."""
 RANKS = 40
@@ -34,7 +34,7 @@ RANKS = 40
 DUMPED = 16
 """Ranks whose threads are shown."""
 
-LEAD = (
+_LEAD = (
     "Where each rank stood when the recording ended: what its main thread did, in which collective "
     "it waits, and for whom. It is worked out after the fact too, for processes that were killed."
 )
@@ -42,7 +42,7 @@ LEAD = (
 
 def layout(_: Context) -> Component:
     """Returns the head of the page; `body` reads the last events of all ranks."""
-    return widgets.page("Hangs", LEAD, states.body("Comparing where the ranks stand"))
+    return widgets.page("Hangs", _LEAD, states.body("Comparing where the ranks stand"))
 
 
 def body(context: Context) -> list[Component]:
@@ -68,7 +68,7 @@ def body(context: Context) -> list[Component]:
 def verdict(context: Context) -> Component:
     """Returns the findings about calls that did not come about, or why there are none."""
     run = context.run
-    found = [one for one in findings(run) if one.kind in KINDS]
+    found = [one for one in findings(run) if one.kind in _KINDS]
     if found:
         return cards.cards(context, found)
     if not run.counts["collective"]:

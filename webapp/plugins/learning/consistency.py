@@ -59,7 +59,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-LISTED = 20
+_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def _evidence(run: Run, parting: Parting, names: list[str], first: pd.DataFrame)
         "group_title": group_title(run, parting.group),
         "parameter": names[0],
         "what": parting.what,
-        "parameters": names[:LISTED],
+        "parameters": names[:_LISTED],
         "differing": len(names),
         "compared": parting.compared,
         "last_equal_step": parting.last_equal,

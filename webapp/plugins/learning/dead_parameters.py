@@ -51,12 +51,12 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
 UNUSED_STEPS = 2  # optimizer steps
-ZERO_STEPS = 5  # optimizer steps
+_ZERO_STEPS = 5  # optimizer steps
 FELL_SILENT = 10  # optimizer steps, the last of the run
 TURNS = 2.0  # times the longest stretch before that it was zero for
 DECAY_SAMPLES = 3  # samples, the last of the run
 SHRUNK = 0.5  # of the first norm
-LISTED = 20  # parameters named in the evidence
+_LISTED = 20  # parameters named in the evidence
 
 _WORDS = {
     "unused": (
@@ -247,7 +247,7 @@ def _zero(layer: pd.DataFrame) -> int | None:
     largest = there.groupby("call")["norm"].max()
     steps = there.groupby("call")["step"].first()
     if len(largest) and not (largest != 0).any():
-        return int(steps.iloc[0]) if len(largest) >= ZERO_STEPS else None
+        return int(steps.iloc[0]) if len(largest) >= _ZERO_STEPS else None
     since = _silent_since(largest.to_numpy() == 0)
     return None if since is None else int(steps.iloc[since])
 
@@ -306,7 +306,7 @@ def _finding(
         where=where,
         evidence={
             "cause": cause,
-            "parameters": list(names)[:LISTED],
+            "parameters": list(names)[:_LISTED],
             "dead": len(names),
             "elements": sum(numel for _, numel, _ in names.values()),
         },

@@ -28,7 +28,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 3
+_MIN_STEPS = 3
 
 _PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
 
@@ -67,7 +67,7 @@ def _trains_together(run: Run, ranks: tuple[int, ...], own: pd.DataFrame) -> boo
     reduced = collective_calls(run)
     reduced = reduced[(reduced["rank"] == ranks[0]) & (reduced["name"] == "all_reduce")]
     steps = len(run.steps(ranks[0]))
-    each = steps >= MIN_STEPS and reduced["step"].nunique() >= steps - 1
+    each = steps >= _MIN_STEPS and reduced["step"].nunique() >= steps - 1
     return shared or each
 
 

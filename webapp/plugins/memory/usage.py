@@ -17,7 +17,7 @@ from lanescope.webapp.plugins.memory.storages import CATEGORIES, Storages
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array, Window
 
-MAX_ACCESSES = 3_000_000
+_MAX_ACCESSES = 3_000_000
 """Accesses that are read at once; of a longer run its last steps."""
 
 PEAK_COLUMNS = ["category", "name", "module", "where", "op", "bytes", "storages"]
@@ -128,7 +128,7 @@ def _window(run: Run, rank: int) -> Window:
     starts = [0, *run.steps(rank).start_ns.tolist()]
 
     def few(start: int) -> bool:
-        return run.rows.within("access", [rank], (start, run.duration_ns)) <= MAX_ACCESSES
+        return run.rows.within("access", [rank], (start, run.duration_ns)) <= _MAX_ACCESSES
 
     at = bisect.bisect_left(starts, True, hi=len(starts) - 1, key=few)
     return starts[at], run.duration_ns

@@ -325,7 +325,7 @@ def _folded(rows: Columns) -> Accesses:
     )
 
 
-KERNELS = "aten::"
+_KERNELS = "aten::"
 """What torch itself brings is written in C++ and touches nothing that it is not given."""
 
 
@@ -359,7 +359,7 @@ def begins_scratch(
         if not len(chosen):
             continue
         starts = units[0][at[chosen]]
-        kernels = [one.startswith(KERNELS) for one in name(starts, np.full(len(starts), level))]
+        kernels = [one.startswith(_KERNELS) for one in name(starts, np.full(len(starts), level))]
         around[chosen[kernels]] = starts[kernels]
     births: dict[int, list[int]] = {}
     for row in np.flatnonzero(rows["birth"]).tolist():

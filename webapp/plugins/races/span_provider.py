@@ -16,7 +16,7 @@ from lanescope.webapp.timeline.lanes import BASELINE, Lane
 from lanescope.webapp.timeline.search.lookup import slice_at
 from lanescope.webapp.timeline.timeline import Timeline
 
-MAX_ACCESSES = 20_000_000
+_MAX_ACCESSES = 20_000_000
 """Above this many accesses, selecting a slice does not look for races."""
 
 
@@ -41,7 +41,7 @@ def _races(timeline: Timeline, lane: Lane, span: dict[str, Any]) -> list[dict[st
 
     Each race is reported once per pair of source lines; only that representative pair has it.
     """
-    if not 0 < timeline.run.counts["access"] <= MAX_ACCESSES:
+    if not 0 < timeline.run.counts["access"] <= _MAX_ACCESSES:
         return []
     found = []
     for race in all_races(timeline.run):

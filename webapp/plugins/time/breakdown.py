@@ -79,7 +79,7 @@ WAKE_NS = 1_000_000
 """A thread without operators whose collective completes this shortly before its next operator was
 waiting for it: a wait for the result of an asynchronous call leaves no span of its own."""
 
-MIN_GAP_NS = 1_000_000
+_MIN_GAP_NS = 1_000_000
 """Less between two operators of backward is autograd's own time."""
 
 
@@ -210,9 +210,9 @@ def collective_waits(run: Run, rank: int) -> pd.DataFrame:
         int(g): (int(end), int(i))
         for g, end, i in sorted(zip(gap[ended], until[ended], np.flatnonzero(ended), strict=True))
     }
-    for g in np.flatnonzero(in_backward & (gaps.end - gaps.start >= MIN_GAP_NS)).tolist():
+    for g in np.flatnonzero(in_backward & (gaps.end - gaps.start >= _MIN_GAP_NS)).tolist():
         low, high = gaps.start[g], gaps.end[g]
-        if high - rows.get(g, (low, 0))[0] >= MIN_GAP_NS:
+        if high - rows.get(g, (low, 0))[0] >= _MIN_GAP_NS:
             pending = np.flatnonzero((begun <= low) & (done > high) & (came <= high))
             if len(pending):
                 rows[g] = int(high), int(pending[np.argmax(came[pending])])

@@ -21,7 +21,7 @@ MAX_TIMES_MEDIAN = 3.0
 """A bar longer than this, as the first step's often is, is cut off and its length written on it:
 else no other could be read."""
 
-MIN_SHARE = 0.002
+_MIN_SHARE = 0.002
 """Of all steps together; categories below are not drawn."""
 
 MAX_BARS = 150
@@ -76,7 +76,7 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
     top = 1.1 * float(lengths[usual].max())
     for name, title in CATEGORIES.items():
         values = means[f"{name}_ns"] / factor
-        if values.sum() <= MIN_SHARE * lengths.sum():
+        if values.sum() <= _MIN_SHARE * lengths.sum():
             continue
         figure.add_bar(
             x=first.tolist(),
@@ -112,7 +112,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
     apart = {name: changes[f"{name}_ns"] - changes[f"base_{name}_ns"] for name in CATEGORIES}
     factor, unit = units.unit_for(float(changes["duration_ns"].max()), "ns")
     steps = changes["step"].astype(int).tolist()
-    least = MIN_SHARE * float(changes["duration_ns"].sum())
+    least = _MIN_SHARE * float(changes["duration_ns"].sum())
     for name, title in CATEGORIES.items():
         if apart[name].abs().sum() <= least:
             continue

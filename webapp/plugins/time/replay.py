@@ -80,7 +80,7 @@ class Actor:
         return np.concatenate([[0], np.cumsum(arrives, dtype=np.int64)])
 
 
-Stretches = Callable[[Actor], Float64Array]
+_Stretches = Callable[[Actor], Float64Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class Replay:
         return sorted({one.rank for one in self.actors})
 
     def run(
-        self, stretches: Stretches = Actor.stretches, transfer: float = 1.0, wait: bool = True
+        self, stretches: _Stretches = Actor.stretches, transfer: float = 1.0, wait: bool = True
     ) -> float:
         """Returns length of the replayed step, ns."""
         length = [stretches(one).tolist() for one in self.actors]

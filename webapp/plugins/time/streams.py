@@ -29,7 +29,7 @@ from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array, Window
 
-CallKey = tuple[str, int]
+_CallKey = tuple[str, int]
 
 _KERNEL = schema.OpScope.kernel.name
 _COPY = re.compile(r"Memcpy|Memset|^dma")
@@ -66,7 +66,7 @@ class Stream:
     launchers: list[str]
     names: list[str]
     categories: list[str]
-    calls: list[CallKey | None]
+    calls: list[_CallKey | None]
 
 
 @lru_cache(maxsize=64)
@@ -113,11 +113,11 @@ def _category(name: str, phase: str) -> str:
 
 def _calls_of(
     run: Run, rank: int, names: list[str], launched: Int64Array, launchers: list[str]
-) -> list[CallKey | None]:
+) -> list[_CallKey | None]:
     """The collective within whose call each communication kernel was launched."""
     frame = calls(run)
     frame = frame[(frame["rank"] == rank) & frame["name"].isin(SYNCHRONISING)]
-    found: list[CallKey | None] = [None] * len(names)
+    found: list[_CallKey | None] = [None] * len(names)
     talks = np.array([bool(COMMUNICATION_KERNEL.search(name)) for name in names])
     for thread, own in frame.groupby("thread", observed=True):
         start, end = own["start_ns"].to_numpy(), own["returned_ns"].to_numpy()
@@ -151,10 +151,10 @@ def _launches(run: Run, rank: int, thread: str) -> tuple[Int64Array, Int64Array]
 
 
 @lru_cache(maxsize=4)
-def last_kernels(run: Run) -> Mapping[CallKey, tuple[int, str, int]]:
+def last_kernels(run: Run) -> Mapping[_CallKey, tuple[int, str, int]]:
     """Returns for each collective whose kernels all ranks of its group recorded the rank, stream
     and start of the last of them to begin. Empty where clocks were not compared."""
-    begun: dict[CallKey, dict[int, tuple[int, str]]] = defaultdict(dict)
+    begun: dict[_CallKey, dict[int, tuple[int, str]]] = defaultdict(dict)
     for rank in run.ranks if run.clock_calibrated else ():
         for thread, stream in streams(run, rank).items():
             for key, start in zip(stream.calls, stream.start.tolist(), strict=True):

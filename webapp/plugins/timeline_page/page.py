@@ -27,18 +27,18 @@ from lanescope.webapp.ui.colours import token_of
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.matrices import matrices
 
-TIMES = dict.fromkeys(("total", "self"), "sums") | dict.fromkeys(("mean", "p50", "p99", "max"), "")
+_TIMES = dict.fromkeys(("total", "self"), "sums") | dict.fromkeys(("mean", "p50", "p99", "max"), "")
 USUAL = "backward"
 """The phase whose overlap is looked for unless another one is chosen."""
 
 WAITING_THREADS = 10
 """Threads that the dock lists with their waits, the longest."""
 
-REGIONS = 100
+_REGIONS = 100
 """Longest regions that the dock lists."""
 
 
-FLAME = Section("flame", width_px=440)
+_FLAME = Section("flame", width_px=440)
 
 
 def layout(context: Context) -> Component:
@@ -95,7 +95,7 @@ def _op_columns() -> list[dict[str, Any]]:
             widgets.column(
                 name, name, base="ns", together=of, minWidth=80 if name == "mean" else 72
             )
-            for name, of in TIMES.items()
+            for name, of in _TIMES.items()
         ),
         widgets.column("share", "share", number=True, text=True, minWidth=72),
     ]
@@ -116,9 +116,9 @@ def register(app: Dash, context: Context) -> None:
         prevent_initial_call=True,
     )
     def open_flame(view: dict[str, Any]) -> list[Component]:
-        return [dcc.Store(id=ids.FLAME_VIEW, data=view), FLAME.layout(context)]
+        return [dcc.Store(id=ids.FLAME_VIEW, data=view), _FLAME.layout(context)]
 
-    FLAME.register(app, context, Input(ids.FLAME_VIEW, "data"), _window)
+    _FLAME.register(app, context, Input(ids.FLAME_VIEW, "data"), _window)
 
     @app.callback(
         Output(ids.OPS_TITLE, "children"),
@@ -179,7 +179,7 @@ def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
         made = {"op": row["op"], "kind": token_of(row["kind"]), "share": share}
         made |= {"share_text": units.share(share), "count": row["count"]}
         made["count_text"] = units.count(row["count"])
-        rows.append(made | {name: row[f"{name}_ns"] for name in TIMES})
+        rows.append(made | {name: row[f"{name}_ns"] for name in _TIMES})
     return rows
 
 
@@ -274,7 +274,7 @@ def _regions(run: Run, regions: list[Region]) -> Component:
                 **widgets.attributes(data_region=f"{one.start_ns}-{one.end_ns}-{one.rank}"),
             )
         )
-        for one in regions[:REGIONS]
+        for one in regions[:_REGIONS]
     ]
     more = len(regions) - len(rows)
     if more > 0:

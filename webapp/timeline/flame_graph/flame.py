@@ -22,13 +22,13 @@ from lanescope.webapp.timeline.flame_graph.lane_walk import By, LaneWalk, Stretc
 MIN_SHARE = 0.001
 """Of the selection; frames below are gathered into one beside their siblings, and counted."""
 
-MAX_FRAMES = 2000
+_MAX_FRAMES = 2000
 """Frames of a picture; of more, the shortest are gathered as well."""
 
 PIECE = 2_000_000
 """About as many operators are walked at once, some 200 bytes each."""
 
-COLUMNS = (
+_COLUMNS = (
     "node",
     "parent",  # -1: none
     "depth",
@@ -105,7 +105,7 @@ class Flame:
     own: Int64Array
     base_own: Int64Array | None = None
 
-    def frames(self, least: float = MIN_SHARE, most: int = MAX_FRAMES) -> pd.DataFrame:
+    def frames(self, least: float = MIN_SHARE, most: int = _MAX_FRAMES) -> pd.DataFrame:
         """Returns one row per frame that is shown, parents first, with COLUMNS.
 
         Frames with less than `least` of the total, and all but about `most`, are gathered per
@@ -139,7 +139,7 @@ class Flame:
             table[f"{name}self_ns"] = np.concatenate([own[row, at], rest[row]])
         frames = [tree.frames[tree.frame[node]] if node else None for node in at.tolist()]
         table["frame"] = pd.Series([*frames, *[None] * len(anchor)], dtype="object")
-        return table[list(COLUMNS)]
+        return table[list(_COLUMNS)]
 
 
 def _gathered(

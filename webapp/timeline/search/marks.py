@@ -31,7 +31,7 @@ MAX_BUCKETS = 4_096
 
 
 @dataclass(frozen=True, eq=False)
-class Modules:
+class _Modules:
     """Modules of all ops: the texts, and per lane the code of each row of its op table."""
 
     texts: tuple[str, ...]
@@ -39,11 +39,11 @@ class Modules:
 
 
 @lru_cache(maxsize=2)
-def modules(timeline: Timeline) -> Modules:
+def modules(timeline: Timeline) -> _Modules:
     """Returns the modules that ops ran in; none where the run has more than MAX_MODULES ops."""
     run = timeline.run
     if run.counts["op"] > MAX_MODULES:
-        return Modules((), {})
+        return _Modules((), {})
     known: dict[str, int] = {}
     codes = {}
     for lane in timeline.index.lanes:
@@ -55,7 +55,7 @@ def modules(timeline: Timeline) -> Modules:
         own, texts = coded(column)
         ids = np.array([known.setdefault(text, len(known)) for text in texts], np.uint32)
         codes[lane.id] = ids[own]
-    return Modules(tuple(known), codes)
+    return _Modules(tuple(known), codes)
 
 
 class Wanted:
@@ -80,7 +80,7 @@ class Wanted:
         self._timeline = timeline
         self._names = _flags(names, len(timeline.index.names))
         read = in_modules or within is not None
-        self._modules = modules(timeline) if read else Modules((), {})
+        self._modules = modules(timeline) if read else _Modules((), {})
         self._in = _flags(in_modules, len(self._modules.texts))
         self._within = None if within is None else _flags(within, len(self._modules.texts))
         self._lanes = {

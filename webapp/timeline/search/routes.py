@@ -22,14 +22,14 @@ from lanescope.webapp.timeline.search.marks import (
 )
 from lanescope.webapp.timeline.timeline import Timeline
 
-Answer = dict[str, Any] | tuple[dict[str, Any], int]
+_Answer = dict[str, Any] | tuple[dict[str, Any], int]
 
 
 def register(server: flask.Flask, timeline: Timeline) -> None:
     """Adds /api/modules, /api/find and /api/hits."""
 
     @server.get("/api/modules/<etag>")
-    def known_modules(etag: str) -> Answer:
+    def known_modules(etag: str) -> _Answer:
         if etag != timeline.etag:
             return _other()
         if timeline.run.counts["op"] > MAX_MODULES:
@@ -38,7 +38,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
         return {"modules": list(modules(timeline).texts), "left_out": ""}
 
     @server.post("/api/find/<etag>")
-    def find_next(etag: str) -> Answer:
+    def find_next(etag: str) -> _Answer:
         if etag != timeline.etag:
             return _other()
         asked: Any = flask.request.get_json(silent=True)
@@ -56,7 +56,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
         return found
 
     @server.post("/api/hits/<etag>")
-    def all_hits(etag: str) -> Answer:
+    def all_hits(etag: str) -> _Answer:
         if etag != timeline.etag:
             return _other()
         asked: Any = flask.request.get_json(silent=True)
@@ -93,5 +93,5 @@ def _wanted(timeline: Timeline, asked: Any) -> Wanted:
     )
 
 
-def _other() -> Answer:
+def _other() -> _Answer:
     return {"error": "another run is being served now; reload the page"}, 409

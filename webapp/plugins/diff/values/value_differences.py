@@ -24,7 +24,7 @@ from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.run_warnings import ranks_named
 from lanescope.webapp.runs.types import Int64Array
 
-KEPT = 100_000
+_KEPT = 100_000
 """Differing tensors of a thread that are kept, the earliest; all are counted."""
 
 _STATES = np.array(["identical", "within_tolerance", "different"], object)
@@ -209,7 +209,7 @@ def _compare_thread(
     first = first_of(pairs, rows, words)
     if rank not in found.firsts or first.order < found.firsts[rank].order:
         found.firsts[rank] = first
-    found.tables.append(_table(rank, theirs, old, new, one, two, state, rows[:KEPT], words))
+    found.tables.append(_table(rank, theirs, old, new, one, two, state, rows[:_KEPT], words))
 
 
 def _growth(pairs: ComparedOps, words: Words) -> pd.DataFrame:

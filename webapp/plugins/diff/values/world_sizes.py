@@ -31,7 +31,7 @@ SAME_FACTOR = 1e-3
 PLAINLY = 0.01
 """Rounding cannot make a factor this far from 1."""
 
-ROUNDING = 10.0
+_ROUNDING = 10.0
 """What another order of a sum may do to a norm, in tolerances of its dtype (`relative_of`)."""
 
 SAME_SHAPES = 0.5
@@ -228,7 +228,7 @@ def _is_rounding(norms: pd.DataFrame, first: dict[str, Any] | None, half: str | 
             for was, now in zip(*sides, strict=True)
         ]
     return all(
-        abs(high - low) <= max(ROUNDING * relative_of(dtype), coarse) * max(abs(low), abs(high))
+        abs(high - low) <= max(_ROUNDING * relative_of(dtype), coarse) * max(abs(low), abs(high))
         for low, high, dtype in pairs
     )
 
