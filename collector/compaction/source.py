@@ -31,10 +31,10 @@ _NEIGHBOURS = 3
 _MAX_CHARACTERS = 200
 """Characters of a line; the rest is replaced by an ellipsis."""
 
-MAX_LINES = 14_000
+MAX_SOURCE_LINES = 14_000
 """Lines of a rank: 2,000 places with their neighbours."""
 
-MAX_BYTES = 1_000_000
+MAX_SOURCE_BYTES = 1_000_000
 """Bytes of the lines of a rank, encoded as UTF-8."""
 
 _MAX_FILE_BYTES = 8 << 20
@@ -113,7 +113,7 @@ def _add(lines: _Lines, files: _Files, places: Iterable[_Place]) -> None:
             new = {(file, one): _text(now, one) for one in around}
         new = {place: text for place, text in new.items() if place not in lines}
         size += sum(len(text.encode()) for text in new.values() if text)
-        if size > MAX_BYTES or len(lines) + len(new) > MAX_LINES:
+        if size > MAX_SOURCE_BYTES or len(lines) + len(new) > MAX_SOURCE_LINES:
             return
         lines.update(new)
 

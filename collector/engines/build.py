@@ -121,7 +121,7 @@ def ensure(
     if brought is not None:
         return brought
     key = _key(torch, compiler)
-    folder = cache_folder()
+    folder = engine_folder()
     library = folder / key / LIBRARY
     if library.exists():
         return library
@@ -139,7 +139,7 @@ def ensure(
     return library
 
 
-def cache_folder() -> Path:
+def engine_folder() -> Path:
     """Returns the folder of built engines."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lanescope" / "engines"

@@ -22,7 +22,7 @@ from .build import (
     _identity_of,
     _locked,
     _run,
-    cache_folder,
+    engine_folder,
     find_compiler,
 )
 
@@ -43,7 +43,7 @@ def ensure_trampolines() -> Path:
     for source in sorted(_SOURCES.glob("*.*")):
         digest.update(source.name.encode() + source.read_bytes())
     digest.update(repr((_FLAGS, platform.machine(), _identity_of(compiler))).encode())
-    folder = cache_folder()
+    folder = engine_folder()
     library = folder / f"trampolines-{digest.hexdigest()[:16]}.so"
     if library.exists():
         return library

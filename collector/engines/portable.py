@@ -16,18 +16,18 @@ import torch
 from ..format.names import OpFilter
 from ..format.record_kinds import OpScope
 from ..hooks import dispatch_modes
-from ..hooks.collectives.collectives import NAMESPACES, Call, Collectives
+from ..hooks.collectives.collectives import NAMESPACES, Collectives, RunningCollective
 from ..hooks.patches import Patches
 from ..hooks.stacks import Stacks
 from ..journal import clock
-from ..journal.journal import NO_SEQUENCE, Kind
+from ..journal.journal import NO_SEQUENCE, RecordKind
 from ..journal.process_journals import ThreadState
 from ..recorder.private_names import optional
 from ..recorder.recorder import Recorder
 from .dispatch_mode import DispatchMode
 from .values import OperatorReading, Values
 
-NAME = "portable"
+PORTABLE = "portable"
 
 _SCOPE_ENTER = "profiler::_record_function_enter"
 _SCOPE_EXIT = "profiler::_record_function_exit"
@@ -133,7 +133,7 @@ class PortableEngine:
             return operator(*args, **kwargs)
         if state.busy:
             return operator(*args, **kwargs)
-        call: Call | None = None
+        call: RunningCollective | None = None
         reading: OperatorReading | None = None
         known: _Operator | None = None
         signature = NO_SEQUENCE
@@ -183,7 +183,7 @@ class PortableEngine:
         state.open += 1
         step, phase = self._recorder.step, state.phase
         state.journal.push_open(
-            opened, Kind.OP, OpScope.function, known.name, clock.now(), step, phase
+            opened, RecordKind.OP, OpScope.function, known.name, clock.now(), step, phase
         )
         return opened
 
@@ -192,7 +192,7 @@ class PortableEngine:
         state: ThreadState,
         known: _Operator,
         signature: int,
-        call: Call | None,
+        call: RunningCollective | None,
         result: Any,
         args: tuple[Any, ...],
         start: int,
@@ -224,7 +224,7 @@ class PortableEngine:
         in_node = state.node is not None
         recorder.put(
             state,
-            Kind.OP,
+            RecordKind.OP,
             scope=OpScope.function,
             depth=state.depth + in_node,
             name=known.name,
@@ -246,7 +246,7 @@ class PortableEngine:
         state.node = None
         self._recorder.put(
             state,
-            Kind.OP,
+            RecordKind.OP,
             scope=OpScope.backward,
             depth=state.depth,
             name=node.name,
@@ -313,7 +313,7 @@ class PortableEngine:
             self._recorder.coverage["filtered"] += 1
             return
         state.journal.append(
-            int(Kind.OP),
+            int(RecordKind.OP),
             int(OpScope.user),
             scope.depth,
             self._recorder.intern(scope.name),

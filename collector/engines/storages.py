@@ -44,7 +44,7 @@ class ByteRange(NamedTuple):
         return cls(begin, end, None if whole else (*map(int, sizes), *map(int, strides)))
 
 
-def readable(tensor: torch.Tensor) -> bool:
+def is_readable(tensor: torch.Tensor) -> bool:
     """Returns True if the tensor's elements can be read directly from existing memory."""
     if not can_read(tensor) or tensor.is_conj() or tensor.is_neg():
         return False
@@ -135,7 +135,7 @@ class _Found(NamedTuple):
     derived: bool = False  # computed from uninitialised memory
 
 
-class Storages:
+class LiveStorages:
     """All live storages that recorded operators wrote or read."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class Storages:
 
     def made_unset(self, tensor: torch.Tensor) -> None:
         """Notes a tensor of uninitialised memory, which may be filled without an operator."""
-        if not readable(tensor) or not tensor.numel() or tensor.device.type != "cpu":
+        if not is_readable(tensor) or not tensor.numel() or tensor.device.type != "cpu":
             return
         lay = _probe_of_all(tensor)
         with self._lock:

@@ -52,7 +52,7 @@ class Arguments:
         self._file = self._path.open("a+b")
 
     def add(self, rows: _Rows, joined: bytes) -> None:
-        """Keeps one text of JSON per row, `joined`, and fills in `args_at` and `args_bytes`.
+        """Keeps one text of JSON per row, `joined_texts`, and fills in `args_at` and `args_bytes`.
 
         Texts longer than MAX_ARGUMENT_BYTES are counted.
         """
@@ -120,7 +120,7 @@ class Arguments:
         return _strings(found)
 
 
-def joined(raw: Sequence[bytes | Raw]) -> bytes:
+def joined_texts(raw: Sequence[bytes | Raw]) -> bytes:
     """Returns texts of JSON with zero bytes in between, without line breaks.
 
     No text within JSON has a line break or a zero byte.

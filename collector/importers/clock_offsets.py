@@ -45,7 +45,7 @@ class Offset:
     clock: str
 
 
-def offsets(
+def rank_offsets(
     sources: Mapping[int, Source], calls: Mapping[int, Sequence[CollectiveCall]]
 ) -> dict[int, Offset]:
     """Returns the offset of each rank's file. The lowest rank's file is the axis."""
@@ -91,7 +91,7 @@ def _completions(calls: Sequence[CollectiveCall]) -> dict[tuple[str, int], int]:
     }
 
 
-def comparable(calls: Mapping[int, Sequence[CollectiveCall]]) -> set[str]:
+def comparable_groups(calls: Mapping[int, Sequence[CollectiveCall]]) -> set[str]:
     """Returns the groups whose calls are the same, in the same order, on all ranks that have any.
 
     A trace covers a window of a training; only in these groups the k-th calls of ranks match.
@@ -119,7 +119,7 @@ def of_no_group(call: CollectiveCall, rank: int) -> bool:
     return call.group == f"unknown, of rank {rank}" and call.name not in PAIRED
 
 
-def same_order(calls: Mapping[int, Sequence[CollectiveCall]]) -> bool:
+def same_call_order(calls: Mapping[int, Sequence[CollectiveCall]]) -> bool:
     """Returns True if all ranks made the same calls without a group, at least one, in one order."""
     orders = {
         tuple(

@@ -57,7 +57,7 @@ class AttachError(Exception):
     """The reason, in one sentence, why a process cannot be attached to."""
 
 
-def attach(
+def attach_process(
     pid: int,
     run: Path,
     settings: Mapping[str, Any],

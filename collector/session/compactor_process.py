@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ..format.file_names import JOURNAL_FOLDER, MANIFEST
 
 if TYPE_CHECKING:
-    from ..compaction.compact import Progress
+    from ..compaction.compact import CompactionProgress
 
 _POLL_S = 1.0
 """Interval between compactions of a running recording, seconds."""
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _advanced(run: Path) -> Progress:
+def _advanced(run: Path) -> CompactionProgress:
     """Compacts once, in a thread of its own: one that has given up priority cannot have it back.
 
     Raises OSError as `advance` does.
@@ -56,7 +56,7 @@ def _advanced(run: Path) -> Progress:
 
     level = next((nice for bound, nice in NICENESS if _journal_bytes(run) < bound), 0)
 
-    def work() -> Progress:
+    def work() -> CompactionProgress:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), level)
         return advance(run)
 

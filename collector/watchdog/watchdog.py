@@ -91,7 +91,7 @@ class Watchdog:
         self._alive = None
         self._running += 1
         self._opening = threading.Lock()  # in a forked child, the parent's may never be released
-        own_threads.start(self._run, self._running)
+        own_threads.start_thread(self._run, self._running)
 
     def stop(self) -> None:
         """Stops checking."""

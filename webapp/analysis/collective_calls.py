@@ -86,7 +86,7 @@ def point_to_point_calls(run: Run) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=4)
-def members(run: Run) -> Mapping[str, tuple[int, ...]]:
+def group_members(run: Run) -> Mapping[str, tuple[int, ...]]:
     """Returns global ranks of each process group, by their position in it; empty where not known.
 
     As the ranks themselves said; else all ranks of the job where the group is as large as it, else
@@ -154,7 +154,7 @@ def exchanges(run: Run) -> Iterator[Exchange]:
     """
     recorded = {*run.ranks}
     for group, rows in point_to_point_calls(run).groupby("group", sort=True):
-        ranks = members(run)[str(group)]
+        ranks = group_members(run)[str(group)]
         anyone = set(rows.loc[(rows["name"] == "recv") & (rows["peer"] < 0), "rank"])
         rows = rows[(rows["peer"] >= 0) & (rows["peer"] < len(ranks))]
         other = rows["peer"].map(dict(enumerate(ranks)))

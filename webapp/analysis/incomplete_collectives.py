@@ -20,7 +20,12 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.collector.format.names import SYNCHRONISING, THINNED
-from lanescope.webapp.analysis.collective_calls import calls, collective_calls, exchanges, members
+from lanescope.webapp.analysis.collective_calls import (
+    calls,
+    collective_calls,
+    exchanges,
+    group_members,
+)
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.run import Run
 
@@ -111,7 +116,7 @@ def cut_short(run: Run) -> bool:
 def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
     frame, recorded = collective_calls(run), {*run.ranks}
     for group, rows in frame.groupby("group", sort=True):
-        ranks = members(run)[str(group)]
+        ranks = group_members(run)[str(group)]
         present = [rank for rank in ranks if rank in recorded]
         if group == schema.RENDEZVOUS:
             # Of who joined there is no row of it, but of what it called then.

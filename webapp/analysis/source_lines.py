@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, TypedDict
 
-from lanescope.webapp.analysis.stack_frames import parts, program_places
+from lanescope.webapp.analysis.stack_frames import line_and_function, program_places
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -103,7 +103,7 @@ def excerpts_of(
     and no stack of the evidence decides, it is left out.
     """
     named = dict.fromkeys([*([where] if where else []), *_places(evidence)])
-    frames = {parts(frame)[0] for frame in _stacks(evidence)}
+    frames = {line_and_function(frame)[0] for frame in _stacks(evidence)}
     found = (_excerpt_at(run, ranks, place, frames) for place in named)
     return tuple([one for one in found if one is not None][:_MAX_PLACES])
 

@@ -18,16 +18,16 @@ from lanescope.webapp.commands.run_argument import run_argument, run_option
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.values.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.verdict_words import (
-    counted,
+    compared_counts,
+    difference_place,
     headline,
     inputs,
-    markdown,
     origin,
-    place,
     ratio_text,
     stack,
     step_times,
     uncompared,
+    verdict_markdown,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import open_run
@@ -91,7 +91,7 @@ def diff(
     if as_json:
         click.echo(json.dumps(result.to_json()))
     elif as_markdown:
-        click.echo(markdown(result, base, run))
+        click.echo(verdict_markdown(result, base, run))
     else:
         console = Console(highlight=False, soft_wrap=True)
         if not console.is_terminal:
@@ -104,12 +104,12 @@ def show(result: Comparison, console: Console) -> None:
     """Prints the verdict, the first difference and its origin, and what differs."""
     style = f"bold {_COLOURS[result.verdict]}"
     console.print(Text.assemble((headline(result), style), f"  (mode {result.mode})"))
-    console.print(Text(f"  {counted(result)}"))
+    console.print(Text(f"  {compared_counts(result)}"))
     alone = uncompared(result)
     if alone is not None:
         console.print(Text(f"  {alone}"))
     if result.first is not None:
-        console.print(Text(f"  first difference: {place(result.first)}"))
+        console.print(Text(f"  first difference: {difference_place(result.first)}"))
         source = origin(result.first)
         if source:
             console.print(Text(f"  origin: {source}"))

@@ -13,7 +13,7 @@ from rich.text import Text
 from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.commands.run_argument import run_argument
-from lanescope.webapp.plugins.checks.machine import Advice, diagnose, gather
+from lanescope.webapp.plugins.checks.machine import Advice, diagnose, machine_facts
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
 
@@ -42,7 +42,7 @@ def doctor(ctx: click.Context, run: str | None, as_json: bool) -> None:
     """
     with working("Looking at the settings"):
         if run is None:
-            advice = diagnose(gather())
+            advice = diagnose(machine_facts())
             found: list[Finding] = []
         else:
             advice, found = of_run(open_run(run))

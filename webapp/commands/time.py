@@ -17,8 +17,8 @@ from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.plugins.time.changes import category_changes, steady, step_changes
 from lanescope.webapp.plugins.time.critical_path import (
-    COLUMNS,
     PATH_CATEGORIES,
+    PATH_COLUMNS,
     critical_path,
     summed,
 )
@@ -149,7 +149,7 @@ def _path(run: Run, step: int | None) -> pd.DataFrame:
     try:
         return critical_path(run, step)
     except NotApplicable:
-        return pd.DataFrame(columns=COLUMNS)
+        return pd.DataFrame(columns=PATH_COLUMNS)
 
 
 def _summary(run: Run, step: int | None, predictions: list[Prediction]) -> dict[str, Any]:

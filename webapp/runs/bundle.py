@@ -7,8 +7,8 @@ the index is mapped. Beside the files of a run it has
     index/...            level of detail of the timeline, see index.py
 
 Whoever made it may be a stranger, so the list of members is read by rules of our own that know no
-exceptions (`members_of`), and all that is odd about it is refused in one sentence before anything
-is taken for granted or any memory is asked for.
+exceptions (`bundle_members`), and all that is odd about it is refused in one sentence before
+anything is taken for granted or any memory is asked for.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Bundle:
 def open_bundle(data: Bytes, where: str, place: str) -> Bundle:
     """Reads the list of members. RunError, with one sentence, where it cannot be believed."""
     try:
-        bundle = Bundle(data, where, place, members_of(data))
+        bundle = Bundle(data, where, place, bundle_members(data))
     except _Wrong as wrong:
         raise wrong.error(where) from None
     except OSError as error:
@@ -198,7 +198,7 @@ class _Wrong(Exception):
         return self._kind(f"{where}: {self}; {self._advice}")
 
 
-def members_of(data: Bytes) -> dict[str, _Member]:
+def bundle_members(data: Bytes) -> dict[str, _Member]:
     """Returns the members by name, without reading any. Raises `_Wrong` and OSError.
 
     Refuses members that are compressed, encrypted, a link or a folder; names that lead out of the

@@ -15,7 +15,7 @@ from lanescope.webapp.runs.rank_groups import HOST, MAX_SPANS, Dimension, dimens
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import rank_spans, ranks_named
 from lanescope.webapp.timeline.arguments import BadRequest
-from lanescope.webapp.timeline.lanes import THREAD, Lane, in_order
+from lanescope.webapp.timeline.lanes import THREAD_LANE, Lane, drawn_order
 from lanescope.webapp.timeline.timeline import Timeline
 
 _Json = dict[str, Any]
@@ -52,7 +52,7 @@ def all_lanes(timeline: Timeline) -> list[_Json]:
             "group": f"rank {lane.rank}",
             "process": None if pid is None else _process(run, lane.rank, pid),
         }
-        for lane, pid in in_order(run, timeline.index.lanes)
+        for lane, pid in drawn_order(run, timeline.index.lanes)
     ]
 
 
@@ -62,7 +62,7 @@ def first_lanes(timeline: Timeline) -> _Json:
     firsts: dict[int, Lane] = {}
     for lane in timeline.index.lanes:
         known = firsts.setdefault(lane.rank, lane)
-        if known.kind != THREAD and lane.kind == THREAD:
+        if known.kind != THREAD_LANE and lane.kind == THREAD_LANE:
             firsts[lane.rank] = lane
     return {"count": len(timeline.index.lanes), **_page(timeline, [*firsts.values()], _FIRST)}
 
@@ -112,7 +112,7 @@ def _page(timeline: Timeline, lanes: list[Lane], columns: Sequence[str]) -> _Jso
     run = timeline.run
     hosts = _hosts(run)
     rows = []
-    for lane, _ in in_order(run, lanes):
+    for lane, _ in drawn_order(run, lanes):
         known = {
             **vars(lane),
             "group": hosts.get(lane.rank, f"rank {lane.rank}"),

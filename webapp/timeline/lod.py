@@ -28,7 +28,7 @@ import numpy as np
 
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 from lanescope.webapp.timeline.lod_buckets import (
-    PIECE,
+    SLICES_AT_ONCE,
     Buckets,
     buckets,
     coarser,
@@ -228,7 +228,7 @@ def narrowed(
     return found
 
 
-def window(
+def window_tiles(
     start: Int64Array,
     end: Int64Array,
     rows: Sequence[_Row],
@@ -284,7 +284,7 @@ def pyramid(
     """Yields all tiles of the rows `low[k]:high[k]` that hold more than RAW_LIMIT slices, level by
     level.
 
-    `window` gives the same for each; these are the ones for which it would take long.
+    `window_tiles` gives the same for each; these are the ones for which it would take long.
     """
     # Numbers of a row's buckets begin at k << (apart - level): beyond the last of the row before,
     # at every level. They have to stay below 2^63.
@@ -333,7 +333,10 @@ def finest_crowded(time: Int64Array) -> int:
         return MAX_LEVEL + 1
     # The tightest RAW_LIMIT + 1 neighbours; a tile that holds them is longer than their span.
     low, high = time[:-RAW_LIMIT], time[RAW_LIMIT:]
-    spans = (high[at : at + PIECE] - low[at : at + PIECE] for at in range(0, len(low), PIECE))
+    spans = (
+        high[at : at + SLICES_AT_ONCE] - low[at : at + SLICES_AT_ONCE]
+        for at in range(0, len(low), SLICES_AT_ONCE)
+    )
     span = min(int(some.min()) for some in spans)
     return max(0, span.bit_length() - TILE_BITS)
 

@@ -176,7 +176,7 @@ _Column = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TileRows:
     """Some rows of one tile, one after another in each column; rows without entries are among them.
 
     Columns that no row needs are left out.
@@ -188,10 +188,10 @@ class Rows:
     columns: Mapping[str, _Column]
 
 
-def slice_rows(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> Rows:
+def slice_rows(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> TileRows:
     """Returns the rows of `tiles`; `begin` is where the tile of each begins in ns."""
     n, m, form, columns = _columns_of(tiles, slices, level, begin)
-    return Rows(n, m, form, {name: values for name, _, values in columns})
+    return TileRows(n, m, form, {name: values for name, _, values in columns})
 
 
 def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> list[Block]:
@@ -278,15 +278,15 @@ def sample_block(tile: SampleTile) -> Block:
     return Block(len(tile), int(tile.leading), 0, _Cutter(columns).cut(0))
 
 
-def sample_rows(block: Block) -> Rows:
+def sample_rows(block: Block) -> TileRows:
     """Returns a counter's block as it travels; always the whole tile, which is small."""
     reader = _Reader(block.data)
     columns = {"bucket": reader.take("<u2", block.n)}
     columns |= {name: reader.take("<f4", block.n) for name in ("low", "high", "last")}
-    return Rows(np.array([block.n]), np.array([block.m]), np.zeros(1, np.int64), columns)
+    return TileRows(np.array([block.n]), np.array([block.m]), np.zeros(1, np.int64), columns)
 
 
-def kept_rows(block: Block, level: int, part: tuple[int, int] = WHOLE) -> Rows:
+def kept_rows(block: Block, level: int, part: tuple[int, int] = WHOLE) -> TileRows:
     """Returns a row of slices that is kept, or what of it touches the buckets part[0] up to
     part[1]."""
     n, m, form = block.n, block.m, block.form & (BITS | BEFORE | _AFTER)
@@ -312,7 +312,7 @@ def kept_rows(block: Block, level: int, part: tuple[int, int] = WHOLE) -> Rows:
         if not m:
             columns.pop("bits", None)
             form &= ~BITS
-    return Rows(np.array([n]), np.array([m]), np.array([form]), columns)
+    return TileRows(np.array([n]), np.array([m]), np.array([form]), columns)
 
 
 def _cut_wide(

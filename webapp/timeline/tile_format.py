@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lanescope.webapp.timeline.tile_columns import EXACT_LEVEL, PAINTED, Rows
+from lanescope.webapp.timeline.tile_columns import EXACT_LEVEL, PAINTED, TileRows
 
-VERSION = 4
+TILE_VERSION = 4
 _MAGIC = 0x4C54534C
 _COLUMNS = (
     "before",
@@ -63,10 +63,10 @@ class Placed:
     lane: Sequence[int]
     row: Sequence[int]
     kind: int
-    rows: Rows
+    rows: TileRows
 
 
-def pack(level: int, index: int, parts: Sequence[Placed]) -> bytes:
+def pack_tile(level: int, index: int, parts: Sequence[Placed]) -> bytes:
     """Returns the payload of a tile; its blocks are in the order of the parts."""
     heads = b"".join([_heads(part) for part in parts])
     blocks = len(heads) // _HEAD.itemsize
@@ -86,7 +86,7 @@ def pack(level: int, index: int, parts: Sequence[Placed]) -> bytes:
             body += (data, _padding(len(data)))
     low, high = index & 0xFFFFFFFF, index >> 32
     about = (level, low, blocks, max(0, level - EXACT_LEVEL), high, width)
-    return b"".join((_HEADER.pack(_MAGIC, VERSION, _HEADER.size, *about, *sizes), *body))
+    return b"".join((_HEADER.pack(_MAGIC, TILE_VERSION, _HEADER.size, *about, *sizes), *body))
 
 
 def compressed(payload: bytes) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qs, urlsplit
 
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.headlines import Mark
+from lanescope.webapp.analysis.headlines import CauseMark
 from lanescope.webapp.analysis.links import thread_lane
 from lanescope.webapp.analysis.plugin import kinds, load
 from lanescope.webapp.runs.run import Run
@@ -39,7 +39,7 @@ def _lanes_of(context: Context, finding: Finding) -> list[int]:
     return sorted(found) if len(found) > 1 else []
 
 
-def marks_of(run: Run, finding: Finding) -> list[Mark]:
+def marks_of(run: Run, finding: Finding) -> list[CauseMark]:
     """Returns what shows the cause of a finding on its lanes."""
     entry = kinds()[finding.kind].marks
     return list(load(entry)(run, finding)) if entry else []

@@ -25,7 +25,7 @@ def loading(what: str) -> Component:
     return html.P(f"{what} …", className="loading")
 
 
-def body(what: str) -> Component:
+def body_place(what: str) -> Component:
     """Returns the place of `Page.body`: until that comes it says that `what` is being done."""
     return html.Div(loading(what), id=ids.PAGE_BODY, className="page-body")
 
@@ -55,7 +55,7 @@ def failed(error: Exception, name: str = "a part of the page") -> Component:
     return html.Span([html.B(title), html.Span(why)], role="alert", className=kind)
 
 
-def in_place(error: Exception) -> list[Any] | Any | None:
+def error_outputs(error: Exception) -> list[Any] | Any | None:
     """Returns the values of the running callback's outputs after an exception.
 
     The first that holds components says what is wrong, charts point to it, tables are empty. None

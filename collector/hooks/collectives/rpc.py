@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ...recorder.recorder import Recorder
 from ..base import Hook, Undo
 from ..patches import Patches
-from .init_process_group import expect, place
+from .init_process_group import expect, rank_and_world_size
 
 _INIT = "init_rpc"
 _LOST = "names and ranks of RPC workers"
@@ -28,7 +28,7 @@ def install(recorder: Recorder) -> Undo:
             return
         given = parameters.bind(*arguments, **keywords).arguments
         recorder.describe(worker=str(given["name"]))
-        rank, size = place(given)
+        rank, size = rank_and_world_size(given)
         if size > 1 and 0 <= rank < size and not dist.is_initialized():
             expect(recorder, rank, size)
 

@@ -19,7 +19,7 @@ import torch.autograd.profiler as torch_profiler
 from ...format.names import MISSING, stream_name
 from ...format.record_kinds import OpScope, ThreadKind
 from ...journal import clock
-from ...journal.journal import NO_SEQUENCE, Kind
+from ...journal.journal import NO_SEQUENCE, RecordKind
 from ...journal.writer import ThreadJournal
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
@@ -189,7 +189,7 @@ class Device:
         )
         thread = activity.launch_thread
         journal.append(
-            int(Kind.OP),
+            int(RecordKind.OP),
             int(OpScope.kernel),
             0,
             recorder.intern(activity.name),
@@ -220,7 +220,9 @@ class Device:
         )
         self._streams[key] = journal
         name = recorder.intern(stream_name(*key))
-        journal.append(int(Kind.THREAD), 0, 0, name, first_ns, first_ns, 0, 0, 0, 0, 0, 0, 0, 0)
+        journal.append(
+            int(RecordKind.THREAD), 0, 0, name, first_ns, first_ns, 0, 0, 0, 0, 0, 0, 0, 0
+        )
         return journal
 
 

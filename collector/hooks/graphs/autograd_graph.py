@@ -16,7 +16,7 @@ import torch
 from ...format.names import GRAPH_SERIES
 from ...format.record_kinds import GradientScope
 from ...journal import clock
-from ...journal.journal import NO_SEQUENCE, Kind
+from ...journal.journal import NO_SEQUENCE, RecordKind
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 
@@ -76,7 +76,7 @@ class Graphs:
             sequence = NO_SEQUENCE if variable is not None else node._sequence_nr()
             recorder.put(
                 state,
-                Kind.GRADIENT,
+                RecordKind.GRADIENT,
                 scope=GradientScope.NODE,
                 start=instant,
                 aux=number,

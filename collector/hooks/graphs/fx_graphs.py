@@ -26,7 +26,7 @@ import torch.fx
 from ...format.names import COMPILED, FX_BREAK, FX_UNTRACEABLE
 from ...format.record_kinds import FX_NODE, GradientScope
 from ...journal import clock
-from ...journal.journal import Kind
+from ...journal.journal import RecordKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -109,7 +109,7 @@ class FxGraphs:
             module = clean(row["module"])
             recorder.put(
                 state,
-                Kind.GRADIENT,
+                RecordKind.GRADIENT,
                 scope=GradientScope.NODE,
                 depth=FX_NODE,
                 start=instant,

@@ -16,7 +16,7 @@ from ...journal import clock
 from ...journal.process_journals import MAIN_ORDINAL
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
-from ..patches import Changed, Patches, around
+from ..patches import ChangedArguments, Patches, around
 from ..stacks import Stacks
 from .contexts import NOTHING, Contexts, Inherited
 from .sync_events import SyncRecorder
@@ -221,12 +221,12 @@ def _hook_thread(patches: Patches, threads: Threads) -> None:
 def _hook_module(patches: Patches, threads: Threads, sync: SyncRecorder) -> None:
     """Hooks the functions of `threading` and `_thread`."""
 
-    def starts(*args: Any, **keywords: Any) -> Changed | None:
+    def starts(*args: Any, **keywords: Any) -> ChangedArguments | None:
         if not args or not callable(args[0]) or keywords or _is_known(args[0]):
             return None
         start = threads.starting()
         run = around(args[0], lambda: _entered(threads.running(start, None)), left, thread=True)
-        return Changed(None, (run, *args[1:]))
+        return ChangedArguments(None, (run, *args[1:]))
 
     def counts() -> bool | None:
         return sync.from_program(sys._getframe(1)) or None

@@ -31,7 +31,7 @@ class SlowCall(TypedDict):
     factor: float
 
 
-def durations(run: Run) -> pd.DataFrame:
+def call_durations(run: Run) -> pd.DataFrame:
     """Returns one row per rank and operator: rank, name, calls, median_ns, longest_ns."""
     grouped = _calls(run).groupby(_KEYS)["duration_ns"]
     found = grouped.agg(calls="size", median_ns="median", longest_ns="max")
@@ -46,7 +46,7 @@ def slow_calls(run: Run) -> list[Finding]:
     calls = _calls(run)
     if calls.empty:
         raise NotApplicable("no operators were recorded")
-    usual = durations(run)
+    usual = call_durations(run)
     usual = usual[usual["calls"] >= _MIN_CALLS]
     longest = calls.loc[calls.groupby(_KEYS)["duration_ns"].idxmax()].merge(usual, on=_KEYS)
     longest["factor"] = longest["duration_ns"] / longest["median_ns"].clip(lower=1)

@@ -13,7 +13,7 @@ from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins._skeleton.charts import longest as longest_calls
-from lanescope.webapp.plugins._skeleton.findings import durations
+from lanescope.webapp.plugins._skeleton.findings import call_durations
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import widgets
@@ -29,7 +29,7 @@ _MAX_ROWS = 20
 
 def layout(context: Context) -> Component:
     """Returns a choice of the rank, a chart, and a table."""
-    table = durations(context.run).head(_MAX_ROWS)
+    table = call_durations(context.run).head(_MAX_ROWS)
     usual, medians = widgets.in_unit("median", table["median_ns"])
     most, maxima = widgets.in_unit("longest", table["longest_ns"])
     rows = [
@@ -59,5 +59,5 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(Output(_CHART, "figure"), Input(_RANK, "value"), Input(frame_ids.THEME, "data"))
     def show(rank: int, theme: Theme | None) -> go.Figure:
-        table = durations(context.run)
+        table = call_durations(context.run)
         return longest_calls(table[table["rank"] == rank].head(_MAX_ROWS), theme or "light")

@@ -12,11 +12,11 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import sequential
 
-from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES
-from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, Group
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import NO_GRADIENT_CAUSES
+from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, ModuleBox
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import colour_bar, escaped, powers
-from lanescope.webapp.ui.colours import Theme, over, readable, tokens
+from lanescope.webapp.ui.colours import Theme, over, readable_ink, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, template
 
 MAX_BOXES = 300
@@ -93,7 +93,7 @@ def graph_drawing(
 
 def _coloured_boxes(
     figure: go.Figure,
-    drawn: Sequence[Group],
+    drawn: Sequence[ModuleBox],
     labels: Mapping[str, str],
     norms: Mapping[str, float],
     theme: Theme,
@@ -106,7 +106,7 @@ def _coloured_boxes(
     colour = tokens()[theme]
     scale = _scale(norms[g.module] for g in drawn if norms.get(g.module, 0) > 0)
     ramp = _ramp(theme)
-    kinds: dict[str, list[Group]] = {"": [], "no norm": [], "zero, or NaN": []}
+    kinds: dict[str, list[ModuleBox]] = {"": [], "no norm": [], "zero, or NaN": []}
     fills = {"no norm": colour["panel"], "zero, or NaN": colour["bad"]}
     for group in drawn:
         norm = norms.get(group.module)
@@ -132,7 +132,7 @@ def _ramp(theme: Theme) -> list[tuple[float, str]]:
 
 def _boxes(
     figure: go.Figure,
-    groups: Sequence[Group],
+    groups: Sequence[ModuleBox],
     labels: Mapping[str, str],
     theme: Theme,
     name: str,
@@ -161,7 +161,7 @@ def _boxes(
         insidetextanchor="middle",
         constraintext="none",
         textangle=0,
-        insidetextfont={"size": 12, "color": [readable(fill, inks) for fill in fills]},
+        insidetextfont={"size": 12, "color": [readable_ink(fill, inks) for fill in fills]},
         customdata=[g.module for g in groups],
         hovertext=list(words),
         hoverinfo="text",
@@ -175,7 +175,7 @@ def _boxes(
     )
 
 
-def _label(group: Group, norm: float | None) -> str:
+def _label(group: ModuleBox, norm: float | None) -> str:
     name = group.module
     if len(name) > _MAX_LENGTH:
         end = name[-_MAX_LENGTH:]
@@ -189,7 +189,7 @@ def _width(label: str) -> float:
     return round(CHARACTER * len(label)) + 20
 
 
-def _words(group: Group, norm: float | None) -> str:
+def _words(group: ModuleBox, norm: float | None) -> str:
     kinds = [f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in group.kinds[:_LISTED]]
     more = len(group.kinds) - _LISTED
     of = f", part {group.part} of {group.parts}" if group.parts > 1 else ""
@@ -267,7 +267,9 @@ def _key(figure: go.Figure, name: str, marker: Mapping[str, object]) -> None:
     )
 
 
-def _marks(figure: go.Figure, groups: Sequence[Group], broken: Mapping[str, str], ink: str) -> None:
+def _marks(
+    figure: go.Figure, groups: Sequence[ModuleBox], broken: Mapping[str, str], ink: str
+) -> None:
     """Of modules in which a gradient ends: at the left side of the first of their boxes."""
     marked = [g for g in groups if g.module in broken and g.part == 1]
     if not marked:
@@ -288,12 +290,14 @@ def _cut_off(figure: go.Figure, graph: Graph, theme: Theme) -> dict[str, str]:
     colour = tokens()[theme]
     names = list(graph.cut_off)[:MAX_CUT_OFF]
     shown = {module: module or "the model itself" for module in names}
-    groups = [Group(f"\N{BALLOT X} {one}", 0, (), (), one) for one in names]
+    groups = [ModuleBox(f"\N{BALLOT X} {one}", 0, (), (), one) for one in names]
     labels = {
         group.name: f"\N{BALLOT X} {escaped(shown[group.module][-_MAX_LENGTH:])}"
         for group in groups
     }
-    words = [f"<b>{escaped(shown[one])}</b><br>{CAUSES[graph.cut_off[one]]}" for one in names]
+    words = [
+        f"<b>{escaped(shown[one])}</b><br>{NO_GRADIENT_CAUSES[graph.cut_off[one]]}" for one in names
+    ]
     fills, frames = [colour["panel"]] * len(groups), [colour["bad"]] * len(groups)
     _boxes(figure, groups, labels, theme, "cut off", fills, words, frames)
     return labels

@@ -76,7 +76,7 @@ class Facts:
         return int(text) if text.removeprefix("-").isdecimal() else None
 
 
-def gather(python: str = sys.executable) -> Facts:
+def machine_facts(python: str = sys.executable) -> Facts:
     """Returns the facts of this machine and process. Torch is asked in a process of its own."""
     variables = dict(os.environ)
     port = variables.get("MASTER_PORT", "")

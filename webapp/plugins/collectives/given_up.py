@@ -25,7 +25,7 @@ from lanescope.webapp.analysis.collective_calls import (
     ambiguous,
     call_title,
     collective_calls,
-    members,
+    group_members,
 )
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
@@ -96,7 +96,7 @@ def _left(run: Run) -> Iterator[Left]:
         same = (frame["group"] == row.group) & (frame["sequence"] == row.sequence)
         made = frame[same]
         alike = made["name"].nunique() == 1 and made["shapes"].map(str).nunique() == 1
-        if not alike or made["rank"].nunique() < len(members(run)[str(row.group)]):
+        if not alike or made["rank"].nunique() < len(group_members(run)[str(row.group)]):
             continue  # a mismatch, or a member that never came
         late = made.loc[made["start_ns"].idxmax()]
         yield Left(

@@ -14,7 +14,7 @@ from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, dumps, meanwhile
 from lanescope.webapp.plugins.collectives.given_up import calls_left
-from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -28,7 +28,7 @@ def long_waits(run: Run) -> list[Finding]:
     seen = _seen_waiting(run)
     if not seen:
         return []
-    came = arrivals(run).set_index(KEYS)
+    came = arrivals(run).set_index(COLLECTIVE_KEYS)
     left = {(one.group, one.sequence) for one in calls_left(run)}
     longest: dict[tuple[int, str], tuple[int, Finding]] = {}
     for (group, sequence), (silence, waiting) in seen.items():

@@ -14,7 +14,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -55,7 +55,7 @@ def constant_data(run: Run) -> list[Finding]:
     for (rank, model), own in samples.groupby(["rank", "model"], sort=True):
         inputs = own[(own["what"] == "input") & (own["position"] == 0)]
         outputs = own[own["what"] == "output"]
-        both = inputs.merge(outputs, on=[*KEYS, "rows"], suffixes=("", "_out"))
+        both = inputs.merge(outputs, on=[*BATCH_KEYS, "rows"], suffixes=("", "_out"))
         loaded = samples[(samples["rank"] == rank) & (samples["what"] == "loaded")]
         collapses = both["alike_out"].all() and not both["alike"].any()
         collapses = collapses and both["hash_out"].nunique() > 1  # else a table that is always so

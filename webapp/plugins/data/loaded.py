@@ -18,7 +18,7 @@ from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -56,7 +56,7 @@ def _targets(run: Run, rank: int, own: pd.DataFrame, loaded: pd.DataFrame) -> li
     places = logged(run, rank, prefix=f"{BATCH_STORAGE}loaded/")
     places["position"] = places["name"].astype("int64")
     places["call"] = places.groupby(["position", "step"]).cumcount()
-    table = loaded.merge(places[["position", *KEYS, "value"]], on=["position", *KEYS])
+    table = loaded.merge(places[["position", *BATCH_KEYS, "value"]], on=["position", *BATCH_KEYS])
     first = table[table["position"] == 0]
     if first.empty or first["alike"].any() or (table["rows"] < _MIN_ROWS).any():
         return []

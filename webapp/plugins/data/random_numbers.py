@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.collective_calls import collective_calls, members
+from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.analysis.stack_frames import own_place
-from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.plugins.learning.consistency import first_apart
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
@@ -70,7 +70,7 @@ def other_numbers(run: Run) -> list[Finding]:
     known = set(replicas(run).values())
     found = []
     for group, own in calls.groupby("group", sort=True):
-        ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
+        ranks = tuple(rank for rank in group_members(run)[str(group)] if rank in run.ranks)
         if len(ranks) < 2 or ranks in known or own["step"].nunique() < _MIN_STEPS:
             continue
         shared = _shared(states, ranks)
@@ -122,7 +122,7 @@ def _inputs(run: Run, ranks: tuple[int, ...]) -> pd.Series:
     """How many different inputs the ranks have, per tensor of each call that all of them made."""
     samples = batch_samples(run)
     samples = samples[samples["rank"].isin(ranks) & (samples["what"] == "input")]
-    groups = samples.groupby(["model", "position", *KEYS])
+    groups = samples.groupby(["model", "position", *BATCH_KEYS])
     return groups["hash"].nunique()[groups["rank"].nunique() == len(ranks)]
 
 

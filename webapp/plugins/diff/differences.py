@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
-from lanescope.webapp.timeline.arguments import forward, integer
+from lanescope.webapp.timeline.arguments import integer, is_forward
 from lanescope.webapp.timeline.flows import end, flow
-from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane
+from lanescope.webapp.timeline.lanes import BASELINE, THREAD_LANE, Lane
 from lanescope.webapp.timeline.span_links import slice_of
 from lanescope.webapp.timeline.styles import BESIDE
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
@@ -31,7 +31,7 @@ _Rows = NDArray[np.int32]
 PAIRS = {"at": "<i8", "base": "<i4", "run": "<i4"}
 """Columns of `Partners` and their dtypes."""
 
-PLACE = ("start", "lane", "row", "ref", "state")
+PLACE_COLUMNS = ("start", "lane", "row", "ref", "state")
 """Columns of `Differences` that hold the places."""
 
 _MAX_TENSORS = 16
@@ -112,17 +112,23 @@ def next_difference(timeline: Timeline, arguments: Mapping[str, str]) -> dict[st
     known = timeline.differences
     if known is None:
         raise NoSuch("this run is shown without a baseline; lanescope view RUN --baseline RUN0")
-    found = known.next(key, forward=forward(arguments.get("dir", "next")))
+    found = known.next(key, forward=is_forward(arguments.get("dir", "next")))
     return found or {"ref": None, "total": len(known)}
 
 
-def facts(timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]) -> dict[str, Any]:
+def difference_facts(
+    timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]
+) -> dict[str, Any]:
     """Returns `beside` of an operator's slice: its partner's place, and what both recorded.
 
     None where the other run has no such operator; nothing without a baseline.
     """
     known = timeline.differences
-    if table != "op" or not isinstance(known, Differences) or lane.kind not in (THREAD, BASELINE):
+    if (
+        table != "op"
+        or not isinstance(known, Differences)
+        or lane.kind not in (THREAD_LANE, BASELINE)
+    ):
         return {}
     in_base = lane.kind == BASELINE
     own, other = lane, _other(timeline, lane)

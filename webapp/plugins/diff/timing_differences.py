@@ -28,7 +28,7 @@ allowed.
 MIN_WARMUP_STEPS, MIN_QUARTILE_STEPS = 3, 10
 """From MIN_WARMUP_STEPS shared steps on the first is left out: it does one-time work."""
 
-MIN_STEPS = 5
+MIN_TIMED_STEPS = 5
 """Steps that it takes to call an op slower: where chance alone makes lengths, all of so many of one
 run are longer than all of the other with a chance of 1 in 252; of two, 1 in 6.
 """
@@ -135,7 +135,7 @@ def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, 
         ratio = ours / theirs
     long = ~single & (np.minimum(ours, theirs) >= _MIN_NS)
     common = float(np.median(ratio[long])) if long.sum() >= MIN_COMMON_OPS else 1.0
-    if len(every) >= MIN_STEPS:
+    if len(every) >= MIN_TIMED_STEPS:
         state[_longer(high, low * max(common, 1.0))] = "slower"
         state[_longer(low, high / min(common, 1.0))] = "faster"
     state[was == 0] = "added"

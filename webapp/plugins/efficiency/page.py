@@ -30,7 +30,9 @@ _LEAD = "How much arithmetic the operators do, how fast, and what limits it."
 
 def layout(_: Context) -> Component:
     """Returns the head of the page; `body` reads the operators of all ranks."""
-    return widgets.page("Efficiency", _LEAD, states.body("Adding up the work of the operators"))
+    return widgets.page(
+        "Efficiency", _LEAD, states.body_place("Adding up the work of the operators")
+    )
 
 
 def body(context: Context) -> list[Component]:

@@ -7,7 +7,7 @@ from typing import Any
 from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.efficiency.changes import changes_by, efficiency_changes
+from lanescope.webapp.plugins.efficiency.changes import efficiency_changes, efficiency_changes_by
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -49,7 +49,7 @@ def register(app: Dash, base: Run, run: Run, rank_id: str) -> None:
 
 def _table(changes: Any, by: str) -> Component:
     _, keys = _GROUPS[by]
-    grouped = changes_by(changes, keys)
+    grouped = efficiency_changes_by(changes, keys)
     shown = grouped.head(_MAX_ROWS)
     times, lengths = widgets.before_and_now(shown["base_time_ns"], shown["time_ns"])
     rates = [*shown["base_flops_per_s"], *shown["flops_per_s"]]

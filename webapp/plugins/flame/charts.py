@@ -14,7 +14,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT, Frame
 from lanescope.webapp.timeline.styles import communicates
 from lanescope.webapp.ui.charts import escaped
-from lanescope.webapp.ui.colours import Theme, blended, over, readable, token_of, tokens
+from lanescope.webapp.ui.colours import Theme, blended, over, readable_ink, token_of, tokens
 from lanescope.webapp.ui.theme import template
 
 ROW_PX = 21
@@ -77,8 +77,8 @@ def icicle(table: pd.DataFrame, column: str, theme: Theme, *, beside: bool) -> g
         branchvalues="total",
         marker={"colors": colours, "line": {"width": 1, "color": tokens()[theme]["panel"]}},
         textinfo="text",
-        insidetextfont={"color": [readable(colour, inks) for colour in colours], "size": 12},
-        outsidetextfont={"color": readable(colours[0], inks), "size": 12},  # of the whole
+        insidetextfont={"color": [readable_ink(colour, inks) for colour in colours], "size": 12},
+        outsidetextfont={"color": readable_ink(colours[0], inks), "size": 12},  # of the whole
         leaf={"opacity": 1},
         tiling={"orientation": "v", "pad": 0},
         pathbar={"thickness": ROW_PX, "edgeshape": "|", "textfont": {"size": 12}},

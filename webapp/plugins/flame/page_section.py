@@ -15,7 +15,12 @@ from lanescope.webapp.plugins.flame.baseline import flame
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Window
-from lanescope.webapp.timeline.flame_graph.flame import MIN_SHARE, Part, missing, parts_of
+from lanescope.webapp.timeline.flame_graph.flame import (
+    MIN_SHARE,
+    ThreadWindow,
+    missing_frames,
+    parts_of,
+)
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT
 from lanescope.webapp.timeline.flame_graph.lane_walk import By
 from lanescope.webapp.ui import ids as frame_ids
@@ -131,7 +136,7 @@ class Section:
                 note = html.P(str(reason), className="hint")
                 return nothing(""), {"height": "0"}, no_update, [], note
             picture = shown.picture(theme or "light", self._width_px)
-            heads, rows = widgets.measured(_columns(context), shown.rows())
+            heads, rows = widgets.with_units(_columns(context), shown.rows())
             return picture, shown.style(ROOT), heads, rows, shown.note(theme or "light")
 
         @app.callback(
@@ -187,7 +192,7 @@ def _lanes(run: Run) -> list[dict[str, Any]]:
     return options
 
 
-def _parts(run: Run, window: Window, lanes: str) -> tuple[Part, ...]:
+def _parts(run: Run, window: Window, lanes: str) -> tuple[ThreadWindow, ...]:
     """Returns the chosen threads in a window. Raises NotApplicable where they do too much."""
     if run.rows_about("op", window) > _MAX_OPS:
         raise NotApplicable(
@@ -231,7 +236,7 @@ class _Shown:
                 "In the baseline, no operator" if self._column == "base_total_ns" else "No operator"
             )
             raise NotApplicable(f"{whose} ran here.")
-        if why := missing(run, folded, self._table["frame"]):
+        if why := missing_frames(run, folded, self._table["frame"]):
             raise NotApplicable(why)
 
     def picture(self, theme: Theme, width_px: int) -> go.Figure:
@@ -274,7 +279,7 @@ class _Shown:
     def note(self, theme: Theme) -> list[Component]:
         """Returns the sum, how many frames are gathered, and the meaning of the colours."""
         ranks = {one.rank for one, _ in self._parts}
-        total = widgets.duration(int(self._table[self._column].iloc[0]))
+        total = widgets.duration_text(int(self._table[self._column].iloc[0]))
         words = f"{total} on {units.counted(len(self._parts), 'thread')}"
         words += f" of {units.counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
         short = int(self._table["gathered"].sum())

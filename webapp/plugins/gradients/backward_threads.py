@@ -24,7 +24,7 @@ from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs.run import Run
 
-MEASURES = {
+THREAD_MEASURES = {
     "added": "norm added",
     "accumulations": "gradients added",
     "elements": "elements added",
@@ -33,7 +33,7 @@ MEASURES = {
 }
 """Columns of `backward_threads` that can be drawn, and what to call them beside an axis."""
 
-_COLUMNS = ("rank", "thread", "step", *MEASURES)
+_COLUMNS = ("rank", "thread", "step", *THREAD_MEASURES)
 _KEYS = list(_COLUMNS[:3])
 _ACCUMULATES = r"(^|::)AccumulateGrad$"
 

@@ -63,7 +63,7 @@ def layout(context: Context) -> Component:
         ),
         widgets.graph(ids.GRADIENT_CHART, height=320, what="gradient norms"),
         html.P(id=ids.GRADIENT_NOTE, className="muted"),
-        states.body("Adding up the gradients of all layers"),
+        states.body_place("Adding up the gradients of all layers"),
     )
 
 

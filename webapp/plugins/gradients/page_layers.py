@@ -21,11 +21,11 @@ from lanescope.webapp.plugins.gradients.layer_map import (
     AXES,
     DECAY,
     HEALTHY,
-    MEASURES,
+    LAYER_MEASURES,
     SAMPLED,
-    cut,
     depths,
     layer_map,
+    path_at_depth,
     quantiles,
 )
 from lanescope.webapp.plugins.gradients.not_finite import (
@@ -63,7 +63,7 @@ def section(context: Context) -> list[Component]:
     levels += [{"label": f"{n} of {deepest} levels", "value": str(n)} for n in range(1, deepest)]
     measures = [
         {"label": words, "value": name}
-        for name, words in MEASURES.items()
+        for name, words in LAYER_MEASURES.items()
         if (name != "baseline" or context.baseline is not None)
         and (name not in SAMPLED or run.counts["parameter"])
     ]
@@ -88,7 +88,7 @@ def section(context: Context) -> list[Component]:
         html.P(id=ids.LAYER_NOTE, className="muted"),
         html.H2("The layer over time"),
         widgets.graph(ids.LAYER_CURVES, height=300, what="the course of the layer"),
-        *not_finite(context),
+        *not_finite_part(context),
         *few_bits(context),
     ]
 
@@ -100,7 +100,7 @@ def _steps_box(steps: Sequence[int]) -> Component:
     return widgets.find_box(ids.DEPTH_STEPS, f"such as {steps[0]} {steps[-1]}", "steps", shown)
 
 
-def not_finite(context: Context) -> list[Component]:
+def not_finite_part(context: Context) -> list[Component]:
     """Returns table of the layers with NaN or infinite gradients; nothing where there are none."""
     table = not_finite_layers(context.run)
     if table.empty:
@@ -233,7 +233,7 @@ def register(app: Dash, context: Context) -> None:
     def choose(
         click: dict[str, Any] | None, measure: str, depth: str, rank: str, theme: Theme | None
     ) -> tuple[go.Figure, list[Any]]:
-        return chosen(context, click, measure, depth_of(depth), int(rank), theme or "light")
+        return chosen_layer(context, click, measure, depth_of(depth), int(rank), theme or "light")
 
 
 def depth_figure(
@@ -269,7 +269,7 @@ def _at_or_before(table: pd.DataFrame, step: int) -> int:
     return earlier[-1] if earlier else int(table.columns[0])
 
 
-def chosen(
+def chosen_layer(
     context: Context,
     click: dict[str, Any] | None,
     measure: str,
@@ -286,7 +286,7 @@ def chosen(
     point = (click or {}).get("points", [{}])[0]
     name, column = str(point.get("y", "")), str(point.get("x", ""))
     picked = charts_heat.greatest_cell(table, name, column)
-    layer = cut("" if name == charts_layers.MODEL else name, depth)
+    layer = path_at_depth("" if name == charts_layers.MODEL else name, depth)
     if picked is not None:
         layer, step = picked
     elif click and layer in table.index and column.isdigit():  # clicked in another map
@@ -340,7 +340,7 @@ def _depth(context: Context) -> str:
     fits = [
         n
         for n in range(1, depths(context.run))
-        if len({cut(layer, n) for layer in layers}) <= _READABLE
+        if len({path_at_depth(layer, n) for layer in layers}) <= _READABLE
     ]
     return str(max(fits, default=1))
 

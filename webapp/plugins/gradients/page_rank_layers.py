@@ -65,7 +65,7 @@ def register(app: Dash, context: Context) -> None:
         Input(frame_ids.THEME, "data"),
     )
     def draw(across: str, depth: str, theme: Theme | None) -> tuple[go.Figure, dict[str, str]]:
-        return figure(rank_map(context.run, layers.depth_of(depth)), across, theme or "light")
+        return ranks_figure(rank_map(context.run, layers.depth_of(depth)), across, theme or "light")
 
     @app.callback(
         Output(ids.RANKS_NOTE, "children"),
@@ -73,7 +73,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.LAYER_DEPTH, "value"),
     )
     def choose(click: dict[str, Any] | None, depth: str) -> list[Any]:
-        return chosen(context, click, layers.depth_of(depth))
+        return chosen_cell(context, click, layers.depth_of(depth))
 
 
 def words_of(found: RankMap) -> str:
@@ -100,7 +100,7 @@ def words_of(found: RankMap) -> str:
     has = (
         "a norm that is NaN or infinite"
         if np.isinf(value)
-        else (f"{charts_layers.times(value)} the median of all ranks")
+        else (f"{charts_layers.factor(value)} the median of all ranks")
     )
     farthest = ratio.index[layer] or charts_layers.MODEL
     most = (
@@ -110,7 +110,7 @@ def words_of(found: RankMap) -> str:
     return f"Norms differ {where}, on {which}, from step {step} on. {most}"
 
 
-def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[str, str]]:
+def ranks_figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[str, str]]:
     """Returns the heat map of the layers in which ranks differ, and its height."""
     if across == ALL:
         table, steps = found.farthest()
@@ -129,7 +129,7 @@ def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[s
     return drawn, layers.heat_style(int(kept.sum()) + 2)
 
 
-def chosen(context: Context, click: dict[str, Any] | None, depth: int | None) -> list[Any]:
+def chosen_cell(context: Context, click: dict[str, Any] | None, depth: int | None) -> list[Any]:
     """Returns the norms of all ranks at the cell that was clicked, and the way to its backward."""
     what = (
         "Norm of each layer's gradient, relative to the median of all ranks at the same step; of "

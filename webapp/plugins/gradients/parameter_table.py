@@ -14,7 +14,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.parameter_history import gradient_rows, layers_of, samples
-from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES, cut_off
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import NO_GRADIENT_CAUSES, cut_off
 from lanescope.webapp.plugins.gradients.layer_map import as_in_model
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -91,7 +91,7 @@ def _words(run: Run, table: pd.DataFrame, free: set[str]) -> list[str]:
             text = "None: it is frozen (requires_grad=False)"
         elif row.without:
             text = f"None at {units.count(int(row.without))} {of}"
-            text += f": its module {CAUSES[cause]}" if row.never and cause else ""
+            text += f": its module {NO_GRADIENT_CAUSES[cause]}" if row.never and cause else ""
         elif row.wrong:
             text = f"NaN or infinite at {units.count(int(row.wrong))} {of}"
         else:

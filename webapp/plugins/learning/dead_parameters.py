@@ -40,7 +40,7 @@ from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.plugins.learning.held_in_vain import UNNAMED, Found, frozen, join_replaced
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.lost_gradients import (
-    Place,
+    LossPlace,
     end_of_gradient,
     thrown_away,
     where_all_are_lost,
@@ -314,7 +314,7 @@ def _finding(
     )
 
 
-def _cut(run: Run, rank: int, name: str) -> Place | None:
+def _cut(run: Run, rank: int, name: str) -> LossPlace | None:
     """Returns where the gradient ends on its way to a parameter that forward used, and what to do.
 
     None where the recorded graph has no such place, or several.
@@ -333,7 +333,7 @@ def _called(name: str, elements: int) -> str:
     return f"Parameter {place[2]} of optimizer {place[1]} ({size})"
 
 
-def _zero_advice(run: Run, rank: int) -> Place:
+def _zero_advice(run: Run, rank: int) -> LossPlace:
     if _clips_to_zero(run, rank):
         return None, "They are clipped to 0: raise max_norm (or clip_value)."
     flat = "The loss is flat (a margin that all samples keep, everything masked)"
@@ -344,7 +344,7 @@ def _zero_advice(run: Run, rank: int) -> Place:
     )
 
 
-def _none_advice(run: Run, rank: int, first: str) -> Place:
+def _none_advice(run: Run, rank: int, first: str) -> LossPlace:
     if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", rank)):
         return None, "No backward ran: call loss.backward() before step()."
     if UNNAMED.match(first):

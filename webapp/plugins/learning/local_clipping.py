@@ -23,7 +23,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.collective_calls import collective_calls, group_title, members
+from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import last_logged, sharded_names
@@ -51,7 +51,7 @@ def local_clipping(run: Run) -> list[Finding]:
     found = []
     of_rank = cache(partial(_gradients, run))  # a rank is in a group of each dimension
     for group, own in calls.groupby("group", sort=True):
-        ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
+        ranks = tuple(rank for rank in group_members(run)[str(group)] if rank in run.ranks)
         if len(ranks) < 2 or _are_replicas(run, ranks):
             continue
         table = pd.DataFrame({rank: norms[rank] for rank in ranks}).dropna()

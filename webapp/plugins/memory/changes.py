@@ -54,7 +54,7 @@ def _ranked(table: pd.DataFrame) -> pd.DataFrame:
     return largest_first(found, CHANGE)
 
 
-def changes_by(changes: pd.DataFrame, key: str) -> pd.DataFrame:
+def memory_changes_by(changes: pd.DataFrame, key: str) -> pd.DataFrame:
     """Returns rows of `memory_changes` summed by one of their columns, the largest change first."""
     values = [*VALUES, *(f"{BASE}{one}" for one in VALUES)]
     return _ranked(changes.groupby(key, sort=True)[values].sum().reset_index())

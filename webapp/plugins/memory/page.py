@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.plugins.memory import charts, page_baseline
-from lanescope.webapp.plugins.memory.storages import CATEGORIES, Storages
+from lanescope.webapp.plugins.memory.storages import STORAGE_CATEGORIES, Storages
 from lanescope.webapp.plugins.memory.usage import Usage, devices_of, storages_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -98,7 +98,7 @@ def register(app: Dash, context: Context) -> None:
         usage = _usage(run, rank, device)
         if usage is None:
             return nothing(f"rank {rank} has no record of allocations on {device}"), ""
-        edges = charts.bins(_shown(run, usage), POINTS)
+        edges = charts.bin_edges(_shown(run, usage), POINTS)
         instants = usage.peaks(edges)
         groups = _groups(usage, by if by in _GROUPS else "category", instants)
         best = usage.peak
@@ -160,7 +160,7 @@ def _groups(usage: Usage, by: str, instants: Int64Array) -> dict[str, Int64Array
         labels = np.where(labels == "", _NO_GROUP[by], labels)
     found = usage.by(labels, instants)
     if by == "category":
-        return {name: found[name] for name in CATEGORIES if name in found}
+        return {name: found[name] for name in STORAGE_CATEGORIES if name in found}
     order = sorted(found, key=lambda name: -int(found[name].max(initial=0)))
     kept = {name: found[name] for name in order[:_MAX_GROUPS]}
     if len(order) > _MAX_GROUPS:
@@ -213,8 +213,8 @@ def _table(parts: pd.DataFrame, rank: int) -> Component:
         (
             html.Span(
                 [
-                    widgets.swatch(charts.TOKENS[row.category]),
-                    CATEGORIES[row.category],
+                    widgets.swatch(charts.STORAGE_TOKENS[row.category]),
+                    STORAGE_CATEGORIES[row.category],
                 ]
             ),
             row.name or _op(row.op, rank),

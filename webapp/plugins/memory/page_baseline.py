@@ -9,8 +9,8 @@ import pandas as pd
 from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.memory.changes import CHANGE, changes_by, memory_changes
-from lanescope.webapp.plugins.memory.storages import CATEGORIES
+from lanescope.webapp.plugins.memory.changes import CHANGE, memory_changes, memory_changes_by
+from lanescope.webapp.plugins.memory.storages import STORAGE_CATEGORIES
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import states, widgets
@@ -65,7 +65,7 @@ def register(app: Dash, base: Run, run: Run, rank_id: str, device_id: str) -> No
         mine = every[(every["rank"] == rank) & (every["device"] == device)]
         if mine.empty:
             return f"The baseline has no record of allocations to compare rank {rank} with.", ""
-        return about(mine), _table(changes_by(mine, by if by in _GROUPS else "category"))
+        return peak_note(mine), _table(memory_changes_by(mine, by if by in _GROUPS else "category"))
 
 
 def base_peak(base: Run, run: Run, rank: int, device: str) -> int:
@@ -75,14 +75,14 @@ def base_peak(base: Run, run: Run, rank: int, device: str) -> int:
     return int(mine["base_bytes"].sum())
 
 
-def about(changes: pd.DataFrame) -> str:
+def peak_note(changes: pd.DataFrame) -> str:
     """The difference of the peaks of a rank and device in words, with its largest causes."""
     now, before = int(changes["bytes"].sum()), int(changes["base_bytes"].sum())
     words = f"Peak {units.size(now)}, as much as the baseline's."
     if now != before:
         more = f"{units.size(abs(now - before))} {'more' if now > before else 'less'}"
         words = f"Peak {units.size(now)}, {more} than the baseline's {units.size(before)}."
-    moved = changes_by(changes, "category")
+    moved = memory_changes_by(changes, "category")
     least = _MIN_SHARE * float(moved[CHANGE].abs().sum())
     causes = [_cause(changes, row) for row in moved.itertuples() if abs(row.change_bytes) > least]
     return f"{words} {'; '.join(causes[:MAX_CAUSES])}." if causes else words
@@ -91,10 +91,10 @@ def about(changes: pd.DataFrame) -> str:
 def _cause(changes: pd.DataFrame, row: Any) -> str:
     """A category's change and where most of it is: `Activations + 12 MB, most of it in ...`."""
     own = changes[changes["category"] == row.category]
-    words = f"{CATEGORIES[row.category].capitalize()} {signed(row.change_bytes)}"
+    words = f"{STORAGE_CATEGORIES[row.category].capitalize()} {signed(row.change_bytes)}"
     places = []
     for key, template in (("module", "in {}"), ("op", "by {}"), ("where", "at {}")):
-        grouped = changes_by(own, key)
+        grouped = memory_changes_by(own, key)
         top = grouped.iloc[0]
         same_way = np.sign(top[CHANGE]) == np.sign(row.change_bytes)
         if top[key] and same_way and abs(top[CHANGE]) > abs(row.change_bytes) / 2:
@@ -117,7 +117,7 @@ def _table(grouped: pd.DataFrame) -> Component:
     titles, sizes = widgets.before_and_now(shown["base_bytes"], shown["bytes"], "B")
     rows = [
         (
-            CATEGORIES.get(row[key], row[key]) or _NO_GROUP.get(key, ""),
+            STORAGE_CATEGORIES.get(row[key], row[key]) or _NO_GROUP.get(key, ""),
             units.count(int(row["base_storages"])),
             units.count(int(row["storages"])),
             *texts,

@@ -149,4 +149,4 @@ def _recording(run: Run) -> Component:
 def _clock(run: Run) -> str:
     if not run.clock_calibrated:
         return "not calibrated between hosts"
-    return f"calibrated, ± {widgets.duration(run.clock_uncertainty_ns)}"
+    return f"calibrated, ± {widgets.duration_text(run.clock_uncertainty_ns)}"

@@ -22,14 +22,14 @@ from lanescope.webapp.analysis.links import (
     timeline_address,
 )
 from lanescope.webapp.analysis.plugin import tables
-from lanescope.webapp.analysis.tables import MAX_ROWS, json_text
+from lanescope.webapp.analysis.tables import MAX_ANSWER_ROWS, json_text
 from lanescope.webapp.plugins.sql import ids
 from lanescope.webapp.plugins.sql.queries import Queries
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.context import Context
-from lanescope.webapp.ui.table_files import KINDS, file_of
+from lanescope.webapp.ui.table_files import TABLE_FORMATS, file_of
 
 SHOWN = 2_000
 """Rows that the page shows; the files have all."""
@@ -118,10 +118,10 @@ def register(app: Dash, context: Context) -> None:
 
     @server.get("/query.<kind>")
     def query(kind: str) -> Any:
-        if kind not in KINDS:
+        if kind not in TABLE_FORMATS:
             flask.abort(404)
         try:
-            answer = queries.answer(flask.request.args.get("sql", ""), MAX_ROWS)
+            answer = queries.answer(flask.request.args.get("sql", ""), MAX_ANSWER_ROWS)
         except RunError as error:
             return {"error": str(error)}, 400
         return file_of("query", kind, iter([answer]))

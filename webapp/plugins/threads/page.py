@@ -66,7 +66,7 @@ def layout(context: Context) -> Component:
         widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
         html.P("Click a stretch to see it on the timeline.", className="muted"),
         widgets.downloads("overlap"),
-        states.body("Measuring the time from forward to backward"),
+        states.body_place("Measuring the time from forward to backward"),
     )
 
 

@@ -13,7 +13,7 @@ from lanescope.webapp.plugins.threads.overlap import (
     overlap_regions,
 )
 from lanescope.webapp.runs.errors import RunError, shown
-from lanescope.webapp.timeline.arguments import BadRequest, window
+from lanescope.webapp.timeline.arguments import BadRequest, window_of
 from lanescope.webapp.timeline.timeline import Timeline
 
 _Json = dict[str, Any]
@@ -24,7 +24,7 @@ MAX_REGIONS = 2000
 """Overlap regions that one answer lists; it counts all."""
 
 
-def answer(timeline: Timeline, arguments: Mapping[str, str]) -> _Json:
+def overlap_answer(timeline: Timeline, arguments: Mapping[str, str]) -> _Json:
     """Returns the overlap of a phase, or of ops with a name, in the window asked for or the whole
     run."""
     phase = arguments.get("phase", "backward")
@@ -34,7 +34,7 @@ def answer(timeline: Timeline, arguments: Mapping[str, str]) -> _Json:
         raise BadRequest(str(error)) from None
     if not known:
         raise BadRequest(f"phase is {shown(phase)}, expected one of {', '.join(_PHASES)}")
-    within = window(arguments) if "t0" in arguments or "t1" in arguments else None
+    within = window_of(arguments) if "t0" in arguments or "t1" in arguments else None
     return overlap_facts(timeline, phase, within)
 
 

@@ -17,7 +17,7 @@ of each window are read."""
 _COLUMNS = ["rank", "thread", "kind", "waiting_ns", "share", "open"]
 
 
-def waiting(run: Run, window: tuple[int, int]) -> pd.DataFrame:
+def waiting_threads(run: Run, window: tuple[int, int]) -> pd.DataFrame:
     """Returns one row per thread that waited in the window W = [t0, t1) ns, the longest first.
 
     waiting_ns: |union of the thread's waits & W|, int64; share: of W; kind: of

@@ -33,7 +33,7 @@ BINS = 700
 MAX_PIECES, MIN_BINS = 400, 64
 """Pieces of all lanes, each with two elements of the page: of more the bins are wider."""
 
-TOKENS = {
+CATEGORY_TOKENS = {
     "data_loading": "data",
     "forward": "forward",
     "backward": "backward",
@@ -83,7 +83,7 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
             y=values.tolist(),
             name=title,
             width=per_bar * 0.86,
-            marker={"color": colours[TOKENS[name]], "line": {"width": 0}},
+            marker={"color": colours[CATEGORY_TOKENS[name]], "line": {"width": 0}},
             customdata=customdata,
             hovertemplate=f"<b>{title}</b> %{{y:.4~g}} {unit}<br>%{{customdata[2]}}<extra></extra>",
         )
@@ -120,7 +120,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
             x=steps,
             y=(apart[name] / factor).tolist(),
             name=title,
-            marker={"color": colours[TOKENS[name]], "line": {"width": 0}},
+            marker={"color": colours[CATEGORY_TOKENS[name]], "line": {"width": 0}},
             hovertemplate=f"<b>{title}</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
         )
     total = (changes["duration_ns"] - changes["base_duration_ns"]) / factor
@@ -250,7 +250,7 @@ def _bars(
         x=[(end - start) / factor for _, start, end in pieces],
         y=[lane] * len(pieces),
         orientation="h",
-        marker={"color": [colours[TOKENS[n]] for n, _, _ in pieces], "line": {"width": 0}},
+        marker={"color": [colours[CATEGORY_TOKENS[n]] for n, _, _ in pieces], "line": {"width": 0}},
         opacity=opacity,
         customdata=about,
         hovertemplate=f"<b>{escaped(lane)}</b><br>%{{customdata[2]}}<extra></extra>",

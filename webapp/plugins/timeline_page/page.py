@@ -132,7 +132,10 @@ def register(app: Dash, context: Context) -> None:
     def show(view: dict[str, Any]) -> tuple[Any, Any, Any, int]:
         window = _window(view)
         what = "Range" if view["range"] else "Window"
-        title = [f"{what} ", html.Span(widgets.duration(window[1] - window[0]), className="muted")]
+        title = [
+            f"{what} ",
+            html.Span(widgets.duration_text(window[1] - window[0]), className="muted"),
+        ]
         limit = context.settings.limit("thread_overlap_rate")
         pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL, limit)
         rows: list[dict[str, Any]] = []
@@ -150,7 +153,7 @@ def _ops(rows: list[dict[str, Any]], *, first: bool) -> Any:
     columns = _op_columns()
     if first:
         return widgets.grid(ids.OPS, columns, rows, label="Ops", height="100%", leads="op")
-    heads, shown = widgets.measured(columns, rows)
+    heads, shown = widgets.with_units(columns, rows)
     set_props(ids.OPS, {"columnDefs": heads, "rowData": shown})
     return no_update
 
@@ -266,8 +269,8 @@ def _regions(run: Run, regions: list[Region]) -> Component:
         html.Li(
             html.Button(
                 [
-                    html.B(widgets.duration(one.end_ns - one.start_ns)),
-                    f" at {widgets.duration(one.start_ns)} · rank {one.rank}",
+                    html.B(widgets.duration_text(one.end_ns - one.start_ns)),
+                    f" at {widgets.duration_text(one.start_ns)} · rank {one.rank}",
                 ],
                 className="link",
                 title=", ".join(known[one.rank, thread] for thread in one.threads),
@@ -288,7 +291,7 @@ def _all_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
 
 def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     """How long threads waited for other threads: in locks, queues, events, futures, joins."""
-    table = waiting.waiting(run, window)
+    table = waiting.waiting_threads(run, window)
     if table.empty:
         return []
     known = widgets.thread_names(run)
@@ -303,7 +306,7 @@ def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
                     ),
                 ]
             ),
-            widgets.duration(row.waiting_ns),
+            widgets.duration_text(row.waiting_ns),
             units.share(row.share),
         )
         for row in table.head(WAITING_THREADS).itertuples()
@@ -318,11 +321,11 @@ def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
 
 def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     """How long each rank waited for others."""
-    table = skew.waiting(run, window)
+    table = skew.waiting_ranks(run, window)
     if table.empty:
         return []
     rows = [
-        (f"rank {row.rank}", widgets.duration(row.waiting_ns), units.share(row.share))
+        (f"rank {row.rank}", widgets.duration_text(row.waiting_ns), units.share(row.share))
         for row in table.itertuples()
     ]
     heads = ("rank", "waiting for others", "share")

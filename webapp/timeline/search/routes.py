@@ -15,7 +15,7 @@ from lanescope.webapp.timeline.search.lookup import find
 from lanescope.webapp.timeline.search.marks import (
     MAX_BUCKETS,
     MAX_MODULES,
-    Wanted,
+    SearchRequest,
     hits,
     modules,
     place_among,
@@ -73,7 +73,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
         return hits(timeline, wanted, window, lanes, many)
 
 
-def _wanted(timeline: Timeline, asked: Any) -> Wanted:
+def _wanted(timeline: Timeline, asked: Any) -> SearchRequest:
     names = [int(name) for name in asked["names"]]
 
     def listed(part: str) -> list[int] | None:
@@ -82,7 +82,7 @@ def _wanted(timeline: Timeline, asked: Any) -> Wanted:
     def limit(part: str) -> int | None:
         return None if asked.get(part) is None else int(asked[part])
 
-    return Wanted(
+    return SearchRequest(
         timeline,
         names,
         listed("modules") or [],

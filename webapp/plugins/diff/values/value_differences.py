@@ -12,7 +12,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.grouped_rows import grouped_rows
-from lanescope.webapp.analysis.op_inputs import Place
+from lanescope.webapp.analysis.op_inputs import OperatorKey
 from lanescope.webapp.analysis.sequence_alignment import by_occurrence, pools, thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words, read_ops
 from lanescope.webapp.plugins.diff.values.closeness import Mode
@@ -41,7 +41,9 @@ class ValueDifferences:
     different: int = 0  # tensors
     within_tolerance: int = 0
     left_out: int = 0  # tensors that both sides have and that say nothing, see `world_sizes`
-    unset: list[tuple[int, str, Place]] = field(default_factory=list)  # rank, side and operator of
+    unset: list[tuple[int, str, OperatorKey]] = field(
+        default_factory=list
+    )  # rank, side and operator of
     # each tensor made of uninitialised memory
     tables: list[pd.DataFrame] = field(default_factory=list)
     firsts: dict[int, First] = field(default_factory=dict)  # rank -> earliest of the worst state
@@ -125,7 +127,7 @@ def of_rank(
     return found
 
 
-def _unset_words(base: Run, run: Run, unset: list[tuple[int, str, Place]]) -> str:
+def _unset_words(base: Run, run: Run, unset: list[tuple[int, str, OperatorKey]]) -> str:
     rank, side, place = min(unset, key=lambda one: one[2][1])
     return (
         f"not compared: {units.count(len(unset))} tensors of uninitialised memory "

@@ -74,7 +74,7 @@ def _in_modules(run: Run) -> set[tuple[str, str, str]]:
     return {(row["module"], row["name"], row["shapes"]) for row in every if row["shapes"]}
 
 
-def joined(run: Run, ops: Ops, words: Words) -> BoolArray:
+def inside_steps(run: Run, ops: Ops, words: Words) -> BoolArray:
     """Returns for each operator of a thread whether it is inside a step of an optimizer: all are of
     a run in which none steps, for its ranks have nothing to join.
     """
