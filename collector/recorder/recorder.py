@@ -194,8 +194,7 @@ class Recorder:
     def begin_phase(self, name: str, kind: PhaseKind) -> int:
         """Opens a phase on the calling thread; returns its depth for `end_phase`."""
         state = self.thread()
-        text = self.intern(name)
-        start = clock.now()
+        text, start = self.intern(name), clock.now()
         state.journal.push_open(
             state.open, RecordKind.PHASE, kind, text, start, self.step, state.phase
         )
@@ -217,18 +216,8 @@ class Recorder:
             state.open -= 1
             state.journal.pop_open(state.open)
             if self.active:
-                fields = (
-                    int(RecordKind.PHASE),
-                    kind,
-                    len(phases),
-                    name,
-                    start,
-                    end,
-                    0,
-                    step,
-                    module,
-                )
-                state.journal.append(*fields, 0, 0, state.phase, 0, 0)
+                row = (int(RecordKind.PHASE), kind, len(phases), name, start, end, 0, step, module)
+                state.journal.append(*row, 0, 0, state.phase, 0, 0)
 
     def mark(self, name: str) -> None:
         """Records an instant on the calling thread."""

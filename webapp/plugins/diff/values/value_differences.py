@@ -41,10 +41,8 @@ class ValueDifferences:
     different: int = 0  # tensors
     within_tolerance: int = 0
     left_out: int = 0  # tensors that both sides have and that say nothing, see `world_sizes`
-    unset: list[tuple[int, str, OperatorKey]] = field(
-        default_factory=list
-    )  # rank, side and operator of
-    # each tensor made of uninitialised memory
+    # rank, side and operator of each tensor made of uninitialised memory
+    unset: list[tuple[int, str, OperatorKey]] = field(default_factory=list)
     tables: list[pd.DataFrame] = field(default_factory=list)
     firsts: dict[int, First] = field(default_factory=dict)  # rank -> earliest of the worst state
     names: dict[tuple[int, str], str] = field(default_factory=dict)  # of base's threads, in run
