@@ -28,7 +28,7 @@ from .clock_offsets import (
     same_call_order,
     with_systematic_error,
 )
-from .exported_run import write_exported
+from .join_exported import join_exported
 from .limits import ImportRejected
 from .parallel import read_files
 from .rank_writer import Rank, RankWriter
@@ -97,7 +97,7 @@ def _import(
         traces = read_files(files, Path(folder), workers)
         if any(trace.exported for trace in traces):
             asked = given is not None or fields != NO_FIELDS
-            manifests.write_manifest(making, write_exported(traces, making, asked))
+            manifests.write_manifest(making, join_exported(traces, making, asked))
             return
         notes: list[str] = []
         groups: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from ..format.record_kinds import ThreadKind
 from .arguments import Arguments
 from .events import Label
+from .exported_run import ExportedRun
 from .limits import MAX_ALL_NAME_CHARS, MAX_NAMES, MAX_TABLE_ROWS, ImportRejected
-
-if TYPE_CHECKING:
-    from .exported_run import ExportedRun
 
 StructArray = NDArray[np.void]
 
