@@ -202,7 +202,7 @@ def disk(folder: Path) -> None:
             _, status, usage = os.wait4(compactor.pid, 0)
             assert status == 0, f"compaction failed: {status}"
             rows = {"op": 0, "access": 0}
-            for path_, file in manifest.read(run)["files"].items():
+            for path_, file in manifest.load_manifest(run)["files"].items():
                 table = Path(path_).name.partition("-")[0]
                 if table in rows:
                     rows[table] += file["rows"]

@@ -22,7 +22,7 @@ from .session.launch import environment_for
 @click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @click.argument("program", type=click.UNPROCESSED)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def parse(
+def _parse(
     output: Path | None, module: bool, program: str, arguments: tuple[str, ...], **settings: Any
 ) -> tuple[bool, str, tuple[str, ...]]:
     """Record PROGRAM (a script, or with -m a module) and the processes it starts."""
@@ -41,7 +41,7 @@ def parse(
 def main() -> None:
     """Parse, then run the program outside of click, which would catch its Ctrl-C."""
     try:
-        parsed = parse.main(standalone_mode=False, prog_name="python -m lanescope.collector")
+        parsed = _parse.main(standalone_mode=False, prog_name="python -m lanescope.collector")
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

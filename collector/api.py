@@ -81,7 +81,7 @@ def _is_another_run(folder: Path) -> bool:
     joins = os.environ.get(SUPERVISOR_VARIABLE) is not None
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     try:
-        found = manifest.read(folder)
+        found = manifest.load_manifest(folder)
     except (OSError, ValueError):
         return False
     known = {process["pid"] for process in found["processes"]}

@@ -240,7 +240,7 @@ def attach(output: Path | None, stop: bool, pid: int, **settings: Any) -> None:
       lanescope attach 4711 --stop
     """
     from .session.attach import AttachError, remote_exec
-    from .session.attach import attach as attach_to
+    from .session.attach import attach_process as attach_to
     from .session.launch import LaunchError, with_engine
 
     run = output or default_run()

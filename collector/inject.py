@@ -9,7 +9,7 @@ import sys
 from os import environ
 
 from .format.variables import RUN_VARIABLE
-from .session.reached import ENTERED, FAILED, IMPORTED, reached
+from .session.reached import ENTERED, FAILED, IMPORTED, report_reached
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def bootstrap() -> None:
     """Prepares the start of recording if the environment asks for it; once per process."""
     if not environ.get(RUN_VARIABLE) or any(isinstance(f, _AfterTorch) for f in sys.meta_path):
         return
-    reached(ENTERED)
+    report_reached(ENTERED)
     if "torch" in sys.modules:
         _start()
     else:
@@ -61,7 +61,7 @@ def _start() -> None:
         from .api import active, start_from_environment
 
         start_from_environment()
-        reached(IMPORTED if active() else FAILED)
+        report_reached(IMPORTED if active() else FAILED)
     except Exception as error:
-        reached(FAILED)
+        report_reached(FAILED)
         say(f"this process is not recorded: {error}")

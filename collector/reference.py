@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .validation.reference_formulas import angles, attended, linear, rotated, spread
+from .validation.reference_formulas import angles, attended, evenly_spaced, linear, rotated
 from .validation.validators import Event, NowAndThen
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Allowed norm of the difference, as a share of the reference's norm. float32 may mean TF32."""
 
-MAX_ROWS = 256
+_MAX_ROWS = 256
 """Rows of a call that are computed again, evenly spaced."""
 
 SIGMAS = 8.0
@@ -251,4 +251,4 @@ def _tensors(inputs: Sequence[Any], keywords: dict[str, Any]) -> list[Tensor]:
 def _rows(x: Tensor) -> Tensor:
     """Returns some rows of x, (n, features), in double precision."""
     rows = x.reshape(-1, x.shape[-1])
-    return rows[spread(len(rows), MAX_ROWS).to(rows.device)].double()
+    return rows[evenly_spaced(len(rows), _MAX_ROWS).to(rows.device)].double()

@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class Refusal(click.ClickException):
+class _Refusal(click.ClickException):
     """Input that cannot be read: its sentence on standard error, exit status 2."""
 
     exit_code = 2
@@ -82,7 +82,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (RunError, ClusterError, BundleError) as error:
-            raise Refusal(str(error)) from None
+            raise _Refusal(str(error)) from None
         except ImportError as error:
             raise _refusal(error, ctx.invoked_subcommand or "") from None
 
@@ -98,7 +98,7 @@ class Commands(click.Group):
 def _refusal(error: ImportError, command: str) -> Exception:
     """The sentence for a missing extra; any other failed import as it is."""
     missing = missing_extra(error, f"lanescope {command}")
-    return error if missing is None else Refusal(str(missing))
+    return error if missing is None else _Refusal(str(missing))
 
 
 def _exists(entry: str) -> bool:

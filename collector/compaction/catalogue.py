@@ -105,7 +105,7 @@ def _described(
         "bytes": int(source.size()),
         "sha256": entry["sha256"][:16],
         "footer": parquet_footer.checksum(source),
-        "decoded": parquet_footer.decoded(file.metadata),
+        "decoded": parquet_footer.decoded_bytes(file.metadata),
         "group_rows": [rows for rows, _ in groups],
         "group_first_ns": [low for low, _ in extents],
         "group_last_ns": [high for _, high in extents],

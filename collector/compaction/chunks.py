@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..journal.journal import Kind
+from ..journal.journal import RecordKind
 from .reader import Records, ThreadLog, concatenated
 
 CHUNK_RECORDS = 1_000_000
@@ -54,5 +54,5 @@ def chunks_of(thread: ThreadLog, *, ended: bool) -> Iterator[Chunk]:
 
 def _outermost_end(records: Records) -> int:
     """Returns the number of records up to the last outermost op."""
-    outermost = np.flatnonzero((records["kind"] == Kind.OP) & (records["depth"] == 0))
+    outermost = np.flatnonzero((records["kind"] == RecordKind.OP) & (records["depth"] == 0))
     return int(outermost[-1]) + 1 if len(outermost) else 0

@@ -41,14 +41,14 @@ def compact(
     while not (closed := advance(run).done) and time.monotonic() < deadline:
         time.sleep(0.02)
     with manifests.locked(run):
-        manifest = manifests.read(run)
+        manifest = manifests.load_manifest(run)
         if exit_status is not None:
             manifest["exit_status"] = exit_status
         if stopped:
             manifest["notes"].append(f"{schema.STOPPED}: {stopped} came while the command ran")
         manifest["complete"] = manifests.is_complete(manifest)
         narrow(run, manifest)
-        manifests.write(run, manifest)
+        manifests.write_manifest(run, manifest)
         if closed:
             write_catalogue(run, manifest)
         journal = run / JOURNAL_FOLDER
@@ -56,14 +56,14 @@ def compact(
             journal.rmdir()
 
 
-class Progress(NamedTuple):
+class CompactionProgress(NamedTuple):
     """What a step of compaction left to do."""
 
     done: bool  # no journal is left
     behind: bool  # a live process has records for another step already
 
 
-def advance(run: Path) -> Progress:
+def advance(run: Path) -> CompactionProgress:
     """Compacts all journals that ended, and of the others one chunk of each thread."""
     done, behind = True, False
     with manifests.locked(run):
@@ -75,10 +75,10 @@ def advance(run: Path) -> Progress:
             found = _advance_process(run, folder, ended=superseded or has_ended(folder))
             done &= found.done
             behind |= found.behind
-    return Progress(done, behind)
+    return CompactionProgress(done, behind)
 
 
-def _advance_process(run: Path, folder: Path, *, ended: bool) -> Progress:
+def _advance_process(run: Path, folder: Path, *, ended: bool) -> CompactionProgress:
     """Finishes a journal that has ended: converts it, or sets it aside as unreadable.
 
     `ended` was read before the log, so a process that ends now is finished by the next call.
@@ -88,26 +88,26 @@ def _advance_process(run: Path, folder: Path, *, ended: bool) -> Progress:
         log = read_process(folder)
     except JournalError as error:
         if not ended:  # the process is just creating it
-            return Progress(done=False, behind=False)
+            return CompactionProgress(done=False, behind=False)
         pending.note(str(error))
         folder.rename(folder.with_name(UNREADABLE + folder.name))
-        return Progress(done=True, behind=False)
+        return CompactionProgress(done=True, behind=False)
     threads = pending.rank_table(log.rank, "thread")
     stacks = pending.rank_table(log.rank, "stack")
     decoder = Decoder(log, stacks, first_ordinal(log, threads))
     if not ended:
         # With --keep-last, later records overwrite earlier ones until the end.
         if log.process.get("keep_last_bytes"):
-            return Progress(done=False, behind=False)
+            return CompactionProgress(done=False, behind=False)
         behind = seal_threads(decoder, pending)
         seal_ended(decoder, pending)
-        return Progress(done=False, behind=behind)
+        return CompactionProgress(done=False, behind=behind)
     if not decoder.is_empty() or pending.lists(log):
         for thread, table, part, rows in decoder.thread_tables():
             pending.add_part(log.rank, thread, table, part, rows)
         pending.commit(decoder)
     shutil.rmtree(folder)
-    return Progress(done=True, behind=False)
+    return CompactionProgress(done=True, behind=False)
 
 
 def main(arguments: list[str]) -> int:

@@ -26,7 +26,7 @@ from ..format.record_kinds import (
     ThreadKind,
 )
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
-from ..journal.journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, Kind
+from ..journal.journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, RecordKind
 from .arrow_columns import (
     TextColumns,
     by_start,
@@ -47,8 +47,14 @@ from .decode_stalls import dump_rows
 from .decode_tensors import tensor_columns
 from .reader import ProcessLog, Records, ThreadLog, take
 
-_EVENTS = (Kind.OP, Kind.COLLECTIVE, Kind.PHASE, Kind.GRADIENT, Kind.VALUE)
-_TIMED = (*_EVENTS, Kind.SYNC)
+_EVENTS = (
+    RecordKind.OP,
+    RecordKind.COLLECTIVE,
+    RecordKind.PHASE,
+    RecordKind.GRADIENT,
+    RecordKind.VALUE,
+)
+_TIMED = (*_EVENTS, RecordKind.SYNC)
 _SAMPLED = GradientScope.SAMPLE | GradientScope.ACTIVATION | GradientScope.NODE
 _UNKNOWN = -1
 
@@ -107,28 +113,28 @@ class Decoder:
         """
         kinds = np.ascontiguousarray(records["kind"])
         self._note_thread(thread, records, kinds)
-        for module in take(records, kinds == Kind.MODULE):
+        for module in take(records, kinds == RecordKind.MODULE):
             path = self._texts[int(module["name"])]
             self._modules[path] = (self._texts[int(module["aux"])], int(module["extra"]))
-        for storage in take(records, kinds == Kind.STORAGE):
+        for storage in take(records, kinds == RecordKind.STORAGE):
             self._storages[int(storage["extra"]), self._texts[int(storage["name"])]] = None
         for kind, table, columns in (
-            (Kind.OP, "op", self._op),
-            (Kind.COLLECTIVE, "collective", self._collective),
-            (Kind.PHASE, "phase", self._phase),
-            (Kind.GRADIENT, "gradient", self._gradient),
-            (Kind.SYNC, "sync", self._sync),
-            (Kind.VALUE, "value", self._value),
+            (RecordKind.OP, "op", self._op),
+            (RecordKind.COLLECTIVE, "collective", self._collective),
+            (RecordKind.PHASE, "phase", self._phase),
+            (RecordKind.GRADIENT, "gradient", self._gradient),
+            (RecordKind.SYNC, "sync", self._sync),
+            (RecordKind.VALUE, "value", self._value),
         ):
             which = np.flatnonzero(kinds == kind)
-            if kind == Kind.GRADIENT:
+            if kind == RecordKind.GRADIENT:
                 which = which[(records["scope"][which] & _SAMPLED) == 0]
-            if not len(which) or (kind == Kind.COLLECTIVE and not collectives):
+            if not len(which) or (kind == RecordKind.COLLECTIVE and not collectives):
                 continue
             order = by_start(records["start"][which], records["depth"][which])
             rows = take(records, which[order])
             yield table, to_table(TABLES[table], columns(rows))
-        yield from self._sampled(take(records, kinds == Kind.GRADIENT))
+        yield from self._sampled(take(records, kinds == RecordKind.GRADIENT))
         accesses = access_columns(records, kinds)
         if accesses is not None:
             yield "access", to_table(TABLES["access"], accesses)
@@ -198,11 +204,11 @@ class Decoder:
         starts, ends = records["start"], records["end"]
         possible = self._possible(starts)
         # A THREAD record left by compaction carries the time range of earlier records.
-        spans = np.isin(kinds, _TIMED) | ((kinds == Kind.THREAD) & (ends > starts))
+        spans = np.isin(kinds, _TIMED) | ((kinds == RecordKind.THREAD) & (ends > starts))
         spans &= possible
         if not spans.any():  # a backend's thread that only reported completions
             return
-        named = take(records, kinds == Kind.THREAD)
+        named = take(records, kinds == RecordKind.THREAD)
         identity = self.thread_name(thread)
         known = self._threads.setdefault(
             identity,
@@ -367,7 +373,7 @@ class Decoder:
             _call(end): int(end["end"])
             for thread in self.log.threads
             for records in thread.records()
-            for end in take(records, records["kind"] == Kind.COLLECTIVE_END)
+            for end in take(records, records["kind"] == RecordKind.COLLECTIVE_END)
         }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..journal.journal import ACCESS_FIELDS, AccessFlag, Kind
+from ..journal.journal import ACCESS_FIELDS, AccessFlag, RecordKind
 from .arrow_columns import by_start
 from .reader import Records, take
 
@@ -32,10 +32,10 @@ def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any]
     of an operator that had not ended are left out, because the next OP record belongs to another.
     `kinds` is the column of the records.
     """
-    positions = np.flatnonzero(kinds == Kind.ACCESS)
+    positions = np.flatnonzero(kinds == RecordKind.ACCESS)
     if not len(positions):
         return None
-    is_op = (kinds == Kind.OP) & (records["end"] != 0)
+    is_op = (kinds == RecordKind.OP) & (records["end"] != 0)
     ops = take(records, np.flatnonzero(is_op))
     owners = np.cumsum(is_op, dtype=np.int32)[positions]
     pairs = take(records, positions).view(ACCESS_DTYPE)

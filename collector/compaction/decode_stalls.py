@@ -15,7 +15,7 @@ from typing import Any
 from ..format.file_names import thread_id
 from ..format.names import JOIN
 from ..format.record_kinds import SyncKind
-from ..journal.journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, Kind
+from ..journal.journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, RecordKind
 from .reader import (
     INVALID_JSON,
     JournalError,
@@ -98,17 +98,17 @@ def _thread_activity(
     calls: list[Any] = []
     for path in thread.segments[-RECENT_SEGMENTS:]:
         records = read_records(path)
-        ops = records[records["kind"] == Kind.OP]
+        ops = records[records["kind"] == RecordKind.OP]
         if len(ops):
             found["last_op"] = _text(log, ops[ops["end"].argmax()]["name"])
-        calls += list(records[records["kind"] == Kind.COLLECTIVE])
-        complete |= {_call(end) for end in records[records["kind"] == Kind.COLLECTIVE_END]}
+        calls += list(records[records["kind"] == RecordKind.COLLECTIVE])
+        complete |= {_call(end) for end in records[records["kind"] == RecordKind.COLLECTIVE_END]}
     for event in thread.open_events():
-        if event["kind"] == Kind.OP:
+        if event["kind"] == RecordKind.OP:
             found["last_op"] = _text(log, event["name"])
-        elif event["kind"] == Kind.COLLECTIVE:
+        elif event["kind"] == RecordKind.COLLECTIVE:
             calls.append(event)
-        elif event["kind"] == Kind.SYNC and int(event["scope"]) < len(SyncKind):
+        elif event["kind"] == RecordKind.SYNC and int(event["scope"]) < len(SyncKind):
             kind, target = int(event["scope"]), int(event["extra"])
             found["waiting"] = _WAITS.get(kind, "")
             found["lock"] = target if kind == _ACQUIRE else None

@@ -10,7 +10,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..format.schema import FLOAT64, INT64
-from ..journal.journal import TENSOR_FIELDS, TENSOR_MORE_FIELDS, TENSOR_ORDINAL, Kind, TensorFlag
+from ..journal.journal import (
+    TENSOR_FIELDS,
+    TENSOR_MORE_FIELDS,
+    TENSOR_ORDINAL,
+    RecordKind,
+    TensorFlag,
+)
 from .arrow_columns import by_start, codes_of, dictionary, numbers, whole_number
 from .reader import Records, take
 
@@ -27,13 +33,13 @@ def tensor_columns(
 
     A record without its TENSOR_MORE half is left out.
     """
-    positions = np.flatnonzero(kinds == Kind.TENSOR)
+    positions = np.flatnonzero(kinds == RecordKind.TENSOR)
     if not len(positions):
         return None
     rows = take(records, positions).view(TENSOR_DTYPE)
     halves = (rows["position"] & TensorFlag.MORE) != 0
     following = np.minimum(positions + 1, len(records) - 1)
-    whole = ~halves | (kinds[following] == Kind.TENSOR_MORE)
+    whole = ~halves | (kinds[following] == RecordKind.TENSOR_MORE)
     more = np.zeros(len(rows), MORE_DTYPE)
     more[halves & whole] = take(records, following[halves & whole]).view(MORE_DTYPE)
     order = by_start(rows["start"], rows["depth"].astype(np.uint16))

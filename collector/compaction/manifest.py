@@ -76,13 +76,13 @@ def create(run: Path, options: Options, command: Sequence[str], world_size: int)
         )
 
 
-def read(run: Path) -> dict[str, Any]:
+def load_manifest(run: Path) -> dict[str, Any]:
     """Returns the manifest. Raises OSError or ValueError."""
     manifest: dict[str, Any] = json.loads((run / MANIFEST).read_bytes())
     return manifest
 
 
-def write(run: Path, manifest: dict[str, Any]) -> None:
+def write_manifest(run: Path, manifest: dict[str, Any]) -> None:
     """Replaces the manifest atomically. Raises OSError."""
     write_json(run / MANIFEST, manifest)
 

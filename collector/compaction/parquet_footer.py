@@ -46,7 +46,7 @@ class Range(NamedTuple):
     nulls: int
 
 
-def ranges(source: pa.NativeFile, columns: Set[str]) -> list[dict[str, Range]] | None:
+def column_ranges(source: pa.NativeFile, columns: Set[str]) -> list[dict[str, Range]] | None:
     """Returns the stated statistics of integer columns, by row group.
 
     None where the footer cannot be read, or is longer than MAX_FOOTER_BYTES. Raises OSError.
@@ -80,7 +80,7 @@ def stated(
 ) -> tuple[tuple[int, Ranges], ...]:
     """Returns the rows of each row group, and what it states of integer columns. OSError."""
     rows = [int(footer.row_group(number).num_rows) for number in range(footer.num_row_groups)]
-    found = ranges(source, columns)
+    found = column_ranges(source, columns)
     if found is None or len(found) != len(rows):
         return tuple((count, {}) for count in rows)
     return tuple(zip(rows, found, strict=True))
@@ -264,7 +264,7 @@ class _Reader:
             raise ValueError
 
 
-MAX_BYTES = 1 << 30
+MAX_DECODED_BYTES = 1 << 30
 """Bytes of the rows of one file, and of all files that hold MAX_FACTOR their size together."""
 
 MAX_FACTOR = 250
@@ -277,7 +277,7 @@ _CELL = 4
 """Bytes of a value in memory, at the least."""
 
 
-def decoded(footer: pq.FileMetaData) -> int:
+def decoded_bytes(footer: pq.FileMetaData) -> int:
     """Returns bytes that a file's rows take in memory, by its footer.
 
     Row groups are asked, their columns are not: where the sizes in a damaged footer do not fit a
@@ -302,7 +302,7 @@ def plain(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Returns a column of dictionaries as texts. pa.ArrowInvalid where these would take too
     much."""
     size = sum(_text_bytes(chunk) for chunk in column.chunks)
-    if size > MAX_BYTES:
+    if size > MAX_DECODED_BYTES:
         raise pa.ArrowInvalid(f"its texts would take {size >> 20} MiB")
     return column.cast(kind)
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from ..format.file_names import part_file, rank_folder, thread_folder
 from ..format.schema import SOURCE, TABLES, File, Process
-from ..journal.journal import HEADER_BYTES, PARTS_OFFSET, Kind
+from ..journal.journal import HEADER_BYTES, PARTS_OFFSET, RecordKind
 from . import manifest as manifests
 from .arrow_columns import numbers
 from .chunks import Chunk, chunks_of
@@ -54,7 +54,7 @@ class PendingParts:
         tables = decoder.rank_tables()
         for table, rows in tables.items():
             self._write(rank / f"{table}.parquet", table, _merged(rank, table, rows))
-        manifest = manifests.read(self._run)
+        manifest = manifests.load_manifest(self._run)
         self._keep_source(decoder.log, tables["stack"], manifest["processes"])
         latest = max(tables["thread"]["end_ns"].to_pylist(), default=0)
         process["end_ns"] = max(process["end_ns"], latest)
@@ -64,7 +64,7 @@ class PendingParts:
         manifest["groups"] = {**process.get("groups", {}), **manifest["groups"]}
         manifest["notes"] += [d for d in decoder.log.damage if d not in manifest["notes"]]
         manifest["files"].update(self._files)
-        manifests.write(self._run, manifest)
+        manifests.write_manifest(self._run, manifest)
 
     def _keep_source(self, log: ProcessLog, stacks: pa.Table, processes: list[Process]) -> None:
         """Writes the rank's source table where the process adds to it."""
@@ -80,15 +80,15 @@ class PendingParts:
     def lists(self, log: ProcessLog) -> bool:
         """Returns True if the manifest has the process: some of its threads were compacted."""
         keys = ("rank", "pid", "start_ns")
-        known = manifests.read(self._run)["processes"]
+        known = manifests.load_manifest(self._run)["processes"]
         return any(all(one[key] == log.process[key] for key in keys) for one in known)
 
     def note(self, sentence: str) -> None:
         """Adds a sentence for the user to the manifest, once."""
-        manifest = manifests.read(self._run)
+        manifest = manifests.load_manifest(self._run)
         if sentence not in manifest["notes"]:
             manifest["notes"].append(sentence)
-            manifests.write(self._run, manifest)
+            manifests.write_manifest(self._run, manifest)
 
     def rank_table(self, rank: int, table: str) -> pa.Table | None:
         """Returns one of the rank's tables; None before its first row."""
@@ -112,7 +112,7 @@ def _merged(rank: Path, table: str, rows: pa.Table) -> pa.Table:
     return pa.concat_tables([unchanged, rows]).combine_chunks()
 
 
-_KEPT = (Kind.COLLECTIVE, Kind.COLLECTIVE_END, Kind.MODULE, Kind.STORAGE)
+_KEPT = (RecordKind.COLLECTIVE, RecordKind.COLLECTIVE_END, RecordKind.MODULE, RecordKind.STORAGE)
 
 
 def seal_threads(decoder: Decoder, pending: PendingParts) -> bool:
@@ -162,7 +162,7 @@ def seal_ended(decoder: Decoder, pending: PendingParts) -> None:
 def _thread_record(decoder: Decoder, thread: ThreadLog, records: Records) -> Records:
     """Returns a THREAD record that carries the time range of all records so far."""
     known = decoder.thread_row(thread)
-    named = records[records["kind"] == Kind.THREAD]
+    named = records[records["kind"] == RecordKind.THREAD]
     if known is None or not len(named):
         return np.empty(0, RECORD_DTYPE)
     record: Records = named[-1:].copy()

@@ -34,7 +34,7 @@ from ..journal.journal import (
     SEGMENT_SUFFIX,
     STALL_STACKS_FILE,
     STRINGS_FILE,
-    Kind,
+    RecordKind,
 )
 from ..journal.string_table import MAX_TEXT_BYTES
 from .clock_fit import Calibration
@@ -55,7 +55,7 @@ _MAX_ABS = 1 << 63
 """Integers of process.json; each may be missing."""
 
 _MAX_THREAD_KIND = max(ThreadKind)
-_LAST_KIND = max(Kind)
+_LAST_KIND = max(RecordKind)
 _SIGNAL = "signal "
 _TERMINATED = _SIGNAL + "SIGTERM"
 
@@ -317,7 +317,7 @@ def _parts(first: Path) -> int:
 
 def _complete(records: Records) -> NDArray[np.bool_]:
     kinds = np.ascontiguousarray(records["kind"])
-    whole: NDArray[np.bool_] = (kinds != Kind.NONE) & (kinds <= _LAST_KIND)
+    whole: NDArray[np.bool_] = (kinds != RecordKind.NONE) & (kinds <= _LAST_KIND)
     return whole
 
 

@@ -25,16 +25,16 @@ from ..journal.journal import SOURCES_FILE
 from .arrow_columns import to_table
 from .reader import INVALID_JSON, ProcessLog
 
-NEIGHBOURS = 3
+_NEIGHBOURS = 3
 """Lines on each side of a line that is named."""
 
-MAX_CHARACTERS = 200
+_MAX_CHARACTERS = 200
 """Characters of a line; the rest is replaced by an ellipsis."""
 
-MAX_LINES = 14_000
+MAX_SOURCE_LINES = 14_000
 """Lines of a rank: 2,000 places with their neighbours."""
 
-MAX_BYTES = 1_000_000
+MAX_SOURCE_BYTES = 1_000_000
 """Bytes of the lines of a rank, encoded as UTF-8."""
 
 _MAX_FILE_BYTES = 8 << 20
@@ -109,11 +109,11 @@ def _add(lines: _Lines, files: _Files, places: Iterable[_Place]) -> None:
         if not now:
             new: _Lines = {(file, line): None}
         else:
-            around = range(max(1, line - NEIGHBOURS), min(line + NEIGHBOURS, len(now)) + 1)
+            around = range(max(1, line - _NEIGHBOURS), min(line + _NEIGHBOURS, len(now)) + 1)
             new = {(file, one): _text(now, one) for one in around}
         new = {place: text for place, text in new.items() if place not in lines}
         size += sum(len(text.encode()) for text in new.values() if text)
-        if size > MAX_BYTES or len(lines) + len(new) > MAX_LINES:
+        if size > MAX_SOURCE_BYTES or len(lines) + len(new) > MAX_SOURCE_LINES:
             return
         lines.update(new)
 
@@ -125,7 +125,7 @@ def _text(lines: Sequence[str], line: int) -> str | None:
     text = lines[line - 1].rstrip()
     # A surrogate of a cell's text cannot be encoded.
     text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 1]}…"
 
 
 def _of_stacks(stacks: pa.Table) -> Iterator[_Place]:

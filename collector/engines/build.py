@@ -42,14 +42,14 @@ LIBC_FILE = "libc"
 
 COMPILER_VARIABLE = "CXX"
 COMPILERS = ("c++", "g++", "clang++")
-UNITS = {
+_UNITS = {
     "torch": ("numerics", "operators", "storages", "collectives"),
     "plain": (".", "base", "journal", "stacks", "thread", "watchdog"),
 }
 """Folders of sources compiled together, because torch's headers take nearly all of the time."""
 
 KERNEL = "numerics/fingerprint_kernel.cpp"
-KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
+_KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "generic": (),
         "avx2": ("-mavx2", "-mfma", "-mf16c"),
@@ -121,7 +121,7 @@ def ensure(
     if brought is not None:
         return brought
     key = _key(torch, compiler)
-    folder = cache_folder()
+    folder = engine_folder()
     library = folder / key / LIBRARY
     if library.exists():
         return library
@@ -139,7 +139,7 @@ def ensure(
     return library
 
 
-def cache_folder() -> Path:
+def engine_folder() -> Path:
     """Returns the folder of built engines."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lanescope" / "engines"
@@ -201,7 +201,7 @@ def _named(torch: Torch, version: str, *more: object) -> str:
     found = (path for folder in (SOURCES, TRIMMED) for path in folder.rglob("*"))
     for path in sorted(path for path in found if path.suffix in (".cpp", ".h")):
         digest.update(str(path.relative_to(SOURCES.parent)).encode() + path.read_bytes())
-    built = (torch.new_abi, torch.distributed, FLAGS, KERNELS, LIBRARIES, platform.machine())
+    built = (torch.new_abi, torch.distributed, FLAGS, _KERNELS, LIBRARIES, platform.machine())
     digest.update(repr((version, *built, *more)).encode())
     return f"torch-{version.split()[0]}-{digest.hexdigest()[:16]}"
 
@@ -310,11 +310,11 @@ def compile_commands(torch: Torch, compiler: Path, into: Path) -> list[tuple[str
         f"-isystem{include / 'torch' / 'csrc' / 'api' / 'include'}",
     )
     commands: list[tuple[str, ...]] = []
-    for unit, folders in UNITS.items():
+    for unit, folders in _UNITS.items():
         whole = into / f"{unit}.cpp"
         whole.write_text("".join(f'#include "{part}"\n' for part in _parts(folders)))
         commands.append((str(compiler), *flags, "-c", str(whole), "-o", str(into / f"{unit}.o")))
-    for variant, abilities in KERNELS.get(platform.machine(), {"generic": ()}).items():
+    for variant, abilities in _KERNELS.get(platform.machine(), {"generic": ()}).items():
         commands.append(
             (
                 str(compiler),

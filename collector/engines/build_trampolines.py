@@ -22,12 +22,12 @@ from .build import (
     _identity_of,
     _locked,
     _run,
-    cache_folder,
+    engine_folder,
     find_compiler,
 )
 
-SOURCES = Path(__file__).parent / "trampolines"
-FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-shared")
+_SOURCES = Path(__file__).parent / "trampolines"
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-shared")
 
 
 def ensure_trampolines() -> Path:
@@ -40,10 +40,10 @@ def ensure_trampolines() -> Path:
         raise BuildError(f"it is made for Python 3.10 to 3.14, this is {platform.python_version()}")
     compiler = find_compiler()
     digest = hashlib.sha256()
-    for source in sorted(SOURCES.glob("*.*")):
+    for source in sorted(_SOURCES.glob("*.*")):
         digest.update(source.name.encode() + source.read_bytes())
-    digest.update(repr((FLAGS, platform.machine(), _identity_of(compiler))).encode())
-    folder = cache_folder()
+    digest.update(repr((_FLAGS, platform.machine(), _identity_of(compiler))).encode())
+    folder = engine_folder()
     library = folder / f"trampolines-{digest.hexdigest()[:16]}.so"
     if library.exists():
         return library
@@ -67,8 +67,8 @@ def _build_once(compiler: Path, library: Path) -> None:
             raise BuildError(note.read_text())
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".trampolines-") as temporary:
         made = Path(temporary) / library.name
-        parts = map(str, sorted(SOURCES.glob("*.cpp")))
-        command = (str(compiler), *FLAGS, *parts, "-o", str(made))
+        parts = map(str, sorted(_SOURCES.glob("*.cpp")))
+        command = (str(compiler), *_FLAGS, *parts, "-o", str(made))
         try:
             _check(_run(command, Path(temporary)), compiler)
         except BuildError as error:

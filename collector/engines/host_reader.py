@@ -42,7 +42,7 @@ class HostReader:
         into = ctypes.c_int64()
         if self._hash(tensor._cdata, ctypes.byref(into)):
             return into.value
-        return host_fingerprint.hash_of(tensor)  # for example a conjugate
+        return host_fingerprint.host_hash_of(tensor)  # for example a conjugate
 
     def norms_of(self, tensors: list[torch.Tensor]) -> torch.Tensor | None:
         """Returns L2 norms, float64; None if one of the tensors cannot be read."""

@@ -30,11 +30,11 @@ def layout_header() -> str:
         "SMALLEST_SEGMENT_BYTES": segment_ring.MIN_SEGMENT_BYTES,
         "FOLLOWER_FIRST_SEGMENT": background_compactor.FIRST_SEGMENT,
         "FOLLOWER_AGAIN": background_compactor.REPEAT_SEGMENTS,
-        "RING_SHARE": segment_ring.SHARE,
+        "RING_SHARE": segment_ring.BUFFER_PARTS,
         "RING_KEPT_SHARE": segment_ring.KEPT_SHARE,
         "MAXIMUM_SIGNATURES": string_table.MAX_SIGNATURES,
         "MAXIMUM_TEXT_BYTES": string_table.MAX_TEXT_BYTES,
-        **_members("KIND", journal.Kind),
+        **_members("KIND", journal.RecordKind),
         **_members("ACCESS", journal.AccessFlag),
         **_members("TENSOR", journal.TensorFlag),
         "TENSOR_ORDINAL": journal.TENSOR_ORDINAL,
@@ -44,7 +44,7 @@ def layout_header() -> str:
     }
     strings = {
         "MAGIC": journal.MAGIC.decode(),
-        "LEFT_OUT": string_table.LEFT_OUT,
+        "LEFT_OUT": string_table.CUT_OFF,
         "PROCESS_FILE": journal.PROCESS_FILE,
         "STRINGS_FILE": journal.STRINGS_FILE,
         "STALLS_FILE": journal.STALLS_FILE,

@@ -19,7 +19,7 @@ from ..format.names import NOT_COMPUTING
 from ..format.record_kinds import ThreadKind
 from ..hooks.stacks import Stacks
 from ..journal.journal import RECORD, RECORD_BYTES, json_bytes
-from ..journal.process_journals import ModuleCalls, Store, ThreadState
+from ..journal.process_journals import JournalStore, ModuleCalls, ThreadState
 from ..journal.string_table import MAX_SIGNATURES
 from ..journal.writer import ThreadJournal
 from ..recorder.recorder import Recorder
@@ -108,7 +108,7 @@ class _State(_Shared, ThreadState):
         return int(self.library.leave_module())
 
 
-class NativeStore(Store):
+class NativeStore(JournalStore):
     """Passes Python's events to the observer, which writes the journals."""
 
     def __init__(self, library: Library, keep_last: int | None = None) -> None:

@@ -12,7 +12,7 @@ from ..recorder.messages import say
 from . import build
 from .host_reader import HostReader
 
-NAME = "native"
+NATIVE = "native"
 
 _ONE_ARGUMENT = 8  # METH_O
 
@@ -38,7 +38,7 @@ def library_for(options: Options) -> Library | None:
     try:
         return Library(build.ensure())
     except (build.BuildError, OSError) as error:
-        if options.engine == NAME:
+        if options.engine == NATIVE:
             raise EngineError(f"the native engine cannot be used: {error}") from error
         say(f"recording with the portable engine: {error}")
         return None

@@ -16,18 +16,18 @@ import torch
 from ..format.names import OpFilter
 from ..format.record_kinds import OpScope
 from ..hooks import dispatch_modes
-from ..hooks.collectives.collectives import NAMESPACES, Call, Collectives
+from ..hooks.collectives.collectives import NAMESPACES, Collectives, RunningCollective
 from ..hooks.patches import Patches
 from ..hooks.stacks import Stacks
 from ..journal import clock
-from ..journal.journal import NO_SEQUENCE, Kind
+from ..journal.journal import NO_SEQUENCE, RecordKind
 from ..journal.process_journals import ThreadState
 from ..recorder.private_names import optional
 from ..recorder.recorder import Recorder
 from .dispatch_mode import DispatchMode
 from .values import OperatorReading, Values
 
-NAME = "portable"
+PORTABLE = "portable"
 
 _SCOPE_ENTER = "profiler::_record_function_enter"
 _SCOPE_EXIT = "profiler::_record_function_exit"
@@ -35,7 +35,7 @@ _ACCUMULATE = 2**63
 """Nodes that accumulate into a leaf have the largest number, which belongs to no forward op."""
 
 
-class Operator(NamedTuple):
+class _Operator(NamedTuple):
     """Facts of an operator, found at its first call."""
 
     name: int
@@ -80,7 +80,7 @@ class PortableEngine:
         self._filter = OpFilter(options.include, options.exclude)
         self._minimum = options.min_duration_ns
         self._values = Values(recorder) if options.level == "numerics" else None
-        self._operators: dict[Any, Operator] = {}
+        self._operators: dict[Any, _Operator] = {}
         self._signatures: dict[tuple[Any, ...], int] = {}
         self._current_node = optional(
             "torch._C", "_current_autograd_node", "autograd nodes (portable engine)"
@@ -133,9 +133,9 @@ class PortableEngine:
             return operator(*args, **kwargs)
         if state.busy:
             return operator(*args, **kwargs)
-        call: Call | None = None
+        call: RunningCollective | None = None
         reading: OperatorReading | None = None
-        known: Operator | None = None
+        known: _Operator | None = None
         signature = NO_SEQUENCE
         opened = -1
         try:
@@ -177,22 +177,22 @@ class PortableEngine:
             except Exception as error:
                 recorder.failed(error)
 
-    def _push_open(self, state: ThreadState, known: Operator) -> int:
+    def _push_open(self, state: ThreadState, known: _Operator) -> int:
         """Stores that an operator began; returns its level among open events."""
         opened = state.open
         state.open += 1
         step, phase = self._recorder.step, state.phase
         state.journal.push_open(
-            opened, Kind.OP, OpScope.function, known.name, clock.now(), step, phase
+            opened, RecordKind.OP, OpScope.function, known.name, clock.now(), step, phase
         )
         return opened
 
     def _record(
         self,
         state: ThreadState,
-        known: Operator,
+        known: _Operator,
         signature: int,
-        call: Call | None,
+        call: RunningCollective | None,
         result: Any,
         args: tuple[Any, ...],
         start: int,
@@ -224,7 +224,7 @@ class PortableEngine:
         in_node = state.node is not None
         recorder.put(
             state,
-            Kind.OP,
+            RecordKind.OP,
             scope=OpScope.function,
             depth=state.depth + in_node,
             name=known.name,
@@ -246,7 +246,7 @@ class PortableEngine:
         state.node = None
         self._recorder.put(
             state,
-            Kind.OP,
+            RecordKind.OP,
             scope=OpScope.backward,
             depth=state.depth,
             name=node.name,
@@ -290,11 +290,11 @@ class PortableEngine:
 
     # names and signatures ------------------------------------------------------------------
 
-    def _learn(self, operator: Any) -> Operator:
+    def _learn(self, operator: Any) -> _Operator:
         schema = getattr(operator, "_schema", None)
         name = schema.name if schema is not None else f"higher_order::{operator.name()}"
         enters, exits = name.startswith(_SCOPE_ENTER), name.startswith(_SCOPE_EXIT)
-        known = Operator(
+        known = _Operator(
             name=self._recorder.intern(name),
             wanted=self._filter.wanted(name),
             collective=name.partition("::")[0] in NAMESPACES,
@@ -313,7 +313,7 @@ class PortableEngine:
             self._recorder.coverage["filtered"] += 1
             return
         state.journal.append(
-            int(Kind.OP),
+            int(RecordKind.OP),
             int(OpScope.user),
             scope.depth,
             self._recorder.intern(scope.name),

@@ -44,14 +44,14 @@ class ByteRange(NamedTuple):
         return cls(begin, end, None if whole else (*map(int, sizes), *map(int, strides)))
 
 
-def readable(tensor: torch.Tensor) -> bool:
+def is_readable(tensor: torch.Tensor) -> bool:
     """Returns True if the tensor's elements can be read directly from existing memory."""
     if not can_read(tensor) or tensor.is_conj() or tensor.is_neg():
         return False
     return not tensor.numel() or ByteRange.of(tensor).end <= tensor.untyped_storage().nbytes()
 
 
-class Range:
+class _Range:
     """Bytes of a storage, and their values when last read."""
 
     __slots__ = ("data", "extent", "finite", "hash", "made", "owned", "probe", "serial", "version")
@@ -85,7 +85,7 @@ class Range:
             and self.version == _version(tensor)
         )
 
-    def hides(self, other: Range) -> bool:
+    def hides(self, other: _Range) -> bool:
         """Returns True if an operator wrote it later than the other, to overlapping bytes."""
         return (
             self.made
@@ -108,7 +108,7 @@ class StorageState:
         self.unset = False  # uninitialised: no operator has written to it
         self.lay = 0  # probe of the uninitialised bytes
         self.derived = False  # computed from uninitialised memory
-        self.ranges: deque[Range] = deque(maxlen=_MAX_RANGES)
+        self.ranges: deque[_Range] = deque(maxlen=_MAX_RANGES)
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Drops the known ranges of the tensor's bytes, which have changed."""
@@ -121,10 +121,10 @@ class StorageState:
         """Stores the tensor's fingerprint; None: the device copy is pending."""
         self.forget(tensor)
         if found is not None:
-            self.ranges.append(Range(tensor, found, **more))
+            self.ranges.append(_Range(tensor, found, **more))
 
 
-class Found(NamedTuple):
+class _Found(NamedTuple):
     """State of an input when an operator begins."""
 
     foreign: bool = False  # no recorded operator wrote it, or it came from a collective
@@ -135,7 +135,7 @@ class Found(NamedTuple):
     derived: bool = False  # computed from uninitialised memory
 
 
-class Storages:
+class LiveStorages:
     """All live storages that recorded operators wrote or read."""
 
     def __init__(self) -> None:
@@ -144,18 +144,18 @@ class Storages:
         self._serials = itertools.count()
         self._lock = threading.Lock()
 
-    def look(self, tensor: torch.Tensor) -> Found:
+    def look(self, tensor: torch.Tensor) -> _Found:
         """Returns the state of a readable input."""
         if self._is_unset(tensor):
-            return Found(unset=True)
+            return _Found(unset=True)
         with self._lock:
             known = self._find(tensor)
             if known is None:
-                return Found(foreign=len(self._all) < _MAX_STORAGES)
+                return _Found(foreign=len(self._all) < _MAX_STORAGES)
             derived = known.derived
             same = next((r for r in known.ranges if r.is_of(tensor)), None)
             if same is None:
-                return Found(known.foreign, known.finite or None, derived=derived)
+                return _Found(known.foreign, known.finite or None, derived=derived)
         changed = same.probe is not None and _probe(tensor) != same.probe
         with self._lock:
             # It counts only if no recorded operator wrote meanwhile, also through another storage
@@ -166,7 +166,7 @@ class Storages:
                 r.hides(same) for other in self._all.values() for r in other.ranges
             )
         expected = same.hash if changed else None
-        return Found(finite=same.finite, expected=expected, owned=same.owned, derived=derived)
+        return _Found(finite=same.finite, expected=expected, owned=same.owned, derived=derived)
 
     def _is_unset(self, tensor: torch.Tensor) -> bool:
         with self._lock:
@@ -177,7 +177,7 @@ class Storages:
 
     def made_unset(self, tensor: torch.Tensor) -> None:
         """Notes a tensor of uninitialised memory, which may be filled without an operator."""
-        if not readable(tensor) or not tensor.numel() or tensor.device.type != "cpu":
+        if not is_readable(tensor) or not tensor.numel() or tensor.device.type != "cpu":
             return
         lay = _probe_of_all(tensor)
         with self._lock:

@@ -22,7 +22,7 @@ from ..journal.journal import (
     TENSOR_MORE_RECORD,
     TENSOR_ORDINAL,
     TENSOR_RECORD,
-    Kind,
+    RecordKind,
     TensorFlag,
 )
 from ..journal.process_journals import ThreadState
@@ -32,7 +32,7 @@ from ..recorder.private_names import optional
 from ..recorder.program_modes import no_modes
 from ..recorder.recorder import Recorder
 from .read_plans import Argument, ReadPlan, read_plan
-from .storages import Storages, readable
+from .storages import LiveStorages, is_readable
 
 _COMPILER = "torch._inductor.output_code"
 """Once this module is loaded, compiled kernels may write without a visible operator, so inputs are
@@ -75,7 +75,7 @@ class Values:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._plans: dict[Any, ReadPlan | None] = {}
-        self._storages = Storages()
+        self._storages = LiveStorages()
         self._lock = threading.Lock()
         self._current_node = optional("torch._C", "_current_autograd_node", "") or (lambda: None)
         self._pending: deque[tuple[Any, list[torch.Tensor], TensorRow, int, int, int]] = deque()
@@ -283,7 +283,7 @@ def _put(
     more = not found.finite or row.expected is not None or row.unset
     position = row.position | flags | (TensorFlag.MORE if more else 0)
     packed = TENSOR_RECORD.pack(
-        Kind.TENSOR,
+        RecordKind.TENSOR,
         min(depth, 255),
         position,
         row.signature,
@@ -298,7 +298,7 @@ def _put(
     state.journal.append(*RECORD.unpack(packed))
     if more:
         packed = TENSOR_MORE_RECORD.pack(
-            Kind.TENSOR_MORE,
+            RecordKind.TENSOR_MORE,
             int(row.expected is not None),
             int(row.unset),
             0,
@@ -314,7 +314,7 @@ def _put(
 
 
 def _can_be_read(tensor: torch.Tensor) -> bool:
-    return readable(tensor) and not (tensor.is_cuda and capturing())
+    return is_readable(tensor) and not (tensor.is_cuda and capturing())
 
 
 def _read(tensor: torch.Tensor) -> tuple[Numbers | Fingerprint, Numbers | None]:

@@ -20,7 +20,7 @@ WORTH_LISTING = 100
 
 _INT64S = pa.list_(INT64)
 
-THREADS = pa.list_(
+_THREADS = pa.list_(
     pa.struct(
         [
             (c.name, pa.string()) if pa.types.is_dictionary(c.type) else (c.name, c.type)
@@ -28,7 +28,7 @@ THREADS = pa.list_(
         ]
     )
 )
-STEPS = pa.list_(pa.struct([("step", INT64), ("start_ns", INT64), ("end_ns", INT64)]))
+_STEPS = pa.list_(pa.struct([("step", INT64), ("start_ns", INT64), ("end_ns", INT64)]))
 
 WORDS_OF = {"op": "scope", "phase": "kind"}
 """Column by table."""
@@ -58,9 +58,9 @@ CATALOGUE = pa.schema(
         ("training_ns", INT64),
         # Of a rank's thread table: its rows, and the steps of the rank's own process on its own
         # clock, as process `pid` reads it. Null: of another table, or to be found in the phases.
-        ("known_threads", THREADS),
+        ("known_threads", _THREADS),
         ("steps_pid", INT64),
-        ("steps", STEPS),
+        ("steps", _STEPS),
     ],
     metadata={"lanescope.catalogue": str(CATALOGUE_VERSION)},
 )

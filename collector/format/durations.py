@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-UNITS = {
+_UNITS = {
     "ns": 1,
     "us": 10**3,
     "µs": 10**3,
@@ -29,7 +29,7 @@ def parse_duration(text: str, unit: str = "") -> int:
     ValueError.
     """
     found = _DURATION.fullmatch(text)
-    factor = UNITS.get(found[3] or unit) if found else None
+    factor = _UNITS.get(found[3] or unit) if found else None
     if found is not None and factor is not None:
         value = float(found[1] + (found[2] or "")) * factor
         if value < _MAX_NS:

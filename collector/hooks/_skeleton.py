@@ -14,7 +14,7 @@ import torch
 from .base import Hook, HookContext, Undo
 from .patches import Patches
 
-LOST = "seeds"
+_LOST = "seeds"
 """Name in the coverage if this version of torch lacks the function."""
 
 
@@ -27,8 +27,8 @@ def _hook(context: HookContext) -> Undo:
         recorder.mark(f"seeded with {seed}")
 
     # The function stays the same object; see patches.py.
-    patches.ends(torch, "manual_seed", seeded, lost=LOST)
+    patches.ends(torch, "manual_seed", seeded, lost=_LOST)
     return patches.undo
 
 
-HOOK = Hook(LOST, _hook)
+HOOK = Hook(_LOST, _hook)

@@ -49,10 +49,10 @@ def describe(
     frames = traceback.extract_tb(trace)
     own = [frame for frame in frames if not is_library(frame.filename)] or frames
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-    return f"{sentence(error)}{where}"
+    return f"{error_sentence(error)}{where}"
 
 
-def sentence(error: BaseException) -> str:
+def error_sentence(error: BaseException) -> str:
     """Returns one line, `ValueError: ...`; a long message keeps its first and last line.
 
     A worker's error carries a whole traceback, with the cause at its end.

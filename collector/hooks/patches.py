@@ -18,9 +18,9 @@ from typing import Any
 
 from ..recorder.private_names import optional, unavailable
 from .not_compiled import run_as_it_is
-from .trampolines import CONCURRENT, SELF_ALONE, Changed, Ends, LockEnds, Trampolines
+from .trampolines import CONCURRENT, SELF_ALONE, ChangedArguments, Ends, LockEnds, Trampolines
 
-__all__ = ["Changed", "Patches", "around", "caller", "concurrent", "prepare"]
+__all__ = ["ChangedArguments", "Patches", "around", "caller", "concurrent", "prepare"]
 
 _REPLACED = "calls without other functions in the place of the program's"
 
@@ -43,7 +43,7 @@ def prepare(library: Path | None, failed: Callable[[BaseException], object], why
         _Means.library = Trampolines(library)
     _Means.failed = failed
     if _Means.library is not None:
-        _Means.library.prepare(failed, Changed)
+        _Means.library.prepare(failed, ChangedArguments)
     concurrent(is_so=False)
 
 
@@ -54,7 +54,7 @@ def concurrent(*, is_so: bool) -> None:
         _Means.library.concurrent(is_so)
 
 
-def in_place() -> bool:
+def hooks_in_place() -> bool:
     """Returns whether hooked functions stay the same objects."""
     return _Means.library is not None
 
@@ -241,7 +241,7 @@ def _wrapped(original: Callable[..., Any], ends: Ends) -> Callable[..., Any]:
             )
             if token is None:
                 return original(*args, **keywords)
-        if isinstance(token, Changed):
+        if isinstance(token, ChangedArguments):
             token, args, changed = token
             keywords = changed or {}
         try:

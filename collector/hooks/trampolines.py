@@ -28,7 +28,7 @@ _CODE: Any = vars(FunctionType)["__code__"]
 _CALLED = "lanescope"
 
 
-class Changed(NamedTuple):
+class ChangedArguments(NamedTuple):
     """Returned by a `begin` to call the function with other arguments."""
 
     token: Any

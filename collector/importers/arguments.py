@@ -18,7 +18,7 @@ from ..compaction import arrow_columns
 from ..compaction.arrow_columns import numbers
 from .limits import MAX_ARGUMENT_BYTES
 
-Rows = NDArray[np.void]
+_Rows = NDArray[np.void]
 
 _NOTHING = frozenset({b"", b"{}", b"null", b"[]"})
 _MIN_TEXT_BYTES = 5
@@ -51,8 +51,8 @@ class Arguments:
         self.__dict__.update(state)
         self._file = self._path.open("a+b")
 
-    def add(self, rows: Rows, joined: bytes) -> None:
-        """Keeps one text of JSON per row, `joined`, and fills in `args_at` and `args_bytes`.
+    def add(self, rows: _Rows, joined: bytes) -> None:
+        """Keeps one text of JSON per row, `joined_texts`, and fills in `args_at` and `args_bytes`.
 
         Texts longer than MAX_ARGUMENT_BYTES are counted.
         """
@@ -76,7 +76,7 @@ class Arguments:
         self._file.flush()
         return os.pread(self._file.fileno(), size, at)
 
-    def column(self, rows: Rows) -> pa.ChunkedArray:
+    def column(self, rows: _Rows) -> pa.ChunkedArray:
         """Returns the arguments of rows; null: none. Text that is not UTF-8 is repaired.
 
         No arguments are added any more.
@@ -84,7 +84,7 @@ class Arguments:
         parts = [self._texts(rows[part]) for part in self.parts(rows, _BATCH_BYTES)]
         return pa.chunked_array(parts, pa.string())
 
-    def parts(self, rows: Rows, size: int = _PART_BYTES) -> Iterator[slice]:
+    def parts(self, rows: _Rows, size: int = _PART_BYTES) -> Iterator[slice]:
         """Yields slices of rows, in order, with about `size` bytes of arguments each."""
         ends = np.cumsum(rows["args_bytes"].astype(np.int64))
         first = 0
@@ -94,7 +94,7 @@ class Arguments:
             yield slice(first, max(last, first + 1))
             first = max(last, first + 1)
 
-    def _texts(self, rows: Rows) -> pa.StringArray:
+    def _texts(self, rows: _Rows) -> pa.StringArray:
         lengths = rows["args_bytes"].astype(np.int64)
         some = np.flatnonzero(lengths)
         if not len(some):
@@ -120,7 +120,7 @@ class Arguments:
         return _strings(found)
 
 
-def joined(raw: Sequence[bytes | Raw]) -> bytes:
+def joined_texts(raw: Sequence[bytes | Raw]) -> bytes:
     """Returns texts of JSON with zero bytes in between, without line breaks.
 
     No text within JSON has a line break or a zero byte.

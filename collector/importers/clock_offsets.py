@@ -18,7 +18,7 @@ from ..format.array_types import Int64Array
 from ..format.names import PAIRED, SYNCHRONISING
 from .spill import CollectiveCall
 
-MIN_CALLS = 5
+_MIN_CALLS = 5
 """Calls that a median needs."""
 
 WALL_CLOCKS_AGREE_NS = 100_000
@@ -45,7 +45,7 @@ class Offset:
     clock: str
 
 
-def offsets(
+def rank_offsets(
     sources: Mapping[int, Source], calls: Mapping[int, Sequence[CollectiveCall]]
 ) -> dict[int, Offset]:
     """Returns the offset of each rank's file. The lowest rank's file is the axis."""
@@ -62,7 +62,7 @@ def offsets(
         spread = np.sort(np.abs(differences - middle))
         # A tenth may be calls whose completion one rank's thread noticed late.
         within = int(spread[int(0.9 * (len(spread) - 1))]) + 1 if len(spread) else 0
-        measured = len(differences) >= MIN_CALLS
+        measured = len(differences) >= _MIN_CALLS
         own = f"file of rank {rank}"
         if source.host == first.host not in _ANY_HOST and (
             not measured or abs(middle - base) <= within
@@ -91,7 +91,7 @@ def _completions(calls: Sequence[CollectiveCall]) -> dict[tuple[str, int], int]:
     }
 
 
-def comparable(calls: Mapping[int, Sequence[CollectiveCall]]) -> set[str]:
+def comparable_groups(calls: Mapping[int, Sequence[CollectiveCall]]) -> set[str]:
     """Returns the groups whose calls are the same, in the same order, on all ranks that have any.
 
     A trace covers a window of a training; only in these groups the k-th calls of ranks match.
@@ -119,7 +119,7 @@ def of_no_group(call: CollectiveCall, rank: int) -> bool:
     return call.group == f"unknown, of rank {rank}" and call.name not in PAIRED
 
 
-def same_order(calls: Mapping[int, Sequence[CollectiveCall]]) -> bool:
+def same_call_order(calls: Mapping[int, Sequence[CollectiveCall]]) -> bool:
     """Returns True if all ranks made the same calls without a group, at least one, in one order."""
     orders = {
         tuple(

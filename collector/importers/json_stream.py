@@ -27,7 +27,7 @@ MAX_MEMBER_BYTES = MAX_METADATA_BYTES
 MAX_BRACKETS = 10_000
 """Brackets open at once."""
 
-EVENTS = "traceEvents"
+_EVENTS = "traceEvents"
 
 _MAX_GUESSES = 4
 """Positions tried in a block before its brackets are matched."""
@@ -53,7 +53,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Piece(Generic[_T]):
+class _Piece(Generic[_T]):
     """Events decoded together, or the bytes of one that does not decode with others."""
 
     decoded: _T | None
@@ -104,7 +104,7 @@ class Document(Generic[_T]):
         self.truncated = False
         self.found_events = False
 
-    def parts(self) -> Iterator[Member | Piece[_T]]:
+    def parts(self) -> Iterator[Member | _Piece[_T]]:
         """Yields the document in order. Raises ImportRejected for another kind of document."""
         try:
             first = self._peek()
@@ -124,7 +124,7 @@ class Document(Generic[_T]):
         except _End:
             self.truncated = True
 
-    def _members(self) -> Iterator[Member | Piece[_T]]:
+    def _members(self) -> Iterator[Member | _Piece[_T]]:
         self._at += 1
         while (found := self._peek()) != b"}":
             if found == b",":
@@ -136,13 +136,13 @@ class Document(Generic[_T]):
             if self._peek() != b":":
                 raise self._malformed("a colon")
             self._at += 1
-            if name == EVENTS and self._peek() == b"[":
+            if name == _EVENTS and self._peek() == b"[":
                 self.found_events = True
                 yield from self._events()
             else:
                 yield Member(name, self._value(MAX_MEMBER_BYTES))
 
-    def _events(self) -> Iterator[Piece[_T]]:
+    def _events(self) -> Iterator[_Piece[_T]]:
         self._at += 1
         match_until = 0  # position up to which guessing failed
         while (found := self._peek()) != b"]":
@@ -159,7 +159,7 @@ class Document(Generic[_T]):
             yield self._match()
         self._at += 1
 
-    def _guess(self) -> tuple[Piece[_T] | None, bool]:
+    def _guess(self) -> tuple[_Piece[_T] | None, bool]:
         """Returns as many events as the buffer holds, and True if all guesses in it failed."""
         tail = max(self._at, len(self._buffer) - _TAIL_BYTES)
         found = list(_BETWEEN.finditer(self._buffer, tail))
@@ -174,10 +174,10 @@ class Document(Generic[_T]):
             except (ValueError, RecursionError):
                 continue
             self._at = end
-            return Piece(decoded), False
+            return _Piece(decoded), False
         return None, bool(found)
 
-    def _match(self) -> Piece[_T]:
+    def _match(self) -> _Piece[_T]:
         """Returns the next event, found by matching brackets."""
         value = self._value(MAX_EVENT_BYTES)
         if value is None:
@@ -186,9 +186,9 @@ class Document(Generic[_T]):
                 "trace"
             )
         try:
-            return Piece(self._decode(b"[%b]" % value))
+            return _Piece(self._decode(b"[%b]" % value))
         except (TypeError, ValueError, RecursionError):
-            return Piece(None, value)
+            return _Piece(None, value)
 
     def _value(self, longest: int) -> bytes | None:
         """Returns the bytes of the next value; None: more than `longest`."""

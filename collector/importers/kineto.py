@@ -15,7 +15,17 @@ from ..format.names import LAUNCH_SUFFIXES, ON_DEVICE
 from ..format.record_kinds import PhaseKind
 from .base import Dialect
 from .limits import MAX_STEPS
-from .spill import BACKWARD, FUNCTION, KERNEL, LAUNCHING, PHASE_KIND, USER, Rows, Trace, column
+from .spill import (
+    BACKWARD_SLICE,
+    FUNCTION_SLICE,
+    KERNEL_SLICE,
+    LAUNCHING_SLICE,
+    PHASE_KIND,
+    USER_SLICE,
+    StructArray,
+    Trace,
+    field_of,
+)
 
 DIALECT = Dialect("kineto", lambda found: "schemaVersion" in found or "distributedInfo" in found)
 
@@ -111,10 +121,10 @@ _MAX_SIGNATURE_CHARS = 500
 def kind_of(category: str) -> int:
     """Returns the kind of a category's slices; names may change it."""
     if category in ON_DEVICE:
-        return KERNEL
+        return KERNEL_SLICE
     if category in ("cpu_op", OPERATOR_OF_2021):
-        return FUNCTION
-    return LAUNCHING if category.endswith(LAUNCH_SUFFIXES) else USER
+        return FUNCTION_SLICE
+    return LAUNCHING_SLICE if category.endswith(LAUNCH_SUFFIXES) else USER_SLICE
 
 
 def on_stream(category: str) -> bool:
@@ -136,7 +146,7 @@ def function_kind(name: str, forward_thread: int) -> int:
     """Returns BACKWARD for an autograd node, else FUNCTION."""
     node = name.startswith(_NODE) or _GRADIENT.fullmatch(name) is not None
     node = node or (forward_thread > 0 and "::" not in name)
-    return BACKWARD if node else FUNCTION
+    return BACKWARD_SLICE if node else FUNCTION_SLICE
 
 
 def phase_of(name: str) -> tuple[PhaseKind, str] | None:
@@ -187,14 +197,14 @@ def _shape(dims: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Steps:
+class ProfilerSteps:
     """Step of each instant: `first` before `bounds[0]`, then `numbers[i]` from `bounds[i]` on."""
 
     bounds: Int64Array
     numbers: Int64Array
     first: int
 
-    def of(self, rows: Rows) -> Int64Array:
+    def of(self, rows: StructArray) -> Int64Array:
         """Returns the step of each slice: from the trace, else by its start."""
         found = self.at(rows["start"])
         return np.where(rows["step"] >= 0, rows["step"], found)
@@ -205,7 +215,7 @@ class Steps:
         return np.concatenate([[self.first], self.numbers])[place]
 
 
-def steps_of(trace: Trace, slices: Rows) -> Steps:
+def profiler_steps(trace: Trace, slices: StructArray) -> ProfilerSteps:
     """Returns steps as numbered by torch's profiler (ProfilerStep#N), else by the first optimizer.
 
     A step ends with its optimizer, as in every run: later events of the same pass of the loop
@@ -213,7 +223,7 @@ def steps_of(trace: Trace, slices: Rows) -> Steps:
     before the first mark get the number before it, events after the last the number after it.
     Without marks and optimizers everything is step 0.
     """
-    kind = column(slices, "kind")
+    kind = field_of(slices, "kind")
     marks = _marks(trace, _few(trace, slices, kind == PHASE_KIND + PhaseKind.user))
     ends = _few(trace, slices, kind == PHASE_KIND + PhaseKind.optimizer)
     ends = ends[ends["duration"] >= 0]
@@ -222,19 +232,19 @@ def steps_of(trace: Trace, slices: Rows) -> Steps:
         places = [int(np.searchsorted(until, end, "right")) - 1 for _, end, _ in marks]
         pairs = zip(marks, places, strict=True)
         if all(place >= 0 and until[place] >= begin for (begin, _, _), place in pairs):
-            return Steps(until[places], np.array([n + 1 for _, _, n in marks]), marks[0][2])
+            return ProfilerSteps(until[places], np.array([n + 1 for _, _, n in marks]), marks[0][2])
         bounds = [begin for begin, _, _ in marks] + [marks[-1][1]]
         numbers = [number for _, _, number in marks] + [marks[-1][2] + 1]
-        return Steps(np.array(bounds), np.array(numbers), max(0, marks[0][2] - 1))
+        return ProfilerSteps(np.array(bounds), np.array(numbers), max(0, marks[0][2] - 1))
     if not len(ends):
-        return Steps(np.empty(0, np.int64), np.empty(0, np.int64), 0)
+        return ProfilerSteps(np.empty(0, np.int64), np.empty(0, np.int64), 0)
     first = ends[np.argmin(ends["start"])]
     same = ends[(ends["name"] == first["name"]) & (ends["lane"] == first["lane"])]
     of_first = np.unique(same["start"] + same["duration"])
-    return Steps(of_first, np.arange(1, len(of_first) + 1), 0)
+    return ProfilerSteps(of_first, np.arange(1, len(of_first) + 1), 0)
 
 
-def _few(trace: Trace, slices: Rows, chosen: NDArray[np.bool_]) -> Rows:
+def _few(trace: Trace, slices: StructArray, chosen: NDArray[np.bool_]) -> StructArray:
     """Returns the chosen slices; none if there are more than a program has steps."""
     count = int(chosen.sum())
     if count > MAX_STEPS:
@@ -243,7 +253,7 @@ def _few(trace: Trace, slices: Rows, chosen: NDArray[np.bool_]) -> Rows:
     return slices[chosen]
 
 
-def _marks(trace: Trace, ranges: Rows) -> list[tuple[int, int, int]]:
+def _marks(trace: Trace, ranges: StructArray) -> list[tuple[int, int, int]]:
     """Returns (begin, end, number) of the steps that the profiler marked, in order."""
     marks = []
     for row in ranges:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..format.array_types import Int64Array
 from .limits import ImportRejected
-from .spill import UNFINISHED, Rows, gather
+from .spill import UNFINISHED, StructArray, gather
 
 MAX_DEPTH = 32_000
 """Deepest level that is stored: the column has 16 bits."""
@@ -161,7 +161,7 @@ class _Open:
         )
 
 
-def time_chunks_of(rows: Rows, which: NDArray[np.uint32], path: Path) -> Iterator[TimeChunk]:
+def time_chunks_of(rows: StructArray, which: NDArray[np.uint32], path: Path) -> Iterator[TimeChunk]:
     """Yields the slices `rows[which]` of one lane with their nesting.
 
     Raises ImportRejected where more than `_MAX_OPEN` are open at once.
@@ -190,7 +190,7 @@ def time_chunks_of(rows: Rows, which: NDArray[np.uint32], path: Path) -> Iterato
         )
 
 
-def batches_by_start(rows: Rows, which: NDArray[np.uint32]) -> Iterator[NDArray[np.uint32]]:
+def batches_by_start(rows: StructArray, which: NDArray[np.uint32]) -> Iterator[NDArray[np.uint32]]:
     """Yields `which` by start in batches; equal starts keep the file's order."""
     start = gather(rows, "start", which)
     for low, high in pairwise(_edges(start)):
@@ -212,7 +212,7 @@ def _within(start: Int64Array, low: int, high: int) -> Int64Array:
     return np.concatenate(found)
 
 
-def _with(carried: _Open, rows: Rows, mine: NDArray[np.uint32], begins: Int64Array) -> _Open:
+def _with(carried: _Open, rows: StructArray, mine: NDArray[np.uint32], begins: Int64Array) -> _Open:
     """Returns the open slices and the new ones, nested."""
     duration = gather(rows, "duration", mine)
     order = nesting_order(begins, duration)

@@ -18,16 +18,16 @@ from ..format.file_names import part_file, rank_folder, thread_folder
 from ..format.names import COMMUNICATION_KERNEL
 from ..format.record_kinds import MAX_TIME_NS
 from ..format.schema import INT32, TABLES, Clock, File, Process
-from .kineto import Steps, steps_of
+from .kineto import ProfilerSteps, profiler_steps
 from .limits import MAX_COLLECTIVES
 from .spill import (
-    KERNEL,
+    KERNEL_SLICE,
     PHASE_KIND,
     ByLane,
     CollectiveCall,
-    Rows,
+    StructArray,
     Trace,
-    column,
+    field_of,
     gather,
     release_pages,
 )
@@ -52,8 +52,8 @@ class Rank:
     rank: int
     trace: Trace
     places: ThreadMap
-    slices: Rows
-    steps: Steps
+    slices: StructArray
+    steps: ProfilerSteps
     launches: Launches
     closed: bool = True
     has_counts: bool = True  # False: the counts of the file are listed with another rank
@@ -61,7 +61,7 @@ class Rank:
     calls: list[CollectiveCall] = field(default_factory=list)
 
     @classmethod
-    def of(cls, rank: int, trace: Trace, places: ThreadMap, slices: Rows) -> Rank:
+    def of(cls, rank: int, trace: Trace, places: ThreadMap, slices: StructArray) -> Rank:
         """Returns a rank of a trace."""
 
         def thread_of(lane: int) -> str:
@@ -71,7 +71,7 @@ class Rank:
         launches = Launches(slices, thread_of, trace.counts)
         host = trace.metadata.get("host_name", trace.metadata.get("hostname", ""))
         text = host[:200] if isinstance(host, str) else ""
-        found = cls(rank, trace, places, slices, steps_of(trace, slices), launches)
+        found = cls(rank, trace, places, slices, profiler_steps(trace, slices), launches)
         release_pages(slices)
         found.host = text.encode("utf-8", "replace").decode()
         return found
@@ -83,8 +83,8 @@ class Rank:
             for number, text in enumerate(self.trace.texts.texts)
             if COMMUNICATION_KERNEL.search(text)
         ]
-        kernels = column(self.slices, "kind") == KERNEL
-        which = np.flatnonzero(kernels & np.isin(column(self.slices, "name"), named))
+        kernels = field_of(self.slices, "kind") == KERNEL_SLICE
+        which = np.flatnonzero(kernels & np.isin(field_of(self.slices, "name"), named))
         if len(which) > MAX_COLLECTIVES:
             self.trace.counts["unread_kernels_of_collectives"] += len(which) - MAX_COLLECTIVES
         mine = self.slices[which[:MAX_COLLECTIVES]]
@@ -98,7 +98,7 @@ class Rank:
         return found
 
 
-class Writer:
+class RankWriter:
     """Writes ranks below a folder; `files` becomes the manifest's list of files."""
 
     def __init__(self, run: Path) -> None:
@@ -184,7 +184,7 @@ class _Sorted:
         for call in rank.calls:
             calls[call.lane].append(call)
         values, arrows = rank.trace.values.rows(), rank.trace.arrows.rows()
-        starts = column(rank.slices, "start")
+        starts = field_of(rank.slices, "start")
         some = starts[:: max(1, len(starts) // _SAMPLE)]
         usual = int(np.sort(some)[len(some) // 2]) if len(some) else 0  # one of them
         return cls(ByLane(rank.slices), ByLane(values), ByLane(arrows), calls, usual)
@@ -195,7 +195,7 @@ def _chosen(rows: NDArray[np.uint32], which: NDArray[np.bool_]) -> NDArray[np.ui
     return rows if which.all() else rows[which]
 
 
-def _extents(slices: Rows, which: NDArray[np.uint32], usual: int) -> Iterator[Int64Array]:
+def _extents(slices: StructArray, which: NDArray[np.uint32], usual: int) -> Iterator[Int64Array]:
     """Yields [first start, last end] in ns of batches of slices or instants.
 
     Leaves out those impossibly far from the usual start; the reader of the run reports them.

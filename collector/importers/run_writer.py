@@ -22,17 +22,17 @@ from .clock_offsets import (
     BY_ORDER,
     Offset,
     Source,
-    comparable,
+    comparable_groups,
     of_no_group,
-    offsets,
-    same_order,
+    rank_offsets,
+    same_call_order,
     with_systematic_error,
 )
-from .exported_run import write_exported
+from .join_exported import join_exported
 from .limits import ImportRejected
 from .parallel import read_files
-from .rank_writer import Rank, Writer
-from .spill import CollectiveCall, Rows, Trace, release_pages
+from .rank_writer import Rank, RankWriter
+from .spill import CollectiveCall, StructArray, Trace, release_pages
 from .threads import map_threads
 from .timestamps import MAX_NS
 from .worker_slices import by_rank, take_steps
@@ -97,7 +97,7 @@ def _import(
         traces = read_files(files, Path(folder), workers)
         if any(trace.exported for trace in traces):
             asked = given is not None or fields != NO_FIELDS
-            manifests.write(making, write_exported(traces, making, asked))
+            manifests.write_manifest(making, join_exported(traces, making, asked))
             return
         notes: list[str] = []
         groups: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def _import(
             ranks = _one_rank_each(traces, _ranks(files, traces, given, notes), fields)
         ranks.sort(key=lambda one: one.rank)
         placed = _aligned(ranks, notes)
-        writer = Writer(making)
+        writer = RankWriter(making)
         processes = [
             {**process, "clock": _clock(placed[rank.rank])}
             for rank in ranks
@@ -132,7 +132,7 @@ def _import(
         "groups": groups | _groups(traces, ranks, world),
         "files": writer.files,
     }
-    manifests.write(making, manifest)
+    manifests.write_manifest(making, manifest)
     write_catalogue(making, manifest)
 
 
@@ -186,7 +186,7 @@ def _split(trace: Trace, fields: Fields, notes: list[str]) -> tuple[list[Rank], 
     return found, groups
 
 
-def _rank(number: int, trace: Trace, lanes: Sequence[int], slices: Rows) -> Rank:
+def _rank(number: int, trace: Trace, lanes: Sequence[int], slices: StructArray) -> Rank:
     places = map_threads(trace, slices, lanes)
     release_pages(slices)
     rank = Rank.of(number, trace, places, slices)
@@ -208,7 +208,7 @@ def _aligned(ranks: Sequence[Rank], notes: list[str]) -> Mapping[int, Offset]:
     by_order = False
     if len(ranks) > 1 and not all(_numbers_its_calls(rank.trace) for rank in ranks):
         by_order = not one_file and _match_by_order(ranks, notes)
-        same = comparable({rank.rank: rank.calls for rank in ranks})
+        same = comparable_groups({rank.rank: rank.calls for rank in ranks})
         loose = sorted({c.group for rank in ranks for c in rank.calls} - same)
         for rank in ranks:
             rank.calls = numbered([_own(call, rank.rank, same) for call in rank.calls])
@@ -222,7 +222,7 @@ def _aligned(ranks: Sequence[Rank], notes: list[str]) -> Mapping[int, Offset]:
     if one_file:  # one file has one clock
         return dict.fromkeys(calls, Offset(0, 0, True, "file"))
     sources = {rank.rank: Source(_base(rank.trace), rank.host) for rank in ranks}
-    found = offsets(sources, calls)
+    found = rank_offsets(sources, calls)
     if by_order:
         found = with_systematic_error(found, sources)
         notes.append(_said_of_order(found))
@@ -237,7 +237,7 @@ def _match_by_order(ranks: Sequence[Rank], notes: list[str]) -> bool:
         return False
     sizes = {_world(rank.trace) for rank in ranks}
     world = max(sizes)
-    if len(sizes) > 1 or world < len(ranks) or not same_order(calls):
+    if len(sizes) > 1 or world < len(ranks) or not same_call_order(calls):
         notes.append(
             "the files name no process groups, and hold different collectives or world sizes: "
             "collectives are shown rank by rank and not compared"

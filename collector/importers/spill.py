@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 from ..format.record_kinds import ThreadKind
 from .arguments import Arguments
 from .events import Label
+from .exported_run import ExportedRun
 from .limits import MAX_ALL_NAME_CHARS, MAX_NAMES, MAX_TABLE_ROWS, ImportRejected
 
-if TYPE_CHECKING:
-    from .exported_run import ExportedRun
-
-Rows = NDArray[np.void]
+StructArray = NDArray[np.void]
 
 GLOBAL = "all processes"
 """Process of global marks, which are put on the rank's main thread."""
@@ -29,7 +27,7 @@ GLOBAL = "all processes"
 UNFINISHED = -1
 NONE = -1
 
-FUNCTION, BACKWARD, USER, KERNEL, LAUNCHING = 0, 1, 2, 4, 5
+FUNCTION_SLICE, BACKWARD_SLICE, USER_SLICE, KERNEL_SLICE, LAUNCHING_SLICE = 0, 1, 2, 4, 5
 """Kinds of slices: values of OpScope, and LAUNCHING, a call that puts work on a stream."""
 
 PHASE_KIND = 16
@@ -68,7 +66,7 @@ _MAX_ID_CHARS = 2000
 _MAX_LANES = 20_000
 
 
-def new_slices(count: int) -> Rows:
+def new_slices(count: int) -> StructArray:
     """Returns rows of slices with all fields unknown."""
     rows = np.zeros(count, SLICE_ROW)
     for name in ("sequence", "correlation", "step"):
@@ -84,7 +82,7 @@ class Spill:
         self._file = path.open("wb")
         self.count = 0
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: StructArray) -> None:
         """Appends rows of this file's type. Raises OSError, ImportRejected."""
         self.count += len(rows)
         if self.count > MAX_TABLE_ROWS:
@@ -104,7 +102,7 @@ class Spill:
         self.__dict__.update(state)
         self._file = self.path.open("ab")
 
-    def rows(self) -> Rows:
+    def rows(self) -> StructArray:
         """Returns all rows added so far."""
         self._file.flush()
         if not self.count:
@@ -112,7 +110,7 @@ class Spill:
         return np.memmap(self.path, self._dtype, "r")
 
 
-def release_pages(rows: Rows) -> None:
+def release_pages(rows: StructArray) -> None:
     """Frees the memory of memory-mapped rows; the next access reads them again."""
     mapped = getattr(rows, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
@@ -122,7 +120,7 @@ def release_pages(rows: Rows) -> None:
 _BATCH_ROWS = 1 << 20
 
 
-def column(rows: Rows, name: str, kind: Any = None) -> NDArray[Any]:
+def field_of(rows: StructArray, name: str, kind: Any = None) -> NDArray[Any]:
     """Returns one field of all rows as dtype `kind`, without keeping the rows in memory."""
     found = np.empty(len(rows), rows.dtype[name] if kind is None else kind)
     for first in range(0, len(rows), _BATCH_ROWS):
@@ -132,7 +130,7 @@ def column(rows: Rows, name: str, kind: Any = None) -> NDArray[Any]:
     return found
 
 
-def gather(rows: Rows, name: str, which: NDArray[Any]) -> NDArray[Any]:
+def gather(rows: StructArray, name: str, which: NDArray[Any]) -> NDArray[Any]:
     """Returns one field of the rows `which`, without keeping the rows in memory."""
     found = np.empty(len(which), rows.dtype[name])
     for first in range(0, len(which), _BATCH_ROWS):
@@ -142,7 +140,7 @@ def gather(rows: Rows, name: str, which: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-def chosen(rows: Rows, which: NDArray[Any]) -> Rows:
+def rows_at(rows: StructArray, which: NDArray[Any]) -> StructArray:
     """Returns the rows `which` of all fields, eight times as fast as `rows[which]`."""
     return np.take(rows, which)
 
@@ -160,9 +158,9 @@ def rows_per_lane(lanes: NDArray[Any]) -> NDArray[np.int64]:
 class ByLane:
     """Index of rows by lane, in the order of the file."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: StructArray) -> None:
         # _MAX_LANES fits into 16 bits, which numpy sorts by radix.
-        lanes = column(rows, "lane", np.uint16)
+        lanes = field_of(rows, "lane", np.uint16)
         counts = rows_per_lane(lanes)
         self._order = np.empty(len(rows), np.uint32)
         self._ends = np.cumsum(counts)
@@ -188,7 +186,7 @@ class ByLane:
         return np.sort(np.concatenate([np.empty(0, np.uint32), *parts]))
 
 
-class Names(dict[Any, int]):
+class NameNumbers(dict[Any, int]):
     """Numbers for names, by the label of any type that a trace writes; 0 is the empty name."""
 
     def __init__(self, path: Path) -> None:
@@ -223,7 +221,7 @@ class Names(dict[Any, int]):
 
 
 @dataclass
-class Lane:
+class ImportedLane:
     """A thread of a process, or a stream of a device."""
 
     pid: Label
@@ -243,7 +241,7 @@ def unlabelled(pid: Label) -> Label:
     return found[2] if found else pid
 
 
-def is_main_thread(lane: Lane) -> bool:
+def is_main_thread(lane: ImportedLane) -> bool:
     """Returns True if a thread has the number of its process; Kineto of 2021 writes it as text."""
     own = str(unlabelled(lane.pid))
     return own.isdecimal() and str(lane.tid) == own
@@ -254,7 +252,7 @@ class Lanes(dict[tuple[Any, Any, bool], int]):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.lanes: list[Lane] = []
+        self.lanes: list[ImportedLane] = []
         self._path = path
 
     def __missing__(self, key: tuple[Any, Any, bool]) -> int:
@@ -268,7 +266,7 @@ class Lanes(dict[tuple[Any, Any, bool], int]):
                 "letters, expected a trace of a program"
             )
         self[key] = len(self.lanes)
-        self.lanes.append(Lane(*key))
+        self.lanes.append(ImportedLane(*key))
         return self[key]
 
 
@@ -307,7 +305,7 @@ class Trace:
 
     path: Path
     format: str  # name of the importer, or of the dialect
-    texts: Names
+    texts: NameNumbers
     lanes: Lanes
     slices: Spill
     values: Spill
@@ -335,7 +333,7 @@ class Trace:
         return cls(
             path,
             format,
-            Names(path),
+            NameNumbers(path),
             Lanes(path),
             slices=Spill(folder / "slices", SLICE_ROW, path),
             values=Spill(folder / "values", VALUE_ROW, path),

@@ -15,11 +15,11 @@ from .events import Label
 from .spill import (
     GLOBAL,
     PHASE_KIND,
-    USER,
-    Lane,
-    Rows,
+    USER_SLICE,
+    ImportedLane,
+    StructArray,
     Trace,
-    column,
+    field_of,
     is_main_thread,
     rows_per_lane,
 )
@@ -55,7 +55,7 @@ class ThreadMap:
     labels: dict[int, Label]  # process -> its name in the trace
 
 
-def map_threads(trace: Trace, slices: Rows, numbers: Iterable[int]) -> ThreadMap:
+def map_threads(trace: Trace, slices: StructArray, numbers: Iterable[int]) -> ThreadMap:
     """Returns the threads of some lanes of a trace; `slices` are those of the lanes.
 
     The rank's own process is the one with most operators, or else most slices. It gets all streams
@@ -88,11 +88,11 @@ def map_threads(trace: Trace, slices: Rows, numbers: Iterable[int]) -> ThreadMap
     return ThreadMap(found, main_pid, labels)
 
 
-def _main_process(lanes: list[Lane], chosen: list[int], slices: Rows) -> Label:
+def _main_process(lanes: list[ImportedLane], chosen: list[int], slices: StructArray) -> Label:
     score: Counter[Any] = Counter()
     labels: dict[Any, Label] = {}
-    every, kind = column(slices, "lane", np.uint16), column(slices, "kind")
-    operators = every[(kind < PHASE_KIND) & (kind != USER)]
+    every, kind = field_of(slices, "lane", np.uint16), field_of(slices, "kind")
+    operators = every[(kind < PHASE_KIND) & (kind != USER_SLICE)]
     for weight, some in ((1, every), (1 << 32, operators)):
         counts = rows_per_lane(some)
         for number in np.flatnonzero(counts).tolist():
@@ -121,18 +121,18 @@ def _pid(label: Label, known: int) -> int:
     return label if _is_pid(label) and type(label) is int else _FIRST_SYNTHETIC_PID + known
 
 
-def _is_main(lane: Lane) -> bool:
+def _is_main(lane: ImportedLane) -> bool:
     if lane.stream or lane.pid == GLOBAL:
         return False
     return is_main_thread(lane) or lane.name == "MainThread"
 
 
-def _native_id(lane: Lane) -> int:
+def _native_id(lane: ImportedLane) -> int:
     fits = type(lane.tid) is int and not lane.stream and 0 <= lane.tid < _MAX_PID
     return lane.tid if fits and type(lane.tid) is int else 0
 
 
-def _kind(trace: Trace, lane: Lane) -> str:
+def _kind(trace: Trace, lane: ImportedLane) -> str:
     if lane.stream:
         return ThreadKind.stream.name
     if _is_main(lane):

@@ -16,36 +16,38 @@ from ..format.array_types import Int64Array
 from ..format.names import PAIRED
 from ..format.record_kinds import OpScope, PhaseKind, SyncKind
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
-from .kineto import PROFILER_STEP, Steps
+from .kineto import PROFILER_STEP, ProfilerSteps
 from .limits import MAX_LAUNCHES, MAX_PHASES
 from .nesting import TimeChunk, batches_by_start, nesting_order, time_chunks_of
 from .spill import (
-    KERNEL,
-    LAUNCHING,
+    KERNEL_SLICE,
+    LAUNCHING_SLICE,
     NONE,
     PHASE_KIND,
     UNFINISHED,
     CollectiveCall,
-    Rows,
+    StructArray,
     Trace,
-    chosen,
-    column,
+    field_of,
     gather,
     release_pages,
+    rows_at,
 )
 
 PART_ROWS = 1 << 19
 """Rows of one file."""
 
-_SCOPE = {LAUNCHING: int(OpScope.function)}
+_SCOPE = {LAUNCHING_SLICE: int(OpScope.function)}
 _CROWDED = 64
 
 
 class Launches:
     """Finds the call that launched an activity, by correlation number."""
 
-    def __init__(self, slices: Rows, thread_of: Callable[[int], str], counts: Counter[str]) -> None:
-        mine = np.flatnonzero(column(slices, "kind") == LAUNCHING).astype(np.uint32)
+    def __init__(
+        self, slices: StructArray, thread_of: Callable[[int], str], counts: Counter[str]
+    ) -> None:
+        mine = np.flatnonzero(field_of(slices, "kind") == LAUNCHING_SLICE).astype(np.uint32)
         if len(mine) > MAX_LAUNCHES:
             counts["unread_launches"] += len(mine) - MAX_LAUNCHES
             mine = mine[:MAX_LAUNCHES]
@@ -66,9 +68,9 @@ class Launches:
         known = (self._correlation[place] == correlation) & (correlation != NONE)
         return self._start[place], known, self._lane[place].astype(np.int64)
 
-    def columns(self, rows: Rows) -> dict[str, Any]:
+    def columns(self, rows: StructArray) -> dict[str, Any]:
         """Returns the columns launch_ns and launch_thread of operators of one lane."""
-        on_device = rows["kind"] == KERNEL
+        on_device = rows["kind"] == KERNEL_SLICE
         if not on_device.any():
             return {"launch_ns": pa.nulls(len(rows), INT64), "launch_thread": _empty(len(rows))}
         start, known, lane = self.of(np.where(on_device, rows["correlation"], NONE))
@@ -83,10 +85,10 @@ class Launches:
 
 def op_tables(
     trace: Trace,
-    rows: Rows,
+    rows: StructArray,
     which: NDArray[np.uint32],
     phases: NDArray[np.uint32],
-    steps: Steps,
+    steps: ProfilerSteps,
     launches: Launches,
     device: str,
 ) -> Iterator[pa.Table]:
@@ -96,7 +98,7 @@ def op_tables(
     for chunk, part, some in _nested(trace, rows, which):
         unfinished = some["duration"] == UNFINISHED
         kind = some["kind"].astype(np.int64)
-        scope = np.where(kind == LAUNCHING, _SCOPE[LAUNCHING], kind)
+        scope = np.where(kind == LAUNCHING_SLICE, _SCOPE[LAUNCHING_SLICE], kind)
         codes, present = codes_of(some["signature"], len(signatures))
         columns: dict[str, Any] = {
             "start_ns": some["start"],
@@ -118,7 +120,7 @@ def op_tables(
 
 
 def phase_tables(
-    trace: Trace, rows: Rows, which: NDArray[np.uint32], steps: Steps
+    trace: Trace, rows: StructArray, which: NDArray[np.uint32], steps: ProfilerSteps
 ) -> Iterator[pa.Table]:
     """Yields phase tables of a lane: `rows[which]` are its phases and marks."""
     for chunk, part, some in _nested(trace, rows, which):
@@ -138,7 +140,7 @@ def phase_tables(
 
 
 def value_tables(
-    trace: Trace, rows: Rows, which: NDArray[np.uint32], steps: Steps
+    trace: Trace, rows: StructArray, which: NDArray[np.uint32], steps: ProfilerSteps
 ) -> Iterator[pa.Table]:
     """Yields value tables of a lane: `rows[which]` are its counters."""
     for some in _in_time(trace, rows, which):
@@ -155,7 +157,7 @@ def value_tables(
 
 
 def sync_tables(
-    trace: Trace, rows: Rows, which: NDArray[np.uint32], steps: Steps
+    trace: Trace, rows: StructArray, which: NDArray[np.uint32], steps: ProfilerSteps
 ) -> Iterator[pa.Table]:
     """Yields sync tables of a lane: `rows[which]` are begins and ends of arrows.
 
@@ -177,7 +179,7 @@ def sync_tables(
 
 
 def collective_table(
-    calls: Sequence[CollectiveCall], steps: Steps, stacks: dict[str, int]
+    calls: Sequence[CollectiveCall], steps: ProfilerSteps, stacks: dict[str, int]
 ) -> pa.Table:
     """Returns the collectives of a lane; adds new stacks to `stacks` (text -> id)."""
     start = np.array([call.start for call in calls], np.int64)
@@ -217,22 +219,22 @@ def _table(name: str, columns: dict[str, Any]) -> pa.Table:
 
 
 def _nested(
-    trace: Trace, rows: Rows, which: NDArray[np.uint32]
-) -> Iterator[tuple[TimeChunk, slice, Rows]]:
+    trace: Trace, rows: StructArray, which: NDArray[np.uint32]
+) -> Iterator[tuple[TimeChunk, slice, StructArray]]:
     """Yields the slices `rows[which]` of a lane in parts: (chunk, positions in it, rows)."""
     for chunk in time_chunks_of(rows, which, trace.path):
         for first in range(0, len(chunk.where), PART_ROWS):
-            some = chosen(rows, chunk.where[first : first + PART_ROWS])
+            some = rows_at(rows, chunk.where[first : first + PART_ROWS])
             release_pages(rows)
             for part in trace.arguments.parts(some):
                 yield chunk, slice(first + part.start, first + part.stop), some[part]
 
 
-def _in_time(trace: Trace, rows: Rows, which: NDArray[np.uint32]) -> Iterator[Rows]:
+def _in_time(trace: Trace, rows: StructArray, which: NDArray[np.uint32]) -> Iterator[StructArray]:
     """Yields the instants `rows[which]` of a lane in order, in parts."""
     for places in batches_by_start(rows, which):
         for first in range(0, len(places), PART_ROWS):
-            some = chosen(rows, places[first : first + PART_ROWS])
+            some = rows_at(rows, places[first : first + PART_ROWS])
             release_pages(rows)
             for part in trace.arguments.parts(some):
                 yield some[part]
@@ -247,7 +249,7 @@ class _Phases:
     name: NDArray[np.uint32]
 
 
-def _phases(trace: Trace, rows: Rows, which: NDArray[np.uint32]) -> _Phases:
+def _phases(trace: Trace, rows: StructArray, which: NDArray[np.uint32]) -> _Phases:
     """Returns the phases that operators may be in, without torch's marks of steps."""
     which = which[gather(rows, "duration", which) > 0]
     name = gather(rows, "name", which)

@@ -14,20 +14,20 @@ from ..format.record_kinds import PhaseKind
 from . import kineto
 from .limits import MAX_COLLECTIVES, MAX_STEPS, ImportRejected
 from .spill import (
-    FUNCTION,
+    FUNCTION_SLICE,
     NONE,
     PHASE_KIND,
     SLICE_ROW,
-    USER,
+    USER_SLICE,
     ByLane,
     CollectiveCall,
-    Rows,
     Spill,
+    StructArray,
     Trace,
-    chosen,
-    column,
+    field_of,
     new_slices,
     release_pages,
+    rows_at,
 )
 
 LAST_NUMBER = re.compile(r"\D*(\d{1,9})")
@@ -67,7 +67,7 @@ def move_by_argument(trace: Trace, field: str) -> int:
     return first
 
 
-def by_rank(trace: Trace, lanes: Mapping[int, list[int]]) -> dict[int, Rows]:
+def by_rank(trace: Trace, lanes: Mapping[int, list[int]]) -> dict[int, StructArray]:
     """Returns the slices of each rank, after sorting them by rank on disk."""
     rows = trace.slices.rows()
     of_lanes = ByLane(rows)
@@ -77,7 +77,7 @@ def by_rank(trace: Trace, lanes: Mapping[int, list[int]]) -> dict[int, Rows]:
         which = of_lanes.positions(mine)
         counts[rank] = len(which)
         for first in range(0, len(which), _BATCH_ROWS):
-            ordered.add(chosen(rows, which[first : first + _BATCH_ROWS]))
+            ordered.add(rows_at(rows, which[first : first + _BATCH_ROWS]))
             release_pages(rows)
     every, end, found = ordered.rows(), 0, {}
     for rank, count in counts.items():
@@ -93,7 +93,7 @@ def take_steps(trace: Trace, lanes: Mapping[int, list[int]], step: str | None) -
     optimizer are phases too, and each rank gets a phase per step.
     """
     slices = trace.slices.rows()
-    operators = bool((column(slices, "kind") == FUNCTION).any())
+    operators = bool((field_of(slices, "kind") == FUNCTION_SLICE).any())
     values = None if step is None else _Values(trace, step)
     if not operators and trace.format == kineto.DIALECT.name:
         trace.format = ANY_TOOL  # its slices say nothing about Python
@@ -117,7 +117,7 @@ def _new_slices(trace: Trace, name: str) -> Spill:
     return Spill(trace.slices.path.with_name(name), SLICE_ROW, trace.path)
 
 
-def _batches(rows: Rows) -> Iterator[Rows]:
+def _batches(rows: StructArray) -> Iterator[StructArray]:
     """Yields copies of rows, some at a time."""
     for first in range(0, len(rows), _BATCH_ROWS):
         some = np.array(rows[first : first + _BATCH_ROWS])
@@ -134,7 +134,7 @@ class _Values:
         self._seen: set[str] = set()
         self._some = False
 
-    def of(self, rows: Rows) -> Iterator[tuple[int, Any]]:
+    def of(self, rows: StructArray) -> Iterator[tuple[int, Any]]:
         """Yields the position and value of each slice that has the argument."""
         for row, text in enumerate(self._trace.arguments.column(rows).to_pylist()):
             value: Any = _decoded(text)
@@ -163,7 +163,7 @@ def _decoded(text: str | None) -> Any:
         return None
 
 
-def _fill_steps(trace: Trace, rows: Rows, values: _Values) -> None:
+def _fill_steps(trace: Trace, rows: StructArray, values: _Values) -> None:
     for row, value in values.of(rows):
         found = LAST_NUMBER.fullmatch(str(value))
         if found is not None and int(found[1]) < 1 << 31:
@@ -172,14 +172,14 @@ def _fill_steps(trace: Trace, rows: Rows, values: _Values) -> None:
             trace.counts["unread_steps"] += 1
 
 
-def _by_names(trace: Trace, rows: Rows, rank_of: Mapping[int, int]) -> Rows:
+def _by_names(trace: Trace, rows: StructArray, rank_of: Mapping[int, int]) -> StructArray:
     """Makes slices operators, keeps the calls among them, and returns the phases."""
-    rows["kind"][rows["kind"] == USER] = FUNCTION
+    rows["kind"][rows["kind"] == USER_SLICE] = FUNCTION_SLICE
     names, which = np.unique(rows["name"], return_inverse=True)
     texts = [trace.text(number) for number in names.tolist()]
     kinds = np.array([_phase_kind(text) for text in texts])[which]
-    slices = rows["kind"] == FUNCTION
-    phases: Rows = rows[slices & (kinds > 0)]
+    slices = rows["kind"] == FUNCTION_SLICE
+    phases: StructArray = rows[slices & (kinds > 0)]
     phases["kind"], phases["args_bytes"] = kinds[slices & (kinds > 0)], 0
     calls = rows[slices & np.array([_CALL.match(text) is not None for text in texts])[which]]
     left = MAX_COLLECTIVES - len(trace.named_calls)
@@ -193,7 +193,7 @@ def _phase_kind(name: str) -> int:
     return next((PHASE_KIND + kind for kind, pattern in _PHASES if pattern.match(name)), 0)
 
 
-def _calls(trace: Trace, rows: Rows, rank_of: Mapping[int, int]) -> Iterator[CollectiveCall]:
+def _calls(trace: Trace, rows: StructArray, rank_of: Mapping[int, int]) -> Iterator[CollectiveCall]:
     for row in rows.tolist():
         start, duration, name, lane = row[:4]
         found = _CALL.match(trace.text(name))
@@ -215,7 +215,7 @@ class _Extents:
             self._first_lane[mine] = mine[0]
         self._found: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: StructArray) -> None:
         """Takes slices."""
         rows = rows[rows["step"] != NONE]
         keys = self._first_lane[rows["lane"]] << 32 | rows["step"]
@@ -234,7 +234,7 @@ class _Extents:
                 "training; does --step-from name the step?"
             )
 
-    def phases(self) -> Rows:
+    def phases(self) -> StructArray:
         """Returns a phase for each step of a rank, from its first slice to the end of the last."""
         found = new_slices(len(self._found))
         for row, ((lane, step), (low, high)) in zip(

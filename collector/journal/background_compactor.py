@@ -64,7 +64,7 @@ def is_due(segment: int) -> bool:
     return segment % REPEAT_SEGMENTS == FIRST_SEGMENT
 
 
-def start(command: bytes) -> None:
+def start_process(command: bytes) -> None:
     """Runs the command; takes a few milliseconds. Raises OSError or AttributeError."""
     library = ctypes.CDLL(None, use_errno=True)
     clone = library.clone

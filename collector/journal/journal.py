@@ -13,8 +13,8 @@ stored last: a record of kind 0 is incomplete and is skipped. The header also ho
 open events, so that a reader knows what a dead process was doing. Blocks are reserved before a
 segment is mapped: writing into a hole on a full disk would raise SIGBUS in the observed program.
 
-All record kinds share one layout (`RECORD`), with the meaning of each field given in `Kind`; only
-ACCESS, TENSOR and TENSOR_MORE have ones of their own (`ACCESS_FIELDS` and so on).
+All record kinds share one layout (`RECORD`), with the meaning of each field given in `RecordKind`;
+only ACCESS, TENSOR and TENSOR_MORE have ones of their own (`ACCESS_FIELDS` and so on).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ FLOAT_BITS = struct.Struct("<d")
 INT_BITS = struct.Struct("<q")
 
 
-class Kind(enum.IntEnum):
+class RecordKind(enum.IntEnum):
     """Record kinds. Fields not named are as in OP or zero; `text` means an id in strings.bin."""
 
     NONE = 0

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from . import own_files
-from .segment_ring import MIN_SEGMENT_BYTES, SHARE
+from .segment_ring import BUFFER_PARTS, MIN_SEGMENT_BYTES
 
-MIN_BUFFER_BYTES = 2 * SHARE * MIN_SEGMENT_BYTES
+MIN_BUFFER_BYTES = 2 * BUFFER_PARTS * MIN_SEGMENT_BYTES
 """With less, the open segments of a few threads would fill the buffer."""
 
 MAX_PART_OF_MEMORY = 0.8

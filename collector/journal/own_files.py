@@ -80,7 +80,7 @@ class Descriptor:
 
 
 @contextlib.contextmanager
-def opened(path: _Path, flags: int) -> Iterator[Descriptor]:
+def _opened(path: _Path, flags: int) -> Iterator[Descriptor]:
     """Opens a file for the length of the block. Raises OSError."""
     file = Descriptor(os.open(path, flags | os.O_CLOEXEC, 0o644))
     try:
@@ -92,7 +92,7 @@ def opened(path: _Path, flags: int) -> Iterator[Descriptor]:
 def read(path: _Path) -> bytes:
     """Returns the contents of a file. Raises OSError."""
     data = b""
-    with opened(path, os.O_RDONLY) as file:
+    with _opened(path, os.O_RDONLY) as file:
         while more := os.pread(file.number, _READ_BYTES, len(data)):
             data += more
     return data
@@ -100,7 +100,7 @@ def read(path: _Path) -> bytes:
 
 def write(path: _Path, data: bytes, flags: int = os.O_TRUNC) -> None:
     """Writes a file, or appends with `flags` O_APPEND. Raises OSError."""
-    with opened(path, os.O_WRONLY | os.O_CREAT | flags) as file, no_size_signal():
+    with _opened(path, os.O_WRONLY | os.O_CREAT | flags) as file, no_size_signal():
         while data:
             if not file.is_ours():
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
@@ -134,7 +134,7 @@ class Mapping:
         Writing into a hole on a full disk would raise SIGBUS in the observed program.
         """
         self._size = 0
-        with opened(path, os.O_RDWR | flags) as file:
+        with _opened(path, os.O_RDWR | flags) as file:
             self.identity = file.identity
             with no_size_signal():
                 _reserve(file.number, size)

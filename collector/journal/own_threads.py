@@ -19,7 +19,7 @@ def signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def start(function: Callable[..., object], *arguments: object) -> None:
+def start_thread(function: Callable[..., object], *arguments: object) -> None:
     """Runs the function in a thread that is invisible to the program and takes no signals.
 
     A signal that the program blocks in its own threads, to wait for it, would otherwise be

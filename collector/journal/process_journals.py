@@ -1,7 +1,7 @@
 """Stores a process's events: its folder, its texts, and a journal for each of its threads.
 
-`Store` writes from Python. The native engine's store has the same methods, so that a thread has
-one journal and a text one id with either.
+`JournalStore` writes from Python. The native engine's store has the same methods, so that a thread
+has one journal and a text one id with either.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..format.record_kinds import PhaseKind, ThreadKind
 from . import background_compactor, clock
-from .journal import PROCESS_FILE, Kind, write_json
+from .journal import PROCESS_FILE, RecordKind, write_json
 from .segment_ring import Ring
 from .string_table import StringTable
 from .writer import ThreadJournal
@@ -73,7 +73,7 @@ class ModuleCalls(NamedTuple):
     gone: Callable[[], object]  # called when a module is deleted
 
 
-class Store:
+class JournalStore:
     """Writes journals from Python. Creates no file before the first thread enters."""
 
     def __init__(self, keep_last: int | None = None) -> None:
@@ -195,7 +195,7 @@ class Store:
         """
         now = clock.now()
         state.journal.append(
-            int(Kind.SYNC),
+            int(RecordKind.SYNC),
             kind,
             0,
             0,
@@ -250,7 +250,7 @@ class Store:
 
     def _start_follower(self) -> None:
         try:
-            background_compactor.start(self._follower)
+            background_compactor.start_process(self._follower)
         except (OSError, AttributeError):
             self._follower = b""  # the run is compacted when it ends
 

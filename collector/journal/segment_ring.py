@@ -15,7 +15,7 @@ from collections import deque
 from pathlib import Path
 
 MIN_SEGMENT_BYTES = 2 * mmap.PAGESIZE
-SHARE = 16
+BUFFER_PARTS = 16
 """A segment is at most the SHARE-th part of the bound; that much is overwritten at a time."""
 
 KEPT_SHARE = 4
@@ -41,7 +41,7 @@ class Ring:
 
     def take(self, wanted: int, *, kept: bool = False) -> int:
         """Makes room for a segment of at most `wanted` bytes; returns its bytes, 0: no room."""
-        wanted = _page_multiple(min(wanted, self._limit // SHARE))
+        wanted = _page_multiple(min(wanted, self._limit // BUFFER_PARTS))
         with self._lock:
             if kept and self._kept + wanted > self._limit // KEPT_SHARE:
                 return 0

@@ -21,7 +21,7 @@ memory and disk with them."""
 MAX_TEXT_BYTES = 64_000_000
 """Of all texts of a process: names with a number in them may never repeat either."""
 
-LEFT_OUT = "…"
+CUT_OFF = "…"
 """Replaces texts past these bounds."""
 
 _FIRST_BYTES = 64 * 1024
@@ -74,7 +74,7 @@ class StringTable:
         with self._lock:
             if self._bytes >= MAX_TEXT_BYTES:
                 self.left_out["texts_left_out"] += 1
-                text = LEFT_OUT
+                text = CUT_OFF
             return self._add(text)
 
     def intern_signature(self, text: str) -> tuple[int, bool]:
@@ -88,7 +88,7 @@ class StringTable:
         with self._lock:
             if self._signatures >= MAX_SIGNATURES or self._bytes >= MAX_TEXT_BYTES:
                 self.left_out["signatures_left_out"] += 1
-                return self._add(LEFT_OUT), False
+                return self._add(CUT_OFF), False
             self._signatures += 1
             return self._add(text), True
 

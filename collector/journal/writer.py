@@ -23,7 +23,7 @@ from .journal import (
     OVERWRITTEN_OFFSET,
     RECORD,
     RECORD_BYTES,
-    Kind,
+    RecordKind,
     segment_file,
 )
 from .own_files import Mapping, may_pass
@@ -31,7 +31,7 @@ from .segment_ring import Ring
 
 _RECORD_BYTES = struct.Struct(f"{RECORD_BYTES}s")
 _OPEN_BYTES = struct.Struct(f"{HEADER_BYTES - OPEN_DEPTH_OFFSET}s")
-_THREAD = int(Kind.THREAD)
+_THREAD = int(RecordKind.THREAD)
 _RETRY_RECORDS = 256  # dropped records until the next attempt to get a segment
 
 

@@ -16,7 +16,7 @@ from lanescope.webapp.runs.run import Run, open_run
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-NAME = "run"
+_NAME = "run"
 """Variable that the run is put into, unless -n names another."""
 
 
@@ -29,8 +29,8 @@ class CellFailed(Exception):
 
 @click.command("%%lanescope")
 @recording_settings
-@click.option("-n", "name", default=NAME, show_default=True, help="Variable to put the run into.")
-def parse(output: Path | None, name: str, **settings: Any) -> tuple[Path, str, dict[str, Any]]:
+@click.option("-n", "name", default=_NAME, show_default=True, help="Variable to put the run into.")
+def _parse(output: Path | None, name: str, **settings: Any) -> tuple[Path, str, dict[str, Any]]:
     """Record the cell.
 
     \b
@@ -56,7 +56,7 @@ def record_cell(shell: InteractiveShell, line: str, cell: str) -> Run | None:
 
     Raises CellFailed after a cell that failed, and click.UsageError for wrong options.
     """
-    parsed = parse.main(shlex.split(line), standalone_mode=False, prog_name="%%lanescope")
+    parsed = _parse.main(shlex.split(line), standalone_mode=False, prog_name="%%lanescope")
     if not isinstance(parsed, tuple):  # --help
         return None
     folder, name, settings = parsed

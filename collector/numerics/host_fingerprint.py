@@ -54,7 +54,7 @@ def numbers_of(tensor: torch.Tensor) -> Numbers:
     return Numbers(flat_hash(flat), *_statistics(flat))
 
 
-def hash_of(tensor: torch.Tensor) -> int:
+def host_hash_of(tensor: torch.Tensor) -> int:
     """Computes the hash of a tensor in host memory that `can_read`."""
     return flat_hash(logical_order(tensor))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..journal import own_files
 from ..journal.journal import SOURCES_FILE, STRINGS_FILE, write_json
 
-MAX_BYTES = 1_000_000
+_MAX_BYTES = 1_000_000
 """Limit of the texts that are written; later ones are left out."""
 
 
@@ -22,7 +22,7 @@ def write_sources(folder: Path) -> None:
     if not sources:
         return
     stacks = own_files.read(folder / STRINGS_FILE)
-    left, found = MAX_BYTES, {}
+    left, found = _MAX_BYTES, {}
     for name, lines in sources.items():
         if f"{name}\t".encode("utf-8", "replace") in stacks:
             left -= sum(map(len, lines))

@@ -54,7 +54,7 @@ def looked_up() -> tuple[Lookup, ...]:
     return tuple(_looked_up)
 
 
-def missing() -> tuple[str, ...]:
+def missing_names() -> tuple[str, ...]:
     """Returns the reasons for the coverage of this process: one per name that is missing."""
     names = (
         f"{MISSING}{one.lost} (no {one.module}.{one.name})"

@@ -20,12 +20,12 @@ from ..format.options import Options
 from ..format.record_kinds import PhaseKind, SyncKind, ThreadKind
 from ..journal import clock
 from ..journal.interruptions import is_interruption
-from ..journal.journal import Kind, float_bits
-from ..journal.process_journals import MAIN_ORDINAL, Store, ThreadState
+from ..journal.journal import RecordKind, float_bits
+from ..journal.process_journals import MAIN_ORDINAL, JournalStore, ThreadState
 from .code_in_memory import write_sources
 from .disk_bound import DiskBound
 from .messages import say
-from .private_names import missing
+from .private_names import missing_names
 from .program_modes import no_modes
 from .thread_names import RUNNING, system_thread_name
 from .versions import untested
@@ -40,9 +40,9 @@ NO_STEP = 0
 class Recorder:
     """Records one process into `run`. Creates no folder before the first event."""
 
-    def __init__(self, run: Path, options: Options, store: Store | None = None) -> None:
+    def __init__(self, run: Path, options: Options, store: JournalStore | None = None) -> None:
         self.run = run
-        self.store = store or Store(options.keep_last_bytes)
+        self.store = store or JournalStore(options.keep_last_bytes)
         self.options = options
         self.step = NO_STEP
         self.coverage: Counter[str] = Counter()
@@ -123,7 +123,7 @@ class Recorder:
         state = self.store.enter(ordinal, native_id, kind, name, created)
         self.local.state = state
         state.name = self.intern(name)
-        self.put(state, Kind.THREAD, name=state.name, start=created, end=created)
+        self.put(state, RecordKind.THREAD, name=state.name, start=created, end=created)
         self._check_store()
         return state
 
@@ -133,7 +133,7 @@ class Recorder:
         if state.name != text:
             state.name = text
             instant = clock.now()
-            self.put(state, Kind.THREAD, name=text, start=instant, end=instant)
+            self.put(state, RecordKind.THREAD, name=text, start=instant, end=instant)
 
     def leave_thread(self) -> None:
         """Closes the calling thread's journal, when the thread ends."""
@@ -194,9 +194,10 @@ class Recorder:
     def begin_phase(self, name: str, kind: PhaseKind) -> int:
         """Opens a phase on the calling thread; returns its depth for `end_phase`."""
         state = self.thread()
-        text = self.intern(name)
-        start = clock.now()
-        state.journal.push_open(state.open, Kind.PHASE, kind, text, start, self.step, state.phase)
+        text, start = self.intern(name), clock.now()
+        state.journal.push_open(
+            state.open, RecordKind.PHASE, kind, text, start, self.step, state.phase
+        )
         state.open += 1
         state.phases.append((text, int(kind), start, self.step, state.module))
         state.phase, state.phase_kind = text, int(kind)
@@ -215,8 +216,8 @@ class Recorder:
             state.open -= 1
             state.journal.pop_open(state.open)
             if self.active:
-                fields = (int(Kind.PHASE), kind, len(phases), name, start, end, 0, step, module)
-                state.journal.append(*fields, 0, 0, state.phase, 0, 0)
+                row = (int(RecordKind.PHASE), kind, len(phases), name, start, end, 0, step, module)
+                state.journal.append(*row, 0, 0, state.phase, 0, 0)
 
     def mark(self, name: str) -> None:
         """Records an instant on the calling thread."""
@@ -224,7 +225,7 @@ class Recorder:
         instant = clock.now()
         self.put(
             state,
-            Kind.PHASE,
+            RecordKind.PHASE,
             scope=PhaseKind.mark,
             depth=len(state.phases),
             name=self.intern(name),
@@ -236,7 +237,7 @@ class Recorder:
         """Records a number of a series, of this step or of `step`."""
         self.put(
             self.thread(),
-            Kind.VALUE,
+            RecordKind.VALUE,
             name=self.intern(name),
             start=clock.now(),
             sequence=float_bits(number),
@@ -249,7 +250,7 @@ class Recorder:
         """Records a synchronisation event; `peer`: the other thread's ordinal."""
         self.put(
             self.thread(),
-            Kind.SYNC,
+            RecordKind.SYNC,
             scope=int(kind),
             start=start,
             end=end,
@@ -261,7 +262,7 @@ class Recorder:
         """Stores that the calling thread starts to wait."""
         state = self.thread()
         state.journal.push_open(
-            state.open, Kind.SYNC, kind, 0, start, self.step, state.phase, stack, target
+            state.open, RecordKind.SYNC, kind, 0, start, self.step, state.phase, stack, target
         )
         state.open += 1
 
@@ -306,7 +307,7 @@ class Recorder:
         self.process.update(changes)
         coverage = self.coverage + self.store.coverage()
         coverage.update(dict.fromkeys(UNSEEN_BY.get(self.engine, ()), 1))
-        coverage.update(dict.fromkeys((*missing(), *untested()), 1))
+        coverage.update(dict.fromkeys((*missing_names(), *untested()), 1))
         self.process["coverage"] = {reason: n for reason, n in coverage.items() if n}
         self.store.describe(self.process)
 

@@ -18,14 +18,14 @@ CONNECT_S = 10
 MAX_LOCAL = 8
 """Local processes at most: each takes some 200 MB."""
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class ClusterError(Exception):
     """Says in one sentence why a cluster cannot do the work."""
 
 
-def cluster_option(command: Command) -> Command:
+def cluster_option(command: _Command) -> _Command:
     """Adds `--cluster` to a command."""
     return click.option(
         "--cluster",

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 OLDEST = (3, 14)
-TIMEOUT_S = 30.0
+_TIMEOUT_S = 30.0
 """The process has so long to answer."""
 
 _POLL_S = 0.05
 STARTED = "recording"
-STOPPED = "stopped"
+_STOPPED = "stopped"
 
 _SCRIPT = """\
 def _lanescope():
@@ -57,14 +57,14 @@ class AttachError(Exception):
     """The reason, in one sentence, why a process cannot be attached to."""
 
 
-def attach(
+def attach_process(
     pid: int,
     run: Path,
     settings: Mapping[str, Any],
     *,
     stop: bool = False,
     execute: Callable[[int, str], None] | None = None,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = _TIMEOUT_S,
 ) -> None:
     """Starts recording a process into `run`, or with `stop` ends that. Raises AttachError.
 
@@ -81,7 +81,7 @@ def attach(
                 answer=str(answer),
                 stop=stop,
                 started=STARTED,
-                stopped=STOPPED,
+                stopped=_STOPPED,
             ),
             encoding="utf-8",
         )
@@ -95,7 +95,7 @@ def attach(
                 f"Python ({sys.version.split()[0]}) and be yours, and remote debugging must be "
                 "allowed in it"
             ) from None
-        _await(pid, answer, timeout_s, STOPPED if stop else STARTED)
+        _await(pid, answer, timeout_s, _STOPPED if stop else STARTED)
 
 
 def remote_exec() -> Callable[[int, str], None]:

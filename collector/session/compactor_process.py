@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from ..format.file_names import JOURNAL_FOLDER, MANIFEST
 
 if TYPE_CHECKING:
-    from ..compaction.compact import Progress
+    from ..compaction.compact import CompactionProgress
 
-POLL_S = 1.0
+_POLL_S = 1.0
 """Interval between compactions of a running recording, seconds."""
 
 NICENESS = ((250_000_000, 10), (500_000_000, 5))
@@ -37,16 +37,16 @@ def main(arguments: list[str]) -> int:
     run = Path(arguments[0])
     if len(arguments) > 1:
         return _alone(run, Path(arguments[1]))
-    wait_s = POLL_S
+    wait_s = _POLL_S
     while not select.select([sys.stdin], [], [], wait_s)[0]:
         try:
-            wait_s = 0.0 if _advanced(run).behind else POLL_S
+            wait_s = 0.0 if _advanced(run).behind else _POLL_S
         except OSError:
             return 1
     return 0
 
 
-def _advanced(run: Path) -> Progress:
+def _advanced(run: Path) -> CompactionProgress:
     """Compacts once, in a thread of its own: one that has given up priority cannot have it back.
 
     Raises OSError as `advance` does.
@@ -56,7 +56,7 @@ def _advanced(run: Path) -> Progress:
 
     level = next((nice for bound, nice in NICENESS if _journal_bytes(run) < bound), 0)
 
-    def work() -> Progress:
+    def work() -> CompactionProgress:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), level)
         return advance(run)
 
@@ -93,7 +93,7 @@ def _alone(run: Path, lock: Path) -> int:
                 compact(run)
                 return 0
             if not progress.behind:
-                time.sleep(POLL_S)
+                time.sleep(_POLL_S)
     except OSError:
         return 1
     finally:

@@ -12,7 +12,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TABLE = "record"
+_TABLE = "record"
 
 
 def read_config(path: Path, names: Collection[str]) -> dict[str, Any]:
@@ -26,9 +26,9 @@ def read_config(path: Path, names: Collection[str]) -> dict[str, Any]:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: is not TOML: {error}") from None
-    found = table.get(TABLE, table)
+    found = table.get(_TABLE, table)
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: {TABLE} is {found!r}; it must be a table [{TABLE}]")
+        raise ValueError(f"{path}: {_TABLE} is {found!r}; it must be a table [{_TABLE}]")
     options = {name.replace("-", "_"): value for name, value in found.items()}
     for name, value in options.items():
         if name not in names:

@@ -49,7 +49,7 @@ def run_recorded(
     `quiet`: says nothing about building the engine. Raises LaunchError.
     """
     options = with_engine(options, quiet=quiet)
-    prepare(run, options, command)
+    prepare_run(run, options, command)
     try:
         process = _start(command, environment_for(run, options))
     except LaunchError:
@@ -65,7 +65,7 @@ def run_recorded(
     return Ended(status, recorded, sentence)
 
 
-def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
+def prepare_run(run: Path, options: Options, command: Sequence[str]) -> None:
     """Makes the run's folder and manifest. Raises LaunchError."""
     try:
         if run.exists() and (not run.is_dir() or any(run.iterdir())):

@@ -23,7 +23,9 @@ def conclude(run: Path, options: Options, command: str, status: int) -> tuple[bo
         return False, f"{run} was removed while the command ran; its recording is lost"
     words = _pop_lines(run)
     try:
-        recorded = bool(manifest.read(run)["files"]) or any((run / JOURNAL_FOLDER).glob("*/"))
+        recorded = bool(manifest.load_manifest(run)["files"]) or any(
+            (run / JOURNAL_FOLDER).glob("*/")
+        )
     except (OSError, ValueError, LookupError):
         recorded = True  # opening it reports the error
     if recorded:

@@ -18,7 +18,7 @@ lanescope is not installed, followed by the path of Python."""
 _MAX_BYTES = 64 * 1024
 
 
-def reached(word: str) -> None:
+def report_reached(word: str) -> None:
     """Appends this process's line if `lanescope record` started it. Never raises."""
     run = os.environ.get(RUN_VARIABLE)
     if not run:

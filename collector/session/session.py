@@ -41,7 +41,7 @@ class Session:
         if self._library is not None:
             store = native.NativeStore(self._library, options.keep_last_bytes)
         self.recorder = Recorder(run, options, store)
-        self.recorder.engine = native_library.NAME if self._library else portable.NAME
+        self.recorder.engine = native_library.NATIVE if self._library else portable.PORTABLE
         self.recorder.describe(**_process(options), engine=self.recorder.engine)
         already = threading.active_count() - 1
         if already:

@@ -23,7 +23,7 @@ from ..format.options import RUN_VARIABLE
 LIMIT_S = 20.0
 """The checks of a run may take this long."""
 
-MAX_BYTES = 100 << 20
+_MAX_BYTES = 100 << 20
 """Of Parquet files. Larger runs would not be checked within LIMIT_S."""
 
 
@@ -35,7 +35,7 @@ def worst_finding(run: Path, limit_s: float = LIMIT_S) -> str:
     later = f"check it with: lanescope check {run}"
     try:
         size = sum(path.stat().st_size for path in run.rglob("*.parquet"))
-        if size > MAX_BYTES:
+        if size > _MAX_BYTES:
             return f"the run is large; {later}"
         return _sentence(_checked(run, limit_s), run)
     except subprocess.TimeoutExpired:

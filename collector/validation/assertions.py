@@ -92,7 +92,7 @@ def _parameters(target: Any) -> Iterator[Any]:
         raise TypeError(f"{target!r} has no gradients; expected a module or a parameter")
 
 
-def compressed(names: set[str], known: Iterable[str], prefix: str = "") -> list[str]:
+def names_by_module(names: set[str], known: Iterable[str], prefix: str = "") -> list[str]:
     """Returns `names`, with "module.*" in place of all `known` names below a module."""
     below = {name for name in (*known, *names) if name.startswith(prefix)}
     if len(names) > 1 and below == names:
@@ -104,5 +104,5 @@ def compressed(names: set[str], known: Iterable[str], prefix: str = "") -> list[
     found = []
     for part, own in parts.items():
         inner = part.endswith(".")
-        found += compressed(own, below, prefix + part) if inner else [prefix + part]
+        found += names_by_module(own, below, prefix + part) if inner else [prefix + part]
     return found

@@ -19,7 +19,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 """q (heads, queries, d), k and v (key heads, tokens, d) of one sample."""
 
 
-def spread(many: int, most: int) -> Tensor:
+def evenly_spaced(many: int, most: int) -> Tensor:
     """Returns up to `most` of 0..many-1, evenly spaced, with the first and the last."""
     return torch.linspace(0, many - 1, min(many, most)).round().long()
 
@@ -77,7 +77,7 @@ def attended(
         masks = given[3:]
     else:
         raise TypeError(f"called with {len(given)} tensors, expected q, k and v or projections")
-    chosen = spread(q.shape[1], MAX_QUERIES).to(q.device)
+    chosen = evenly_spaced(q.shape[1], MAX_QUERIES).to(q.device)
     mask = next((m for m in masks if m.dim() >= 2 and m.shape[-1] == k.shape[1]), None)
     made = _attended((q, k, v), chosen, causal, scale, mask)
     if names:

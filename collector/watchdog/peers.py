@@ -93,7 +93,7 @@ class Peers:
         """Returns the ranks of this job whose process has ended and is compacted."""
         try:
             own = read_process_file(self._own)
-            known = manifest.read(self._own.parent.parent)["processes"]
+            known = manifest.load_manifest(self._own.parent.parent)["processes"]
         except (JournalError, OSError, ValueError, LookupError):
             return set()
         return {

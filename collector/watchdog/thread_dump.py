@@ -13,7 +13,7 @@ from .event_loops import WAITS, waiting_place
 from .rest import ThreadWait
 from .system_calls import waits_for
 
-MAX_FRAMES = 40
+_MAX_FRAMES = 40
 """Frames kept of each stack, innermost first."""
 
 _OWN = str(Path(__file__).parents[1]) + os.sep
@@ -67,7 +67,7 @@ def describe_thread(
     if task is not None:
         frames.append(task)
     current: FrameType | None = frame
-    while current is not None and len(frames) < MAX_FRAMES:
+    while current is not None and len(frames) < _MAX_FRAMES:
         code = current.f_code
         if not code.co_filename.startswith(_OWN):
             frames.append([code.co_filename, current.f_lineno, code.co_name])

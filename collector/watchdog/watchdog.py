@@ -35,7 +35,7 @@ from .thread_dump import describe_thread, native_id, thread_wait
 from .thread_states import ProcessSample, call_own_thread
 
 LOOK_S, FIRST_LOOK_S = 1.0, 0.1
-QUIET_NS, MAX_QUIET_NS = 2_000_000_000, 16_000_000_000
+_QUIET_NS, MAX_QUIET_NS = 2_000_000_000, 16_000_000_000
 """After this time without a record, threads are dumped silently, in case the process is killed
 before the timeout. The time doubles whenever the process continued: a program with regular pauses
 is not dumped at each of them."""
@@ -85,13 +85,13 @@ class Watchdog:
         self._looked, self._watched, self._watched_since = self._since, 0, 0
         self._rest, self._sample_due, self._peers = Rest(), 0, None
         # Before the timeout: a rank that aborts terminates its workers, which must have dumped.
-        self._quiet = min(QUIET_NS, self._timeout // 2 or QUIET_NS)
+        self._quiet = min(_QUIET_NS, self._timeout // 2 or _QUIET_NS)
         self._quiet_due, self._quiet_noted = self._quiet, False
         self._last_quiet: tuple[int, dict[str, Any]] | None = None  # last seen at rest so, its dump
         self._alive = None
         self._running += 1
         self._opening = threading.Lock()  # in a forked child, the parent's may never be released
-        own_threads.start(self._run, self._running)
+        own_threads.start_thread(self._run, self._running)
 
     def stop(self) -> None:
         """Stops checking."""

@@ -24,16 +24,16 @@ from lanescope.collector.journal.journal import (
     RECORD_BYTES,
     TENSOR_FIELDS,
     TENSOR_MORE_FIELDS,
-    Kind,
+    RecordKind,
     float_bits,
 )
 from tests.collector.compaction.test_decode import WRITERS
 from tests.support.growing import begin
 
 LAYOUTS = {
-    Kind.ACCESS: np.dtype(list(ACCESS_FIELDS)),
-    Kind.TENSOR: np.dtype(list(TENSOR_FIELDS)),
-    Kind.TENSOR_MORE: np.dtype(list(TENSOR_MORE_FIELDS)),
+    RecordKind.ACCESS: np.dtype(list(ACCESS_FIELDS)),
+    RecordKind.TENSOR: np.dtype(list(TENSOR_FIELDS)),
+    RecordKind.TENSOR_MORE: np.dtype(list(TENSOR_MORE_FIELDS)),
 }
 RECORD = np.dtype(list(FIELDS))
 
@@ -55,12 +55,12 @@ def write_journal(run: Path) -> Path:
     state.phase, state.module = recorder.intern("warm-up"), recorder.intern("blocks.0")
     for write in WRITERS.values():
         write(recorder)
-    recorder.put(state, Kind.MODULE, name=recorder.intern("blocks.0"), extra=12)
-    recorder.put(state, Kind.STORAGE, name=recorder.intern("blocks.0.weight"), extra=0x7F40)
+    recorder.put(state, RecordKind.MODULE, name=recorder.intern("blocks.0"), extra=12)
+    recorder.put(state, RecordKind.STORAGE, name=recorder.intern("blocks.0.weight"), extra=0x7F40)
     for start in (200, 300, 400):
         recorder.put(
             state,
-            Kind.PHASE,
+            RecordKind.PHASE,
             scope=PhaseKind.backward,
             name=recorder.intern("backward"),
             start=start,
@@ -68,20 +68,20 @@ def write_journal(run: Path) -> Path:
         )
         recorder.put(
             state,
-            Kind.VALUE,
+            RecordKind.VALUE,
             name=recorder.intern(GRAPH_SERIES + "MulBackward0"),
             start=start + 5,
             sequence=float_bits(3.0),
         )
         recorder.put(
             state,
-            Kind.PHASE,
+            RecordKind.PHASE,
             scope=PhaseKind.optimizer,
             name=recorder.intern("SGD"),
             start=start + 70,
             end=start + 80,
         )
-    state.journal.push_open(0, Kind.OP, 0, 1, 620, 0, 0)
+    state.journal.push_open(0, RecordKind.OP, 0, 1, 620, 0, 0)
     (segment,) = run.rglob("*.lsj")
     data = segment.read_bytes()
     records = data[HEADER_BYTES:]
@@ -111,7 +111,7 @@ def changes_of_all(data: bytes) -> Iterator[Change]:
 def _fields(data: bytes) -> Iterator[tuple[str, int, int]]:
     """Name, size and place of all fields."""
     for at in range(HEADER_BYTES, len(data), RECORD_BYTES):
-        kind = Kind(data[at])
+        kind = RecordKind(data[at])
         layout = LAYOUTS.get(kind, RECORD)
         for name in layout.names or ():
             yield f"{kind.name}@{at} {name}", layout[name].itemsize, at + layout.fields[name][1]

@@ -9,7 +9,7 @@ from typing import Any
 
 from lanescope.collector.compaction import manifest
 from lanescope.collector.format.options import Options
-from lanescope.collector.journal.journal import NO_SEQUENCE, Kind
+from lanescope.collector.journal.journal import NO_SEQUENCE, RecordKind
 from lanescope.collector.recorder.recorder import Recorder
 
 
@@ -50,7 +50,7 @@ def write_ops(recorder: Recorder, first: int, count: int) -> None:
         at = 1_000 + 100 * i
         recorder.put(
             state,
-            Kind.OP,
+            RecordKind.OP,
             depth=1,
             name=recorder.intern("child"),
             start=at + 10,
@@ -59,13 +59,13 @@ def write_ops(recorder: Recorder, first: int, count: int) -> None:
             stack=stack,
         )
         recorder.put(
-            state, Kind.OP, name=recorder.intern("parent"), start=at, end=at + 90, sequence=i
+            state, RecordKind.OP, name=recorder.intern("parent"), start=at, end=at + 90, sequence=i
         )
         if i % 1_000 == 0:
             group = recorder.intern("dp\t2\t")
             recorder.put(
                 state,
-                Kind.COLLECTIVE,
+                RecordKind.COLLECTIVE,
                 name=recorder.intern("all_reduce"),
                 start=at,
                 end=at + 5,

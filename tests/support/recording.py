@@ -121,7 +121,7 @@ def record_script(
         return _record_for_real(run, [str(program), *arguments], options, ranks, environment)
     settings = launch.with_engine(_options(options))
     command = [sys.executable, str(program), *arguments]
-    launch.prepare(run, settings, command)
+    launch.prepare_run(run, settings, command)
     recorder = launch.environment_for(run, settings)
     paths = [recorder["PYTHONPATH"], (environment or {}).get("PYTHONPATH", "")]
     path = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

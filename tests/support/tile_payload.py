@@ -20,7 +20,7 @@ import numpy as np
 
 from lanescope.webapp.timeline import lod, tile_columns
 from lanescope.webapp.timeline.counter_lod import sample_window
-from lanescope.webapp.timeline.tile_format import KIND_COUNTER, KIND_SLICES, Placed, pack
+from lanescope.webapp.timeline.tile_format import KIND_COUNTER, KIND_SLICES, Placed, pack_tile
 from tests.support import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -140,7 +140,7 @@ def mixed() -> bytes:
         [0, 9, 4, 5, 6, 1, 300, 2],
         [1, 8, 2, 2, 3, 0 | tile_columns.STYLE_UNFINISHED, 4, 5],
     )
-    made = lod.window(slices.start, slices.end, [(0, 6), (6, 7), (7, 8)], level, index)
+    made = lod.window_tiles(slices.start, slices.end, [(0, 6), (6, 7), (7, 8)], level, index)
     rows = tile_columns.slice_rows(made, slices, level, np.full(3, begin))
     time = np.array([10, begin + 4_096, begin + 4_097, begin + 9_000, begin + (1 << 23)], np.int64)
     value = np.array([0.5, 1.0, -2.5, math.nan, 1.0])
@@ -149,15 +149,15 @@ def mixed() -> bytes:
         Placed([2, 2, 7], [0, 1, 0], KIND_SLICES, rows),
         Placed([9], [0], KIND_COUNTER, tile_columns.sample_rows(counter)),
     ]
-    return pack(level, index, parts)
+    return pack_tile(level, index, parts)
 
 
 def crowded() -> bytes:
     """Level 8, tile 0: a row with more buckets than are listed one by one, and 300 paints."""
     extents = [(k * 512, k * 512 + 1 + k % 255) for k in range(300)]
     slices = _slices(extents, list(range(300)), [1] * 300)
-    made = lod.window(slices.start, slices.end, [(0, 300)], 8, 0)
-    return pack(
+    made = lod.window_tiles(slices.start, slices.end, [(0, 300)], 8, 0)
+    return pack_tile(
         8, 0, [Placed([1], [3], 0, tile_columns.slice_rows(made, slices, 8, np.array([0])))]
     )
 
@@ -167,9 +167,9 @@ def far() -> bytes:
     index = 2**33 + 5
     begin = index << 10
     slices = _slices([(begin + 1, begin + 2), (begin + 1023, begin + 1030)], [7, 8], [1, 2])
-    made = lod.window(slices.start, slices.end, [(0, 2)], 0, index)
+    made = lod.window_tiles(slices.start, slices.end, [(0, 2)], 0, index)
     rows = tile_columns.slice_rows(made, slices, 0, np.array([begin]))
-    return pack(0, index, [Placed([0], [0], 0, rows)])
+    return pack_tile(0, index, [Placed([0], [0], 0, rows)])
 
 
 PAYLOADS = {"tile": mixed, "tile_far": far, "tile_crowded": crowded}

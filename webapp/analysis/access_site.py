@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.stack_frames import place
+from lanescope.webapp.analysis.stack_frames import innermost_place
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
@@ -32,7 +32,7 @@ class MemoryAccess:
     @property
     def where(self) -> str | None:
         """The program's line, "file.py:12"; None where no stack was captured."""
-        return place(self.stack)
+        return innermost_place(self.stack)
 
     @property
     def place(self) -> str:

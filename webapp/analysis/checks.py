@@ -138,7 +138,7 @@ class Report:
         return found
 
 
-def number(name: str, value: float) -> str:
+def metric_text(name: str, value: float) -> str:
     """Returns the value of a metric, for people."""
     return units.share(value) if metric(name).share else units.number(value)
 

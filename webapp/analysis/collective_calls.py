@@ -21,7 +21,7 @@ from lanescope.webapp.runs.run import Run
 
 POINT_TO_POINT = ("send", "recv")
 
-COLUMNS = (
+_COLUMNS = (
     "rank",
     "thread",
     "start_ns",
@@ -57,7 +57,7 @@ def calls(run: Run) -> pd.DataFrame:
     of the run; peer, root and stack are -1 without one, runnable_ns 0 where it is not
     known. Callers must not change it.
     """
-    events = run.events("collective", columns=list(COLUMNS))
+    events = run.events("collective", columns=list(_COLUMNS))
     position = np.arange(len(events)) - np.searchsorted(events["rank"], events["rank"])
     returned = pc.add(events["start_ns"], events["duration_ns"]).fill_null(-1)
     done = events["complete_ns"].fill_null(-1)
@@ -86,7 +86,7 @@ def point_to_point_calls(run: Run) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=4)
-def members(run: Run) -> Mapping[str, tuple[int, ...]]:
+def group_members(run: Run) -> Mapping[str, tuple[int, ...]]:
     """Returns global ranks of each process group, by their position in it; empty where not known.
 
     As the ranks themselves said; else all ranks of the job where the group is as large as it, else
@@ -154,7 +154,7 @@ def exchanges(run: Run) -> Iterator[Exchange]:
     """
     recorded = {*run.ranks}
     for group, rows in point_to_point_calls(run).groupby("group", sort=True):
-        ranks = members(run)[str(group)]
+        ranks = group_members(run)[str(group)]
         anyone = set(rows.loc[(rows["name"] == "recv") & (rows["peer"] < 0), "rank"])
         rows = rows[(rows["peer"] >= 0) & (rows["peer"] < len(ranks))]
         other = rows["peer"].map(dict(enumerate(ranks)))

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, named_line
-from lanescope.webapp.analysis.stack_frames import parts
+from lanescope.webapp.analysis.stack_frames import line_and_function
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.html_summary import text
@@ -40,7 +40,7 @@ be meant to be so."""
 COLOURS = {"error": "#c5221f", "warning": "#b06000", "info": "#1a73e8"}
 """Of a severity; each has a contrast of 4.5 on white, and the word is always beside it."""
 
-MAX_FINDINGS = 100
+_MAX_FINDINGS = 100
 """Findings of one analysis that are kept, the most severe first; more add nothing new."""
 
 MAX_REASON = 200
@@ -213,7 +213,7 @@ def _function(side: Mapping[str, Any]) -> str:
     """`train.py accumulate`: where an access was made; without a stack, by which operator."""
     if not side["stack"]:
         return f"{side['op']} {side['module']} {side['phase']}"
-    at, function = parts(side["stack"][0])
+    at, function = line_and_function(side["stack"][0])
     return f"{PurePath(at.rpartition(':')[0]).name} {function}"
 
 
@@ -267,7 +267,7 @@ def run_question(
     """
     try:
         found = ranked(_found(question, run, baseline, noise))
-        kept = tuple(_with_source(run, one) for one in found[:MAX_FINDINGS])
+        kept = tuple(_with_source(run, one) for one in found[:_MAX_FINDINGS])
     except NotApplicable as reason:
         return AnalysisResult(question.text, unanswered=str(reason))
     except (RunError, OSError, ModuleNotFoundError):

@@ -8,7 +8,7 @@ import pandas as pd
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
 
-COLUMNS = (
+_COLUMNS = (
     "rank",
     "thread",
     "step",
@@ -30,7 +30,7 @@ def gradients(run: Run) -> pd.DataFrame:
     numel, dtype, device, optimizer, missing (True: there was no gradient, False: `norm` is what
     was recorded, be it NaN).
     """
-    events = run.events("gradient", columns=COLUMNS)
+    events = run.events("gradient", columns=_COLUMNS)
     frame = to_frame(events)
     frame["missing"] = events["norm"].is_null().to_numpy()
     return frame

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lanescope.webapp.runs.types import Int64Array
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class GroupedRows:
     counts: Int64Array
     """Rows of each that occurs."""
 
-    def sums(self, values: Int64Array) -> Int64Array:
+    def sums(self, values: Int64Array | BoolArray) -> Int64Array:
         """Returns the sum of a column over each group. Exact below 2^53."""
         total = np.bincount(self.group, values, self.size)[self.present]
         return total.astype(np.int64)

@@ -37,7 +37,7 @@ class HeatPicture:
 
 
 @dataclass(frozen=True)
-class Mark:
+class CauseMark:
     """A stretch of a lane that shows the cause of a finding: ns from the start of the run."""
 
     lane: str  # key, see analysis.links

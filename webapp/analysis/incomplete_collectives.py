@@ -20,13 +20,18 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.collector.format.names import SYNCHRONISING, THINNED
-from lanescope.webapp.analysis.collective_calls import calls, collective_calls, exchanges, members
+from lanescope.webapp.analysis.collective_calls import (
+    calls,
+    collective_calls,
+    exchanges,
+    group_members,
+)
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.run import Run
 
 
 @dataclass(frozen=True)
-class CollectiveCall:
+class _CollectiveCall:
     """One rank's call."""
 
     rank: int
@@ -45,10 +50,12 @@ class IncompleteCollective:
 
     group: str
     sequence: int
-    waiting: tuple[CollectiveCall, ...]  # made the call, and it is not complete
+    waiting: tuple[_CollectiveCall, ...]  # made the call, and it is not complete
     missing: tuple[int, ...]  # recorded, and did not make it; empty: all of them made it
     unrecorded: tuple[int, ...]  # members of the group that the run does not hold
-    ended: tuple[CollectiveCall, ...] = ()  # made the call and were done with it without the others
+    ended: tuple[
+        _CollectiveCall, ...
+    ] = ()  # made the call and were done with it without the others
 
     @property
     def op(self) -> str:
@@ -109,7 +116,7 @@ def cut_short(run: Run) -> bool:
 def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
     frame, recorded = collective_calls(run), {*run.ranks}
     for group, rows in frame.groupby("group", sort=True):
-        ranks = members(run)[str(group)]
+        ranks = group_members(run)[str(group)]
         present = [rank for rank in ranks if rank in recorded]
         if group == schema.RENDEZVOUS:
             # Of who joined there is no row of it, but of what it called then.
@@ -166,7 +173,7 @@ def _of_pairs(run: Run) -> Iterator[IncompleteCollective]:
         yield IncompleteCollective(one.group, sequence, pair[0], (other,), (), pair[1])
 
 
-def _entries(run: Run, rows: pd.DataFrame) -> list[tuple[CollectiveCall, bool]]:
+def _entries(run: Run, rows: pd.DataFrame) -> list[tuple[_CollectiveCall, bool]]:
     """The calls, and whether each was complete as far as can be known."""
     found = []
     for row in rows.itertuples():
@@ -175,7 +182,7 @@ def _entries(run: Run, rows: pd.DataFrame) -> list[tuple[CollectiveCall, bool]]:
     return found
 
 
-def _stuck(run: Run, rows: pd.DataFrame) -> tuple[CollectiveCall, ...]:
+def _stuck(run: Run, rows: pd.DataFrame) -> tuple[_CollectiveCall, ...]:
     """Those of the calls, which all members made, that are known not to have ended."""
     found = []
     for row in rows.itertuples():
@@ -192,10 +199,10 @@ def _stuck(run: Run, rows: pd.DataFrame) -> tuple[CollectiveCall, ...]:
     return tuple(found)
 
 
-def _entry(run: Run, row: Any) -> CollectiveCall:
+def _entry(run: Run, row: Any) -> _CollectiveCall:
     thread, rank = str(row.thread), int(row.rank)
     quiet = row.returned_ns < 0 or not _went_on(run, rank, thread, int(row.returned_ns))
-    return CollectiveCall(
+    return _CollectiveCall(
         rank,
         thread,
         str(row.name),

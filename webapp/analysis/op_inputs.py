@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from lanescope.webapp.runs.run import Run
 
-Place = tuple[str, int, int]
+OperatorKey = tuple[str, int, int]
 """Thread, start and depth of an operator of a rank."""
 
 TENSOR_COLUMNS = (
@@ -28,7 +28,7 @@ TENSOR_COLUMNS = (
 )
 
 
-def operands(run: Run, rank: int, place: Place, *, in_place: bool) -> list[dict[str, Any]]:
+def operands(run: Run, rank: int, place: OperatorKey, *, in_place: bool) -> list[dict[str, Any]]:
     """Returns rows of the tensor table, in the order in which the operator touched their storages.
 
     Each is what the last recorded writer of a storage left there; `writer` is its place, `parts`
@@ -47,7 +47,7 @@ def operands(run: Run, rank: int, place: Place, *, in_place: bool) -> list[dict[
         if row["position"].startswith("read")
     ]
     last = _last_writers(run, rank, list(storages), start)
-    left: dict[Place, dict[int, dict[str, Any]]] = {}
+    left: dict[OperatorKey, dict[int, dict[str, Any]]] = {}
     for writer in {one[0] for one in last.values()}:
         places = [one for one in dict.fromkeys(last.values()) if one[0] == writer]
         around = {one: _around(run, rank, one) for one in places}
@@ -67,7 +67,7 @@ def operands(run: Run, rank: int, place: Place, *, in_place: bool) -> list[dict[
 def _left_by(
     run: Run,
     rank: int,
-    place: Place,
+    place: OperatorKey,
     around: list[tuple[int, int]],
     tensors: dict[tuple[int, int], list[dict[str, Any]]],
 ) -> dict[int, dict[str, Any]]:
@@ -90,7 +90,7 @@ def _left_by(
     return {}
 
 
-def _around(run: Run, rank: int, place: Place) -> list[tuple[int, int]]:
+def _around(run: Run, rank: int, place: OperatorKey) -> list[tuple[int, int]]:
     """An operator and those that it is part of, the innermost first, by start and depth."""
     thread, start, depth = place
     ops = run.events("op", rank, thread, ["start_ns", "depth"], window=(start, start + 1))
@@ -110,14 +110,14 @@ def _by_storage(
     return dict(zip(written, made, strict=True)) if len(written) == len(made) else {}
 
 
-def _accesses(run: Run, rank: int, place: Place) -> list[dict[str, Any]]:
+def _accesses(run: Run, rank: int, place: OperatorKey) -> list[dict[str, Any]]:
     thread, start, depth = place
     columns = ["start_ns", "depth", "storage", "offset", "bytes", "write", "birth"]
     rows = run.events("access", rank, thread, columns, window=(start, start + 1)).to_pylist()
     return [row for row in rows if (row["start_ns"], row["depth"]) == (start, depth)]
 
 
-def _last_writers(run: Run, rank: int, storages: list[int], before: int) -> dict[int, Place]:
+def _last_writers(run: Run, rank: int, storages: list[int], before: int) -> dict[int, OperatorKey]:
     """Of each storage the last recorded operator that wrote to it before an instant."""
     if not storages:
         return {}
@@ -125,7 +125,7 @@ def _last_writers(run: Run, rank: int, storages: list[int], before: int) -> dict
     rows = run.events("access", rank, columns=columns, window=(0, before))
     rows = rows.filter(pc.and_(pc.is_in(rows["storage"], pa.array(storages)), rows["write"]))
     rows = rows.filter(pc.less(rows["start_ns"], before))
-    last: dict[int, Place] = {}
+    last: dict[int, OperatorKey] = {}
     for row in rows.to_pylist():
         known = last.get(row["storage"])
         # Of operators within each other, which start at one instant, the innermost wrote last.

@@ -25,7 +25,7 @@ class Kind:
     name: str
     docs: str  # page and section below docs/ that explain it
     evidence: str = ""  # TypedDict: what its evidence has beside `findings.Evidence`
-    marks: str = ""  # function (run, finding) -> sequence of headlines.Mark: the cause on its lanes
+    marks: str = ""  # function (run, finding) -> sequence of headlines.CauseMark: its cause
     picture: str = ""  # function (run, finding) -> headlines.HeatPicture or None
 
 
@@ -100,7 +100,7 @@ class Page:
     register: str = "page:register"
     body: str = ""
     """Function of a ui.context.Context to a list of components, for parts that read the events of
-    all ranks. They come into the page after its `layout`, which holds `states.body` for them."""
+    all ranks. They come into the page after its `layout`, which has a `states.body_place`."""
     shown: str = ""  # function of a run: true where the page is listed; without, it always is
     former: tuple[str, ...] = ()  # addresses that lead to it
     within: str = ""  # name of the page whose entry in the list it shares, as a tab

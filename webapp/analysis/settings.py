@@ -21,7 +21,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FILE = "lanescope.toml"
+_FILE = "lanescope.toml"
 PROJECT = "pyproject.toml"
 
 _MAX_BYTES = 1 << 20
@@ -73,7 +73,7 @@ def load_settings(run: Path, given: Path | None = None, folder: Path | None = No
     if given is not None:
         return _read(given, _table(given))
     here = _current() if folder is None else folder
-    for path in (run / FILE, *([] if here is None else [here / FILE])):
+    for path in (run / _FILE, *([] if here is None else [here / _FILE])):
         if path.is_file():
             return _read(path, _table(path))
     project = None if here is None else here / PROJECT

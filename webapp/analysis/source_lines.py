@@ -10,17 +10,17 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, TypedDict
 
-from lanescope.webapp.analysis.stack_frames import parts, program_places
+from lanescope.webapp.analysis.stack_frames import line_and_function, program_places
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-NEIGHBOURS = 3
+_NEIGHBOURS = 3
 """Lines on each side of the named one."""
 
-MAX_PLACES = 4
+_MAX_PLACES = 4
 """Places of a finding whose lines are shown."""
 
-MAX_CHARACTERS = 200
+_MAX_CHARACTERS = 200
 """Characters of a line, as it is recorded; a run of another origin may hold longer ones."""
 
 _OF_BASELINE = "base"
@@ -47,11 +47,13 @@ def excerpt(run: Run, rank: int, file: str, line: int) -> Excerpt | None:
     kept = _kept(run, rank).get(file, {})
     if line not in kept:
         return None
-    near = range(line - NEIGHBOURS, line + NEIGHBOURS + 1)
+    near = range(line - _NEIGHBOURS, line + _NEIGHBOURS + 1)
     return {
         "where": f"{PurePath(file).name}:{line}",
         "line": line,
-        "lines": [{"line": one, "text": kept[one][:MAX_CHARACTERS]} for one in near if one in kept],
+        "lines": [
+            {"line": one, "text": kept[one][:_MAX_CHARACTERS]} for one in near if one in kept
+        ],
     }
 
 
@@ -101,9 +103,9 @@ def excerpts_of(
     and no stack of the evidence decides, it is left out.
     """
     named = dict.fromkeys([*([where] if where else []), *_places(evidence)])
-    frames = {parts(frame)[0] for frame in _stacks(evidence)}
+    frames = {line_and_function(frame)[0] for frame in _stacks(evidence)}
     found = (_excerpt_at(run, ranks, place, frames) for place in named)
-    return tuple([one for one in found if one is not None][:MAX_PLACES])
+    return tuple([one for one in found if one is not None][:_MAX_PLACES])
 
 
 def _excerpt_at(run: Run, ranks: Sequence[int], place: str, frames: set[str]) -> Excerpt | None:

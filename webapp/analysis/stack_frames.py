@@ -111,17 +111,17 @@ def called_from_program(frames: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
-def parts(frame: str) -> tuple[str, str]:
+def line_and_function(frame: str) -> tuple[str, str]:
     """Returns the line with the file's path, and the function, of a frame's text."""
     found = _FRAME.fullmatch(frame)
     return (found[1], found[2] or "") if found else (frame, "")
 
 
-def line(stack: Sequence[str]) -> str:
+def innermost_line(stack: Sequence[str]) -> str:
     """Returns the innermost line, with the file's path; empty without a stack."""
-    return parts(stack[0])[0] if stack else ""
+    return line_and_function(stack[0])[0] if stack else ""
 
 
-def place(stack: Sequence[str]) -> str | None:
+def innermost_place(stack: Sequence[str]) -> str | None:
     """Returns the same as findings write it, "file.py:12"; None without a stack."""
-    return line(stack).rpartition("/")[2] or None
+    return innermost_line(stack).rpartition("/")[2] or None

@@ -22,11 +22,11 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "
 """A spreadsheet takes a text that begins with one of these for a formula, and may run it."""
 
 
-MAX_ROWS = 2_000_000
+MAX_ANSWER_ROWS = 2_000_000
 """Of a table that the page gives out or that is asked in SQL."""
 
 
-def pieces_of(
+def table_pieces(
     run: Run, name: str, ranks: Sequence[int] | None = None, baseline: Run | None = None
 ) -> Iterator[pa.Table]:
     """Yields a table in pieces of one schema; events rank by rank.

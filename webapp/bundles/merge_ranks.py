@@ -114,7 +114,7 @@ def _write(runs: Sequence[Run], chosen: list[list[int]], folder: Path) -> None:
         for what in ("notes", "views"):
             kept[what] += [one for one in own[what] if one not in kept[what]]
     if kept["notes"] or kept["views"]:
-        (folder / notes.NAME).write_bytes(notes.encoded(kept))
+        (folder / notes.NOTES_FILE).write_bytes(notes.encoded(kept))
 
 
 def _manifest(

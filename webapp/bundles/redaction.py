@@ -35,7 +35,7 @@ from lanescope.collector.format.columns import ARGS
 from lanescope.collector.format.names import ENVIRONMENT, SETTINGS
 from lanescope.webapp.runs.run import Run
 
-LEFT_OUT = "<left out>"
+REDACTED = "<left out>"
 
 _USER = re.compile(r"[\\/](?:home|users)[\\/]+([^\\/\s'\":;,]+)", re.IGNORECASE)
 _PLAIN_USERS = {"root", "user", "users", "ubuntu", "admin", "jovyan", "shared", "public"}
@@ -150,7 +150,7 @@ class Redactor:
         try:
             return json.dumps(_numbers_of(json.loads(args)))
         except (ValueError, RecursionError):
-            return json.dumps(LEFT_OUT)
+            return json.dumps(REDACTED)
 
     def manifest(self, manifest: schema.Manifest) -> dict[str, Any]:
         """Returns a manifest without command, arguments, hosts and messages."""
@@ -195,9 +195,9 @@ class Redactor:
     def _exception(self, text: str) -> str:
         found = _EXCEPTION.fullmatch(text)
         if not text or found is None:
-            return LEFT_OUT if text else ""
+            return REDACTED if text else ""
         kind, file, line = found.groups()
-        return f"{kind}: {LEFT_OUT}" + (f" ({self.text(file)}:{line})" if file else "")
+        return f"{kind}: {REDACTED}" + (f" ({self.text(file)}:{line})" if file else "")
 
     def _search(self, search: str) -> str:
         pairs = [(k, self.text(v)) for k, v in parse_qsl(search[1:], keep_blank_values=True)]
@@ -332,7 +332,7 @@ def _changer(
 
 def _numbers_of(value: Any) -> Any:
     if isinstance(value, str):
-        return LEFT_OUT
+        return REDACTED
     if isinstance(value, list):
         return [_numbers_of(one) for one in value]
     if isinstance(value, dict):

@@ -15,7 +15,7 @@ from lanescope.webapp.runs.manifest import MAX_MANIFEST
 from lanescope.webapp.runs.notes import Notes
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline import index as indexes
-from lanescope.webapp.timeline.array_store import CATALOGUE
+from lanescope.webapp.timeline.array_store import CATALOGUE_FILE
 
 _PIECE = 1 << 20
 
@@ -62,7 +62,9 @@ def _problems(run: Run) -> Iterator[str]:
         Notes(files).read()
     except RunError as error:
         yield str(error)
-    lacking = f"{indexes.PACKED}/{CATALOGUE}" not in files if isinstance(files, Bundle) else False
+    lacking = (
+        f"{indexes.PACKED}/{CATALOGUE_FILE}" not in files if isinstance(files, Bundle) else False
+    )
     if lacking and indexes.travels(run):
         yield f"{files.where}: has no index; pack it again, or it is built when it is viewed"
 

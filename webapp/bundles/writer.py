@@ -27,7 +27,7 @@ from lanescope.collector.format.catalogue import WORTH_LISTING
 from lanescope.webapp.bundles.redaction import Redactor
 from lanescope.webapp.bundles.selection import Contents, manifest_of
 from lanescope.webapp.runs import notes
-from lanescope.webapp.runs.bundle import BUNDLE, BUNDLE_FORMAT, Bundle, members_of
+from lanescope.webapp.runs.bundle import BUNDLE, BUNDLE_FORMAT, Bundle, bundle_members
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.manifest import MAX_MANIFEST
 from lanescope.webapp.runs.run import Run, run_of
@@ -97,7 +97,7 @@ def _write(path: Path, contents: Contents, redactor: Redactor | None, cache: Pat
     if redactor is not None:
         own = redactor.tree(own)
     with _Archive(path, "a", listed) as archive:
-        for name, data in indexes.members(indexes.open_index(made, cache), made):
+        for name, data in indexes.index_members(indexes.open_index(made, cache), made):
             archive.add_bytes(name, data)
         if len(files) >= WORTH_LISTING:
             archive.add_bytes(schema.PART_CATALOGUE, catalogue_of(made.files.open, made.manifest))
@@ -105,7 +105,7 @@ def _write(path: Path, contents: Contents, redactor: Redactor | None, cache: Pat
             own, run.origin_ns - made.origin_ns, made.duration_ns, len(made.ranks) == len(run.ranks)
         )
         if kept["notes"] or kept["views"]:
-            archive.add_bytes(notes.NAME, notes.encoded(kept))
+            archive.add_bytes(notes.NOTES_FILE, notes.encoded(kept))
         said = {"format": BUNDLE_FORMAT, "members": archive.listed}
         archive.add_bytes(BUNDLE, json.dumps(said, indent=1).encode())
 
@@ -129,7 +129,7 @@ def _opened(path: Path, title: str) -> Run:
     """The run in a bundle that is not finished yet."""
     data = LocalBytes(path)
     try:
-        return run_of(Bundle(data, title, title, members_of(data)), title)
+        return run_of(Bundle(data, title, title, bundle_members(data)), title)
     except RunError as error:
         raise RunError(f"nothing to pack: {error}") from None
 

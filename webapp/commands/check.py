@@ -13,7 +13,7 @@ from rich.text import Text
 
 from lanescope.collector.recorder.progress import working
 from lanescope.collector.recorder.workers import cluster_option, connected
-from lanescope.webapp.analysis.checks import Check, Report, counts, number
+from lanescope.webapp.analysis.checks import Check, Report, counts, metric_text
 from lanescope.webapp.analysis.checks import check as check_run
 from lanescope.webapp.analysis.cluster import ask_ahead, is_large
 from lanescope.webapp.analysis.findings import Finding, Severity
@@ -87,12 +87,12 @@ def check(
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:
-        show(report, Console(highlight=False, soft_wrap=True))
+        _show(report, Console(highlight=False, soft_wrap=True))
     failed = fail_on != "never" and report.failed(least)
     ctx.exit(1 if failed else 0)
 
 
-def show(report: Report, console: Console) -> None:
+def _show(report: Report, console: Console) -> None:
     """Prints checks, findings, and what was not checked."""
     for one in report.checks:
         mark, style = ("passed", "green") if one.passed else ("failed", "bold red")
@@ -121,7 +121,7 @@ def show(report: Report, console: Console) -> None:
 
 def value_and_limit(one: Check) -> str:
     """Returns the value and its limit."""
-    return f"{number(one.name, one.value)}, limit {number(one.name, one.limit)}{one.note}"
+    return f"{metric_text(one.name, one.value)}, limit {metric_text(one.name, one.limit)}{one.note}"
 
 
 def _conclude(report: Report, console: Console) -> None:

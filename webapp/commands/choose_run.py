@@ -19,10 +19,10 @@ from lanescope.webapp.plugins.diff.repeats import FILE as REPETITION
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 
-FOLDER = "runs"
+_FOLDER = "runs"
 """Where `lanescope record` puts runs by default."""
 
-SHOWN = 20
+_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ def chosen_run(given: str | None) -> str:
     RunError without any, and for a folder of several runs unless standard input is a terminal.
     """
     if given is None:
-        known = runs_in(Path(FOLDER))
+        known = runs_in(Path(_FOLDER))
         if not known:
             raise RunError(
-                f"there is no run in ./{FOLDER}; name one, or record one with: "
+                f"there is no run in ./{_FOLDER}; name one, or record one with: "
                 "lanescope record -- COMMAND"
             )
         click.echo(f"lanescope: the newest run, {units.printable(str(known[0].path))}", err=True)
@@ -93,18 +93,18 @@ def _asked(folder: Path, known: list[Known]) -> Path:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("", "run", "changed", "of"):
         table.add_column(name, overflow="ellipsis", no_wrap=True)
-    for number, one in enumerate(known[:SHOWN], 1):
+    for number, one in enumerate(known[:_SHOWN], 1):
         when = datetime.datetime.fromtimestamp(one.changed)
         texts = (str(number), one.path.name, f"{when:%Y-%m-%d %H:%M}", one.about)
         table.add_row(*(Text(units.printable(text)) for text in texts))
     console.print(table)
-    if len(known) > SHOWN:
-        console.print(Text(f"and {units.count(len(known) - SHOWN)} older ones"))
+    if len(known) > _SHOWN:
+        console.print(Text(f"and {units.count(len(known) - _SHOWN)} older ones"))
     if not sys.stdin.isatty():
         raise RunError(
             f"{folder} holds {len(known)} runs; name one of them, as in: "
             f"lanescope view {known[0].path}"
         )
-    among = click.IntRange(1, min(SHOWN, len(known)))
+    among = click.IntRange(1, min(_SHOWN, len(known)))
     number = click.prompt("Which run?", type=among, default=1, err=True)
     return known[int(number) - 1].path

@@ -18,24 +18,24 @@ from lanescope.webapp.commands.run_argument import run_argument, run_option
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.values.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.verdict_words import (
-    counted,
+    compared_counts,
+    difference_place,
     headline,
     inputs,
-    markdown,
     origin,
-    place,
     ratio_text,
     stack,
     step_times,
     uncompared,
+    verdict_markdown,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import open_run
 
-SHOWN = 10
+_SHOWN = 10
 """Rows of a table that people get to see; the JSON and the Python interface have all."""
 
-WIDE = 240
+_WIDE = 240
 """Columns of a table that goes into a file or through a pipe: names are not broken there."""
 
 _COLOURS = {"identical": "green", "within_tolerance": "yellow", "diverged": "red"}
@@ -91,11 +91,11 @@ def diff(
     if as_json:
         click.echo(json.dumps(result.to_json()))
     elif as_markdown:
-        click.echo(markdown(result, base, run))
+        click.echo(verdict_markdown(result, base, run))
     else:
         console = Console(highlight=False, soft_wrap=True)
         if not console.is_terminal:
-            console.width = WIDE
+            console.width = _WIDE
         show(result, console)
     ctx.exit(1 if result.verdict == "diverged" else 0)
 
@@ -104,12 +104,12 @@ def show(result: Comparison, console: Console) -> None:
     """Prints the verdict, the first difference and its origin, and what differs."""
     style = f"bold {_COLOURS[result.verdict]}"
     console.print(Text.assemble((headline(result), style), f"  (mode {result.mode})"))
-    console.print(Text(f"  {counted(result)}"))
+    console.print(Text(f"  {compared_counts(result)}"))
     alone = uncompared(result)
     if alone is not None:
         console.print(Text(f"  {alone}"))
     if result.first is not None:
-        console.print(Text(f"  first difference: {place(result.first)}"))
+        console.print(Text(f"  first difference: {difference_place(result.first)}"))
         source = origin(result.first)
         if source:
             console.print(Text(f"  origin: {source}"))
@@ -137,7 +137,7 @@ def _rows(rows: Any, title: str, console: Console) -> None:
     for name in ("step", "rank", "thread", "name", "base", "run", "state"):
         text = name in ("thread", "name", "state")
         table.add_column(name, justify="left" if text else "right", overflow="fold")
-    for row in rows.head(SHOWN).itertuples():
+    for row in rows.head(_SHOWN).itertuples():
         texts = (
             str(row.step),
             str(row.rank),
@@ -149,8 +149,8 @@ def _rows(rows: Any, title: str, console: Console) -> None:
         )
         table.add_row(*(Text(units.printable(text)) for text in texts))
     console.print(table)
-    if len(rows) > SHOWN:
-        console.print(Text(f"  and {units.count(len(rows) - SHOWN)} more"))
+    if len(rows) > _SHOWN:
+        console.print(Text(f"  and {units.count(len(rows) - _SHOWN)} more"))
 
 
 def _timed(rows: Any, console: Console) -> None:
@@ -160,7 +160,7 @@ def _timed(rows: Any, console: Console) -> None:
     for name in ("op", "module", "base", "run", "", "state"):
         text = name in ("op", "module", "state")
         table.add_column(name, justify="left" if text else "right", overflow="fold")
-    for row in rows.head(SHOWN).itertuples():
+    for row in rows.head(_SHOWN).itertuples():
         texts = (
             row.name,
             row.module,

@@ -13,7 +13,7 @@ from rich.text import Text
 from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.commands.run_argument import run_argument
-from lanescope.webapp.plugins.checks.machine import Advice, diagnose, gather
+from lanescope.webapp.plugins.checks.machine import Advice, diagnose, machine_facts
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
 
@@ -42,7 +42,7 @@ def doctor(ctx: click.Context, run: str | None, as_json: bool) -> None:
     """
     with working("Looking at the settings"):
         if run is None:
-            advice = diagnose(gather())
+            advice = diagnose(machine_facts())
             found: list[Finding] = []
         else:
             advice, found = of_run(open_run(run))
@@ -53,7 +53,7 @@ def doctor(ctx: click.Context, run: str | None, as_json: bool) -> None:
         shown = {"run": run, "checks": checks, "findings": [one.to_json() for one in found]}
         click.echo(json.dumps(shown))
     else:
-        show(advice, Console(highlight=False, soft_wrap=True))
+        _show(advice, Console(highlight=False, soft_wrap=True))
     ctx.exit(1 if failed else 0)
 
 
@@ -89,7 +89,7 @@ def of_run(run: Run) -> tuple[list[Advice], list[Finding]]:
     return advice, found
 
 
-def show(advice: list[Advice], console: Console) -> None:
+def _show(advice: list[Advice], console: Console) -> None:
     """Prints a line per rule, and below it what to set and why."""
     for one in advice:
         head = Text.assemble((f"{one.status:<8}", _STYLES[one.status]), f"{one.name}: ")

@@ -12,7 +12,7 @@ from lanescope.collector.format.durations import parse_window
 from lanescope.collector.recorder.progress import working
 from lanescope.webapp.commands.pack import ranks_of
 from lanescope.webapp.commands.run_argument import run_argument
-from lanescope.webapp.exporters.base import EXPORTERS, Wanted
+from lanescope.webapp.exporters.base import EXPORTERS, ExportRequest
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.runs.run_warnings import ranks_text
@@ -66,7 +66,7 @@ def export(
     target = Path(output)
     with working("Opening the run"):
         base = None if baseline is None else open_run(baseline)
-    wanted = Wanted(target, ranks_of(ranks), table, _window(window), base, by)
+    wanted = ExportRequest(target, ranks_of(ranks), table, _window(window), base, by)
     exporter.check(wanted)
     with working("Opening the run"):
         opened = open_run(run)

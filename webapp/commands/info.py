@@ -25,10 +25,10 @@ EACH = 64
 HOSTS = 32
 """Hosts up to which each has a line; the others share one."""
 
-WIDE = 110
+_WIDE = 110
 """Characters of a line of a host."""
 
-EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
+_EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 
 
 @click.command()
@@ -51,7 +51,7 @@ def info(run: str, as_json: bool, cluster: str | None) -> None:
         click.echo(json.dumps(summary(opened)))
     else:
         console = Console(highlight=False, soft_wrap=True)
-        show(opened, console)
+        _show(opened, console)
         console.print(Text(f"next: lanescope view {units.printable(run)}"))
         console.print(Text(f"      {units.printable(next_command(opened, run))}"))
 
@@ -67,7 +67,7 @@ def summary(run: Run) -> dict[str, Any]:
         "threads": len(run.threads),
         "steps": max(len(run.steps(rank)) for rank in run.ranks),
         "duration_ns": run.duration_ns,
-        "events": {table: run.counts[table] for table in EVENTS},
+        "events": {table: run.counts[table] for table in _EVENTS},
         "dropped": run.dropped,
         "complete": run.complete,
         "clock": {
@@ -90,7 +90,7 @@ def imported(run: Run) -> dict[str, int] | None:
     return found if run.imported else None
 
 
-def show(run: Run, console: Console) -> None:
+def _show(run: Run, console: Console) -> None:
     """Prints the run as a table with a line per rank, or per host."""
     about = summary(run)
     console.print(Text(units.printable(run.title), style="bold"))
@@ -116,14 +116,14 @@ def show(run: Run, console: Console) -> None:
     if len(run.ranks) > EACH:
         groups = _hosts(run)
     first = "rank" if len(run.ranks) <= EACH else "host"
-    for name in (first, "threads", "steps", *EVENTS, "dropped"):
+    for name in (first, "threads", "steps", *_EVENTS, "dropped"):
         table.add_column(name, justify="right", no_wrap=True)
     for title, ranks in groups.items():
         counts = [run.counts_of(rank) for rank in ranks]
         numbers = [
             sum(len(run.threads_of(rank)) for rank in ranks),
             max(len(run.steps(rank)) for rank in ranks),
-            *(sum(one[name] for one in counts) for name in EVENTS),
+            *(sum(one[name] for one in counts) for name in _EVENTS),
             sum(run.dropped_of(rank) for rank in ranks),
         ]
         table.add_row(units.printable(title), *(units.count(number) for number in numbers))
@@ -132,7 +132,7 @@ def show(run: Run, console: Console) -> None:
         table.add_section()
         table.add_row("all", *(units.count(number) for number in numbers), style="bold")
     if first == "host":
-        console.width = max(console.width, WIDE)
+        console.width = max(console.width, _WIDE)
     console.print(table)
     for warning in run.warnings:
         console.print(Text(f"  ! {units.printable(warning)}", style="yellow"))

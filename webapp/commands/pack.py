@@ -17,7 +17,7 @@ from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.runs.run_warnings import ranks_text
 
-MAX_RANKS = 1_000_000
+_MAX_RANKS = 1_000_000
 
 
 @click.command()
@@ -38,7 +38,7 @@ def pack(run: str, output: str, ranks: str | None, steps: str | None, redact: bo
       lanescope pack runs/a -o a.lanes
       lanescope pack runs/a -o part.lanes --ranks 0,2-3 --steps 10:20 --redact
     """
-    chosen, window = ranks_of(ranks), steps_of(steps)
+    chosen, window = ranks_of(ranks), _steps_of(steps)
     with working("Opening the run"):
         opened = open_run(run)
     for warning in opened.warnings:
@@ -84,13 +84,13 @@ def ranks_of(text: str | None) -> list[int] | None:
     for piece in text.split(","):
         found = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", piece, re.ASCII)
         low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        if low > high or high >= MAX_RANKS:
+        if low > high or high >= _MAX_RANKS:
             raise RunError(f"--ranks is {shown(text)}, expected ranks such as 0,2-5")
         ranks.update(range(low, high + 1))
     return sorted(ranks)
 
 
-def steps_of(text: str | None) -> tuple[int, int] | None:
+def _steps_of(text: str | None) -> tuple[int, int] | None:
     """Returns the window of steps of a text such as 10:20. Raises RunError for any other text."""
     if text is None:
         return None

@@ -94,7 +94,7 @@ def repeat(
     if as_json:
         click.echo(json.dumps(_answer(count, found)))
     else:
-        click.echo(verdict(found, limit))
+        click.echo(_verdict(found, limit))
     ctx.exit(0 if all(_within(one, limit) for one in found) else 1)
 
 
@@ -107,7 +107,7 @@ def words(one: Repeats, limit: float) -> str:
     return text if one.first is None else f"{text}; first difference: {_place(one.first)}"
 
 
-def verdict(found: list[Repeats], limit: float) -> str:
+def _verdict(found: list[Repeats], limit: float) -> str:
     """Returns how far the command can be trusted to repeat itself."""
     beyond = next((one for one in found if not _within(one, limit)), None)
     if beyond is not None:

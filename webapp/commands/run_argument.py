@@ -10,7 +10,7 @@ import click
 
 from lanescope.webapp.runs.run import Run
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class RunPath(click.Path):
@@ -21,17 +21,17 @@ class RunPath(click.Path):
         return str(value)
 
 
-def run_argument(name: str = "run", **options: Any) -> Callable[[Command], Command]:
+def run_argument(name: str = "run", **options: Any) -> Callable[[_Command], _Command]:
     """Returns an argument that is a run."""
     return click.argument(name, type=RunPath(), **options)
 
 
-def run_option(*names: str, **options: Any) -> Callable[[Command], Command]:
+def run_option(*names: str, **options: Any) -> Callable[[_Command], _Command]:
     """Returns an option whose value is a run."""
     return click.option(*names, type=RunPath(), **options)
 
 
-def settings_option(command: Command) -> Command:
+def settings_option(command: _Command) -> _Command:
     """Adds `--settings` to a command."""
     return click.option(
         "--settings",

@@ -17,8 +17,8 @@ from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.plugins.time.changes import category_changes, steady, step_changes
 from lanescope.webapp.plugins.time.critical_path import (
-    COLUMNS,
     PATH_CATEGORIES,
+    PATH_COLUMNS,
     critical_path,
     summed,
 )
@@ -31,10 +31,10 @@ from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.runs.run_warnings import ranks_text
 
-SHOWN = 12
+_SHOWN = 12
 """Rows of the critical path that people get to see; the JSON has all."""
 
-MAX_RANKS = 8
+_MAX_RANKS = 8
 """Columns of the table of categories; the JSON has all ranks."""
 
 _BY = ["category", "name", "rank", "thread", "where"]
@@ -149,7 +149,7 @@ def _path(run: Run, step: int | None) -> pd.DataFrame:
     try:
         return critical_path(run, step)
     except NotApplicable:
-        return pd.DataFrame(columns=COLUMNS)
+        return pd.DataFrame(columns=PATH_COLUMNS)
 
 
 def _summary(run: Run, step: int | None, predictions: list[Prediction]) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _slowdown_summary(run: Run) -> dict[str, Any] | None:
 def _show(run: Run, step: int | None, predictions: list[Prediction], console: Console) -> None:
     table = step_time(run)
     chosen = table if step is None else table[table["step"] == step]
-    means = chosen.groupby("rank").mean().head(MAX_RANKS)
+    means = chosen.groupby("rank").mean().head(_MAX_RANKS)
     heads = Table("category", *[f"rank {rank}" for rank in means.index], box=None)
     for column, title in (("duration_ns", "whole step"), *_columns()):
         if means[column].any():
@@ -230,7 +230,7 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
         console.print(f"Not shown: {reason}.")
         return
     rows = Table("time", "share", "category", "what", "rank", "where", box=None)
-    for row in path.head(SHOWN).itertuples():
+    for row in path.head(_SHOWN).itertuples():
         rows.add_row(
             units.duration(row.duration_ns),
             units.share(row.share),

@@ -30,8 +30,9 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.runs.types import Progress
 from lanescope.webapp.server.auth import binding_of
-from lanescope.webapp.server.http_server import Preparing, Progress, Server, Wsgi
+from lanescope.webapp.server.http_server import Preparing, Server, Wsgi
 from lanescope.webapp.server.live_run import Following
 from lanescope.webapp.server.request_queues import Queues
 from lanescope.webapp.timeline.timeline import Timeline

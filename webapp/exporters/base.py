@@ -15,7 +15,7 @@ from lanescope.webapp.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExportRequest:
     """What of a run is to be written, and where it will be found."""
 
     target: Path
@@ -34,15 +34,15 @@ class Exporter:
     entry: str  # "module:function" below this folder, imported when it is used
     options: tuple[str, ...] = ()  # fields of Wanted that it heeds beside ranks and target
 
-    def write(self, run: Run, path: Path, wanted: Wanted) -> None:
+    def write(self, run: Run, path: Path, wanted: ExportRequest) -> None:
         """Writes one file to `path`, a temporary one that is moved to the target afterwards.
 
         Raises RunError where the run cannot be written so, OSError where the file cannot.
         """
-        written: Callable[[Run, Path, Wanted], None] = load(f"{__package__}.{self.entry}")
+        written: Callable[[Run, Path, ExportRequest], None] = load(f"{__package__}.{self.entry}")
         written(run, path, wanted)
 
-    def check(self, wanted: Wanted) -> None:
+    def check(self, wanted: ExportRequest) -> None:
         """Raises RunError for an option that is given and not heeded."""
         for option in ("table", "window", "by", "baseline"):
             if getattr(wanted, option) is not None and option not in self.options:

@@ -11,22 +11,22 @@ from typing import cast
 
 import numpy as np
 
-from lanescope.webapp.exporters.base import Wanted, window_within
+from lanescope.webapp.exporters.base import ExportRequest, window_within
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.timeline.flame_graph.flame import fold, missing, parts_of
+from lanescope.webapp.timeline.flame_graph.flame import fold, missing_frames, parts_of
 from lanescope.webapp.timeline.flame_graph.frame_tree import FrameTree
 from lanescope.webapp.timeline.flame_graph.lane_walk import By
 
 
-def export(run: Run, path: Path, wanted: Wanted) -> None:
+def export(run: Run, path: Path, wanted: ExportRequest) -> None:
     """Writes the threads of some ranks, in a window."""
     by = cast(By, wanted.by or "nesting")
     tree = FrameTree()
     parts = parts_of(run, window_within(run, wanted.window), wanted.ranks)
     own = fold(run, parts, by, tree)
-    if why := missing(run, by, tree.frames) or ("" if own.any() else "Nothing ran here."):
+    if why := missing_frames(run, by, tree.frames) or ("" if own.any() else "Nothing ran here."):
         raise RunError(why)
     with path.open("w", encoding="utf-8") as sink:
         for node in np.flatnonzero(own).tolist():

@@ -19,7 +19,7 @@ from typing import Any
 
 from lanescope import assets
 from lanescope.assets.bundling import script
-from lanescope.webapp.exporters.base import Wanted, window_within
+from lanescope.webapp.exporters.base import ExportRequest, window_within
 from lanescope.webapp.exporters.offline_answers import Kept, kept_slices
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -32,12 +32,12 @@ from lanescope.webapp.timeline.timeline import Timeline
 MAX_TILES = 2_000_000
 """Bytes of deflated tiles; base64 makes four of three."""
 MAX_PAGE = 5_000_000
-MAX_PLACES = 1500
+_MAX_PLACES = 1500
 """Tiles: each level has twice as many as the one before it, however little is in them."""
 _RAW = 32 << 20
 """Bytes of tiles before they are deflated: what the browser has to keep."""
 
-ENTRY = "page/offline_page.js"
+OFFLINE_SCRIPT = "page/offline_page.js"
 _PICTURE = re.compile(r"""url\(["']?([a-z-]+\.svg)["']?\)""")
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -102,7 +102,7 @@ def _tiles(
     packed, size, raw = [b""], 0, 0
     for level in range(top, -1, -1):
         first, last = t0 >> (level + TILE_BITS), (t1 - 1) >> (level + TILE_BITS)
-        if len(places) + last - first >= MAX_PLACES:
+        if len(places) + last - first >= _MAX_PLACES:
             break
         probe = packer.copy()
         found, data, at = [], [], raw
@@ -151,7 +151,7 @@ def _page(run: Run, data: dict[str, Any], tiles: bytes, kept: Kept) -> str:
 <div id="search-host" class="search-host"></div></header>
 <main id="timeline-host"></main>
 <aside id="slice-panel" class="dock still-panel" aria-label="Selected slice"></aside>
-<script type="module">{script(ENTRY)[0]}</script>
+<script type="module">{script(OFFLINE_SCRIPT)[0]}</script>
 </body>
 </html>
 """
@@ -171,6 +171,6 @@ def _script(value: Any) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def export(run: Run, path: Path, wanted: Wanted) -> None:
+def export(run: Run, path: Path, wanted: ExportRequest) -> None:
     """Writes the page of some ranks and of a window."""
     path.write_text(page_of(run, wanted.window, wanted.ranks), encoding="utf-8")

@@ -20,11 +20,11 @@ from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.lanes import COUNTER
 from lanescope.webapp.timeline.packed_index import planes_of
 from lanescope.webapp.timeline.search.marks import modules
-from lanescope.webapp.timeline.spans import SOURCES
+from lanescope.webapp.timeline.spans import SPAN_TABLES
 from lanescope.webapp.timeline.timeline import Timeline
 
-MAX_SLICES = 200_000
-MAX_BYTES = 1_200_000
+MAX_OFFLINE_SLICES = 200_000
+MAX_ANSWER_BYTES = 1_200_000
 """Of the deflated block."""
 
 
@@ -59,9 +59,12 @@ def kept_slices(timeline: Timeline, window: tuple[int, int], lanes: Sequence[int
         lengths = slices.end[low:high] - slices.start[low:high]
         by_bits += np.bincount(np.frexp(lengths.astype(np.float64))[1], minlength=65)
     bits = 0
-    while by_bits[bits:].sum() > MAX_SLICES:
+    while by_bits[bits:].sum() > MAX_OFFLINE_SLICES:
         bits += 1
-    while len((made := _packed(timeline, cuts, 1 << (bits - 1) if bits else 0)).block) > MAX_BYTES:
+    while (
+        len((made := _packed(timeline, cuts, 1 << (bits - 1) if bits else 0)).block)
+        > MAX_ANSWER_BYTES
+    ):
         bits += 1
     return made
 
@@ -95,7 +98,7 @@ def _packed(timeline: Timeline, cuts: Sequence[_Cut], shortest: int) -> Kept:
         if not len(chosen):
             continue
         row = index.lane_rows[lane][number]
-        ops = SOURCES[index.arrays["row_table"][row]] == "op"
+        ops = SPAN_TABLES[index.arrays["row_table"][row]] == "op"
         rows.append([lane, number, len(chosen), int(ops)])
         codes = known.codes.get(lane)
         inside = np.zeros(len(chosen), np.int64)

@@ -29,19 +29,19 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lanescope.collector.format import schema
-from lanescope.webapp.exporters.base import Wanted
+from lanescope.webapp.exporters.base import ExportRequest
 from lanescope.webapp.exporters.perfetto_arrows import (
     ARROW,
-    SYNC,
+    SYNC_COLUMNS,
     backward_arrows,
     handovers,
-    launches,
+    launch_arrows,
 )
 from lanescope.webapp.exporters.perfetto_places import FIRST_LANE, Places, rows, us
 from lanescope.webapp.exporters.run_tables import table_events
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.runs.typed_json import members_of
-from lanescope.webapp.timeline.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norms
+from lanescope.webapp.runs.typed_json import json_members
+from lanescope.webapp.timeline.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norm_samples
 
 _OP = [
     "start_ns",
@@ -120,7 +120,7 @@ def _thread(run: Run, thread: Thread, places: Places) -> Iterator[str]:
         yield f'{event},"pid":{pid},"tid":{at},"ts":{us(start)}' + (
             f',"dur":{us(end - start)}}}' if end < _NEVER_NS else "}"
         )
-    yield from launches(run, thread, places, pid, tid)
+    yield from launch_arrows(run, thread, places, pid, tid)
 
 
 def _fits(ends: list[int], start: int, end: int) -> bool:
@@ -174,7 +174,7 @@ def _syncs(run: Run, thread: Thread) -> Iterator[_Slice]:
 
     A wait gets one more at its end: Perfetto takes the slice that starts first for the source.
     """
-    for row in rows(run, "sync", thread, SYNC):
+    for row in rows(run, "sync", thread, SYNC_COLUMNS):
         if row["kind"] in ARROW and row["args"] is None and row["duration_ns"] is not None:
             begin = f'{{"ph":"X","cat":"sync","name":{_text(row["kind"])},"args":{{}}'
             end = row["start_ns"] + max(row["duration_ns"], 1)
@@ -222,7 +222,7 @@ def _counters(run: Run, rank: int, places: Places) -> Iterator[str]:
         for r in values
         if not r["name"].startswith(NO_COUNTERS)
     ]
-    norms = gradient_norms(run, rank)
+    norms = gradient_norm_samples(run, rank)
     main = places.main(rank)
     pairs = zip(norms.time, norms.value, strict=True)
     found += [(int(time), GRADIENT_NORM, float(value), None, None) for time, value in pairs]
@@ -243,7 +243,7 @@ def _named(what: str, pid: int, tid: int, args: dict[str, Any]) -> str:
 def _args(imported: str | None, /, **values: Any) -> str:
     """Own arguments and imported ones, which keep their names but for `step` and the like."""
     own = {key: value for key, value in values.items() if value not in (None, "")}
-    others = members_of(imported)
+    others = json_members(imported)
     for key in _OWN & set(others) & set(own):
         value = others.pop(key)
         if value != own[key]:
@@ -266,7 +266,7 @@ def _dims(shapes: str) -> list[list[int]] | str:
     return dims
 
 
-def export(run: Run, path: Path, wanted: Wanted) -> None:
+def export(run: Run, path: Path, wanted: ExportRequest) -> None:
     """Writes the trace of some ranks."""
     with path.open("w", encoding="utf-8") as sink:
         write_trace(run, sink, wanted.ranks)

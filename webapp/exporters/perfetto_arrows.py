@@ -15,7 +15,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.forward_ops import BACKWARD, makers
 from lanescope.webapp.exporters.perfetto_places import Places, rows, us
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.runs.typed_json import members_of
+from lanescope.webapp.runs.typed_json import json_members
 
 _BEGIN, _END = 0, 1
 
@@ -34,10 +34,10 @@ the object, or the thread that is started."""
 
 _CALLED = {"future_set": "future", "future_get": "future"}
 _LAUNCH = ["start_ns", "launch_ns", "launch_thread"]
-SYNC = ["start_ns", "duration_ns", "kind", "peer", "object", "args"]
+SYNC_COLUMNS = ["start_ns", "duration_ns", "kind", "peer", "object", "args"]
 
 
-def launches(run: Run, thread: Thread, places: Places, pid: int, tid: int) -> Iterator[str]:
+def launch_arrows(run: Run, thread: Thread, places: Places, pid: int, tid: int) -> Iterator[str]:
     """Yields the arrows from calls to what they launched on a stream."""
     if thread.kind != schema.ThreadKind.stream.name:
         return
@@ -62,7 +62,7 @@ def handovers(run: Run, rank: int, places: Places) -> Iterator[str]:
     alone = isinstance(files, list) and len(files) == 1
     begun: dict[Any, Any] = {}  # what both ends have in common -> number of the last begin
     for at, phase, row in sorted(_ends(run, rank), key=lambda one: one[:2]):
-        about = members_of(row["args"])
+        about = json_members(row["args"])
         called = about.get("cat") or _CALLED.get(row["kind"], "handover")
         shared = called, about.get("id", row[ARROW[row["kind"]][1]])
         place = places.of(run, rank, row["thread"])
@@ -85,7 +85,7 @@ def handovers(run: Run, rank: int, places: Places) -> Iterator[str]:
 
 def _ends(run: Run, rank: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """Yields instant, phase and row of each end of an arrow."""
-    for row in run.events("sync", rank, columns=[*SYNC, "thread"]).to_pylist():
+    for row in run.events("sync", rank, columns=[*SYNC_COLUMNS, "thread"]).to_pylist():
         phase, shared = ARROW.get(row["kind"], (_END, ""))
         if shared and row["duration_ns"] is not None and (row["args"] or row[shared] is not None):
             # The end of a wait is behind the begin that the thread waits for.

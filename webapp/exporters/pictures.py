@@ -23,8 +23,8 @@ from lanescope.webapp.ui.colours import SANS, Theme, token_of, tokens
 
 WIDTH, LABELS, EDGE = 1200, 190, 14
 PLOT = WIDTH - LABELS - EDGE
-ROW, GAP, HEAD, FOOT = 13, 7, 30, 12
-MAX_LANES, MAX_ROWS = 24, 6
+ROW, GAP, _HEAD, FOOT = 13, 7, 30, 12
+MAX_LANES, _MAX_ROWS = 24, 6
 _SHARES = 4
 """Steps in which a stretch of short slices is denser or paler."""
 _LETTER = 6.2
@@ -59,7 +59,7 @@ def lanes_picture(
     t0, t1 = window
     scale = PLOT / max(t1 - t0, 1)
     out: list[str] = []
-    top = HEAD
+    top = _HEAD
     rank: int | None = None
     drawn = [(lane, rows) for lane in lanes if (rows := _rows(timeline, lane, t0, t1))]
     for lane, rows in drawn[:MAX_LANES]:
@@ -68,7 +68,7 @@ def lanes_picture(
             out.append(_text(EDGE, top + 10, f"rank {rank}", "head"))
             top += ROW + 3
         out.append(_text(EDGE + 10, top + 10, _cut(lane.label, LABELS - EDGE - 14), "label"))
-        for row in rows[:MAX_ROWS]:
+        for row in rows[:_MAX_ROWS]:
             out += _row(timeline, row, t0, t1, scale, top)
             top += ROW + 1
         top += GAP
@@ -81,7 +81,7 @@ def lanes_picture(
         top += ROW + GAP
     if instant_ns is not None and t0 <= instant_ns <= t1:
         x = _short(LABELS + (instant_ns - t0) * scale)
-        out.append(f'<path class="instant" d="M{x} {HEAD - 6}V{top}"/>')
+        out.append(f'<path class="instant" d="M{x} {_HEAD - 6}V{top}"/>')
     # Far from the start instants differ in digits that are not shown: they count from t0 there.
     sign = "+" if t0 else ""
     ticks = [
@@ -97,7 +97,7 @@ def lines_picture(title: str, lines: Mapping[str, tuple[Sequence[int], Sequence[
 
     What is 0, NaN or infinite has no place on it; steps with NaN or infinity have a cross.
     """
-    height, top = 220, HEAD
+    height, top = 220, _HEAD
     known = [v for _, values in lines.values() for v in values if 0 < v < math.inf]
     steps = [step for some, _ in lines.values() for step in some]
     first, last = min(steps, default=0), max(steps, default=0)
@@ -210,7 +210,7 @@ def _ticks(t0: int, t1: int) -> list[int]:
 
 def _ruler(ticks: Sequence[tuple[float, str]], bottom: int) -> Iterable[str]:
     for x, text in ticks:
-        yield f'<path class="grid" d="M{_short(x)} {HEAD - 8}V{bottom}"/>'
+        yield f'<path class="grid" d="M{_short(x)} {_HEAD - 8}V{bottom}"/>'
         yield _text(min(x, WIDTH - EDGE - 20), 16, text, "tick mid")
 
 

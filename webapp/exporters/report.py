@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.checks import Report, check
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.gradients import gradient_norms
 from lanescope.webapp.analysis.source_lines import named_line
-from lanescope.webapp.exporters.base import Wanted
+from lanescope.webapp.exporters.base import ExportRequest
 from lanescope.webapp.exporters.pictures import MAX_LANES, lanes_picture, lines_picture
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -29,13 +29,13 @@ _WINDOW = re.compile(r"([0-9]{1,16})-([0-9]{1,16})", re.ASCII)
 RUN_PICTURE, NORM_PICTURE = "run.svg", "gradient-norm.svg"
 
 
-def escaped(text: object) -> str:
+def escaped_markdown(text: object) -> str:
     """Returns untrusted text as plain text of one line: no markup, no HTML, no link, no mention."""
     plain = units.printable(str(text)).replace("&", "&amp;").replace("<", "&lt;")
     return _SPECIAL.sub(r"\\\1", plain)
 
 
-def markdown(
+def report_markdown(
     run: Run,
     report: Report | None = None,
     pictures: Mapping[str, str] | None = None,
@@ -103,12 +103,12 @@ class _Shown:
 
     def of(self, name: str, words: str) -> Iterator[str]:
         if name in self._pictures:
-            yield f"![{escaped(words)}]({self._folder}{name})"
+            yield f"![{escaped_markdown(words)}]({self._folder}{name})"
             yield ""
 
 
 def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
-    yield f"# {escaped(run.title)}"
+    yield f"# {escaped_markdown(run.title)}"
     yield ""
     steps = max(len(run.steps(rank)) for rank in run.ranks)
     processes = run.manifest["processes"]
@@ -122,9 +122,9 @@ def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
         "level": run.manifest["level"],
         "dropped events": units.count(run.dropped),
     }
-    yield from _table(("", ""), [(name, escaped(value)) for name, value in facts.items()])
+    yield from _table(("", ""), [(name, escaped_markdown(value)) for name, value in facts.items()])
     for warning in run.warnings:
-        yield f"> {escaped(warning)}"
+        yield f"> {escaped_markdown(warning)}"
         yield ""
     yield from shown.of(RUN_PICTURE, "Lanes of the whole run")
     yield "## Findings"
@@ -145,14 +145,16 @@ def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
             held = done[name]
             verdict = "passed" if held.passed else "failed"
             limit = f"{verdict}, {held.bound} {units.number(held.limit)}"
-        rows.append((escaped(name), escaped(_measured(value)), escaped(limit)))
+        rows.append(
+            (escaped_markdown(name), escaped_markdown(_measured(value)), escaped_markdown(limit))
+        )
     yield from _table(("metric", "value", "limit"), rows)
     unchecked = {one.question: one.unanswered for one in report.examined if one.unanswered}
     if report.faults or unchecked:
         yield "## Not checked"
         yield ""
         for name, reason in {**report.faults, **unchecked}.items():
-            yield f"- {escaped(name)}: {escaped(reason)}"
+            yield f"- {escaped_markdown(name)}: {escaped_markdown(reason)}"
         yield ""
     yield from shown.of(NORM_PICTURE, "Norm of the gradient by step")
     yield "## Ranks"
@@ -161,7 +163,7 @@ def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
 
 
 def _finding(finding: Finding) -> Iterator[str]:
-    yield f"### {finding.severity}: {escaped(finding.title)}"
+    yield f"### {finding.severity}: {escaped_markdown(finding.title)}"
     yield ""
     place = {
         "kind": finding.kind,
@@ -175,12 +177,12 @@ def _finding(finding: Finding) -> Iterator[str]:
     }
     for name, value in place.items():
         if value is not None:
-            yield f"- {name}: {escaped(value)}"
+            yield f"- {name}: {escaped_markdown(value)}"
     for one in finding.source:
-        yield f"- source: {escaped(named_line(one))}"
+        yield f"- source: {escaped_markdown(named_line(one))}"
     evidence = json.dumps(finding.evidence)
     if finding.evidence:
-        yield f"- evidence: {escaped(evidence[:_MAX_EVIDENCE])}"
+        yield f"- evidence: {escaped_markdown(evidence[:_MAX_EVIDENCE])}"
     yield ""
 
 
@@ -208,7 +210,7 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[
     yield ""
 
 
-def export(run: Run, path: Path, wanted: Wanted) -> None:
+def export(run: Run, path: Path, wanted: ExportRequest) -> None:
     """Writes the words, and the pictures to a folder beside the target, named after it."""
     report = check(run)
     pictures = pictures_of(run, report)
@@ -218,4 +220,4 @@ def export(run: Run, path: Path, wanted: Wanted) -> None:
         made = path.with_name(name)
         made.write_text(text, encoding="utf-8")
         made.replace(folder / name)
-    path.write_text(markdown(run, report, pictures, folder.name), encoding="utf-8")
+    path.write_text(report_markdown(run, report, pictures, folder.name), encoding="utf-8")

@@ -15,21 +15,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.exporters.base import Wanted, window_within
+from lanescope.webapp.exporters.base import ExportRequest, window_within
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
-from lanescope.webapp.timeline.flame_graph.flame import Part, missing, parts_of, walked
+from lanescope.webapp.timeline.flame_graph.flame import (
+    ThreadWindow,
+    missing_frames,
+    parts_of,
+    walked,
+)
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT, FrameTree
 from lanescope.webapp.timeline.flame_graph.lane_walk import By, LaneWalk
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
-BATCH_ROWS = 1 << 16
+STRETCHES_AT_ONCE = 1 << 16
 """Stretches whose events are written at once."""
 
 
-def export(run: Run, path: Path, wanted: Wanted) -> None:
+def export(run: Run, path: Path, wanted: ExportRequest) -> None:
     """Writes the threads of some ranks, in a window."""
     by = cast(By, wanted.by or "nesting")
     tree = FrameTree()
@@ -40,14 +45,14 @@ def export(run: Run, path: Path, wanted: Wanted) -> None:
         between = ""
         for part in parts_of(run, window_within(run, wanted.window), wanted.ranks):
             between = _profile(run, walk, part, tree, sink, between)
-        if why := missing(run, by, tree.frames) or ("" if between else "Nothing ran here."):
+        if why := missing_frames(run, by, tree.frames) or ("" if between else "Nothing ran here."):
             raise RunError(why)
         frames = json.dumps([_frame(tree, number) for number in range(len(tree.frames))])
         sink.write(f'\n],"shared":{{"frames":{frames}}}}}\n')
 
 
 def _profile(
-    run: Run, walk: LaneWalk, part: Part, tree: FrameTree, sink: TextIO, between: str
+    run: Run, walk: LaneWalk, part: ThreadWindow, tree: FrameTree, sink: TextIO, between: str
 ) -> str:
     """Writes the profile of a thread; none where nothing is open. Returns what separates others."""
     thread, (low, high) = part
@@ -67,13 +72,13 @@ def _profile(
     return between
 
 
-def _events(run: Run, walk: LaneWalk, part: Part, tree: FrameTree) -> Iterator[str]:
+def _events(run: Run, walk: LaneWalk, part: ThreadWindow, tree: FrameTree) -> Iterator[str]:
     """Yields events as JSON, separated by commas; the last ones close all open frames."""
     last = ROOT
     for piece in walked(run, walk, part):
         before = np.append(last, piece.node[:-1])
-        for at in range(0, len(piece.node), BATCH_ROWS):
-            cut = slice(at, at + BATCH_ROWS)
+        for at in range(0, len(piece.node), STRETCHES_AT_ONCE):
+            cut = slice(at, at + STRETCHES_AT_ONCE)
             yield from _changes(
                 tree, before[cut], piece.node[cut], piece.kept[cut], piece.edges[:-1][cut]
             )

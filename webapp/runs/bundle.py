@@ -7,8 +7,8 @@ the index is mapped. Beside the files of a run it has
     index/...            level of detail of the timeline, see index.py
 
 Whoever made it may be a stranger, so the list of members is read by rules of our own that know no
-exceptions (`members_of`), and all that is odd about it is refused in one sentence before anything
-is taken for granted or any memory is asked for.
+exceptions (`bundle_members`), and all that is odd about it is refused in one sentence before
+anything is taken for granted or any memory is asked for.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Damaged(RunError):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class _Member:
     """One file of a bundle: `size` bytes whose header begins at `header`."""
 
     name: str
@@ -67,7 +67,7 @@ class Bundle:
 
     folder: Path | None = None
 
-    def __init__(self, data: Bytes, where: str, place: str, members: Mapping[str, Member]) -> None:
+    def __init__(self, data: Bytes, where: str, place: str, members: Mapping[str, _Member]) -> None:
         self._data, self._members = data, members
         self.where, self.place = where, place
         self.listed: Mapping[str, tuple[int, str]] = {}
@@ -109,7 +109,7 @@ class Bundle:
             )
         return bytes(self.buffer(name))
 
-    def _member(self, name: str) -> Member:
+    def _member(self, name: str) -> _Member:
         member = self._members.get(name)
         if member is None:
             raise FileNotFoundError(2, "no such member", name)
@@ -132,7 +132,7 @@ class Bundle:
 def open_bundle(data: Bytes, where: str, place: str) -> Bundle:
     """Reads the list of members. RunError, with one sentence, where it cannot be believed."""
     try:
-        bundle = Bundle(data, where, place, members_of(data))
+        bundle = Bundle(data, where, place, bundle_members(data))
     except _Wrong as wrong:
         raise wrong.error(where) from None
     except OSError as error:
@@ -198,7 +198,7 @@ class _Wrong(Exception):
         return self._kind(f"{where}: {self}; {self._advice}")
 
 
-def members_of(data: Bytes) -> dict[str, Member]:
+def bundle_members(data: Bytes) -> dict[str, _Member]:
     """Returns the members by name, without reading any. Raises `_Wrong` and OSError.
 
     Refuses members that are compressed, encrypted, a link or a folder; names that lead out of the
@@ -221,15 +221,15 @@ def members_of(data: Bytes) -> dict[str, Member]:
     return _placed(found, offset)
 
 
-def _placed(found: list[tuple[str, int, int]], end: int) -> dict[str, Member]:
-    members: dict[str, Member] = {}
+def _placed(found: list[tuple[str, int, int]], end: int) -> dict[str, _Member]:
+    members: dict[str, _Member] = {}
     limit = end
     for name, header, length in sorted(found, key=lambda one: one[1], reverse=True):
         if header + _LOCAL.size + len(name) + length > limit:
             raise _Wrong(f"the member {shown(name)} reaches into what comes after it")
         if name in members:
             raise _Wrong(f"has two members named {shown(name)}")
-        members[name] = Member(name, header, length, limit)
+        members[name] = _Member(name, header, length, limit)
         limit = header
     return members
 

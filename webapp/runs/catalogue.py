@@ -145,7 +145,7 @@ def read_catalogue(files: Files, count: int) -> Catalogue | None:
             stated = (file.schema_arrow.metadata or {}).items()
             if not set((CATALOGUE.metadata or {}).items()) <= set(stated):
                 return None
-            if parquet_footer.decoded(file.metadata) > most:
+            if parquet_footer.decoded_bytes(file.metadata) > most:
                 return None
             rows = file.read(use_threads=False).cast(CATALOGUE).combine_chunks()
         rows.validate(full=True)

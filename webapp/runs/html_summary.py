@@ -7,7 +7,7 @@ from html import escape
 
 from lanescope.webapp.runs import units
 
-TABLES = ("op", "collective", "phase", "gradient", "sync", "value")
+EVENT_TABLES = ("op", "collective", "phase", "gradient", "sync", "value")
 MAX_WARNINGS = 5
 
 
@@ -37,7 +37,7 @@ def run_html(
     listed = "".join(f"<li>{text(one)}</li>" for one in said)
     return (
         f"<div><b>{text(title)}</b>"
-        f"{table(('rank', 'threads', 'steps', *TABLES), rows)}"
+        f"{table(('rank', 'threads', 'steps', *EVENT_TABLES), rows)}"
         f"{f'<ul>{listed}</ul>' if listed else ''}"
         "<small>lw.view(run) shows the timeline here, lw.findings(run) what is wrong.</small></div>"
     )

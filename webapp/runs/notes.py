@@ -23,14 +23,14 @@ from urllib.parse import parse_qsl, quote, urlencode
 from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.runs.files import Files
 
-NAME = "notes.json"
+NOTES_FILE = "notes.json"
 FORMAT = 1
-MAX_BYTES = 256 << 10
+MAX_NOTES_BYTES = 256 << 10
 MAX_ENTRIES = 1000
 MAX_TEXT = 4000
 """Letters of a note, of a view's name or of its address."""
 
-Content = dict[str, Any]
+_Content = dict[str, Any]
 
 _NOTE = {"id": str, "t0": int, "t1": int, "lane": (str, type(None)), "text": str}
 _VIEW = {"name": str, "search": str}
@@ -40,7 +40,7 @@ _SPANS = ("t", "range")
 _BY_LANE = ("sel", "closed", "open", "pin", "ranks", "order")
 
 
-class Changed(Exception):
+class NotesChanged(Exception):
     """The file is not the one that was read before: somebody else has written it."""
 
 
@@ -50,22 +50,22 @@ class Notes:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def read(self) -> tuple[Content, str]:
+    def read(self) -> tuple[_Content, str]:
         """Returns the notes and their revision, which changes with them. Without a file there are
         none.
 
         Raises RunError where the file cannot be read as notes.
         """
         try:
-            data = self._files.read(NAME, MAX_BYTES)
+            data = self._files.read(NOTES_FILE, MAX_NOTES_BYTES)
         except FileNotFoundError:
             return {"format": FORMAT, "notes": [], "views": []}, _revision(b"")
         except OSError as error:
-            raise RunError(f"{NAME} cannot be read: {error.strerror}") from None
+            raise RunError(f"{NOTES_FILE} cannot be read: {error.strerror}") from None
         try:
             return checked(json.loads(data)), _revision(data)
         except (ValueError, RecursionError) as error:
-            raise RunError(f"{NAME} cannot be read: {error}") from None
+            raise RunError(f"{NOTES_FILE} cannot be read: {error}") from None
 
     @property
     def why_not(self) -> str:
@@ -73,7 +73,7 @@ class Notes:
         folder = self._files.folder
         if folder is None:
             return "the run is a bundle: notes are written where it was packed from"
-        place = folder / NAME if (folder / NAME).exists() else folder
+        place = folder / NOTES_FILE if (folder / NOTES_FILE).exists() else folder
         if not os.access(place, os.W_OK) or not os.access(folder, os.W_OK):
             return "the run is read-only: notes cannot be kept with it"
         return ""
@@ -85,29 +85,33 @@ class Notes:
         RunError where it cannot be written.
         """
         data = encoded(checked(content))
-        if len(data) > MAX_BYTES:
-            raise ValueError(f"the notes have {len(data)} bytes, expected at most {MAX_BYTES}")
+        if len(data) > MAX_NOTES_BYTES:
+            raise ValueError(
+                f"the notes have {len(data)} bytes, expected at most {MAX_NOTES_BYTES}"
+            )
         if self.read()[1] != revision:
-            raise Changed
+            raise NotesChanged
         folder = self._files.folder
         if folder is None or self.why_not:
             raise RunError(self.why_not)
         try:
-            with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{NAME}.", delete=False) as file:
+            with tempfile.NamedTemporaryFile(
+                dir=folder, prefix=f".{NOTES_FILE}.", delete=False
+            ) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(file.name).replace(folder / NAME)
+            Path(file.name).replace(folder / NOTES_FILE)
         except OSError as error:
-            raise RunError(f"{NAME} cannot be written: {error.strerror}") from None
+            raise RunError(f"{NOTES_FILE} cannot be written: {error.strerror}") from None
         return _revision(data)
 
 
-def checked(content: Any) -> Content:
+def checked(content: Any) -> _Content:
     """Returns the content with exactly what notes hold. ValueError says what is wrong with it."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"expected an object of format {FORMAT}")
-    made: Content = {"format": FORMAT}
+    made: _Content = {"format": FORMAT}
     for name, fields in (("notes", _NOTE), ("views", _VIEW)):
         entries = content.get(name)
         if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
@@ -116,12 +120,12 @@ def checked(content: Any) -> Content:
     return made
 
 
-def encoded(content: Content) -> bytes:
+def encoded(content: _Content) -> bytes:
     """Returns the file of these notes."""
     return json.dumps(content, ensure_ascii=False, indent=1).encode()
 
 
-def moved(content: Content, by_ns: int, duration_ns: int, same_lanes: bool) -> Content:
+def moved(content: _Content, by_ns: int, duration_ns: int, same_lanes: bool) -> _Content:
     """Returns the notes in a run that begins `by_ns` earlier and lasts `duration_ns`: of another
     extent.
 
@@ -152,7 +156,7 @@ def _moved_view(search: str, by_ns: int, same_lanes: bool) -> str:
     return f"?{urlencode(kept, quote_via=quote)}" if kept else ""
 
 
-def _entry(name: str, fields: dict[str, Any], entry: Any) -> Content:
+def _entry(name: str, fields: dict[str, Any], entry: Any) -> _Content:
     if not isinstance(entry, dict) or set(entry) != set(fields):
         raise ValueError(f"an entry of {name} has other fields than {', '.join(fields)}")
     for field, kind in fields.items():

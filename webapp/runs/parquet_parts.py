@@ -157,7 +157,7 @@ class Part:
         """Raises RunError where a file is not what the catalogue says, as a forged one may be."""
         if self.listed is None:
             return
-        found = int(footer.num_rows), parquet_footer.decoded(footer)
+        found = int(footer.num_rows), parquet_footer.decoded_bytes(footer)
         if found != (self.rows, self.listed.decoded):
             assert self.files is not None
             raise RunError(
@@ -226,7 +226,7 @@ def survey(files: Files, manifest: schema.Manifest, catalogue: Catalogue | None 
             if rows != expected["rows"] and not grown:
                 raise _Damage(f"{path} holds {rows} rows, expected {expected['rows']}")
             inflated += decoded if decoded > size * parquet_footer.MAX_FACTOR else 0
-            if inflated > parquet_footer.MAX_BYTES:
+            if inflated > parquet_footer.MAX_DECODED_BYTES:
                 raise _Damage(
                     f"{path} says that its {size} bytes hold {decoded >> 20} MiB, more than "
                     f"{parquet_footer.MAX_FACTOR} times as many"
@@ -296,7 +296,7 @@ def _checked(files: Files, table: str, path: str, size: int) -> tuple[int, int]:
             source.seek(0)
             with pq.ParquetFile(source) as parquet:
                 footer, columns = parquet.metadata, parquet.schema_arrow
-                rows, decoded = int(footer.num_rows), parquet_footer.decoded(footer)
+                rows, decoded = int(footer.num_rows), parquet_footer.decoded_bytes(footer)
     except _UNREADABLE as error:
         if isinstance(error, OSError) and error.strerror:  # the system's, and not Arrow's
             raise _Damage(f"{path} cannot be read ({error.strerror})") from None

@@ -18,7 +18,7 @@ from lanescope.webapp.runs.run_warnings import rank_spans, ranks_named
 
 HOST, DATA = "host", "data"
 
-KINDS = {
+_KINDS = {
     DATA: ("data", "dp", "ddp", "fsdp", "replicate", "shard"),
     "tensor": ("tensor", "tp"),
     "pipeline": ("pipeline", "pipe", "pp"),
@@ -27,7 +27,7 @@ KINDS = {
 }
 """Parallel dimensions, and the words in names of process groups that say so."""
 
-_KIND = {word: kind for kind, words in KINDS.items() for word in words}
+_KIND = {word: kind for kind, words in _KINDS.items() for word in words}
 
 MAX_SPANS = 4
 """Stretches of rank numbers that a sentence lists; of more ranks it says how many they are."""
@@ -102,7 +102,7 @@ def _in_common(run: Run, ranks: frozenset[int]) -> str:
 
 
 def _parallel(run: Run) -> tuple[Dimension, ...]:
-    """The parallel dimensions of a run, in the order of `KINDS`."""
+    """The parallel dimensions of a run, in the order of `_KINDS`."""
     groups: defaultdict[tuple[str, str], list[list[int]]] = defaultdict(list)
     for name, group in run.manifest["groups"].items():
         called = group["description"] or name
@@ -111,7 +111,7 @@ def _parallel(run: Run) -> tuple[Dimension, ...]:
             groups[kinds.pop(), called.lower().removeprefix("mesh_")].append(group["ranks"])
     named = [kind for kind, _ in groups]
     found = []
-    for kind, called in sorted(groups, key=lambda key: (*KINDS,).index(key[0])):
+    for kind, called in sorted(groups, key=lambda key: (*_KINDS,).index(key[0])):
         places: defaultdict[str, set[int]] = defaultdict(set)
         for ranks in groups[kind, called]:
             for place, rank in enumerate(ranks):

@@ -26,7 +26,7 @@ from lanescope.webapp.runs.consistent_read import read_moment
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
 from lanescope.webapp.runs.growing import is_live
-from lanescope.webapp.runs.html_summary import TABLES, run_html
+from lanescope.webapp.runs.html_summary import EVENT_TABLES, run_html
 from lanescope.webapp.runs.impossible_times import impossible_times
 from lanescope.webapp.runs.parquet_parts import Part, PartScan
 from lanescope.webapp.runs.run_warnings import nothing_to_read, ranks_text, warnings_of
@@ -68,7 +68,7 @@ class Run:
         for rank in self.ranks:
             counts = self.counts_of(rank)
             known = len(self.threads_of(rank)), len(self.steps(rank))
-            ranks.append((rank, (*known, *(counts[name] for name in TABLES))))
+            ranks.append((rank, (*known, *(counts[name] for name in EVENT_TABLES))))
         return run_html(self._facts, ranks, self.warnings)
 
     @property

@@ -49,7 +49,7 @@ class LocalBytes:
         return pa.BufferReader(self.at(offset, count))
 
 
-BLOCK, BLOCKS = 1 << 20, 64
+FETCHED_BYTES, BLOCKS = 1 << 20, 64
 """What is fetched at a time, and how many of them are kept: a Parquet file is read in many small
 pieces, and each request takes as long as fetching a megabyte."""
 
@@ -65,18 +65,18 @@ class RemoteBytes:
     def at(self, offset: int, count: int) -> pa.Buffer:
         """Returns the bytes, fetched or still here."""
         end = min(offset + count, self.size)
-        if end - offset > 4 * BLOCK:
+        if end - offset > 4 * FETCHED_BYTES:
             return pa.py_buffer(self._file.read_at(end - offset, offset))
         pieces = []
-        for number in range(offset // BLOCK, -(-end // BLOCK)):
-            begins = number * BLOCK
-            low, high = max(offset, begins), min(end, begins + BLOCK)
+        for number in range(offset // FETCHED_BYTES, -(-end // FETCHED_BYTES)):
+            begins = number * FETCHED_BYTES
+            low, high = max(offset, begins), min(end, begins + FETCHED_BYTES)
             pieces.append(self._block(number)[low - begins : high - begins])
         return pa.py_buffer(b"".join(pieces))
 
     def _fetch(self, number: int) -> bytes:
-        begins = number * BLOCK
-        found: bytes = self._file.read_at(min(BLOCK, self.size - begins), begins)
+        begins = number * FETCHED_BYTES
+        found: bytes = self._file.read_at(min(FETCHED_BYTES, self.size - begins), begins)
         return found
 
     def file(self, offset: int, count: int) -> pa.NativeFile:

@@ -295,8 +295,8 @@ def _touching(rows: pa.Table, window: Window) -> pa.Table:
 def _sorted(rows: pa.Table) -> pa.Table:
     """By start, parents before children; rows that already are in order are not copied."""
     names = [name for name in _SORT_KEYS if name in rows.column_names]
-    keys = [numbers(rows[name]) for name in names]
-    if in_order(*keys):
+    keys = [column_array(rows[name]) for name in names]
+    if in_span_order(*keys):
         for name, key in zip(names, keys, strict=True):
             # They are in one stretch now, so that no caller has to join them again.
             at = rows.schema.get_field_index(name)
@@ -306,7 +306,7 @@ def _sorted(rows: pa.Table) -> pa.Table:
     return rows.unify_dictionaries().combine_chunks().take(pa.array(order))
 
 
-def in_order(begins: Int64Array, depth: npt.NDArray[np.int16] | None = None) -> bool:
+def in_span_order(begins: Int64Array, depth: npt.NDArray[np.int16] | None = None) -> bool:
     """Returns whether rows are sorted by start, parents before children."""
     if depth is None:
         return bool(np.all(begins[1:] >= begins[:-1]))
@@ -316,7 +316,7 @@ def in_order(begins: Int64Array, depth: npt.NDArray[np.int16] | None = None) -> 
     return bool(np.all(same & (depth[doubtful + 1] >= depth[doubtful])))
 
 
-def numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+def column_array(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     """Returns a column without null as an array, not copied where it is in one piece."""
     found: npt.NDArray[Any]
     found = column.chunk(0).to_numpy() if column.num_chunks == 1 else column.to_numpy()

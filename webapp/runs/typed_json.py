@@ -52,7 +52,7 @@ def json_number(value: float | None) -> float | str | None:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def members_of(text: str | None, otherwise: str = "args") -> dict[str, Any]:
+def json_members(text: str | None, otherwise: str = "args") -> dict[str, Any]:
     """Returns the members of a JSON object, such as the arguments of an imported event.
 
     Another value, and text that is not JSON, become one member, named `otherwise`. None and ""

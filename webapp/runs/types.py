@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lanescope.collector.format.array_types import (
     BoolArray,
     Float64Array,
@@ -10,7 +12,18 @@ from lanescope.collector.format.array_types import (
     UInt32Array,
 )
 
-__all__ = ["BoolArray", "Float64Array", "Int64Array", "UInt8Array", "UInt32Array", "Window"]
+__all__ = [
+    "BoolArray",
+    "Float64Array",
+    "Int64Array",
+    "Progress",
+    "UInt8Array",
+    "UInt32Array",
+    "Window",
+]
 
 Window = tuple[int, int]
 """[t0, t1), ns from the start of the run."""
+
+Progress = Callable[[int, int], None]
+"""Called with (events done, events in all)."""

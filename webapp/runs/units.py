@@ -7,7 +7,7 @@ from math import isnan
 
 THIN = "\N{THIN SPACE}"
 
-UNKNOWN = "–"
+NO_VALUE = "–"
 LEAST = 0.001
 """Of a column's unit; smaller values are not written out."""
 WIDEST = 10_000
@@ -55,7 +55,7 @@ def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[st
             break
         factor, unit = smaller
     say = number if factor == 1.0 else _padded
-    return unit, [UNKNOWN if value is None else say(value / factor) for value in known]
+    return unit, [NO_VALUE if value is None else say(value / factor) for value in known]
 
 
 def unit_for(largest: float, base: str) -> tuple[float, str]:

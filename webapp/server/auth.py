@@ -19,11 +19,11 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from lanescope.webapp.runs.errors import RunError, shown
-from lanescope.webapp.server.http_server import Start, Wsgi, answer
+from lanescope.webapp.server.http_server import Start, Wsgi, text_response
 
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
-PARAMETER = "token"
+TOKEN_PARAMETER = "token"
 
 _POLICY = (("Content-Security-Policy", "default-src 'none'"), ("Referrer-Policy", "no-referrer"))
 
@@ -44,7 +44,7 @@ class Binding:
 
     def url(self, port: int, page: str = "") -> str:
         """Returns the address of a page, with the token where there is one."""
-        token = "" if self.token is None else f"?{PARAMETER}={self.token}"
+        token = "" if self.token is None else f"?{TOKEN_PARAMETER}={self.token}"
         return f"http://{self.shown}:{port}/{page}{token}"
 
     def guarded(self, app: Wsgi, port: int) -> Wsgi:
@@ -123,9 +123,9 @@ class Guarded:
     def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         """Answers a request that has the token."""
         asked = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        tokens = [value for name, value in asked if name == PARAMETER]
+        tokens = [value for name, value in asked if name == TOKEN_PARAMETER]
         if tokens and self._right(tokens[-1]) and environ.get("REQUEST_METHOD") == "GET":
-            left = urlencode([pair for pair in asked if pair[0] != PARAMETER])
+            left = urlencode([pair for pair in asked if pair[0] != TOKEN_PARAMETER])
             # One slash: an address that begins with two would lead to another host.
             path = "/" + quote(environ.get("PATH_INFO", "").encode("latin-1").lstrip(b"/"))
             # Lax: a strict cookie would not come along where the address was opened from a chat.
@@ -151,4 +151,4 @@ class Guarded:
 
 
 def _answer(start: Start, status: str, text: str, more: list[tuple[str, str]]) -> list[bytes]:
-    return answer(start, status, "text/plain; charset=utf-8", text, [*_POLICY, *more])
+    return text_response(start, status, "text/plain; charset=utf-8", text, [*_POLICY, *more])

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from lanescope.webapp.analysis.settings import load_settings
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.server.auth import PARAMETER
+from lanescope.webapp.server.auth import TOKEN_PARAMETER
 from lanescope.webapp.server.http_server import Server
 from lanescope.webapp.timeline.timeline import Timeline
 
@@ -69,7 +69,7 @@ class View:
         return f"<timeline of {units.printable(self.title)} at {self.address}>"
 
     def _repr_html_(self) -> str:
-        address = f"{self.address}?{urlencode({PARAMETER: self._token})}"
+        address = f"{self.address}?{urlencode({TOKEN_PARAMETER: self._token})}"
         return (
             f'<iframe src="{escape(address)}" width="100%" height="{self.height}" '
             f'title="{escape(units.printable(self.title))}" style="border:1px solid #8888" '

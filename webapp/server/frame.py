@@ -306,7 +306,7 @@ def _clock(context: Context) -> Component:
             "clocks in sync", className="pill clock", title="All ranks read the same clock."
         )
     return html.Span(
-        f"clock ± {widgets.duration(run.clock_uncertainty_ns)}",
+        f"clock ± {widgets.duration_text(run.clock_uncertainty_ns)}",
         className="pill",
         title="Largest error of the shown distance between instants of different ranks.",
     )

@@ -15,6 +15,8 @@ from typing import Any
 from waitress import wasyncore
 from waitress.server import create_server
 
+from lanescope.webapp.runs.types import Progress
+
 THREADS = 32
 """Requests that are answered at once. A browser keeps six connections to a server; what waits for
 an index (see `progress_page`) takes at most half of the threads."""
@@ -95,7 +97,7 @@ Start = Callable[..., Any]
 Wsgi = Callable[[dict[str, Any], Start], Iterable[bytes]]
 
 
-def answer(
+def text_response(
     start: Start, status: str, kind: str, text: str, more: Sequence[tuple[str, str]] = ()
 ) -> list[bytes]:
     """Returns a text of the content type `kind` that is not cached; `more` headers go behind the
@@ -110,8 +112,6 @@ def answer(
     start(status, [*headers, *more])
     return [body]
 
-
-Progress = Callable[[int, int], None]
 
 MAX_WAITING = 16
 """Requests that wait at once; the server has twice as many threads."""
@@ -190,4 +190,4 @@ class Preparing:
 
 
 def _answer(start: Start, kind: str, text: str, status: str = "200 OK") -> list[bytes]:
-    return answer(start, status, kind, text, [_POLICY])
+    return text_response(start, status, kind, text, [_POLICY])

@@ -21,7 +21,7 @@ from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 
-SHARE = 4
+TIMES_ANSWER = 4
 """Times as long as an answer took, until the question is asked again."""
 
 
@@ -80,6 +80,6 @@ class Examining:
                 continue
             ended = self._clock()
             self._cost[name] = ended - began
-            self._due[name] = ended + SHARE * self._cost[name]
+            self._due[name] = ended + TIMES_ANSWER * self._cost[name]
             answered()
         return whole

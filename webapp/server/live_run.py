@@ -36,7 +36,7 @@ QUIET_S = 10.0
 ABANDONED_S = 10.0
 """Dead programs whose journals no process converts for so long: the run stays unfinished."""
 
-KEPT = 3
+_KEPT = 3
 """States that are still answered for."""
 
 _NUMBER = re.compile("[0-9]+")
@@ -46,7 +46,7 @@ Make = Callable[[Timeline, Callable[[], dict[str, Any]]], Wsgi]
 
 Open = Callable[[str], Run]
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Following:
@@ -106,7 +106,7 @@ class Following:
         }
 
     def _serve(self, timeline: Timeline) -> None:
-        apps = dict(list(self._apps.items())[-(KEPT - 1) :])
+        apps = dict(list(self._apps.items())[-(_KEPT - 1) :])
         apps[timeline.etag] = self._make(timeline, self.state)
         self._apps = apps
         self._timeline = timeline
@@ -126,7 +126,7 @@ class Following:
             except (RunError, OSError):  # a file was replaced just now, or the run was taken away
                 self._ended = not self._timeline.run.path.exists()
             except Exception:  # one state that cannot be shown must not keep back those after it
-                log.exception("a state of %s cannot be shown", self._timeline.run.title)
+                _log.exception("a state of %s cannot be shown", self._timeline.run.title)
             pause = max(POLL_S, time.monotonic() - began)
 
     def _is_abandoned(self) -> bool:
@@ -145,7 +145,7 @@ class Following:
             return
         baseline, noise = self._timeline.baseline, self._timeline.noise
         cache = Path(self._cache.name)
-        for old in sorted(cache.iterdir(), key=os.path.getmtime)[: 1 - KEPT]:
+        for old in sorted(cache.iterdir(), key=os.path.getmtime)[: 1 - _KEPT]:
             shutil.rmtree(old, ignore_errors=True)  # mapped files stay readable
         self._serve(Timeline.open(run, baseline, cache=cache, noise=noise))
 
@@ -173,7 +173,7 @@ class Following:
                     timeline.run, timeline.baseline, report, noise=timeline.noise, last=last
                 )
             except Exception:
-                log.exception("a state of %s cannot be examined", timeline.run.title)
+                _log.exception("a state of %s cannot be examined", timeline.run.title)
                 whole = False
             if whole or last:
                 self._examined = timeline.etag

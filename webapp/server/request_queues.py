@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-RETRY_S = 5
+RETRY_AFTER_S = 5
 """Seconds after which a refused request may be sent again."""
 
 

@@ -29,10 +29,10 @@ from lanescope.webapp.analysis.plugin import Page, load, pages
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server import finding_routes, frame, table_routes
-from lanescope.webapp.server.auth import LOCAL_NAMES, PARAMETER
+from lanescope.webapp.server.auth import LOCAL_NAMES, TOKEN_PARAMETER
 from lanescope.webapp.server.callback_checks import check_callbacks
 from lanescope.webapp.server.dash_page import DashPage, index_html
-from lanescope.webapp.server.request_queues import RETRY_S, Queue, Queues
+from lanescope.webapp.server.request_queues import RETRY_AFTER_S, Queue, Queues
 from lanescope.webapp.timeline import note_routes, routes
 from lanescope.webapp.timeline.search import routes as search_routes
 from lanescope.webapp.timeline.search.lookup import selecting
@@ -41,7 +41,7 @@ from lanescope.webapp.ui import ids, states
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.fixed import fixed
 
-ENTRY = "page/main.js"
+PAGE_SCRIPT = "page/main.js"
 """The module that starts the page."""
 
 HOOKS = "page/dash_hooks.js"
@@ -49,7 +49,7 @@ HOOKS = "page/dash_hooks.js"
 
 _PORT = re.compile(r":[0-9]{1,5}$")
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def make_app(
@@ -117,12 +117,12 @@ def _register_modules(server: flask.Flask) -> tuple[str, str]:
 
     Returns those of the bundle of modules, and of the classic script.
     """
-    bundle, source_map = script(ENTRY)
+    bundle, source_map = script(PAGE_SCRIPT)
     hooks = (MODULES / HOOKS).read_text(encoding="utf-8")
     digest = hashlib.sha256((bundle + hooks).encode()).hexdigest()[:12]
     texts = {
-        ENTRY: f"{bundle}//# sourceMappingURL=/modules/{digest}/{ENTRY}.map\n",
-        f"{ENTRY}.map": source_map,
+        PAGE_SCRIPT: f"{bundle}//# sourceMappingURL=/modules/{digest}/{PAGE_SCRIPT}.map\n",
+        f"{PAGE_SCRIPT}.map": source_map,
         HOOKS: hooks,
     }
 
@@ -135,7 +135,7 @@ def _register_modules(server: flask.Flask) -> tuple[str, str]:
         response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
         return response
 
-    return f"/modules/{digest}/{ENTRY}", f"/modules/{digest}/{HOOKS}"
+    return f"/modules/{digest}/{PAGE_SCRIPT}", f"/modules/{digest}/{HOOKS}"
 
 
 def _secure(app: Dash, trusted_hosts: Sequence[str], frame_token: str | None) -> None:
@@ -195,7 +195,7 @@ def _secure(app: Dash, trusted_hosts: Sequence[str], frame_token: str | None) ->
         """A stranger learns the status, the log the rest."""
         if isinstance(error, HTTPException):
             return error
-        log.error("request %s failed", flask.request.path, exc_info=error)
+        _log.error("request %s failed", flask.request.path, exc_info=error)
         return {"error": "the server could not answer; its log says why"}, 500
 
 
@@ -214,7 +214,7 @@ def _framed(request: flask.Request, token: str | None) -> bool:
     """True for a page in a frame: its address has the token, or such a page leads to it."""
     if token is None or request.method != "GET" or str(request.url_rule) not in _PAGES:
         return False
-    given = request.args.get(PARAMETER, "")
+    given = request.args.get(TOKEN_PARAMETER, "")
     inside = {"Mode": "navigate", "Dest": "iframe", "Site": "same-origin"}
     within = {name: request.headers.get(f"Sec-Fetch-{name}", "").lower() for name in inside}
     return hmac.compare_digest(given.encode(), token.encode()) or within == inside
@@ -233,8 +233,8 @@ def _queue(server: flask.Flask, queues: Queues) -> None:
         if queue is None:
             return None
         if not queue.enter():
-            words = f"the server has enough to do; ask again in {RETRY_S} seconds"
-            return {"error": words}, 503, {"Retry-After": str(RETRY_S)}
+            words = f"the server has enough to do; ask again in {RETRY_AFTER_S} seconds"
+            return {"error": words}, 503, {"Retry-After": str(RETRY_AFTER_S)}
         flask.g.queue = queue
         return None
 
@@ -271,7 +271,7 @@ def _callback_failed(error: Exception) -> Any:
 
     Dash would show nothing at all.
     """
-    values = states.in_place(error)
+    values = states.error_outputs(error)
     if values is None:
         set_props(ids.NOTICE, {"children": [states.failed(error)], "hidden": False})
     return values

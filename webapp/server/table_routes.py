@@ -8,11 +8,11 @@ import flask
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.plugin import changes, tables
-from lanescope.webapp.analysis.tables import MAX_ROWS, pieces_of
+from lanescope.webapp.analysis.tables import MAX_ANSWER_ROWS, table_pieces
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.units import count
-from lanescope.webapp.ui.table_files import KINDS, file_of
+from lanescope.webapp.ui.table_files import TABLE_FORMATS, file_of
 
 
 def register(server: flask.Flask, run: Run, baseline: Run | None = None) -> None:
@@ -20,15 +20,15 @@ def register(server: flask.Flask, run: Run, baseline: Run | None = None) -> None
 
     @server.get("/table/<name>.<kind>")
     def table(name: str, kind: str) -> Any:
-        if kind not in KINDS or name not in {*schema.TABLES, *tables(), *changes()}:
+        if kind not in TABLE_FORMATS or name not in {*schema.TABLES, *tables(), *changes()}:
             flask.abort(404)
-        if name in schema.TABLES and run.counts[name] > MAX_ROWS:
+        if name in schema.TABLES and run.counts[name] > MAX_ANSWER_ROWS:
             words = (
                 f"{name} has {count(run.counts[name])} rows, more than the page gives out: "
                 f"lanescope export RUN --to {kind} --table {name} -o FILE"
             )
             return {"error": words}, 413
         try:
-            return file_of(name, kind, pieces_of(run, name, baseline=baseline))
+            return file_of(name, kind, table_pieces(run, name, baseline=baseline))
         except RunError as error:
             return {"error": str(error)}, 500

@@ -12,7 +12,7 @@ class BadRequest(ValueError):
     """An argument that cannot be read; the message is one sentence."""
 
 
-def forward(direction: str) -> bool:
+def is_forward(direction: str) -> bool:
     """Returns True for next, false for prev."""
     if direction not in ("next", "prev"):
         raise BadRequest(f"dir is {shown(direction)}, expected next or prev")
@@ -26,7 +26,7 @@ def integer(name: str, text: str) -> int:
     return int(text)
 
 
-def window(arguments: Mapping[str, str]) -> tuple[int, int]:
+def window_of(arguments: Mapping[str, str]) -> tuple[int, int]:
     """Returns [t0, t1) of t0 and t1, ns from the start of the run."""
     low, high = integer("t0", arguments.get("t0", "")), integer("t1", arguments.get("t1", ""))
     if low >= high:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-CATALOGUE = "catalogue.json"
+CATALOGUE_FILE = "catalogue.json"
 _MAKING = ".making-"
 KEEP_SECONDS = 30 * 86400
 """A stored index that was not opened for this long is removed when another one is written."""
@@ -120,7 +120,7 @@ class FolderStore:
             self._write_header(name)
         self._open.close()
         text = json.dumps({**catalogue, "sizes": self._sizes})
-        (self._making / CATALOGUE).write_text(text, encoding="utf-8")
+        (self._making / CATALOGUE_FILE).write_text(text, encoding="utf-8")
         _forget_old(self._folder.parent)
         try:
             self._making.rename(self._folder)
@@ -147,18 +147,18 @@ class FolderStore:
         np.lib.format.write_array_header_1_0(self._files[name], header)
 
 
-Store = MemoryStore | FolderStore
+ArrayStore = MemoryStore | FolderStore
 
 
-def load(folder: Path, dtypes: Mapping[str, str]) -> tuple[Arrays, dict[str, Any]] | None:
+def load_arrays(folder: Path, dtypes: Mapping[str, str]) -> tuple[Arrays, dict[str, Any]] | None:
     """Returns the arrays and the catalogue of a stored index; None where there is no whole one."""
     try:
-        catalogue = json.loads((folder / CATALOGUE).read_text(encoding="utf-8"))
+        catalogue = json.loads((folder / CATALOGUE_FILE).read_text(encoding="utf-8"))
         arrays = _mapped(folder, dtypes, catalogue["sizes"])
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None
     with contextlib.suppress(OSError):
-        os.utime(folder / CATALOGUE)  # when it was last used
+        os.utime(folder / CATALOGUE_FILE)  # when it was last used
     return arrays, catalogue
 
 
@@ -177,7 +177,7 @@ def _forget_old(parent: Path) -> None:
     """Removes stored indexes not used for long, and what processes that died left half made."""
     oldest = time.time() - KEEP_SECONDS
     for folder in parent.iterdir():
-        used = folder if folder.name.startswith(_MAKING) else folder / CATALOGUE
+        used = folder if folder.name.startswith(_MAKING) else folder / CATALOGUE_FILE
         with contextlib.suppress(OSError):
             if used.stat().st_mtime < oldest:
                 shutil.rmtree(folder)

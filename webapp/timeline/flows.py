@@ -24,21 +24,21 @@ from lanescope.webapp.timeline.lanes import Lane
 from lanescope.webapp.timeline.span_links import Place, lane_of_thread, slice_of
 from lanescope.webapp.timeline.timeline import Timeline
 
-Json = dict[str, Any]
+_Json = dict[str, Any]
 
 
-def end(place: Json, t: int) -> Json:
+def end(place: _Json, t: int) -> _Json:
     """Returns one end of a flow: an instant on the slice that `place` names."""
     return {"lane": place["lane"], "row": place["row"], "ref": place["ref"], "t": t}
 
 
-def flow(kind: str, tone: str, here: Json, there: Json, *, outgoing: bool) -> Json:
+def flow(kind: str, tone: str, here: _Json, there: _Json, *, outgoing: bool) -> _Json:
     """Returns a flow from here to there, or the other way."""
     first, last = (here, there) if outgoing else (there, here)
     return {"kind": kind, "from": first, "to": last, "tone": tone}
 
 
-def flows_of(span: Json) -> list[Json]:
+def flows_of(span: _Json) -> list[_Json]:
     """Returns the flows of a slice, as `span_details` describes it.
 
     To its forward or backward partner, the same collective on the other ranks, threads that it
@@ -169,7 +169,7 @@ def _touches(one: SyncFlow, thread: str, start_ns: int, end_ns: int) -> bool:
     return any(who == thread and start_ns <= t <= end_ns for who, t in ends)
 
 
-MAX_LAUNCHES = 20
+_MAX_LAUNCHES = 20
 """Launches shown of one operator: more arrows than this explain nothing."""
 
 _KERNEL = schema.OpScope.kernel.name
@@ -195,7 +195,7 @@ def launches(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> list[Launch]
     if op["scope"] == _KERNEL:
         place = _launcher(timeline, lane.rank, op)
         return [] if place is None else [Launch(place, False, op["launch_ns"])]
-    found = sorted(_launched(timeline, lane, op), key=lambda one: one[0])[:MAX_LAUNCHES]
+    found = sorted(_launched(timeline, lane, op), key=lambda one: one[0])[:_MAX_LAUNCHES]
     return [
         Launch(place, True, launch_ns)
         for launch_ns, stream, position in found

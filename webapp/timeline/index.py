@@ -24,24 +24,24 @@ import pyarrow as pa
 
 from lanescope.webapp.runs.bundle import MAX_JSON, Bundle
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.types import Int64Array
+from lanescope.webapp.runs.types import Int64Array, Progress
 from lanescope.webapp.timeline.array_store import (
-    CATALOGUE,
+    CATALOGUE_FILE,
     Ahead,
     Arrays,
+    ArrayStore,
     FolderStore,
     MemoryStore,
-    Store,
-    load,
+    load_arrays,
 )
 from lanescope.webapp.timeline.index_builder import Builder, tile_key
 from lanescope.webapp.timeline.lanes import Lane, LaneSamples, lanes_of
 from lanescope.webapp.timeline.lod import FENCE
-from lanescope.webapp.timeline.packed_index import arrays_in, pieces_of
-from lanescope.webapp.timeline.spans import SAMPLES, SOURCES, LaneSlices, Names
+from lanescope.webapp.timeline.packed_index import arrays_in, packed_pieces
+from lanescope.webapp.timeline.spans import SAMPLES, SPAN_TABLES, LaneSlices, SpanNames
 from lanescope.webapp.timeline.tile_columns import CODES_PER_NAME, Block, Paints, Slices
 
-VERSION = 5
+INDEX_VERSION = 5
 """Of everything the index holds: layout, rows, styles, tiles made ahead. Part of its address."""
 
 DTYPES: Mapping[str, str] = {
@@ -88,9 +88,6 @@ _MAX_BYTES = 64
 
 _KEPT = 31 << 20
 """A block of so many bytes that is given back has glibc keep memory: a tenth less time."""
-
-Progress = Callable[[int, int], None]
-"""Called with (events done, events in all) after each lane."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,15 +170,17 @@ def open_index(run: Run, cache: Path | None, progress: Progress | None = None) -
     events = events_of(run)
     folder = None
     if cache is not None and events >= SMALL and re.fullmatch(r"[0-9A-Za-z._-]+", run.etag):
-        folder = cache / f"{run.etag}-{VERSION}"
-        stored = load(folder, DTYPES)
+        folder = cache / f"{run.etag}-{INDEX_VERSION}"
+        stored = load_arrays(folder, DTYPES)
         index = None if stored is None else restored(*stored)
         if index is not None:
             return index
     return kept(folder, DTYPES, lambda store: built(run, store, events, progress))
 
 
-def kept(folder: Path | None, dtypes: Mapping[str, str], build: Callable[[Store], Index]) -> Index:
+def kept(
+    folder: Path | None, dtypes: Mapping[str, str], build: Callable[[ArrayStore], Index]
+) -> Index:
     """Returns an index that is built into a folder, or in memory without one, or without room for
     it."""
     if folder is not None:
@@ -244,7 +243,7 @@ def _fits(arrays: Arrays, rows: int) -> bool:
     ends = arrays["made_end"]
     return bool(
         np.all((begin >= 0) & (begin <= end) & (end <= size))
-        and np.all((table == SAMPLES) | (table < len(SOURCES)))
+        and np.all((table == SAMPLES) | (table < len(SPAN_TABLES)))
         and _ascends(made, len(ends))
         and _ascends(ends, len(arrays["made_data"]))
         and (not len(ends) or ends[-1] == len(arrays["made_data"]))
@@ -261,11 +260,11 @@ def _ascends(values: npt.NDArray[Any], most: int) -> bool:
 def _packed(run: Run) -> Index | None:
     """The index in the run's bundle, mapped; None without one that fits the run."""
     bundle = run.files
-    if not isinstance(bundle, Bundle) or f"{PACKED}/{CATALOGUE}" not in bundle:
+    if not isinstance(bundle, Bundle) or f"{PACKED}/{CATALOGUE_FILE}" not in bundle:
         return None
     try:
-        catalogue = json.loads(bundle.read(f"{PACKED}/{CATALOGUE}", MAX_JSON))
-        if (catalogue["run"], catalogue["version"]) != (run.etag, VERSION):
+        catalogue = json.loads(bundle.read(f"{PACKED}/{CATALOGUE_FILE}", MAX_JSON))
+        if (catalogue["run"], catalogue["version"]) != (run.etag, INDEX_VERSION):
             return None
         most = _MAX_BYTES * (events_of(run) + SMALL)
         arrays = arrays_in(bundle, PACKED, DTYPES, catalogue["counts"], most)
@@ -279,7 +278,7 @@ def travels(run: Run) -> bool:
     return events_of(run) >= SMALL
 
 
-def members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryview]]:
+def index_members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryview]]:
     """Yields what a bundle of a run keeps of its index: paths and bytes. `_packed` reads them.
 
     Nothing of a small run: it is indexed as fast as its index would be read.
@@ -289,16 +288,19 @@ def members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryview]]:
     plain = events_of(run) >= MAPPED
     about = {
         "run": run.etag,
-        "version": VERSION,
+        "version": INDEX_VERSION,
         "counts": None if plain else {name: len(index.arrays[name]) for name in DTYPES},
-        **catalogue_of(index.lanes, index.names, index.paints),
+        **_catalogue_of(index.lanes, index.names, index.paints),
     }
-    yield f"{PACKED}/{CATALOGUE}", memoryview(json.dumps(about, separators=(",", ":")).encode())
-    for name, data in pieces_of(index.arrays, DTYPES, plain=plain):
+    yield (
+        f"{PACKED}/{CATALOGUE_FILE}",
+        memoryview(json.dumps(about, separators=(",", ":")).encode()),
+    )
+    for name, data in packed_pieces(index.arrays, DTYPES, plain=plain):
         yield f"{PACKED}/{name}", data
 
 
-def catalogue_of(lanes: Sequence[Lane], names: Sequence[str], paints: Paints) -> dict[str, Any]:
+def _catalogue_of(lanes: Sequence[Lane], names: Sequence[str], paints: Paints) -> dict[str, Any]:
     """Returns what a folder stores of an index beside its arrays."""
     listed = [vars(lane) for lane in lanes]
     return {"lanes": listed, "names": list(names), "paints": paints.codes}
@@ -311,10 +313,10 @@ def events_of(run: Run) -> int:
 
 def built(
     run: Run,
-    store: Store,
+    store: ArrayStore,
     events: int,
     progress: Progress | None,
-    laid_out: Callable[[Names], Iterable[tuple[Lane, LaneSlices | LaneSamples]]] | None = None,
+    laid_out: Callable[[SpanNames], Iterable[tuple[Lane, LaneSlices | LaneSamples]]] | None = None,
     last: Callable[[], None] | None = None,
 ) -> Index:
     """Returns an index of lanes, by default those of the run alone, in a store.
@@ -322,7 +324,7 @@ def built(
     `last` is called when all lanes are there: the store may then take other arrays.
     """
     np.empty(_KEPT, np.uint8)  # given back at once
-    names = Names()
+    names = SpanNames()
     lanes: list[Lane] = []
     builder = Builder(store)
     for lane, content in lanes_of(run, names) if laid_out is None else laid_out(names):
@@ -336,5 +338,5 @@ def built(
     builder.flush()
     if last is not None:
         last()
-    arrays = store.finish(catalogue_of(lanes, names.texts, builder.paints))
+    arrays = store.finish(_catalogue_of(lanes, names.texts, builder.paints))
     return Index.of(tuple(lanes), tuple(names.texts), builder.paints, arrays)

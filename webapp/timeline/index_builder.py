@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lanescope.webapp.runs.types import UInt32Array
-from lanescope.webapp.timeline.array_store import Store
+from lanescope.webapp.timeline.array_store import ArrayStore
 from lanescope.webapp.timeline.counter_lod import sample_pyramid
 from lanescope.webapp.timeline.lanes import LaneSamples
 from lanescope.webapp.timeline.lod import TILE_BITS, fences, pyramid
@@ -23,7 +23,7 @@ BATCH = 500_000
 class Builder:
     """Appends lanes to a store. Tiles are made ahead for many lanes in one go."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ArrayStore) -> None:
         self._store = store
         self.paints = Paints()
         self.slices = self.samples = 0

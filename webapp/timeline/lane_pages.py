@@ -15,10 +15,10 @@ from lanescope.webapp.runs.rank_groups import HOST, MAX_SPANS, Dimension, dimens
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import rank_spans, ranks_named
 from lanescope.webapp.timeline.arguments import BadRequest
-from lanescope.webapp.timeline.lanes import THREAD, Lane, in_order
+from lanescope.webapp.timeline.lanes import THREAD_LANE, Lane, drawn_order
 from lanescope.webapp.timeline.timeline import Timeline
 
-Json = dict[str, Any]
+_Json = dict[str, Any]
 
 LISTED = 2_000
 """Lanes that are listed at once, in 600 KB; more come in pages."""
@@ -26,7 +26,7 @@ LISTED = 2_000
 RANKS_AT_ONCE = 64
 """Ranks whose lanes one request may ask for."""
 
-COLUMNS = (
+_COLUMNS = (
     *("id", "key", "rank", "kind", "label", "title", "rows", "phase_rows", "first_ns", "last_ns"),
     *("pid", "thread", "process_group", "series", "unit", "min", "max", "baseline", "above"),
     *("group", "process"),
@@ -42,7 +42,7 @@ def in_pages(timeline: Timeline) -> bool:
     return len(timeline.index.lanes) > LISTED
 
 
-def all_lanes(timeline: Timeline) -> list[Json]:
+def all_lanes(timeline: Timeline) -> list[_Json]:
     """Returns all lanes in the order in which they are drawn, grouped by rank, and by process
     within."""
     run = timeline.run
@@ -52,22 +52,22 @@ def all_lanes(timeline: Timeline) -> list[Json]:
             "group": f"rank {lane.rank}",
             "process": None if pid is None else _process(run, lane.rank, pid),
         }
-        for lane, pid in in_order(run, timeline.index.lanes)
+        for lane, pid in drawn_order(run, timeline.index.lanes)
     ]
 
 
-def first_lanes(timeline: Timeline) -> Json:
+def first_lanes(timeline: Timeline) -> _Json:
     """Returns the first thread of each rank, grouped by host: {"columns", "rows", "count" of all
     lanes}."""
     firsts: dict[int, Lane] = {}
     for lane in timeline.index.lanes:
         known = firsts.setdefault(lane.rank, lane)
-        if known.kind != THREAD and lane.kind == THREAD:
+        if known.kind != THREAD_LANE and lane.kind == THREAD_LANE:
             firsts[lane.rank] = lane
     return {"count": len(timeline.index.lanes), **_page(timeline, [*firsts.values()], _FIRST)}
 
 
-def lanes_of_ranks(timeline: Timeline, ranks: Sequence[int], lanes: Sequence[int]) -> Json:
+def lanes_of_ranks(timeline: Timeline, ranks: Sequence[int], lanes: Sequence[int]) -> _Json:
     """Returns all lanes of some ranks, and of the ranks of some lanes: {"columns", "rows"}.
 
     Raises BadRequest for more than RANKS_AT_ONCE ranks, NoSuch for a lane that does not exist.
@@ -76,10 +76,10 @@ def lanes_of_ranks(timeline: Timeline, ranks: Sequence[int], lanes: Sequence[int
     if len(wanted) > RANKS_AT_ONCE:
         raise BadRequest(f"more than {RANKS_AT_ONCE} ranks in one request, ask for them in parts")
     found = [lane for lane in timeline.index.lanes if lane.rank in wanted]
-    return _page(timeline, found, COLUMNS)
+    return _page(timeline, found, _COLUMNS)
 
 
-def groupings(timeline: Timeline) -> list[Json]:
+def groupings(timeline: Timeline) -> list[_Json]:
     """What ranks can be grouped by: {"name", "word" of a group, "titles" of the groups, "of"}.
 
     `of` is the position of the group of each rank of the run, None where it has none. Lanes in
@@ -108,11 +108,11 @@ def _title(dimension: Dimension, name: str) -> str:
     return f"{title} · {ranks_named(ranks)}" if len(rank_spans(ranks)) <= MAX_SPANS else title
 
 
-def _page(timeline: Timeline, lanes: list[Lane], columns: Sequence[str]) -> Json:
+def _page(timeline: Timeline, lanes: list[Lane], columns: Sequence[str]) -> _Json:
     run = timeline.run
     hosts = _hosts(run)
     rows = []
-    for lane, _ in in_order(run, lanes):
+    for lane, _ in drawn_order(run, lanes):
         known = {
             **vars(lane),
             "group": hosts.get(lane.rank, f"rank {lane.rank}"),
@@ -128,7 +128,7 @@ def _hosts(run: Run) -> dict[int, str]:
     return {rank: names[host] for rank, host in run.hosts.items()}
 
 
-def _process(run: Run, rank: int, pid: int) -> Json:
+def _process(run: Run, rank: int, pid: int) -> _Json:
     """What stands above the lanes of one of a rank's processes."""
     known = run.process(rank, pid)
     thread = next(one for one in run.threads_of(rank) if one.pid == pid)

@@ -23,13 +23,13 @@ from lanescope.webapp.timeline.lod_buckets import runs
 from lanescope.webapp.timeline.spans import (
     AXIS_END,
     LaneSlices,
-    Names,
+    SpanNames,
     collective_slices,
     thread_slices,
 )
 from lanescope.webapp.timeline.styles import coded, phase_styles
 
-THREAD, COLLECTIVES, COUNTER, BASELINE = "thread", "collectives", "counter", "baseline"
+THREAD_LANE, COLLECTIVES, COUNTER, BASELINE = "thread", "collectives", "counter", "baseline"
 
 GRADIENT_NORM = "gradient norm"
 
@@ -78,7 +78,7 @@ class LaneSamples:
     step: Int64Array
 
 
-def lanes_of(run: Run, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSamples]]:
+def lanes_of(run: Run, names: SpanNames) -> Iterator[tuple[Lane, LaneSlices | LaneSamples]]:
     """Yields all lanes and their contents, one lane in memory at a time."""
     number = 0
     for rank in run.ranks:
@@ -87,7 +87,7 @@ def lanes_of(run: Run, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSa
             number += 1
 
 
-def in_order(run: Run, lanes: Sequence[Lane]) -> list[tuple[Lane, int | None]]:
+def drawn_order(run: Run, lanes: Sequence[Lane]) -> list[tuple[Lane, int | None]]:
     """Returns the lanes as they are drawn, each with its process where its rank has several.
 
     Rank by rank, and process by process, the rank's own first: what no process has for itself (the
@@ -115,7 +115,7 @@ def in_order(run: Run, lanes: Sequence[Lane]) -> list[tuple[Lane, int | None]]:
     return found
 
 
-def gradient_norms(run: Run, rank: int) -> LaneSamples:
+def gradient_norm_samples(run: Run, rank: int) -> LaneSamples:
     """Returns norm of the whole gradient per step: sqrt(sum over parameters of norm^2).
 
     At the instant of the step's last gradient. Parameters without gradient are left out, steps
@@ -134,7 +134,9 @@ def gradient_norms(run: Run, rank: int) -> LaneSamples:
     return _in_time(np.maximum.reduceat(time, first), total, step[first])
 
 
-def _of_rank(run: Run, rank: int, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSamples]]:
+def _of_rank(
+    run: Run, rank: int, names: SpanNames
+) -> Iterator[tuple[Lane, LaneSlices | LaneSamples]]:
     styles = functools.cache(functools.partial(phase_styles, run, rank))
     for thread in run.threads:
         if thread.rank == rank:
@@ -153,7 +155,7 @@ def _of_rank(run: Run, rank: int, names: Names) -> Iterator[tuple[Lane, LaneSlic
             **_shape(slices),
         )
         yield lane, slices
-    norms = gradient_norms(run, rank)
+    norms = gradient_norm_samples(run, rank)
     if len(norms.time):
         title = "L2 norm of the whole gradient as the optimizer saw it"
         yield _counter_lane(f"{rank}/{GRADIENT_NORM}", rank, GRADIENT_NORM, title, norms), norms
@@ -169,7 +171,7 @@ def _thread_lane(run: Run, thread: Thread, slices: LaneSlices) -> Lane:
     return Lane(
         key=thread.key,
         rank=thread.rank,
-        kind=THREAD,
+        kind=THREAD_LANE,
         label=thread.name,
         title=f"{thread.process_name or 'process'} {thread.pid}{host}, {what}",
         pid=thread.pid,

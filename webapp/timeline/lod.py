@@ -28,7 +28,7 @@ import numpy as np
 
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 from lanescope.webapp.timeline.lod_buckets import (
-    PIECE,
+    SLICES_AT_ONCE,
     Buckets,
     buckets,
     coarser,
@@ -55,8 +55,8 @@ FENCE = 512
 WHOLE = (0, TILE_BUCKETS)
 """The part of a tile that is all of it: first bucket, and the one after the last."""
 
-Part = tuple[int, int]
-Row = tuple[int, int]
+_Part = tuple[int, int]
+_Row = tuple[int, int]
 """Positions of its first slice, and of the one after its last."""
 
 BATCH_TILES = 16
@@ -213,8 +213,8 @@ def fences(start: Int64Array, at: int = 0) -> Int64Array:
 
 
 def narrowed(
-    fence: Int64Array, rows: Iterable[Row], level: int, index: int, part: Part = WHOLE
-) -> list[Row]:
+    fence: Int64Array, rows: Iterable[_Row], level: int, index: int, part: _Part = WHOLE
+) -> list[_Row]:
     """Returns of each row a stretch with all its slices that touch a tile, or a part of it, found
     without looking at slices, which may be in a file that is yet to be read.
     """
@@ -228,13 +228,13 @@ def narrowed(
     return found
 
 
-def window(
+def window_tiles(
     start: Int64Array,
     end: Int64Array,
-    rows: Sequence[Row],
+    rows: Sequence[_Row],
     level: int,
     index: int,
-    part: Part = WHOLE,
+    part: _Part = WHOLE,
 ) -> Tiles:
     """Returns the tile `index` of `level` of each of the rows `low:high` of `start` and `end`, or
     of it the buckets part[0] up to part[1].
@@ -273,7 +273,7 @@ def window(
     )
 
 
-def _edges(level: int, index: int, part: Part) -> Int64Array:
+def _edges(level: int, index: int, part: _Part) -> Int64Array:
     """Where a part of a tile begins and ends in ns."""
     return np.array([((index << TILE_BITS) + bucket) << level for bucket in part], np.int64)
 
@@ -284,7 +284,7 @@ def pyramid(
     """Yields all tiles of the rows `low[k]:high[k]` that hold more than RAW_LIMIT slices, level by
     level.
 
-    `window` gives the same for each; these are the ones for which it would take long.
+    `window_tiles` gives the same for each; these are the ones for which it would take long.
     """
     # Numbers of a row's buckets begin at k << (apart - level): beyond the last of the row before,
     # at every level. They have to stay below 2^63.
@@ -333,7 +333,10 @@ def finest_crowded(time: Int64Array) -> int:
         return MAX_LEVEL + 1
     # The tightest RAW_LIMIT + 1 neighbours; a tile that holds them is longer than their span.
     low, high = time[:-RAW_LIMIT], time[RAW_LIMIT:]
-    spans = (high[at : at + PIECE] - low[at : at + PIECE] for at in range(0, len(low), PIECE))
+    spans = (
+        high[at : at + SLICES_AT_ONCE] - low[at : at + SLICES_AT_ONCE]
+        for at in range(0, len(low), SLICES_AT_ONCE)
+    )
     span = min(int(some.min()) for some in spans)
     return max(0, span.bit_length() - TILE_BITS)
 

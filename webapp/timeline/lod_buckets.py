@@ -14,7 +14,7 @@ import numpy as np
 
 from lanescope.webapp.runs.types import Int64Array
 
-PIECE = 1 << 15
+SLICES_AT_ONCE = 1 << 15
 """Slices that are looked at in one go while tiles are made ahead."""
 
 BATCH_BUCKETS = 1 << 13
@@ -98,7 +98,7 @@ def buckets(start: Int64Array, end: Int64Array, number: Int64Array) -> Buckets:
     )
 
 
-_FALLING = np.arange(PIECE - 1, -1, -1)
+_FALLING = np.arange(SLICES_AT_ONCE - 1, -1, -1)
 
 
 def _falling(count: int) -> Int64Array:
@@ -153,7 +153,7 @@ def of_row(
     """
     pieces = []
     while low < high:
-        stop = min(low + PIECE, high)
+        stop = min(low + SLICES_AT_ONCE, high)
         if stop < high:  # to the end of the last slice's bucket
             edge = ((int(start[stop - 1]) >> level) + 1) << level
             stop = low + int(start[low:high].searchsorted(edge))

@@ -13,12 +13,12 @@ from typing import Any
 import flask
 
 from lanescope.webapp.runs.errors import RunError
-from lanescope.webapp.runs.notes import MAX_BYTES, Changed, Notes
+from lanescope.webapp.runs.notes import MAX_NOTES_BYTES, Notes, NotesChanged
 from lanescope.webapp.timeline.timeline import Timeline
 
-HEADER = "X-LaneScope-Token"
+TOKEN_HEADER = "X-LaneScope-Token"
 
-Answer = dict[str, Any] | tuple[dict[str, Any], int]
+_Answer = dict[str, Any] | tuple[dict[str, Any], int]
 
 
 def register(server: flask.Flask, timeline: Timeline) -> None:
@@ -33,21 +33,21 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
         return answer
 
     @server.post("/api/notes/<etag>")
-    def write_notes(etag: str) -> Answer:
+    def write_notes(etag: str) -> _Answer:
         request = flask.request
         if etag != timeline.etag:
             return {"error": "another run is being served now; reload the page"}, 409
-        given = request.headers.get(HEADER, "").encode()
+        given = request.headers.get(TOKEN_HEADER, "").encode()
         if not hmac.compare_digest(given, token.encode()) or not request.is_json:
             return {"error": "the server was restarted; reload the page to write notes"}, 403
-        if (request.content_length or 0) > 2 * MAX_BYTES:
-            return {"error": f"more than {MAX_BYTES} bytes of notes"}, 413
+        if (request.content_length or 0) > 2 * MAX_NOTES_BYTES:
+            return {"error": f"more than {MAX_NOTES_BYTES} bytes of notes"}, 413
         asked: Any = request.get_json(silent=True)
         try:
             revision = notes.write(asked["content"], str(asked["revision"]))
         except (ValueError, TypeError, KeyError) as error:
             return {"error": f"these are no notes: {error}"}, 400
-        except Changed:
+        except NotesChanged:
             return _read(notes) | {"error": "someone else has changed the notes meanwhile"}, 409
         except RunError as error:
             return {"error": str(error)}, 403

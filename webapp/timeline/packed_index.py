@@ -24,7 +24,7 @@ ASCENDING = frozenset(
 _LEVEL = 3
 
 
-def coded(values: npt.NDArray[Any], *, ascends: bool) -> bytes:
+def encoded_array(values: npt.NDArray[Any], *, ascends: bool) -> bytes:
     """Returns the bytes of an array; `ascends` where its differences say less than it does."""
     numbers = values if not ascends else np.diff(values, prepend=values.dtype.type(0))
     codec = pa.Codec("zstd", compression_level=_LEVEL)
@@ -32,7 +32,7 @@ def coded(values: npt.NDArray[Any], *, ascends: bool) -> bytes:
     return packed
 
 
-def decoded(data: pa.Buffer, dtype: str, count: int, *, ascends: bool) -> npt.NDArray[Any]:
+def decoded_array(data: pa.Buffer, dtype: str, count: int, *, ascends: bool) -> npt.NDArray[Any]:
     """Returns `count` numbers. ValueError or OSError where the bytes are not those of so many."""
     kind = np.dtype(dtype)
     size = count * kind.itemsize
@@ -42,7 +42,7 @@ def decoded(data: pa.Buffer, dtype: str, count: int, *, ascends: bool) -> npt.ND
     if plain.size != size:
         raise ValueError(f"{plain.size} bytes where {size} were expected")
     planes = np.frombuffer(plain, np.uint8).reshape(kind.itemsize, count)
-    numbers = numbers_of(planes, kind)
+    numbers = _numbers_of(planes, kind)
     return numbers if not ascends else np.cumsum(numbers, dtype=kind)
 
 
@@ -70,14 +70,14 @@ def arrays_in(
     if min(sizes.values()) < 0 or total > most or sizes["start"] != sizes["end"]:
         raise ValueError(f"an index of {total} bytes, expected at most {most}")
     arrays = {
-        name: decoded(buffer, dtypes[name], sizes[name], ascends=name in ASCENDING)
+        name: decoded_array(buffer, dtypes[name], sizes[name], ascends=name in ASCENDING)
         for name, buffer in buffers.items()
     }
     arrays["end"] = arrays["start"] + arrays["end"]
     return arrays
 
 
-def pieces_of(
+def packed_pieces(
     arrays: Mapping[str, npt.NDArray[Any]], dtypes: Mapping[str, str], *, plain: bool
 ) -> Iterator[tuple[str, bytes | memoryview]]:
     """Yields name and bytes of each array, as `arrays_in` reads them."""
@@ -87,7 +87,7 @@ def pieces_of(
             yield name, values.data.cast("B")
             continue
         numbers = values - arrays["start"] if name == "end" else values
-        yield name, coded(numbers, ascends=name in ASCENDING)
+        yield name, encoded_array(numbers, ascends=name in ASCENDING)
 
 
 def planes_of(values: npt.NDArray[Any]) -> UInt8Array:
@@ -97,7 +97,7 @@ def planes_of(values: npt.NDArray[Any]) -> UInt8Array:
     return np.ascontiguousarray(rows.T)
 
 
-def numbers_of(planes: UInt8Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def _numbers_of(planes: UInt8Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Returns the numbers again. `planes` has a row for each byte of `dtype`."""
     kind = np.dtype(dtype).newbyteorder("<")
     return np.ascontiguousarray(planes.T).view(kind).reshape(planes.shape[1])

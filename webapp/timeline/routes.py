@@ -21,7 +21,7 @@ import flask
 from lanescope.webapp.analysis import plugin
 from lanescope.webapp.analysis.plugin import load
 from lanescope.webapp.runs.errors import RunError, shown
-from lanescope.webapp.timeline.arguments import BadRequest, forward, integer, window
+from lanescope.webapp.timeline.arguments import BadRequest, integer, is_forward, window_of
 from lanescope.webapp.timeline.lane_pages import lanes_of_ranks
 from lanescope.webapp.timeline.lod import TILE_BUCKETS, WHOLE
 from lanescope.webapp.timeline.search.lookup import look
@@ -30,7 +30,7 @@ from lanescope.webapp.timeline.tile_format import compressed
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 FOREVER = "private, max-age=31536000, immutable"
-MAX_LANES = 4096
+_MAX_LANES = 4096
 """Lanes that one tile request may ask for."""
 
 
@@ -140,7 +140,7 @@ class _Routes:
     def nearest(self, etag: str, lane: str) -> flask.Response:
         self._check(etag)
         args = flask.request.args
-        ahead = forward(args.get("dir", "next"))
+        ahead = is_forward(args.get("dir", "next"))
         row, t = integer("row", args.get("row", "0")), integer("t", args.get("t", ""))
         found = nearest(self._timeline, integer("lane", lane), row, t, ahead)
         return _kept(_json(found))
@@ -148,7 +148,7 @@ class _Routes:
     def look(self, etag: str, lane: str) -> flask.Response:
         self._check(etag)
         args = flask.request.args
-        between = window(args)
+        between = window_of(args)
         shorter = integer("shorter", args["shorter"]) if "shorter" in args else None
         row = integer("row", args.get("row", "0"))
         return _kept(_json(look(self._timeline, integer("lane", lane), row, between, shorter)))
@@ -174,9 +174,9 @@ def _lanes(text: str) -> list[int]:
 def _numbers(name: str, text: str | None) -> list[int]:
     if text is None:
         return []
-    parts = text.split(",", MAX_LANES)
-    if len(parts) > MAX_LANES:
-        raise BadRequest(f"more than {MAX_LANES} {name} in one request, ask for them in parts")
+    parts = text.split(",", _MAX_LANES)
+    if len(parts) > _MAX_LANES:
+        raise BadRequest(f"more than {_MAX_LANES} {name} in one request, ask for them in parts")
     return list(dict.fromkeys(integer(name, part) for part in parts))
 
 

@@ -17,24 +17,24 @@ import pyarrow.compute as pc
 from lanescope.webapp.analysis.plugin import load, span_facts
 from lanescope.webapp.analysis.source_lines import stack_excerpts
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.typed_json import members_of
+from lanescope.webapp.runs.typed_json import json_members
 from lanescope.webapp.timeline.flows import flows_of, launches, sync_flows
 from lanescope.webapp.timeline.lane_pages import all_lanes, first_lanes, groupings, in_pages
-from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane
+from lanescope.webapp.timeline.lanes import BASELINE, THREAD_LANE, Lane
 from lanescope.webapp.timeline.span_links import (
     Place,
     autograd_partner,
     lane_of_thread,
     same_collective,
 )
-from lanescope.webapp.timeline.spans import SAMPLES, SOURCES
+from lanescope.webapp.timeline.spans import SAMPLES, SPAN_TABLES
 from lanescope.webapp.timeline.styles import BESIDE, STYLES
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 Json = dict[str, Any]
 
-EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns", "launch_ns")
+_EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns", "launch_ns")
 """Columns that travel as decimal text."""
 
 
@@ -105,7 +105,7 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
     facts: Json = {"lane": lane_id, "row": row - rows[0], "ref": ref, "rank": lane.rank}
     if index.arrays["row_table"][row] == SAMPLES:
         return facts | _sample_facts(timeline, lane, flat)
-    table = SOURCES[index.arrays["row_table"][row]]
+    table = SPAN_TABLES[index.arrays["row_table"][row]]
     event = _event(timeline, lane, table, flat)
     style = int(index.slices.style[flat])
     facts |= {
@@ -150,7 +150,7 @@ def _belonging(timeline: Timeline, lane: Lane, table: str, event: Json, drawn: l
             for rank, name, place in same_collective(timeline, event)
             if rank != lane.rank
         ]
-    if lane.kind == THREAD:
+    if lane.kind == THREAD_LANE:
         found["threads"] = _handovers(timeline, lane, *drawn)
     return found
 
@@ -164,7 +164,7 @@ def _event(timeline: Timeline, lane: Lane, table: str, flat: int) -> Json:
     index = timeline.index
     run = timeline.run_of(lane)
     thread = lane.baseline if lane.kind == BASELINE else lane.thread
-    if table == "op" and lane.kind == THREAD:
+    if table == "op" and lane.kind == THREAD_LANE:
         start, end = int(index.slices.start[flat]), int(index.slices.end[flat])
         rows = run.events(table, lane.rank, thread, window=(start, start + 1))
         rows = rows.filter(pc.equal(rows["start_ns"], pa.scalar(start, pa.int64())))
@@ -186,7 +186,7 @@ def _before(timeline: Timeline, lane: Lane, flat: int) -> int:
     slices = index.slices
     count = 0
     for row in index.lane_rows[lane.id]:
-        if index.arrays["row_table"][row] != SOURCES.index("op"):
+        if index.arrays["row_table"][row] != SPAN_TABLES.index("op"):
             continue
         begin, end = index.row_begin[row], min(index.row_end[row], flat)
         if begin >= end:
@@ -274,7 +274,7 @@ def _sample_facts(timeline: Timeline, lane: Lane, flat: int) -> Json:
 def _shown(name: str, value: Any) -> Any:
     if value is None:
         return None
-    if name in EXACT:
+    if name in _EXACT:
         return str(value)
     return _number(value) if isinstance(value, float) else value
 
@@ -283,7 +283,7 @@ def _arguments(text: str) -> list[tuple[str, str]]:
     """Names and values, as text, of the arguments of an imported event."""
     return [
         (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-        for name, value in members_of(text, "").items()
+        for name, value in json_members(text, "").items()
     ]
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
-from lanescope.webapp.timeline.lanes import COLLECTIVES, THREAD, Lane
-from lanescope.webapp.timeline.spans import AXIS_END, SOURCES
+from lanescope.webapp.timeline.lanes import COLLECTIVES, THREAD_LANE, Lane
+from lanescope.webapp.timeline.spans import AXIS_END, SPAN_TABLES
 from lanescope.webapp.timeline.timeline import Timeline
 
 _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
@@ -36,7 +36,7 @@ def slice_of(timeline: Timeline, lane: Lane, table: str, position: int) -> Place
     rows = index.lane_rows[lane.id]
     base = index.row_begin[rows[0]]
     for row in rows:
-        if index.arrays["row_table"][row] == SOURCES.index(table):
+        if index.arrays["row_table"][row] == SPAN_TABLES.index(table):
             begin, end = index.row_begin[row], index.row_end[row]
             at = np.flatnonzero(index.arrays["source"][begin:end] == position)
             if len(at):
@@ -85,7 +85,7 @@ def _slice_at(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> Place | Non
     until = timeline.run.duration_ns if length is None else op["start_ns"] + length
     end = min(max(until, start), AXIS_END)
     for row in rows:
-        if index.arrays["row_table"][row] == SOURCES.index("op"):
+        if index.arrays["row_table"][row] == SPAN_TABLES.index("op"):
             begin = index.row_begin[row]
             starts = index.slices.start[begin : index.row_end[row]]
             low, high = (int(starts.searchsorted(start, side=side)) for side in _SIDES)
@@ -138,6 +138,6 @@ def same_collective(timeline: Timeline, call: dict[str, Any]) -> list[tuple[int,
 def lane_of_thread(timeline: Timeline, rank: int, thread: str) -> Lane | None:
     """Returns the lane of a thread."""
     for lane in timeline.index.lanes:
-        if (lane.kind, lane.rank, lane.thread) == (THREAD, rank, thread):
+        if (lane.kind, lane.rank, lane.thread) == (THREAD_LANE, rank, thread):
             return lane
     return None

@@ -25,7 +25,7 @@ MAX_SIMPLE_DEPTHS = 16
 """Depths up to which a pass for each is quicker than sorting by depth."""
 
 
-class Columns(NamedTuple):
+class SpanColumns(NamedTuple):
     """Some slices."""
 
     start: Int64Array
@@ -34,10 +34,10 @@ class Columns(NamedTuple):
     style: UInt8Array
     source: UInt32Array  # position in the table they come from
 
-    def take(self, which: Int64Array) -> Columns:
+    def take(self, which: Int64Array) -> SpanColumns:
         """Returns some of them."""
         start, end, name, style, source = self
-        return Columns(
+        return SpanColumns(
             start.take(which),
             end.take(which),
             name.take(which),
@@ -45,19 +45,19 @@ class Columns(NamedTuple):
             source.take(which),
         )
 
-    def between(self, low: int, high: int) -> Columns:
+    def between(self, low: int, high: int) -> SpanColumns:
         """Returns those at low up to high."""
         start, end, name, style, source = self
-        return Columns(
+        return SpanColumns(
             start[low:high], end[low:high], name[low:high], style[low:high], source[low:high]
         )
 
     @staticmethod
-    def joined(stretches: list[Columns]) -> Columns:
+    def joined(stretches: list[SpanColumns]) -> SpanColumns:
         """Returns slices of several stretches, one after another."""
         if len(stretches) == 1:
             return stretches[0]
-        return Columns(*(np.concatenate(column) for column in zip(*stretches, strict=True)))
+        return SpanColumns(*(np.concatenate(column) for column in zip(*stretches, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,24 +68,24 @@ class Piece:
     """
 
     table: str
-    stretches: list[Columns]
+    stretches: list[SpanColumns]
     sizes: list[int]  # slices per row
 
-    def rows(self) -> Iterator[Columns]:
+    def rows(self) -> Iterator[SpanColumns]:
         """Yields the slices row by row."""
         if self.sizes:
-            found = Columns.joined(self.stretches)
+            found = SpanColumns.joined(self.stretches)
             for low, high in pairwise(accumulate(self.sizes, initial=0)):
                 yield found.between(low, high)
 
 
 @dataclass
 class _Depth:
-    stretches: list[Columns] = field(default_factory=list)
+    stretches: list[SpanColumns] = field(default_factory=list)
     reach: int = -1  # end of the last slice
     apart: bool = True  # sorted, and none overlaps the next
 
-    def add(self, found: Columns) -> None:
+    def add(self, found: SpanColumns) -> None:
         start, end = found.start, found.end
         self.apart = (
             self.apart and self.reach <= int(start[0]) and bool((end[:-1] <= start[1:]).all())
@@ -100,7 +100,7 @@ class Depths:
     def __init__(self) -> None:
         self._found: dict[int, _Depth] = {}
 
-    def add(self, found: Columns, depth: npt.NDArray[np.int16]) -> None:
+    def add(self, found: SpanColumns, depth: npt.NDArray[np.int16]) -> None:
         """Adds the next ones, and the depth of each."""
         for level, part in _by_depth(depth):
             self._found.setdefault(level, _Depth()).add(found.take(part))
@@ -111,7 +111,7 @@ class Depths:
             mine, above = self._found[level], self._found.get(level - 1)
             if above is None or all(styled(one.style).all() for one in mine.stretches):
                 continue
-            found, around = Columns.joined(mine.stretches), Columns.joined(above.stretches)
+            found, around = SpanColumns.joined(mine.stretches), SpanColumns.joined(above.stretches)
             bare = np.flatnonzero(styled(found.style) == 0)
             parent = enclosing(around.start, around.end, found.start.take(bare))
             found.style[bare] |= np.where(parent < 0, 0, styled(around.style)[parent])
@@ -120,7 +120,7 @@ class Depths:
     def piece(self, table: str) -> Piece:
         """Returns one row per depth that occurs, the outermost first, each followed by its
         sub-rows."""
-        stretches: list[Columns] = []
+        stretches: list[SpanColumns] = []
         sizes: list[int] = []
         for level in sorted(self._found):
             mine = self._found[level]
@@ -128,7 +128,7 @@ class Depths:
                 stretches += mine.stretches
                 sizes.append(sum(len(one.start) for one in mine.stretches))
             else:
-                found = Columns.joined(mine.stretches)
+                found = SpanColumns.joined(mine.stretches)
                 order, counts = _stack(found.start, found.end)
                 stretches.append(found.take(order))
                 sizes += counts

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.runs.table_reader import in_order, numbers
+from lanescope.webapp.runs.table_reader import column_array, in_span_order
 from lanescope.webapp.runs.types import Int64Array, UInt8Array, UInt32Array
-from lanescope.webapp.timeline.span_nesting import Columns, Depths, Piece, styled
+from lanescope.webapp.timeline.span_nesting import Depths, Piece, SpanColumns, styled
 from lanescope.webapp.timeline.styles import (
     COPIES,
     STYLE,
@@ -32,7 +32,7 @@ from lanescope.webapp.timeline.styles import (
 )
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 
-SOURCES = ("phase", "op", "collective")
+SPAN_TABLES = ("phase", "op", "collective")
 """Tables that slices come from; a row of a lane holds slices of one of them."""
 
 SAMPLES = 0xFF
@@ -44,7 +44,7 @@ STRETCH = 1 << 16
 AXIS_END = 1 << 53
 """104 days: the page counts ns in float64, exact up to here."""
 
-MAX_ROWS = 1 << 16
+MAX_LANE_ROWS = 1 << 16
 """Rows of a lane; tiles number them with 16 bits."""
 
 
@@ -54,7 +54,7 @@ class LaneSlices:
 
     start: Int64Array
     end: Int64Array
-    name: UInt32Array  # see `Names`
+    name: UInt32Array  # see `SpanNames`
     style: UInt8Array  # position in STYLES, with STYLE_UNFINISHED
     source: UInt32Array  # position in the table the row's slices come from
     row_at: Int64Array  # row r is row_at[r]:row_at[r + 1]
@@ -63,10 +63,10 @@ class LaneSlices:
     @property
     def phase_rows(self) -> int:
         """Number of leading rows that hold phases."""
-        return int(np.count_nonzero(self.row_table == SOURCES.index("phase")))
+        return int(np.count_nonzero(self.row_table == SPAN_TABLES.index("phase")))
 
 
-class Names:
+class SpanNames:
     """Numbers for the names of slices, over the whole run."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Names:
         return np.array(ids, np.uint32)
 
 
-def thread_slices(run: Run, thread: Thread, names: Names, by_name: ByName) -> LaneSlices | None:
+def thread_slices(run: Run, thread: Thread, names: SpanNames, by_name: ByName) -> LaneSlices | None:
     """Returns phases and ops of a thread; its collectives where it has neither; None where it has
     none."""
     phases = _phases(run, thread, names)
@@ -99,7 +99,7 @@ def thread_slices(run: Run, thread: Thread, names: Names, by_name: ByName) -> La
     return _joined(phases, ops)
 
 
-def collective_slices(run: Run, rank: int, names: Names) -> dict[tuple[str, int], LaneSlices]:
+def collective_slices(run: Run, rank: int, names: SpanNames) -> dict[tuple[str, int], LaneSlices]:
     """Per process group (name, size) the collectives of a rank, from call to completion.
 
     One whose completion was not seen ends where its call returned.
@@ -122,16 +122,16 @@ _CALL_COLUMNS = ["start_ns", "duration_ns", "name"]
 _GROUP_COLUMNS = ["complete_ns", "group", "group_size"]
 
 
-def _phases(run: Run, thread: Thread, names: Names) -> Piece:
+def _phases(run: Run, thread: Thread, names: SpanNames) -> Piece:
     columns = [*_CALL_COLUMNS, "kind", "depth"]
     rows = run.events("phase", thread.rank, thread.thread, columns)
     start, end, unfinished = _extent(rows, _end(rows), run.duration_ns)
     style = matching(rows["kind"], STYLE) | unfinished
-    found = Columns(start, end, names.of(rows["name"]), style, _positions(0, len(start)))
-    return _piece("phase", found, numbers(rows["depth"]))
+    found = SpanColumns(start, end, names.of(rows["name"]), style, _positions(0, len(start)))
+    return _piece("phase", found, column_array(rows["depth"]))
 
 
-def _ops(run: Run, thread: Thread, names: Names, phases: Piece, by_name: ByName) -> Piece:
+def _ops(run: Run, thread: Thread, names: SpanNames, phases: Piece, by_name: ByName) -> Piece:
     columns = [*_CALL_COLUMNS, "scope", "depth"]
     if not phases.sizes:
         columns.append("phase")  # nothing else says to which one an op belongs
@@ -150,16 +150,16 @@ def _ops(run: Run, thread: Thread, names: Names, phases: Piece, by_name: ByName)
 
 
 def _gathered(
-    pieces: Iterable[pa.Table], run_end: int, names: Names, styles: OpStyles | UInt8Array
+    pieces: Iterable[pa.Table], run_end: int, names: SpanNames, styles: OpStyles | UInt8Array
 ) -> Depths | None:
     """The ops of these rows; None where they are not in the order of `Run.events`."""
     found = Depths()
     at, last = 0, (-1 << 63, 0)
     for rows in pieces:
-        begins, depth = numbers(rows["start_ns"]), numbers(rows["depth"])
+        begins, depth = column_array(rows["start_ns"]), column_array(rows["depth"])
         if not len(begins):
             continue
-        if (int(begins[0]), int(depth[0])) < last or not in_order(begins, depth):
+        if (int(begins[0]), int(depth[0])) < last or not in_span_order(begins, depth):
             return None
         last = int(begins[-1]), int(depth[-1])
         start, end, unfinished = _extent(rows, _end(rows), run_end)
@@ -170,7 +170,7 @@ def _gathered(
         else:
             style = styles[at:stop]
         name = names.numbers(texts).take(codes)
-        found.add(Columns(start, end, name, style | unfinished, _positions(at, stop)), depth)
+        found.add(SpanColumns(start, end, name, style | unfinished, _positions(at, stop)), depth)
         at = stop
     if isinstance(styles, OpStyles):
         found.inherit()
@@ -181,18 +181,18 @@ def _calls(
     rows: pa.Table,
     until: pa.ChunkedArray,
     run_end: int,
-    names: Names,
+    names: SpanNames,
     table: str,
     source: Int64Array | None = None,
 ) -> Piece:
     start, end, unfinished = _extent(rows, until, run_end)
     style = np.uint8(STYLE["collective"]) | unfinished
     places = _positions(0, len(start)) if source is None else source.astype(np.uint32)
-    found = Columns(start, end, names.of(rows["name"]), style, places)
+    found = SpanColumns(start, end, names.of(rows["name"]), style, places)
     return _piece(table, found, np.zeros(len(start), np.int16))
 
 
-def _piece(table: str, found: Columns, depth: npt.NDArray[np.int16]) -> Piece:
+def _piece(table: str, found: SpanColumns, depth: npt.NDArray[np.int16]) -> Piece:
     depths = Depths()
     depths.add(found, depth)
     return depths.piece(table)
@@ -206,13 +206,13 @@ def _joined(*pieces: Piece) -> LaneSlices | None:
     sizes = [size for piece in pieces for size in piece.sizes]
     if not sizes:
         return None
-    if len(sizes) > MAX_ROWS:
+    if len(sizes) > MAX_LANE_ROWS:
         raise RunError(
             f"a lane would have {len(sizes)} rows of slices that are open at once, expected at "
-            f"most {MAX_ROWS}; the run is damaged"
+            f"most {MAX_LANE_ROWS}; the run is damaged"
         )
-    tables = [SOURCES.index(piece.table) for piece in pieces for _ in piece.sizes]
-    found = Columns.joined([one for piece in pieces for one in piece.stretches])
+    tables = [SPAN_TABLES.index(piece.table) for piece in pieces for _ in piece.sizes]
+    found = SpanColumns.joined([one for piece in pieces for one in piece.stretches])
     return LaneSlices(
         *found,
         row_at=np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))),
@@ -231,20 +231,20 @@ def _extent(
 
     Within 0..AXIS_END, which the page can show; spans outside are drawn at the edge.
     """
-    start = numbers(rows["start_ns"])
+    start = column_array(rows["start_ns"])
     if len(start) and (start.min() < 0 or start.max() > AXIS_END):
         start = np.clip(start, 0, AXIS_END)
     unfinished = np.zeros(len(start), np.uint8)
     if end.null_count:
         unfinished[end.is_null().to_numpy()] = STYLE_UNFINISHED
         end = end.fill_null(run_end)
-    stop = numbers(end)
+    stop = column_array(end)
     if len(stop) and (stop.max() > AXIS_END or (stop < start).any()):
         stop = np.clip(stop, start, AXIS_END)
     return start, stop, unfinished
 
 
-def _stream_styles(run: Run, stream: Thread, names: Names, by_name: ByName) -> UInt8Array:
+def _stream_styles(run: Run, stream: Thread, names: SpanNames, by_name: ByName) -> UInt8Array:
     """Communication and copies by what they are, kernels like the op that launched them.
 
     That is the last op to begin on the launching thread before the call: it holds the call.
@@ -260,7 +260,7 @@ def _stream_styles(run: Run, stream: Thread, names: Names, by_name: ByName) -> U
         ops = _ops(run, thread, names, _phases(run, thread, names), by_name)
         if not ops.sizes:
             continue
-        all_of_it = Columns.joined(ops.stretches)
+        all_of_it = SpanColumns.joined(ops.stretches)
         order = np.argsort(all_of_it.start, kind="stable")
         at = np.searchsorted(all_of_it.start[order], launched[mine], side="right") - 1
         paints = styled(all_of_it.style[order[at[at >= 0]]])

@@ -46,10 +46,10 @@ COPIES = ("Memcpy", "Memset")
 
 _COMMUNICATION = ("c10d::", "symm_mem::", "gloo:", "nccl:", "record_param_comms")
 
-Codes = npt.NDArray[np.int32]
+_Codes = npt.NDArray[np.int32]
 
 
-def coded(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
+def coded(column: pa.ChunkedArray) -> tuple[_Codes, list[str]]:
     """Codes and texts of a dictionary column; null is the empty text."""
     if column.num_chunks == 1:
         array = column.chunk(0)
@@ -104,7 +104,7 @@ class OpStyles:
         self._phases = list(phases.rows())
 
     def of(
-        self, rows: pa.Table, start: Int64Array, codes: Codes, texts: list[str], at: int
+        self, rows: pa.Table, start: Int64Array, codes: _Codes, texts: list[str], at: int
     ) -> UInt8Array:
         """Returns the style of ops in order of time, beginning with the one at `at` of all; 0 where
         it is not known. `codes` and `texts` are those of the names."""

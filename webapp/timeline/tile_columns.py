@@ -42,7 +42,7 @@ EXACT_LEVEL = 5
 """Finest level whose times are counted in more than one nanosecond is the one after this: a tile
 has 2^15 units, so an instant within it fits 16 bits."""
 
-BITS, BEFORE, AFTER, TWO, FOUR = 1, 2, 4, 8, 16
+BITS, BEFORE, _AFTER, TWO, FOUR = 1, 2, 4, 8, 16
 """Bits of a form. TWO and FOUR, the bytes of a paint, are those of a row that is kept alone."""
 
 SMALL_COUNT = 64
@@ -58,7 +58,7 @@ STYLE_UNFINISHED = 0x80
 """Bit of the index's style byte that marks a slice which had not ended; the rest is the style."""
 
 CODES_PER_NAME = 32
-TOGETHER = 1 << 16
+_TOGETHER = 1 << 16
 """Slices that are numbered in one go."""
 _PAINT_KINDS = (("u1", 8), ("<u2", 16), ("<u4", 32))  # type, bits
 _WIDTHS = {1: 0, 2: TWO, 4: FOUR}
@@ -103,8 +103,8 @@ class Paints:
         """Returns the paint of each slice; pairs that are new get the next numbers."""
         self._reach(CODES_PER_NAME * (int(name.max(initial=0)) + 1) - 1)
         found = np.empty(len(name), np.uint32)
-        for at in range(0, len(name), TOGETHER):
-            part = slice(at, at + TOGETHER)
+        for at in range(0, len(name), _TOGETHER):
+            part = slice(at, at + _TOGETHER)
             code = _code(name[part], style[part])
             number = self._number.take(code)
             if number.min() < 0:
@@ -172,11 +172,11 @@ class Block:
     data: bytes
 
 
-Column = npt.NDArray[Any]
+_Column = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TileRows:
     """Some rows of one tile, one after another in each column; rows without entries are among them.
 
     Columns that no row needs are left out.
@@ -185,13 +185,13 @@ class Rows:
     n: Int64Array
     m: Int64Array
     form: Int64Array  # BITS, BEFORE and AFTER
-    columns: Mapping[str, Column]
+    columns: Mapping[str, _Column]
 
 
-def slice_rows(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> Rows:
+def slice_rows(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> TileRows:
     """Returns the rows of `tiles`; `begin` is where the tile of each begins in ns."""
     n, m, form, columns = _columns_of(tiles, slices, level, begin)
-    return Rows(n, m, form, {name: values for name, _, values in columns})
+    return TileRows(n, m, form, {name: values for name, _, values in columns})
 
 
 def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> list[Block]:
@@ -205,7 +205,7 @@ def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) ->
 
 def _columns_of(
     tiles: Tiles, slices: Slices, level: int, begin: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array, list[tuple[str, Int64Array, Column]]]:
+) -> tuple[Int64Array, Int64Array, Int64Array, list[tuple[str, Int64Array, _Column]]]:
     """Of each tile n, m and form; and the columns that have entries, each with where the entries
     of each tile begin, in the order of `Block`.
     """
@@ -217,7 +217,7 @@ def _columns_of(
     most = max(int(colours.max(initial=0)), int(short_colours.max(initial=0)))
     paint = next(kind for kind, bits in _PAINT_KINDS if most < 1 << bits)
     form = np.zeros(len(sizes), np.int64)
-    columns: list[tuple[str, Int64Array, Column]] = []
+    columns: list[tuple[str, Int64Array, _Column]] = []
     if len(wide):
         origin = begin.repeat(sizes)
         start, end = slices.start.take(wide) - origin, slices.end.take(wide) - origin
@@ -235,7 +235,7 @@ def _columns_of(
             ("before", _at(before), start[wide_at[:-1][before]].astype("<f8")),
             ("after", _at(after), end[wide_at[1:][after] - 1].astype("<f8")),
         ]
-        form += BEFORE * before + AFTER * after
+        form += BEFORE * before + _AFTER * after
     if len(tiles.bucket):
         many = counts > SMALL_COUNT
         if many.any():
@@ -278,27 +278,27 @@ def sample_block(tile: SampleTile) -> Block:
     return Block(len(tile), int(tile.leading), 0, _Cutter(columns).cut(0))
 
 
-def sample_rows(block: Block) -> Rows:
+def sample_rows(block: Block) -> TileRows:
     """Returns a counter's block as it travels; always the whole tile, which is small."""
     reader = _Reader(block.data)
     columns = {"bucket": reader.take("<u2", block.n)}
     columns |= {name: reader.take("<f4", block.n) for name in ("low", "high", "last")}
-    return Rows(np.array([block.n]), np.array([block.m]), np.zeros(1, np.int64), columns)
+    return TileRows(np.array([block.n]), np.array([block.m]), np.zeros(1, np.int64), columns)
 
 
-def kept_rows(block: Block, level: int, part: tuple[int, int] = WHOLE) -> Rows:
+def kept_rows(block: Block, level: int, part: tuple[int, int] = WHOLE) -> TileRows:
     """Returns a row of slices that is kept, or what of it touches the buckets part[0] up to
     part[1]."""
-    n, m, form = block.n, block.m, block.form & (BITS | BEFORE | AFTER)
+    n, m, form = block.n, block.m, block.form & (BITS | BEFORE | _AFTER)
     paint = "<u4" if block.form & FOUR else "<u2" if block.form & TWO else "u1"
     reader = _Reader(block.data)
-    columns: dict[str, Column] = {}
+    columns: dict[str, _Column] = {}
     if n:
         columns["steps"] = reader.take("u1", 2 * n)
         columns["far"] = reader.take("<u2", int(np.count_nonzero(columns["steps"] == ESCAPE_BYTE)))
         columns["paint"] = reader.take(paint, n)
         columns["before"] = reader.take("<f8", int(bool(form & BEFORE)))
-        columns["after"] = reader.take("<f8", int(bool(form & AFTER)))
+        columns["after"] = reader.take("<f8", int(bool(form & _AFTER)))
     if m:
         if form & BITS:
             columns["bits"] = reader.take("u1", TILE_BUCKETS // 8)
@@ -312,11 +312,11 @@ def kept_rows(block: Block, level: int, part: tuple[int, int] = WHOLE) -> Rows:
         if not m:
             columns.pop("bits", None)
             form &= ~BITS
-    return Rows(np.array([n]), np.array([m]), np.array([form]), columns)
+    return TileRows(np.array([n]), np.array([m]), np.array([form]), columns)
 
 
 def _cut_wide(
-    columns: dict[str, Column], form: int, part: tuple[int, int], level: int
+    columns: dict[str, _Column], form: int, part: tuple[int, int], level: int
 ) -> tuple[int, int]:
     """Leaves the wide slices that touch some buckets; returns how many there are, and the form."""
     steps = columns["steps"].astype(np.int64)
@@ -335,7 +335,7 @@ def _cut_wide(
         form &= ~BEFORE
     if high < len(edges) // 2:
         columns["after"] = columns["after"][:0]
-        form &= ~AFTER
+        form &= ~_AFTER
     kept = steps[2 * low : 2 * high]
     kept[0] = edges[2 * low]
     columns["steps"] = np.minimum(kept, ESCAPE_BYTE).astype("u1")
@@ -344,7 +344,7 @@ def _cut_wide(
     return high - low, form
 
 
-def _cut_dense(columns: dict[str, Column], part: tuple[int, int]) -> int:
+def _cut_dense(columns: dict[str, _Column], part: tuple[int, int]) -> int:
     """Leaves the buckets that are among some; returns how many have short slices."""
     if "bits" in columns:
         present = np.unpackbits(columns["bits"], bitorder="little")
@@ -368,7 +368,7 @@ def _at(chosen: BoolArray) -> Int64Array:
 class _Cutter:
     """Columns of several tiles, cut into one run of bytes per tile."""
 
-    def __init__(self, columns: Iterable[tuple[str, Int64Array, Column]]) -> None:
+    def __init__(self, columns: Iterable[tuple[str, Int64Array, _Column]]) -> None:
         self._columns = [
             (memoryview(values.tobytes()), (at * values.itemsize).tolist())
             for _, at, values in columns
@@ -390,7 +390,7 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
-    def take(self, dtype: str, count: int) -> Column:
+    def take(self, dtype: str, count: int) -> _Column:
         """The next column, of so many numbers."""
         found = np.frombuffer(self._data, dtype, count, self._at)
         self._at += found.nbytes + (-found.nbytes & 3)

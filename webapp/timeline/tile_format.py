@@ -26,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lanescope.webapp.timeline.tile_columns import EXACT_LEVEL, PAINTED, Rows
+from lanescope.webapp.timeline.tile_columns import EXACT_LEVEL, PAINTED, TileRows
 
-VERSION = 4
-MAGIC = 0x4C54534C
-COLUMNS = (
+TILE_VERSION = 4
+_MAGIC = 0x4C54534C
+_COLUMNS = (
     "before",
     "after",
     "low",
@@ -44,11 +44,11 @@ COLUMNS = (
     "covered",
     "bits",
 )
-HEADER = struct.Struct(f"<IHHiIIIII{len(COLUMNS)}I")
-HEAD = np.dtype(
+_HEADER = struct.Struct(f"<IHHiIIIII{len(_COLUMNS)}I")
+_HEAD = np.dtype(
     [("lane", "<u4"), ("row", "<u2"), ("kind", "u1"), ("form", "u1"), ("n", "<u2"), ("m", "<u2")]
 )
-_FIELDS = HEAD.names or ()
+_FIELDS = _HEAD.names or ()
 
 KIND_SLICES, KIND_COUNTER = 0, 1
 
@@ -63,19 +63,19 @@ class Placed:
     lane: Sequence[int]
     row: Sequence[int]
     kind: int
-    rows: Rows
+    rows: TileRows
 
 
-def pack(level: int, index: int, parts: Sequence[Placed]) -> bytes:
+def pack_tile(level: int, index: int, parts: Sequence[Placed]) -> bytes:
     """Returns the payload of a tile; its blocks are in the order of the parts."""
     heads = b"".join([_heads(part) for part in parts])
-    blocks = len(heads) // HEAD.itemsize
-    columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in COLUMNS}
+    blocks = len(heads) // _HEAD.itemsize
+    columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _COLUMNS}
     for part in parts:
         for name, values in part.rows.columns.items():
             columns[name].append(values)
     width = max([values.itemsize for name in PAINTED for values in columns[name]], default=1)
-    body = [heads, _padding(HEADER.size + len(heads))]
+    body = [heads, _padding(_HEADER.size + len(heads))]
     sizes = []
     for name, found in columns.items():
         if name in PAINTED:
@@ -86,7 +86,7 @@ def pack(level: int, index: int, parts: Sequence[Placed]) -> bytes:
             body += (data, _padding(len(data)))
     low, high = index & 0xFFFFFFFF, index >> 32
     about = (level, low, blocks, max(0, level - EXACT_LEVEL), high, width)
-    return b"".join((HEADER.pack(MAGIC, VERSION, HEADER.size, *about, *sizes), *body))
+    return b"".join((_HEADER.pack(_MAGIC, TILE_VERSION, _HEADER.size, *about, *sizes), *body))
 
 
 def compressed(payload: bytes) -> bytes:
@@ -95,9 +95,9 @@ def compressed(payload: bytes) -> bytes:
     Columns get blocks of their own, and with them codes that fit them: a tenth less than all in one
     go. What gzip would save takes ten times as long.
     """
-    _, _, _, _, _, blocks, _, _, _, *sizes = HEADER.unpack_from(payload)
+    _, _, _, _, _, blocks, _, _, _, *sizes = _HEADER.unpack_from(payload)
     sink = pa.BufferOutputStream()
-    view, at, written = memoryview(payload), _padded(HEADER.size + blocks * HEAD.itemsize), 0
+    view, at, written = memoryview(payload), _padded(_HEADER.size + blocks * _HEAD.itemsize), 0
     with pa.CompressedOutputStream(sink, "zstd") as packer:
         for size in sizes:
             if size > _OWN_BLOCK:
@@ -112,7 +112,7 @@ def compressed(payload: bytes) -> bytes:
 
 def _heads(part: Placed) -> bytes:
     rows = part.rows
-    heads = np.empty(len(rows.n), HEAD)
+    heads = np.empty(len(rows.n), _HEAD)
     columns = (part.lane, part.row, part.kind, rows.form, rows.n, rows.m)
     for name, values in zip(_FIELDS, columns, strict=True):
         heads[name] = values

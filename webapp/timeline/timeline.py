@@ -10,29 +10,37 @@ import numpy as np
 
 from lanescope.webapp.analysis.plugin import lanes, load
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Progress
 from lanescope.webapp.timeline import index as indexes
 from lanescope.webapp.timeline import tile_format
 from lanescope.webapp.timeline.array_store import cache_folder
 from lanescope.webapp.timeline.counter_lod import sample_window
-from lanescope.webapp.timeline.index import Index, Progress, open_index
+from lanescope.webapp.timeline.index import Index, open_index
 from lanescope.webapp.timeline.lanes import BASELINE, COUNTER, Lane
-from lanescope.webapp.timeline.lod import MAX_LEVEL, RAW_LIMIT, TILE_BITS, WHOLE, narrowed, window
+from lanescope.webapp.timeline.lod import (
+    MAX_LEVEL,
+    RAW_LIMIT,
+    TILE_BITS,
+    WHOLE,
+    narrowed,
+    window_tiles,
+)
 from lanescope.webapp.timeline.lod_buckets import EARLY_BITS
 from lanescope.webapp.timeline.spans import AXIS_END
 from lanescope.webapp.timeline.tile_columns import (
     Block,
-    Rows,
+    TileRows,
     kept_rows,
     sample_block,
     sample_rows,
     slice_rows,
 )
-from lanescope.webapp.timeline.tile_format import KIND_COUNTER, KIND_SLICES, Placed, pack
+from lanescope.webapp.timeline.tile_format import KIND_COUNTER, KIND_SLICES, Placed, pack_tile
 
 MAX_INDEX = AXIS_END >> TILE_BITS
 """Last tile of the finest level."""
 
-TOGETHER = (1 << EARLY_BITS) // (RAW_LIMIT + 1)
+_TOGETHER = (1 << EARLY_BITS) // (RAW_LIMIT + 1)
 """Rows whose slices are looked at in one go."""
 
 
@@ -43,7 +51,7 @@ class NoSuch(LookupError):
         return str(self.args[0])
 
 
-class Differences(Protocol):
+class _Differences(Protocol):
     """Places where a run differs from its baseline, by (start, lane, row)."""
 
     def __len__(self) -> int:
@@ -61,7 +69,7 @@ class Timeline:
         run: Run,
         index: Index,
         baseline: Run | None = None,
-        differences: Differences | None = None,
+        differences: _Differences | None = None,
         noise: Run | None = None,
     ) -> None:
         self.run = run
@@ -96,7 +104,7 @@ class Timeline:
         """Changes with the run and with the version of the served format."""
         beside = (one for one in (self.baseline, self.noise) if one is not None)
         other = "".join(f"-{one.etag}" for one in beside)
-        return f"{self.run.etag}{other}-{indexes.VERSION}.{tile_format.VERSION}"
+        return f"{self.run.etag}{other}-{indexes.INDEX_VERSION}.{tile_format.TILE_VERSION}"
 
     def run_of(self, lane: Lane) -> Run:
         """Returns whose events the lane shows: the run's, or the baseline's."""
@@ -131,11 +139,11 @@ class Timeline:
                     found.append(Placed([lane], [number], KIND_SLICES, kept))
                 else:
                     rows.append((lane, number, row))
-        for at in range(0, len(rows), TOGETHER):
-            lane_of, number_of, row_of = zip(*rows[at : at + TOGETHER], strict=True)
+        for at in range(0, len(rows), _TOGETHER):
+            lane_of, number_of, row_of = zip(*rows[at : at + _TOGETHER], strict=True)
             drawn = self._slices(row_of, level, index, part)
             found.append(Placed(lane_of, number_of, KIND_SLICES, drawn))
-        return pack(level, index, found)
+        return pack_tile(level, index, found)
 
     def check(self, level: int, index: int, lanes: Sequence[int]) -> None:
         """Raises NoSuch where there is no such tile or lane."""
@@ -159,11 +167,13 @@ class Timeline:
             sample_window(arrays["time"][part], arrays["value"][part], level, index)
         )
 
-    def _slices(self, rows: Sequence[int], level: int, index: int, part: tuple[int, int]) -> Rows:
+    def _slices(
+        self, rows: Sequence[int], level: int, index: int, part: tuple[int, int]
+    ) -> TileRows:
         slices = self.index.slices
         whole = ((self.index.row_begin[row], self.index.row_end[row]) for row in rows)
         near = narrowed(self.index.fence, whole, level, index, part)
         self.index.expect(near)
-        made = window(slices.start, slices.end, near, level, index, part)
+        made = window_tiles(slices.start, slices.end, near, level, index, part)
         begin = np.full(len(rows), index << (level + TILE_BITS))
         return slice_rows(made, slices, level, begin)

@@ -64,7 +64,7 @@ def step_figure(theme: Theme, title: str, steps: pd.Series, *, log: bool) -> go.
     return figure
 
 
-def line(
+def add_norm_line(
     figure: go.Figure,
     step: pd.Series,
     norm: pd.Series,

@@ -20,7 +20,7 @@ Theme = Literal["light", "dark"]
 
 SANS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
 
-KINDS = ("forward", "backward", "optimizer", "collective", "data", "other")
+PHASE_TOKENS = ("forward", "backward", "optimizer", "collective", "data", "other")
 """Tokens whose colour means a phase."""
 
 _CONES = np.array(
@@ -55,7 +55,7 @@ def tokens() -> dict[Theme, dict[str, str]]:
 
 def token_of(kind: str) -> str:
     """Returns token of a phase kind; what has none of its own is `other`."""
-    return kind if kind in KINDS else "other"
+    return kind if kind in PHASE_TOKENS else "other"
 
 
 def over(ramp: Sequence[tuple[float, str]], share: float) -> str:
@@ -85,7 +85,7 @@ def _oklab(colour: str) -> Float64Array:
     return found
 
 
-def readable(fill: str, inks: Sequence[str]) -> str:
+def readable_ink(fill: str, inks: Sequence[str]) -> str:
     """Returns the first ink that has a contrast of 4.5 on the colour, as WCAG counts it; else the
     best."""
     found = next((ink for ink in inks if _contrast(fill, ink) >= 4.5), None)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qs, urlsplit
 
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.headlines import Mark
+from lanescope.webapp.analysis.headlines import CauseMark
 from lanescope.webapp.analysis.links import thread_lane
 from lanescope.webapp.analysis.plugin import kinds, load
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui.context import Context
 
-MAX_LANES = 6
+_MAX_LANES = 6
 """Lanes that are pinned for a finding: with more, none has room."""
 
 
@@ -24,22 +24,22 @@ def address_of(context: Context, finding: Finding, position: int) -> str:
     address = context.address(finding.link)
     if not address.startswith("/timeline"):
         return address
-    pins = ".".join(map(str, lanes_of(context, finding)))
+    pins = ".".join(map(str, _lanes_of(context, finding)))
     more = [f"finding={position}", *([f"pin={pins}"] if pins and "pin=" not in address else [])]
     return f"{address}{'&' if '?' in address else '?'}{'&'.join(more)}"
 
 
-def lanes_of(context: Context, finding: Finding) -> list[int]:
+def _lanes_of(context: Context, finding: Finding) -> list[int]:
     """Returns ids of the lanes that show a finding, in the order of the timeline."""
     if context.timeline is None:
         return []
     keys = dict.fromkeys(_keys(context.run, finding))
     ids = {lane.key: lane.id for lane in context.timeline.index.lanes}
-    found = [ids[key] for key in keys if key in ids][:MAX_LANES]
+    found = [ids[key] for key in keys if key in ids][:_MAX_LANES]
     return sorted(found) if len(found) > 1 else []
 
 
-def marks_of(run: Run, finding: Finding) -> list[Mark]:
+def marks_of(run: Run, finding: Finding) -> list[CauseMark]:
     """Returns what shows the cause of a finding on its lanes."""
     entry = kinds()[finding.kind].marks
     return list(load(entry)(run, finding)) if entry else []

@@ -38,7 +38,7 @@ def _card(context: Context, finding: Finding, here: str, position: int) -> Compo
     if finding.step is not None:
         facts.append(f"step {finding.step}")
     if finding.time_ns is not None:
-        facts.append(f"since {widgets.duration(finding.time_ns)}")
+        facts.append(f"since {widgets.duration_text(finding.time_ns)}")
     if finding.where:
         facts.append(html.Code(finding.where))
     tone = TONES[finding.severity]
@@ -79,7 +79,7 @@ def asked(examined: Sequence[AnalysisResult]) -> Component:
     rows = [
         (
             one.question,
-            html.Span(answer(one), className=tone(one)),
+            html.Span(result_text(one), className=tone(one)),
         )
         for one in examined
     ]
@@ -91,7 +91,7 @@ def tone(one: AnalysisResult) -> str:
     return "bad" if one.failed else "muted" if one.unanswered else ""
 
 
-def answer(one: AnalysisResult) -> str:
+def result_text(one: AnalysisResult) -> str:
     """Returns "passed", the number of problems (of notes, if all are information), or the reason
     why it was not checked."""
     if one.failed:

@@ -14,9 +14,9 @@ from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.ui import ids
 from lanescope.webapp.ui.charts import nothing
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
-FAILED = "This could not be computed."
+_FAILED = "This could not be computed."
 RELOAD = "Everything else works. Reload the page to try again."
 
 
@@ -25,7 +25,7 @@ def loading(what: str) -> Component:
     return html.P(f"{what} …", className="loading")
 
 
-def body(what: str) -> Component:
+def body_place(what: str) -> Component:
     """Returns the place of `Page.body`: until that comes it says that `what` is being done."""
     return html.Div(loading(what), id=ids.PAGE_BODY, className="page-body")
 
@@ -35,27 +35,27 @@ def empty(title: str, *children: Any) -> Component:
     return html.Div([html.B(title), *children], className="empty")
 
 
-def words_of(error: Exception, name: str) -> tuple[str, str]:
+def _words_of(error: Exception, name: str) -> tuple[str, str]:
     """Returns a title for an exception raised in `name`, and the reason; logs a fault."""
     if isinstance(error, NotApplicable):
         return "Not shown.", f"Reason: {error}."
     if isinstance(error, RunError):
-        return FAILED, str(error)
+        return _FAILED, str(error)
     words = fault(name, error)
-    log.error("%s", words)
-    log.debug("its traceback", exc_info=error)  # whatever a browser sends may lead here
-    return FAILED, f"{words[0].upper()}{words[1:]}. {RELOAD}"
+    _log.error("%s", words)
+    _log.debug("its traceback", exc_info=error)  # whatever a browser sends may lead here
+    return _FAILED, f"{words[0].upper()}{words[1:]}. {RELOAD}"
 
 
 def failed(error: Exception, name: str = "a part of the page") -> Component:
     """Returns the sentences about an exception raised in `name`, for the place of its result."""
-    title, why = words_of(error, name)
+    title, why = _words_of(error, name)
     kind = "empty" if isinstance(error, NotApplicable) else "empty failed"
     # May be put into a paragraph, where a div cannot be.
     return html.Span([html.B(title), html.Span(why)], role="alert", className=kind)
 
 
-def in_place(error: Exception) -> list[Any] | Any | None:
+def error_outputs(error: Exception) -> list[Any] | Any | None:
     """Returns the values of the running callback's outputs after an exception.
 
     The first that holds components says what is wrong, charts point to it, tables are empty. None
@@ -67,7 +67,7 @@ def in_place(error: Exception) -> list[Any] | Any | None:
     place = next((one for one in listed if one["property"] == "children"), None)
     if not place and all(one["property"] != "figure" for one in listed):
         return None
-    words = FAILED if place else " ".join(words_of(error, "a chart"))
+    words = _FAILED if place else " ".join(_words_of(error, "a chart"))
     empty = {"children": [], "rowData": [], "figure": nothing(words)}
     values = [
         [failed(error)] if one is place else empty.get(one["property"], no_update) for one in listed

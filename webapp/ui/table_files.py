@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lanescope.webapp.analysis.tables import write_csv, write_parquet
 
-KINDS: dict[str, tuple[Any, str]] = {
+TABLE_FORMATS: dict[str, tuple[Any, str]] = {
     "csv": (write_csv, "text/csv; charset=utf-8"),
     "parquet": (write_parquet, "application/vnd.apache.parquet"),
 }
@@ -20,7 +20,7 @@ KINDS: dict[str, tuple[Any, str]] = {
 
 def file_of(name: str, kind: str, pieces: Iterator[pa.Table]) -> flask.Response:
     """Returns a table as a file to keep, `<name>.<kind>`."""
-    write, mimetype = KINDS[kind]
+    write, mimetype = TABLE_FORMATS[kind]
     sink = io.BytesIO()
     write(pieces, sink)
     response = flask.Response(sink.getvalue(), mimetype=mimetype)

@@ -27,7 +27,7 @@ EITHER = "#808792"
 """Of words where it is not known which theme is on: a grey that can be read on both."""
 
 
-SERIES: dict[Theme, list[str]] = {
+_SERIES: dict[Theme, list[str]] = {
     "light": ["#332288", "#117733", "#44aa99", "#5fa8d3", "#999933", "#aa4499"],
     "dark": ["#77aadd", "#44bb99", "#99ddff", "#bbcc33", "#eedd88", "#ffaabb"],
 }
@@ -63,7 +63,7 @@ def template(theme: Theme) -> go.layout.Template:
             "font": {"family": SANS, "size": 13, "color": colour["ink"]},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
-            "colorway": SERIES[theme],
+            "colorway": _SERIES[theme],
             "xaxis": axis,
             "yaxis": axis,
             "hovermode": "closest",

@@ -35,7 +35,7 @@ LIST_PX = 320
 """Height that the list of a drop-down may take; a longer list scrolls."""
 
 
-def duration(ns: float) -> str:
+def duration_text(ns: float) -> str:
     """Returns a duration for the page, which has a micro sign where terminals may not."""
     return with_micro(units.duration(ns))
 
@@ -128,7 +128,7 @@ def column(
 ) -> dict[str, Any]:
     """Returns a column of `grid`. `text`: shown is the row's `<field>_text`, sorted by is `field`.
 
-    `base`: numbers in this unit (of `units.in_one_unit`), see `measured`. `together`: a name; all
+    `base`: numbers in this unit (of `units.in_one_unit`), see `with_units`. `together`: a name; all
     columns that have it share a unit, so that they can be compared.
     """
     made: dict[str, Any] = {"field": field, "headerName": title, **more}
@@ -149,7 +149,7 @@ _OWN = ("base", "together")
 """Properties of a column that AG Grid does not know."""
 
 
-def measured(
+def with_units(
     columns: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Returns the columns, with the unit of those that have a base in their title, and the rows,
@@ -176,7 +176,7 @@ def in_unit(title: str, values: Iterable[float | None], base: str = "ns") -> tup
     """Returns the title of a column with the unit of its values, and these as texts; no unit where
     no value is known."""
     unit, texts = units.in_one_unit(values, base)
-    if not any(text != units.UNKNOWN for text in texts):
+    if not any(text != units.NO_VALUE for text in texts):
         return title, texts
     return f"{title}, {with_micro(f' {unit}').strip()}", texts
 
@@ -238,7 +238,7 @@ def grid(
             "checkboxes": False,
             "enableClickSelection": True,
         }
-    heads, shown = measured(columns, rows or [])
+    heads, shown = with_units(columns, rows or [])
     table = dag.AgGrid(
         id=id,
         columnDefs=heads,

@@ -9,7 +9,7 @@ import torch
 
 from ...format.record_kinds import OpScope
 from ...journal import clock
-from ...journal.journal import ACCESS_RECORD, NO_SEQUENCE, RECORD, AccessFlag, Kind
+from ...journal.journal import ACCESS_RECORD, NO_SEQUENCE, RECORD, AccessFlag, RecordKind
 from ...recorder.recorder import Recorder
 from ..stacks import Stacks
 from ..training.optimizer_parameters import local_part
@@ -63,7 +63,7 @@ class SyntheticAccesses:
             one, other = accesses[i], accesses[i + 1] if i + 1 < len(accesses) else _NOTHING
             flags = one.flags | other.flags << 8
             packed = ACCESS_RECORD.pack(
-                Kind.ACCESS,
+                RecordKind.ACCESS,
                 min(2, len(accesses) - i),
                 flags,
                 _NO_VERSION,
@@ -76,7 +76,7 @@ class SyntheticAccesses:
         instant = instant or clock.now()
         recorder.put(
             state,
-            Kind.OP,
+            RecordKind.OP,
             scope=OpScope.function,
             name=recorder.intern(name),
             start=instant,

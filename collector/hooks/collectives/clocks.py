@@ -72,7 +72,7 @@ class _Socket(socket.socket):
             self.detach()
 
 
-class Server:
+class ClockServer:
     """Answers clients that know the nonce with the time of this process's clock."""
 
     def __init__(self, now: _Now = clock.now) -> None:
@@ -176,7 +176,7 @@ class Clocks:
         """Starts calibration once the process is in the default group; later calls do nothing."""
         if not self._begun and world_size > 1:
             self._begun = self._asking = True
-            own_threads.start(self._run, [store], rank, world_size)
+            own_threads.start_thread(self._run, [store], rank, world_size)
 
     def stop(self) -> None:
         """Waits for the last measurement; later calls do nothing."""
@@ -217,7 +217,7 @@ class Clocks:
         others = store.add(key + "others", 0)
         if not others:
             return None
-        server = Server()
+        server = ClockServer()
         address = {"hosts": _addresses(), "port": server.port, "nonce": server.nonce.hex()}
         store.set(key + "address", json.dumps(address))
         return lambda: server.serve(self._until_served(server, others))
@@ -249,7 +249,7 @@ class Clocks:
 
         return measure
 
-    def _until_served(self, server: Server, clients: int) -> Callable[[], bool]:
+    def _until_served(self, server: ClockServer, clients: int) -> Callable[[], bool]:
         """Returns whether this process ends and all clients left, or had time to."""
         deadline: list[float] = []
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from ...format.names import COLLECTIVE_NAMES, MISSING, PAIRED, UNMOVED
 from ...journal import clock
-from ...journal.journal import Kind
+from ...journal.journal import RecordKind
 from ...journal.process_journals import ThreadState
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
     asynchronous: int | None
 
 
-class Call(NamedTuple):
+class RunningCollective(NamedTuple):
     """A collective call in progress."""
 
     name: int
@@ -76,10 +76,10 @@ class Collectives:
         self._lock = threading.Lock()
         self._runnable = Runnable()
         # By id of the object that the program waits on: the work, which is kept, or the storage.
-        self._works: OrderedDict[int, tuple[Any, Call]] = OrderedDict()
-        self._results: OrderedDict[int, Call] = OrderedDict()
+        self._works: OrderedDict[int, tuple[Any, RunningCollective]] = OrderedDict()
+        self._results: OrderedDict[int, RunningCollective] = OrderedDict()
 
-    def begin(self, operator: Any, args: Sequence[Any]) -> Call | None:
+    def begin(self, operator: Any, args: Sequence[Any]) -> RunningCollective | None:
         """Returns the call; None for an operator other than a collective."""
         if operator in self._plans:
             plan = self._plans[operator]
@@ -104,7 +104,7 @@ class Collectives:
         shapes = " ".join(str(list(t.shape)) for t in tensors)
         dtypes = " ".join(str(t.dtype).removeprefix("torch.") for t in tensors)
         device = str(tensors[0].device) if tensors else ""
-        return Call(
+        return RunningCollective(
             name=recorder.intern(plan.name),
             group=recorder.intern(described),
             sequence=sequence,
@@ -126,11 +126,11 @@ class Collectives:
         kind: Any = dist.ReduceOp.RedOpType
         return str(kind(argument.op()).name).lower()
 
-    def open(self, state: ThreadState, call: Call) -> None:
+    def open(self, state: ThreadState, call: RunningCollective) -> None:
         """Adds the call to the thread's open events, in case it never returns."""
         state.journal.push_open_record(
             state.open,
-            int(Kind.COLLECTIVE),
+            int(RecordKind.COLLECTIVE),
             int(call.asynchronous),
             0,
             call.name,
@@ -147,12 +147,12 @@ class Collectives:
         )
         state.open += 1
 
-    def end(self, call: Call, result: Any, start: int, end: int) -> None:
+    def end(self, call: RunningCollective, result: Any, start: int, end: int) -> None:
         """Records that the call returned `result`; its operation may still be running."""
         recorder = self._recorder
         recorder.put(
             recorder.thread(),
-            Kind.COLLECTIVE,
+            RecordKind.COLLECTIVE,
             scope=int(call.asynchronous),
             depth=call.runnable,
             name=call.name,
@@ -203,7 +203,7 @@ class Collectives:
 
         return uninstall
 
-    def _watch(self, call: Call, work: Any) -> None:
+    def _watch(self, call: RunningCollective, work: Any) -> None:
         recorder = self._recorder
 
         def completed(_: Any) -> None:
@@ -218,12 +218,12 @@ class Collectives:
                 self._works.popitem(last=False)
                 recorder.coverage["collectives_without_completion"] += 1
 
-    def _complete(self, call: Call, end: int) -> None:
+    def _complete(self, call: RunningCollective, end: int) -> None:
         recorder = self._recorder
         if not recorder.closed:
             recorder.put(
                 recorder.thread(),
-                Kind.COLLECTIVE_END,
+                RecordKind.COLLECTIVE_END,
                 name=call.name,
                 end=end,
                 sequence=call.sequence,

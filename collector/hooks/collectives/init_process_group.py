@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ...format.file_names import JOURNAL_FOLDER
 from ...format.names import JOIN, RENDEZVOUS
 from ...journal import clock
-from ...journal.journal import PROCESS_FILE, Kind
+from ...journal.journal import PROCESS_FILE, RecordKind
 from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
@@ -41,7 +41,7 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
 
     def begins(*arguments: Any, **keywords: Any) -> tuple[int, ...] | None:
         given = parameters.bind(*arguments, **keywords).arguments
-        rank, size = place(given)
+        rank, size = rank_and_world_size(given)
         if size < 2 or not 0 <= rank < size:
             return None
         expect(recorder, rank, size)
@@ -78,7 +78,7 @@ class _Join:
         name, start, sequence, signature, stack, group = fields
         state.journal.push_open_record(
             state.open,
-            int(Kind.COLLECTIVE),
+            int(RecordKind.COLLECTIVE),
             0,
             0,
             name,
@@ -109,7 +109,7 @@ class _Join:
         recorder = self._recorder
         recorder.put(
             recorder.thread(),
-            Kind.COLLECTIVE,
+            RecordKind.COLLECTIVE,
             name=name,
             start=start,
             end=clock.now(),
@@ -126,7 +126,7 @@ def expect(recorder: Recorder, rank: int, world_size: int) -> None:
     recorder.thread()
 
 
-def place(given: Mapping[str, Any]) -> tuple[int, int]:
+def rank_and_world_size(given: Mapping[str, Any]) -> tuple[int, int]:
     """Returns rank and world size by a call's arguments, else by the environment; -1: not known."""
     rank, size = (_number(given.get(name, -1), name) for name in ("rank", "world_size"))
     return rank, size

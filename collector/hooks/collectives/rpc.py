@@ -10,10 +10,10 @@ import torch.distributed as dist
 from ...recorder.recorder import Recorder
 from ..base import Hook, Undo
 from ..patches import Patches
-from .init_process_group import expect, place
+from .init_process_group import expect, rank_and_world_size
 
 _INIT = "init_rpc"
-LOST = "names and ranks of RPC workers"
+_LOST = "names and ranks of RPC workers"
 
 
 def install(recorder: Recorder) -> Undo:
@@ -28,12 +28,12 @@ def install(recorder: Recorder) -> Undo:
             return
         given = parameters.bind(*arguments, **keywords).arguments
         recorder.describe(worker=str(given["name"]))
-        rank, size = place(given)
+        rank, size = rank_and_world_size(given)
         if size > 1 and 0 <= rank < size and not dist.is_initialized():
             expect(recorder, rank, size)
 
     patches = Patches()
-    patches.ends(dist.rpc, _INIT, begins, lost=LOST)
+    patches.ends(dist.rpc, _INIT, begins, lost=_LOST)
     return patches.undo
 
 

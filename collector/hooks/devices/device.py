@@ -19,7 +19,7 @@ import torch.autograd.profiler as torch_profiler
 from ...format.names import MISSING, stream_name
 from ...format.record_kinds import OpScope, ThreadKind
 from ...journal import clock
-from ...journal.journal import NO_SEQUENCE, Kind
+from ...journal.journal import NO_SEQUENCE, RecordKind
 from ...journal.writer import ThreadJournal
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
@@ -30,7 +30,7 @@ from .kineto import Activity, Collecting, ThreadOrdinals, activities, parts_of_t
 CLOCK_ERROR = "lanescope/device_clock_error"
 """Bound of the error of device times on the recorder's clock, ns, each time they are stored."""
 
-NOT_IN_USE, BUSY, LEFT_OUT = "device_not_in_use", "device_profiler_busy", "device_left_out"
+NOT_IN_USE, _BUSY, _LEFT_OUT = "device_not_in_use", "device_profiler_busy", "device_left_out"
 """Reasons in the coverage: steps without device activity, because no device was in use or the
 program's own profiler was on; and activities beyond MAX_ACTIVITIES."""
 
@@ -116,7 +116,7 @@ class Device:
         """Ends the collection before the program starts its own profiler."""
         with self._recorder.contain_errors():
             if self._collecting is not None:
-                self._missed = BUSY
+                self._missed = _BUSY
                 self._store(wait=self._may_wait())
         self._theirs = True
 
@@ -155,7 +155,7 @@ class Device:
             return
         self._in_use = InUse.find()
         if self._theirs or self._in_use is None:
-            self._missed = BUSY if self._theirs else NOT_IN_USE
+            self._missed = _BUSY if self._theirs else NOT_IN_USE
             return
         self._broken = True  # in case the next line raises
         self._collecting = Collecting(self._in_use.kinds)
@@ -174,7 +174,7 @@ class Device:
                 return
             events, to_local = collecting.end()
             found = activities(events, to_local, ThreadOrdinals(recorder.folder))
-            recorder.coverage[LEFT_OUT] += max(0, len(found) - MAX_ACTIVITIES)
+            recorder.coverage[_LEFT_OUT] += max(0, len(found) - MAX_ACTIVITIES)
             for activity in found[:MAX_ACTIVITIES]:
                 self._write(activity)
             if found:
@@ -189,7 +189,7 @@ class Device:
         )
         thread = activity.launch_thread
         journal.append(
-            int(Kind.OP),
+            int(RecordKind.OP),
             int(OpScope.kernel),
             0,
             recorder.intern(activity.name),
@@ -220,7 +220,9 @@ class Device:
         )
         self._streams[key] = journal
         name = recorder.intern(stream_name(*key))
-        journal.append(int(Kind.THREAD), 0, 0, name, first_ns, first_ns, 0, 0, 0, 0, 0, 0, 0, 0)
+        journal.append(
+            int(RecordKind.THREAD), 0, 0, name, first_ns, first_ns, 0, 0, 0, 0, 0, 0, 0, 0
+        )
         return journal
 
 

@@ -16,11 +16,11 @@ import torch
 from ...format.names import GRAPH_SERIES
 from ...format.record_kinds import GradientScope
 from ...journal import clock
-from ...journal.journal import NO_SEQUENCE, Kind
+from ...journal.journal import NO_SEQUENCE, RecordKind
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 
-MAX_NODES = 50_000
+_MAX_NODES = 50_000
 """Nodes of the largest graph that is walked; bounds the pause."""
 
 MAX_DRAWN = 20_000
@@ -58,7 +58,7 @@ class Graphs:
         if len(arguments) > _INPUTS and arguments[_INPUTS]:
             return
         self._sampled = step
-        nodes = reached(arguments[0])
+        nodes = _reached(arguments[0])
         if self._counts:
             for name, count in Counter(short_name(node) for node in nodes).items():
                 recorder.value(GRAPH_SERIES + name, count)
@@ -76,7 +76,7 @@ class Graphs:
             sequence = NO_SEQUENCE if variable is not None else node._sequence_nr()
             recorder.put(
                 state,
-                Kind.GRADIENT,
+                RecordKind.GRADIENT,
                 scope=GradientScope.NODE,
                 start=instant,
                 aux=number,
@@ -87,7 +87,7 @@ class Graphs:
             )
 
 
-def reached(roots: Any) -> list[Any]:
+def _reached(roots: Any) -> list[Any]:
     """Returns nodes reachable from tensors, the tensors' own first; empty: too many."""
     tensors = roots if isinstance(roots, (tuple, list)) else (roots,)
     waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
@@ -95,7 +95,7 @@ def reached(roots: Any) -> list[Any]:
     while waiting:
         for node, _ in waiting.pop().next_functions:
             if node is not None and node not in seen:
-                if len(seen) >= MAX_NODES:
+                if len(seen) >= _MAX_NODES:
                     return []
                 seen[node] = None
                 waiting.append(node)

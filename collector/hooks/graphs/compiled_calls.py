@@ -32,7 +32,7 @@ class Slot(NamedTuple):
     number: int
 
 
-class Call(NamedTuple):
+class _Call(NamedTuple):
     """A captured call of a module."""
 
     name: str  # of the module in the graph
@@ -83,7 +83,7 @@ class CompiledCalls:
         self._wanted = wanted
         self._shown = shown
         self._passed_over = passed_over
-        self._calls: list[Call] = []
+        self._calls: list[_Call] = []
         self._reasons: dict[str, str] = {}
         ACTIVE.append(self)
 
@@ -136,7 +136,7 @@ class CompiledCalls:
         where = (code.co_filename, code.co_name, code.co_firstlineno)
         _define()
         number = len(self._calls)
-        self._calls.append(Call(*place, where, (tuple(arguments), keywords, made)))
+        self._calls.append(_Call(*place, where, (tuple(arguments), keywords, made)))
         look = torch.ops.lanescope.look.default
         output.create_proxy("call_function", look, (number, tensors), {})
 
@@ -177,10 +177,10 @@ def _define() -> None:
     library.impl("look", known.compiler.disable(_look), "CompositeExplicitAutograd")
     known.library.register_fake(OPERATOR, lambda number, tensors: None, lib=library)
     known.fx.node.has_side_effect(known.ops.lanescope.look.default)
-    KEPT.append(library)
+    _KEPT.append(library)
 
 
-KEPT: list[Any] = []
+_KEPT: list[Any] = []
 """Libraries of operators: an operator is deleted with its library."""
 
 

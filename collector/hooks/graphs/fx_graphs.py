@@ -26,7 +26,7 @@ import torch.fx
 from ...format.names import COMPILED, FX_BREAK, FX_UNTRACEABLE
 from ...format.record_kinds import FX_NODE, GradientScope
 from ...journal import clock
-from ...journal.journal import Kind
+from ...journal.journal import RecordKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -34,11 +34,11 @@ from ..patches import Patches
 from ..stacks import Stacks
 from ..training.modules import WRAPPED, Modules, own_class, unwrap
 
-MAX_NODES = 20_000
+_MAX_NODES = 20_000
 MAX_GRAPHS = 16
 """Graphs per process: a program may be compiled again for every shape."""
 
-TIMEOUT_S = 20.0
+_TIMEOUT_S = 20.0
 """Time after which the copy is killed, seconds: it may hang on a lock of another thread."""
 
 _WRAPPERS = frozenset(WRAPPED.values())
@@ -47,10 +47,10 @@ _CAPTURED = "graphs that torch.compile captures, and where it breaks them"
 _LOWERED = "<lambda>"
 """Class of a backend's version of a captured graph, which is recorded already."""
 
-Frame = tuple[str, int, str]
+_Frame = tuple[str, int, str]
 """File, line, function."""
 
-Row = dict[str, Any]
+_Row = dict[str, Any]
 """name, op, target, module, frames (innermost first) and users (numbers) of a node."""
 
 
@@ -92,24 +92,24 @@ class FxGraphs:
         top = prefix.rstrip(".") or own_class(model).__name__
         if isinstance(model, torch.fx.GraphModule):
             if type(model).__name__ != _LOWERED:
-                self._write(type(model).__name__, rows_of(model.graph), prefix, top)
+                self._write(type(model).__name__, _rows_of(model.graph), prefix, top)
         elif self._recorder.options.trace_model and model._modules:
             with self._recorder.suppress_recording():
                 self._write(type(model).__name__, traced(model, self._recorder), prefix, top)
 
-    def _write(self, graph: str, rows: list[Row], prefix: str = "", top: str = "") -> None:
+    def _write(self, graph: str, rows: list[_Row], prefix: str = "", top: str = "") -> None:
         """Writes a graph. `prefix`: of its modules' names; `top`: name of the model itself."""
         recorder, instant = self._recorder, clock.now()
         self._graphs += 1
         state, around = recorder.thread(), f"{self._graphs} {graph}"
-        for number, row in enumerate(rows[:MAX_NODES]):
+        for number, row in enumerate(rows[:_MAX_NODES]):
             frames = [f for f in row["frames"] if not self._is_library(f[0])]
             stack = "\n".join(f"{file}\t{line}\t{name}" for file, line, name in frames)
-            users = " ".join(str(one) for one in row["users"] if one < MAX_NODES)
+            users = " ".join(str(one) for one in row["users"] if one < _MAX_NODES)
             module = clean(row["module"])
             recorder.put(
                 state,
-                Kind.GRADIENT,
+                RecordKind.GRADIENT,
                 scope=GradientScope.NODE,
                 depth=FX_NODE,
                 start=instant,
@@ -134,7 +134,7 @@ class FxGraphs:
             if self.captured is not None:
                 self.captured(output, module)
             if self._graphs < MAX_GRAPHS:
-                prefix, rows = _prefix(modules, _compiled(output)), rows_of(module.graph)
+                prefix, rows = _prefix(modules, _compiled(output)), _rows_of(module.graph)
                 self._write(_name(output), rows, prefix, prefix.rstrip("."))
 
         def broken(output: Any, reason: Any) -> None:
@@ -171,7 +171,7 @@ def _program_traces() -> bool:
         return False
 
 
-def traced(model: torch.nn.Module, recorder: Recorder) -> list[Row]:
+def traced(model: torch.nn.Module, recorder: Recorder) -> list[_Row]:
     """Returns the nodes of a trace of the model, made in a copy of this process."""
     global forking
     reading, writing = os.pipe()
@@ -226,7 +226,7 @@ def _isolate(recorder: Recorder, writing: int) -> None:
 def _answer(model: torch.nn.Module, writing: int) -> None:
     """Traces the model in the copy, and sends the graph or the error."""
     try:
-        rows = rows_of(_Tracer().trace(model))
+        rows = _rows_of(_Tracer().trace(model))
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         found = [(f.filename, f.lineno or 0, f.name) for f in reversed(frames)]
@@ -235,8 +235,8 @@ def _answer(model: torch.nn.Module, writing: int) -> None:
         json.dump(rows, pipe)
 
 
-def _received(copy: int, reading: int) -> list[Row]:
-    parts, until = [], time.monotonic() + TIMEOUT_S
+def _received(copy: int, reading: int) -> list[_Row]:
+    parts, until = [], time.monotonic() + _TIMEOUT_S
     while select.select([reading], [], [], max(0.0, until - time.monotonic()))[0]:
         part = os.read(reading, 1 << 16)
         if not part:
@@ -247,9 +247,11 @@ def _received(copy: int, reading: int) -> list[Row]:
     with contextlib.suppress(ChildProcessError):  # the program waits for any child itself
         os.waitpid(copy, 0)
     try:
-        rows: list[Row] = json.loads(b"".join(parts))
+        rows: list[_Row] = json.loads(b"".join(parts))
     except ValueError:
-        return [_single(FX_UNTRACEABLE, f"the trace did not come to an end within {TIMEOUT_S:g} s")]
+        return [
+            _single(FX_UNTRACEABLE, f"the trace did not come to an end within {_TIMEOUT_S:g} s")
+        ]
     return rows
 
 
@@ -263,7 +265,7 @@ class _Tracer(torch.fx.Tracer):
         return super().call_module(m, m.forward, args, kwargs)
 
 
-def rows_of(graph: torch.fx.Graph) -> list[Row]:
+def _rows_of(graph: torch.fx.Graph) -> list[_Row]:
     """Returns the nodes of a graph, in its order."""
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     return [
@@ -279,7 +281,7 @@ def rows_of(graph: torch.fx.Graph) -> list[Row]:
     ]
 
 
-def _single(op: str, why: str, frames: Iterable[Frame] = ()) -> Row:
+def _single(op: str, why: str, frames: Iterable[_Frame] = ()) -> _Row:
     return {
         "name": op,
         "op": op,
@@ -314,13 +316,13 @@ def clean(path: str) -> str:
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
-def _parsed(text: str) -> list[Frame]:
+def _parsed(text: str) -> list[_Frame]:
     """Returns the frames of a formatted stack, innermost first."""
     found = [(m["file"], int(m["line"]), m["function"]) for m in _FRAME.finditer(text)]
     return found[::-1]
 
 
-def _frames(stack: Any) -> list[Frame]:
+def _frames(stack: Any) -> list[_Frame]:
     return [(f.filename, f.lineno or 0, f.name) for f in reversed(list(stack or ()))]
 
 

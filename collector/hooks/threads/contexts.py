@@ -22,11 +22,11 @@ from typing import Any
 from ...format.marks import LostContext, LostMode
 from ...format.record_kinds import PhaseKind
 from ...journal import clock
-from ...journal.journal import Kind
+from ...journal.journal import RecordKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
-from ..patches import Changed, Patches, around, caller
+from ..patches import ChangedArguments, Patches, around, caller
 from ..stacks import Stacks
 from .torch_modes import torch_modes
 
@@ -205,7 +205,7 @@ class Contexts:
             state = recorder.thread()
             recorder.put(
                 state,
-                Kind.PHASE,
+                RecordKind.PHASE,
                 scope=PhaseKind.mark,
                 depth=len(state.phases),
                 name=recorder.intern(sentence),
@@ -245,7 +245,7 @@ class Contexts:
     def _ran(self, before: Before, _: Any) -> None:
         self.leave(before)
 
-    def _submits_to_pool(self, *args: Any, **keywords: Any) -> Changed | None:
+    def _submits_to_pool(self, *args: Any, **keywords: Any) -> ChangedArguments | None:
         """Wraps a task for a pool of threads, so that it runs with the caller's context."""
         if not args or not isinstance(args[0], ThreadPool):
             return None
@@ -254,7 +254,7 @@ class Contexts:
             rest[0] = self._task(rest[0])
         elif "func" in keywords:
             keywords["func"] = self._task(keywords["func"])
-        return Changed(None, (pool, *rest), keywords)
+        return ChangedArguments(None, (pool, *rest), keywords)
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `function` wrapped to run with what the calling thread leaves."""

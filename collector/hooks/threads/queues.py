@@ -10,7 +10,7 @@ from typing import Any
 
 from ...format.record_kinds import SyncKind
 from ..base import Hook
-from ..patches import Changed, Patches
+from ..patches import ChangedArguments, Patches
 from .sync_events import SyncRecorder, Waiting
 
 _NOTHING = object()
@@ -81,9 +81,9 @@ def _put_to_feeder(sync: SyncRecorder) -> Callable[..., None]:
     return begin
 
 
-def _feeding(sync: SyncRecorder) -> Callable[..., Changed]:
-    def begin(*args: Any, **keywords: Any) -> Changed:
-        return Changed(None, (_Buffer(sync, args[0]), *args[1:]), keywords)
+def _feeding(sync: SyncRecorder) -> Callable[..., ChangedArguments]:
+    def begin(*args: Any, **keywords: Any) -> ChangedArguments:
+        return ChangedArguments(None, (_Buffer(sync, args[0]), *args[1:]), keywords)
 
     return begin
 

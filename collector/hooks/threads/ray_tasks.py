@@ -16,7 +16,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, Undo
 from ..patches import Patches
 
-LOST = "tasks of Ray"
+_LOST = "tasks of Ray"
 _MODULE, _TITLE, _END = "ray._private.worker", "_changeproctitle", "record_task_log_end"
 _PREFIX, _IDLE = "ray::", "IDLE"
 
@@ -55,9 +55,9 @@ def install(recorder: Recorder) -> Undo:
         task = running.get_task_name()
         begin(task, task.partition(".")[0] if running.get_actor_id() else task)
     patches = Patches()
-    patches.ends(ray, _TITLE, begins, lost=LOST)
-    patches.ends(ray.Worker, _END, ends, lost=LOST)
+    patches.ends(ray, _TITLE, begins, lost=_LOST)
+    patches.ends(ray.Worker, _END, ends, lost=_LOST)
     return patches.undo
 
 
-HOOK = Hook(LOST, lambda context: install(context.recorder))
+HOOK = Hook(_LOST, lambda context: install(context.recorder))

@@ -16,7 +16,7 @@ from ...journal import clock
 from ...journal.process_journals import MAIN_ORDINAL
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
-from ..patches import Changed, Patches, around
+from ..patches import ChangedArguments, Patches, around
 from ..stacks import Stacks
 from .contexts import NOTHING, Contexts, Inherited
 from .sync_events import SyncRecorder
@@ -25,7 +25,7 @@ _MAX_ENDED = 100_000
 _OWN = __name__.partition(".hooks.")[0]
 
 
-class Start(NamedTuple):
+class _Start(NamedTuple):
     """How a thread was started."""
 
     ordinal: int
@@ -49,10 +49,10 @@ class Threads:
         self._sync = sync
         self._contexts = contexts
         self._inside = inside
-        self._starts: weakref.WeakKeyDictionary[threading.Thread, Start] = (
+        self._starts: weakref.WeakKeyDictionary[threading.Thread, _Start] = (
             weakref.WeakKeyDictionary()
         )
-        self._starts[threading.main_thread()] = Start(MAIN_ORDINAL, MAIN_ORDINAL, None)
+        self._starts[threading.main_thread()] = _Start(MAIN_ORDINAL, MAIN_ORDINAL, None)
         self._ended: list[int] = []  # ordinals of ended threads that were not daemons
         self._looking: set[int] = set()  # idents of threads
         self._seen: dict[int, int] = {}  # ident -> how many of `_ended` it knows about
@@ -61,14 +61,14 @@ class Threads:
         """Records that the calling thread is about to start `thread`."""
         self._starts[thread] = self.starting()
 
-    def starting(self) -> Start:
+    def starting(self) -> _Start:
         """Records that the calling thread is about to start a thread."""
         recorder = self._recorder
         self._sync.second_thread()
         ordinal = recorder.reserve_thread()
         instant = clock.now()
         recorder.sync(SyncKind.thread_start, instant, instant, ordinal, self._stack())
-        return Start(ordinal, recorder.thread().ordinal, self._contexts.left("thread"))
+        return _Start(ordinal, recorder.thread().ordinal, self._contexts.left("thread"))
 
     def joining(self, thread: threading.Thread, start: int) -> bool:
         """Opens a wait for `thread`; returns whether it was recorded."""
@@ -123,7 +123,7 @@ class Threads:
         self._seen.clear()
 
     @contextlib.contextmanager
-    def running(self, start: Start | None, thread: threading.Thread | None) -> Iterator[None]:
+    def running(self, start: _Start | None, thread: threading.Thread | None) -> Iterator[None]:
         """Surrounds everything that a started thread does; `thread`: None for one of `_thread`."""
         recorder = self._recorder
         inside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -150,7 +150,7 @@ class Threads:
             except Exception as error:
                 recorder.failed(error)
 
-    def claim(self, thread: threading.Thread) -> Start | None:
+    def claim(self, thread: threading.Thread) -> _Start | None:
         """Returns how the calling thread was started, and drops what it inherits."""
         start = self._starts.get(thread)
         if start is not None:
@@ -202,7 +202,7 @@ def _hook_thread(patches: Patches, threads: Threads) -> None:
         threads.joined(thread, clock.now(), alive)
 
     def begins(thread: threading.Thread) -> contextlib.AbstractContextManager[None]:
-        return entered(threads.running(threads.claim(thread), thread))
+        return _entered(threads.running(threads.claim(thread), thread))
 
     patches.ends(kind, "start", threads.started, self_alone=True)
     patches.ends(kind, "join", joins, joined, stops, self_alone=True)
@@ -221,12 +221,12 @@ def _hook_thread(patches: Patches, threads: Threads) -> None:
 def _hook_module(patches: Patches, threads: Threads, sync: SyncRecorder) -> None:
     """Hooks the functions of `threading` and `_thread`."""
 
-    def starts(*args: Any, **keywords: Any) -> Changed | None:
+    def starts(*args: Any, **keywords: Any) -> ChangedArguments | None:
         if not args or not callable(args[0]) or keywords or _is_known(args[0]):
             return None
         start = threads.starting()
-        run = around(args[0], lambda: entered(threads.running(start, None)), left, thread=True)
-        return Changed(None, (run, *args[1:]))
+        run = around(args[0], lambda: _entered(threads.running(start, None)), left, thread=True)
+        return ChangedArguments(None, (run, *args[1:]))
 
     def counts() -> bool | None:
         return sync.from_program(sys._getframe(1)) or None
@@ -253,7 +253,7 @@ def _is_known(function: Callable[..., Any]) -> bool:
     return (own and function.__name__ == "_bootstrap") or module.startswith(_OWN)
 
 
-def entered(
+def _entered(
     context: contextlib.AbstractContextManager[None],
 ) -> contextlib.AbstractContextManager[None]:
     """Enters a context and returns it; `left` exits it."""

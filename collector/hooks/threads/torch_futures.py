@@ -11,7 +11,7 @@ import torch
 
 from ...format.record_kinds import SyncKind
 from ..base import Hook
-from ..patches import Changed, Patches, around
+from ..patches import ChangedArguments, Patches, around
 from .sync_events import SyncRecorder, Waiting
 
 
@@ -112,13 +112,13 @@ def _run_when_set(
 
 
 def _chaining(sync: SyncRecorder, numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
-    def begin(*args: Any, **keywords: Any) -> Changed | None:
+    def begin(*args: Any, **keywords: Any) -> ChangedArguments | None:
         if len(args) != 2 or keywords or not callable(args[1]):
             return None  # the call is about to fail
         future, callback = args
         result = sync.next_number()
         run = _run_when_set(sync, numbers, future, callback, result)
-        return Changed((result,), (future, run))
+        return ChangedArguments((result,), (future, run))
 
     def done(own: tuple[int, ...], made: Any) -> None:
         numbers.made(made, own)

@@ -8,7 +8,7 @@ import torch
 
 from ...recorder.private_names import optional
 
-NO_GRAD, AUTOCAST, DEVICE = "no_grad", "autocast", "device"
+NO_GRAD, AUTOCAST, _DEVICE = "no_grad", "autocast", "device"
 """What a mode's name begins with."""
 
 _DEVICE_TYPES = ("cpu", "cuda")
@@ -34,5 +34,5 @@ def torch_modes() -> tuple[str, ...]:
     if _functions is not None and _DeviceContext is not None:
         devices = [one.device for one in _functions() if isinstance(one, _DeviceContext)]
         if devices:
-            found.append(f"{DEVICE} {devices[-1]}")
+            found.append(f"{_DEVICE} {devices[-1]}")
     return tuple(found)

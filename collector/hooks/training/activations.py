@@ -9,7 +9,7 @@ import torch
 
 from ...format.record_kinds import GradientScope
 from ...journal import clock
-from ...journal.journal import Kind, float_bits
+from ...journal.journal import RecordKind, float_bits
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
@@ -57,7 +57,7 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
 
             def write(found: torch.Tensor) -> None:
                 number = float_bits(found.tolist()[0])
-                recorder.put(recorder.thread(), Kind.GRADIENT, sequence=number, **fields)
+                recorder.put(recorder.thread(), RecordKind.GRADIENT, sequence=number, **fields)
 
             readback.enqueue(norms.of([tensor.detach()]), write)
             readback.drain(wait=False)

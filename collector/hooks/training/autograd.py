@@ -13,7 +13,7 @@ from ...format.marks import BackwardRaised
 from ...format.record_kinds import PhaseKind
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
-from ..exceptions import sentence
+from ..exceptions import error_sentence
 from ..patches import Patches, caller
 from ..stacks import Stacks
 from .thread_gradients import ThreadGradients
@@ -62,7 +62,7 @@ def install(
         if isinstance(error, Exception):
             with recorder.contain_errors():
                 place = _caller(caller(), is_library)
-                recorder.mark(BackwardRaised(sentence(error), place).encode())
+                recorder.mark(BackwardRaised(error_sentence(error), place).encode())
         ends(began, None)
 
     patches = Patches()

@@ -41,13 +41,13 @@ from .norms import has_norm
 from .parameters import is_sampled
 from .replication import own_buffers, random_states, replication, short_hash
 
-MAX_TENSORS = 3
+_MAX_TENSORS = 3
 """Tensors of one batch or call that are hashed."""
 
 MAX_CALLS = 2
 """Calls of one step, per class of model, and batches of one step."""
 
-MAX_ROWS, MAX_ELEMENTS = 16, 512
+_MAX_ROWS, MAX_ELEMENTS = 16, 512
 """Elements of a tensor that are hashed, evenly spaced."""
 
 _WITH_SIGNED_ZERO = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -134,7 +134,7 @@ class Batches:
             return
         with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
             plain = filter(self._is_plain, tensors_in(tree))
-            for number, tensor in zip(range(MAX_TENSORS), plain, strict=False):
+            for number, tensor in zip(range(_MAX_TENSORS), plain, strict=False):
                 write = partial(self._write, f"{name}/{number}", recorder.step)
                 self._readback.enqueue(_few(tensor), write)
                 if name == "loaded":
@@ -185,7 +185,7 @@ def _bytes_of(few: torch.Tensor) -> bytes:
 def _few(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a view of evenly spaced elements, of some rows in all other dimensions."""
     few = tensor.detach()
-    few = few[:: -(-few.shape[0] // MAX_ROWS)]
+    few = few[:: -(-few.shape[0] // _MAX_ROWS)]
     while few.numel() > MAX_ELEMENTS:
         widest = max(range(1, few.dim()), key=lambda dim: few.shape[dim])
         every = min(few.shape[widest], -(-few.numel() // MAX_ELEMENTS))

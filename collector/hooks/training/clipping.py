@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad
 
 from ...format.names import CLIP_LIMIT, CLIP_NORM, CLIP_VALUE, SHARD
 from ...journal import clock
-from ...journal.journal import Kind, float_bits
+from ...journal.journal import RecordKind, float_bits
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
@@ -40,7 +40,7 @@ def install(recorder: Recorder) -> Callable[[], None]:
             for text, number in ((name, float(norm)), (CLIP_LIMIT, float(limit))):
                 recorder.put(
                     recorder.thread(),
-                    Kind.VALUE,
+                    RecordKind.VALUE,
                     name=recorder.intern(text),
                     start=instant,
                     sequence=float_bits(number),

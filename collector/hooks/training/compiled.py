@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from ..base import Hook
-from ..patches import Changed, Patches, in_place
+from ..patches import ChangedArguments, Patches, hooks_in_place
 
 # The recorder's global module hooks see a compiled module's wrapper as well, and expect it. The
 # program did nothing to be warned about.
@@ -18,12 +18,14 @@ _HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks 
 def install(backend: str | None) -> Callable[[], None]:
     """Compiles with `backend`; None: with the program's own."""
     patches = Patches()
-    if not in_place():  # then modules are hooked by torch's global hooks
+    if not hooks_in_place():  # then modules are hooked by torch's global hooks
         warnings.filterwarnings("ignore", message=_HOOKS_WARNING, category=UserWarning)
     if backend is not None:
         # Mode and options belong to the backend that the program chose.
         instead = {"backend": backend, "mode": None, "options": None}
-        patches.ends(torch, "compile", lambda *args, **given: Changed(None, args, given | instead))
+        patches.ends(
+            torch, "compile", lambda *args, **given: ChangedArguments(None, args, given | instead)
+        )
     return patches.undo
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...format.marks import ExpectedGradient, ValidatorVerdict
 from ...recorder.recorder import Recorder
-from ...validation.assertions import ASSERTIONS, Assertion, compressed
+from ...validation.assertions import ASSERTIONS, Assertion, names_by_module
 from .modules import Modules
 from .optimizer_parameters import OptimizerParameters
 
@@ -43,5 +43,5 @@ class Assertions:
             return
         self._noted.add(one)
         one.noted = True
-        for place in compressed(found, self._held.names()):
+        for place in names_by_module(found, self._held.names()):
             self._recorder.mark(ExpectedGradient(one.function, one.bounds, place).encode())

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from ...format.record_kinds import GradientScope
 from ...journal import clock
-from ...journal.journal import Kind
+from ...journal.journal import RecordKind
 from ...numerics import host_fingerprint
 from ...numerics.fingerprint import can_read, hash_of
 from ...recorder.recorder import Recorder
@@ -40,7 +40,7 @@ from .parameters import Parameters, is_sampled
 _Hashed = tuple[ParameterInfo, torch.Tensor | None, torch.Tensor]
 
 
-class Reader(Protocol):
+class _Reader(Protocol):
     """Reads tensors in host memory without torch."""
 
     def hash_of(self, tensor: torch.Tensor) -> int:
@@ -60,7 +60,7 @@ class Gradients:
         recorder: Recorder,
         modules: Modules,
         norms: Norms,
-        reader: Reader | None,
+        reader: _Reader | None,
         alone: Callable[[], AbstractContextManager[bool]],
     ) -> None:
         """`alone`: see `ThreadGradients`."""
@@ -121,7 +121,7 @@ class Gradients:
             if gradient is None:
                 recorder.put(
                     state,
-                    Kind.GRADIENT,
+                    RecordKind.GRADIENT,
                     scope=GradientScope.NONE,
                     name=known.name,
                     start=instant,
@@ -196,7 +196,7 @@ class Gradients:
                 none = GradientScope.NONE if gradient is None else 0
                 recorder.put(
                     state,
-                    Kind.GRADIENT,
+                    RecordKind.GRADIENT,
                     scope=GradientScope.HASHES | none,
                     name=known.name,
                     start=instant,
@@ -208,7 +208,7 @@ class Gradients:
 
         pairs = [(own if gradient is None else gradient, own) for _, gradient, own in entries]
         if pairs[0][1].device.type == "cpu":  # torch's operators take 30 times as long there
-            host_hash = self._reader.hash_of if self._reader else host_fingerprint.hash_of
+            host_hash = self._reader.hash_of if self._reader else host_fingerprint.host_hash_of
             write([[host_hash(tensor) for tensor in pair] for pair in pairs])
             return
         hashes = torch.stack([torch.stack([hash_of(tensor) for tensor in pair]) for pair in pairs])

@@ -10,7 +10,7 @@ from ...journal import own_files
 from ...journal.limits import resident_bytes
 from ...recorder.recorder import Recorder
 
-SERIES = "lanescope/rss"
+_SERIES = "lanescope/rss"
 """Resident set size in bytes."""
 
 _MAPS = Path("/proc/self/maps")
@@ -36,7 +36,7 @@ class Memory:
         total = resident_bytes()
         if not total:
             return
-        recorder.value(SERIES, float(total))
+        recorder.value(_SERIES, float(total))
         step, folder = recorder.step, recorder.folder
         if folder is not None and not step & (step - 1):
             recorder.value(RECORDER_MEMORY, float(self._added + _mapped(folder)))

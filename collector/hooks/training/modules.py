@@ -17,12 +17,12 @@ import torch
 from torch.nn.modules import module as nn_module
 
 from ...format.record_kinds import PhaseKind
-from ...journal.journal import Kind
+from ...journal.journal import RecordKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..not_compiled import run_as_it_is
-from ..patches import Patches, in_place
+from ..patches import Patches, hooks_in_place
 
 WRAPPED = {
     "AveragedModel": "module",
@@ -192,7 +192,7 @@ class Modules:
         if address and self._placed.get(name) != address:
             self._placed[name] = address
             self._recorder.keep(
-                Kind.STORAGE, name=self._recorder.intern(name), aux=0, extra=address
+                RecordKind.STORAGE, name=self._recorder.intern(name), aux=0, extra=address
             )
 
     def _put(self, module: torch.nn.Module, path: str) -> int:
@@ -202,7 +202,7 @@ class Modules:
         self._paths[key] = (weakref.ref(module, lambda gone: self._forget(key, gone)), text)
         kind = own_class(module)
         recorder.keep(
-            Kind.MODULE,
+            RecordKind.MODULE,
             name=text,
             aux=recorder.intern(f"{kind.__module__}.{kind.__qualname__}"),
             extra=sum(_elements(p) for p in module._parameters.values()),
@@ -337,7 +337,7 @@ def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
         if not (torch.compiler.is_compiling() or left(module)):
             modules.leave(module, output)
 
-    if in_place():
+    if hooks_in_place():
         lost = "calls of modules"
         patches.ends(
             torch.nn.Module, "_call_impl", enter, leave, raised, self_alone=True, lost=lost

@@ -28,7 +28,7 @@ class Host(Protocol):
 LOW_PRECISION = (torch.float16, torch.bfloat16)
 """Dtypes in which sums of squares overflow or vanish."""
 
-SMALL = 1e-15
+_SMALL = 1e-15
 """Norm below which squares may vanish in float32."""
 
 WITH_DOUBLES = ("cuda",)
@@ -111,7 +111,7 @@ def _in_host_memory(tensors: list[torch.Tensor]) -> torch.Tensor:
     low = tensors[0].dtype in LOW_PRECISION
     found = _norms(tensors, 2, dtype=torch.float32 if low else None)
     norms = torch.stack(found).to(torch.float64)
-    for i in ((norms < SMALL) | ~norms.isfinite()).nonzero().flatten().tolist():
+    for i in ((norms < _SMALL) | ~norms.isfinite()).nonzero().flatten().tolist():
         if tensors[i].numel():
             norms[i] = _scaled_norm(tensors[i])
     return norms

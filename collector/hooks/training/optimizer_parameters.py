@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from ...journal.journal import FIELDS, Kind
+from ...journal.journal import FIELDS, RecordKind
 from ...recorder.recorder import Recorder
 from .flat_parameters import Shard, is_in_parts, shards_of
 from .modules import Modules
@@ -178,7 +178,7 @@ def _same(parameters: list[torch.Tensor], held: list[weakref.ref[torch.Tensor]])
 
 def _records(known: list[ParameterInfo], ordinal: int) -> bytes:
     rows = np.zeros(len(known), RECORD_TYPE)
-    rows["kind"], rows["aux"] = Kind.GRADIENT, ordinal
+    rows["kind"], rows["aux"] = RecordKind.GRADIENT, ordinal
     rows["name"] = [one.name for one in known]
     rows["extra"] = [one.numel for one in known]
     rows["signature"] = [one.signature for one in known]

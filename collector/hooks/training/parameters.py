@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from ...format.record_kinds import GradientScope, SampleRecord
 from ...journal import clock
-from ...journal.journal import Kind, float_bits
+from ...journal.journal import RecordKind, float_bits
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from .device_readback import DeviceReadback
@@ -268,7 +268,7 @@ class Parameters:
             for part, first, second, signature in pairs:
                 recorder.put(
                     state,
-                    Kind.GRADIENT,
+                    RecordKind.GRADIENT,
                     scope=scope | gone,
                     depth=part,
                     sequence=first,

@@ -20,7 +20,7 @@ from ...format.names import (
 )
 from ...recorder.recorder import Recorder
 
-MAX_GROUPS = 8
+_MAX_GROUPS = 8
 """Parameter groups of an optimizer whose settings are recorded."""
 
 _EXACT = 1 << 52
@@ -64,7 +64,7 @@ def _of_process(ordinal: int) -> Iterator[tuple[str, float]]:
 
 def _of_optimizer(optimizer: Optimizer, ordinal: int) -> Iterator[tuple[str, float]]:
     of = f"{type(optimizer).__name__} {ordinal}"
-    for number, group in enumerate(optimizer.param_groups[:MAX_GROUPS]):
+    for number, group in enumerate(optimizer.param_groups[:_MAX_GROUPS]):
         yield f"{of}, group {number}, parameters", float(len(group["params"]))
         for name, value in group.items():
             if name != "params":

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ...format.array_types import BoolArray, Int64Array
-from ..arguments import joined
+from ..arguments import joined_texts
 from ..events import TraceEvent
 from ..spill import ARROW_ROW, Trace
 
@@ -34,7 +34,7 @@ def add_arrows(trace: Trace, group: list[TraceEvent], start: Int64Array, bad: Bo
     rows["start"], rows["begins"] = start, begins
     rows["lane"] = [trace.lanes[e.pid, e.tid, False] for e in group]
     rows["object"] = [known[key] for key in keys]
-    trace.arguments.add(rows, joined([_about(event) for event in group]))
+    trace.arguments.add(rows, joined_texts([_about(event) for event in group]))
     # A step of an arrow becomes an end and a begin.
     both = np.repeat(rows, 1 + step)
     firsts = np.flatnonzero(step) + np.arange(int(step.sum()))
@@ -57,7 +57,7 @@ def add_bound_arrows(
     rows = np.zeros(len(found), ARROW_ROW)
     for position, name in enumerate(("start", "lane", "begins", "object")):
         rows[name] = [one[position] for one in found]
-    trace.arguments.add(rows, joined([one[4] for one in found]))
+    trace.arguments.add(rows, joined_texts([one[4] for one in found]))
     trace.arrows.add(rows)
 
 

@@ -10,10 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...format.array_types import BoolArray, Int64Array
-from ..arguments import joined, merged
+from ..arguments import joined_texts, merged
 from ..events import TraceEvent
 from ..limits import ImportRejected
-from ..spill import ARGS_FIELDS, UNFINISHED, USER, Rows, Spill, Trace, chosen, column, new_slices
+from ..spill import (
+    ARGS_FIELDS,
+    UNFINISHED,
+    USER_SLICE,
+    Spill,
+    StructArray,
+    Trace,
+    field_of,
+    new_slices,
+    rows_at,
+)
 from .arrows import add_bound_arrows
 
 _MAX_OPEN = 1 << 20
@@ -68,7 +78,7 @@ class BeginEndPairing:
     def finish(self) -> None:
         """Adds the slices, after all events were taken."""
         rows, counts = self._edges.rows(), self._trace.counts
-        order = np.lexsort((column(rows, "start"), column(rows, "key")))
+        order = np.lexsort((field_of(rows, "start"), field_of(rows, "key")))
         current, waiting = 0, list[_Begin]()
         for first in range(0, len(rows), _BATCH_ROWS):
             done: list[_Slice] = []
@@ -106,7 +116,7 @@ class BeginEndPairing:
         rows["start"], rows["key"], rows["lane"] = start, keys, lanes
         rows["name"] = [self._trace.texts[event.name] for event in group]
         rows["ends"] = [event.ph in ends for event in group]
-        self._trace.arguments.add(rows, joined([event.args for event in group]))
+        self._trace.arguments.add(rows, joined_texts([event.args for event in group]))
         self._edges.add(rows[~bad])
 
     def _check(self, waiting: int) -> None:
@@ -128,11 +138,11 @@ class BeginEndPairing:
                 ("start", "duration", "name", "lane", "args_at", "args_bytes"), columns, strict=True
             ):
                 rows[name] = values
-        rows["kind"] = USER
+        rows["kind"] = USER_SLICE
         if merges:
             chosen = list(merges)
             both = rows[chosen]
-            self._trace.arguments.add(both, joined(list(merges.values())))
+            self._trace.arguments.add(both, joined_texts(list(merges.values())))
             rows[chosen] = both
         self._trace.slices.add(rows)
         self._trace.counts["imported_slices"] += len(slices)
@@ -145,8 +155,8 @@ def _key(event: TraceEvent) -> int:
     return -1 - int.from_bytes(blake2b(written, digest_size=7).digest(), "big")
 
 
-def _values(rows: Rows, order: NDArray[np.intp], first: int) -> Iterator[tuple[int, ...]]:
-    some = chosen(rows, order[first : first + _BATCH_ROWS])
+def _values(rows: StructArray, order: NDArray[np.intp], first: int) -> Iterator[tuple[int, ...]]:
+    some = rows_at(rows, order[first : first + _BATCH_ROWS])
     names = _EDGE_ROW.names or ()
     return zip(*(some[name].tolist() for name in names), strict=True)
 

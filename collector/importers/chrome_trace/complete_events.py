@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...format.names import ON_DEVICE
 from ...format.record_kinds import PhaseKind
-from ..arguments import joined
+from ..arguments import joined_texts
 from ..events import Args, TraceEvent, decode_args
 from ..kineto import (
     COLLECTIVE_PREFIXES,
@@ -30,15 +30,15 @@ from ..kineto import (
 )
 from ..limits import MAX_COLLECTIVES, MAX_INPUT_SIGNATURES, MAX_SIGNATURE_CHARS
 from ..spill import (
-    FUNCTION,
-    LAUNCHING,
+    FUNCTION_SLICE,
+    LAUNCHING_SLICE,
     NONE,
     PHASE_KIND,
     UNFINISHED,
-    USER,
+    USER_SLICE,
     CollectiveSlice,
     Lanes,
-    Rows,
+    StructArray,
     Trace,
     new_slices,
 )
@@ -85,15 +85,15 @@ class CompleteEvents:
         kind = kind_of(category)
         rows["kind"] = kind
         raw, args = [event.args for event in group], None
-        texts = joined(raw)
-        if category in WITH_ARGS or kind == LAUNCHING:
+        texts = joined_texts(raw)
+        if category in WITH_ARGS or kind == LAUNCHING_SLICE:
             args = decode_args(raw, texts)
             self._describe(rows, args, kind)
         rows["lane"] = self._lanes(category, group, args)
         trace.arguments.add(rows, texts)
         if [event.bind_id for event in group].count(None) < len(group):
             add_bound_arrows(trace, group, start, rows["lane"].tolist())
-        if kind == LAUNCHING:
+        if kind == LAUNCHING_SLICE:
             prefix = category.partition("_")[0]
             trace.platform = prefix if prefix.isalnum() else trace.platform
         if category in ("cpu_op", OPERATOR_OF_2021, "user_annotation"):
@@ -110,18 +110,18 @@ class CompleteEvents:
         places = [one.device for one in args], [one.stream for one in args]
         return _numbers(self._streams, zip(pids, tids, *places, strict=True), len(group))
 
-    def _describe(self, rows: Rows, args: list[Args], kind: int) -> None:
+    def _describe(self, rows: StructArray, args: list[Args], kind: int) -> None:
         """Fills in the columns that come from arguments."""
-        if kind not in (FUNCTION, USER):
+        if kind not in (FUNCTION_SLICE, USER_SLICE):
             rows["correlation"] = _integers([one.correlation for one in args])
             return
         rows["signature"] = self._signatures.of(args)
-        if kind == FUNCTION:
+        if kind == FUNCTION_SLICE:
             rows["sequence"] = _integers([one.sequence for one in args])
             forward = np.fromiter([one.forward_thread > 0 for one in args], np.intp, len(args))
             rows["kind"] = self._names.kinds()[rows["name"], forward]
 
-    def _by_name(self, rows: Rows, group: list[TraceEvent], category: str) -> None:
+    def _by_name(self, rows: StructArray, group: list[TraceEvent], category: str) -> None:
         """Finds phases and slices of collectives by their names."""
         special = np.flatnonzero(self._names.special()[rows["name"]])
         names = rows["name"][special].tolist()
@@ -137,7 +137,7 @@ class CompleteEvents:
             rows[collective_slices], [group[position] for position in collective_slices]
         )
 
-    def _keep_collectives(self, rows: Rows, events: list[TraceEvent]) -> None:
+    def _keep_collectives(self, rows: StructArray, events: list[TraceEvent]) -> None:
         """Keeps slices of collectives, up to the limits."""
         trace, columns = self._trace, ("name", "lane", "start", "duration", "signature")
         fields = (rows[name].tolist() for name in columns)

@@ -14,14 +14,14 @@ from msgspec import Raw
 from ...format.array_types import BoolArray, Int64Array
 from ...format.names import stream_name
 from ...format.record_kinds import PhaseKind
-from ..arguments import joined
+from ..arguments import joined_texts
 from ..events import Label, TraceEvent, decode_memory, decode_numbers, decode_plain, is_number
 from ..limits import MAX_NAMED_THREADS
 from ..spill import (
     GLOBAL,
     PHASE_KIND,
     VALUE_ROW,
-    Names,
+    NameNumbers,
     Trace,
     is_main_thread,
     new_slices,
@@ -68,7 +68,7 @@ class OtherEvents:
             for event in group
         ]
         rows["kind"] = PHASE_KIND + PhaseKind.mark
-        trace.arguments.add(rows, joined([event.args for event in group]))
+        trace.arguments.add(rows, joined_texts([event.args for event in group]))
         trace.slices.add(rows)
         trace.counts["imported_marks"] += len(group)
 
@@ -170,7 +170,7 @@ class OtherEvents:
         firsts = np.cumsum([0, *lengths])[:-1][np.array(lengths, np.int64) > 0]
         described = rows[firsts]
         self._trace.arguments.add(
-            described, joined([a for a, n in zip(args, lengths, strict=True) if n])
+            described, joined_texts([a for a, n in zip(args, lengths, strict=True) if n])
         )
         rows[firsts] = described
         rows["start"] = np.repeat(start, lengths)
@@ -183,7 +183,7 @@ class OtherEvents:
 class _Series(dict[tuple[str, tuple[str, ...]], tuple[int, ...]]):
     """Numbers of the names of a counter's series, by its name and keys."""
 
-    def __init__(self, texts: Names) -> None:
+    def __init__(self, texts: NameNumbers) -> None:
         super().__init__()
         self._texts = texts
 
@@ -209,7 +209,7 @@ class _Memory:
 class _Memories(dict[tuple[int, int], _Memory]):
     """Numbers of the names of memory series, by device type and index."""
 
-    def __init__(self, texts: Names) -> None:
+    def __init__(self, texts: NameNumbers) -> None:
         super().__init__()
         self._texts = texts
 

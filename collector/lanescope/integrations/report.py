@@ -14,7 +14,7 @@ from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.runs.run import open_run
 
 PREFIX = "lanescope"
-MAX_FINDINGS = 20
+_MAX_FINDINGS = 20
 
 
 class Writer(Protocol):
@@ -38,7 +38,7 @@ def report(folder: Path, writers: Sequence[Writer], first: int = 0) -> None:
         steps = step_time(run).groupby("step")[list(names)].mean()
     except NotApplicable:
         steps = None
-    found = findings(run)[:MAX_FINDINGS]
+    found = findings(run)[:_MAX_FINDINGS]
     for writer in writers:
         for step, row in steps.iterrows() if steps is not None else ():
             values = {f"{PREFIX}/{names[key]}_ms": float(ns) / 1e6 for key, ns in row.items()}

@@ -164,9 +164,9 @@ def test_a_finished_run_has_clocks_that_agree_with_its_collectives(tmp_path: Pat
     assert abs(clock["offset_ns"] + OFF) <= clock["uncertainty_ns"]
     assert clock["uncertainty_ns"] == pytest.approx(NARROW, abs=5)
     assert open_run(path).clock_uncertainty_ns == clock["uncertainty_ns"]
-    once = manifests.read(path)["processes"]
+    once = manifests.load_manifest(path)["processes"]
     compact(path)
-    assert manifests.read(path)["processes"] == once
+    assert manifests.load_manifest(path)["processes"] == once
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_calls_that_prove_nothing_change_nothing(tmp_path: Path, changes: dict[s
 
 def test_a_measurement_that_the_calls_exclude_stays_as_it_was(tmp_path: Path) -> None:
     path = two_hosts(tmp_path / "run")
-    manifest = manifests.read(path)
+    manifest = manifests.load_manifest(path)
     manifest["processes"][1]["clock"]["uncertainty_ns"] = 1_000
-    manifests.write(path, manifest)
+    manifests.write_manifest(path, manifest)
     compact(path)
     assert far(path)["uncertainty_ns"] == 1_000
 

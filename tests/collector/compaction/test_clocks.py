@@ -37,7 +37,7 @@ def test_a_drifting_clock_is_placed_within_its_uncertainty() -> None:
         return now + off + int((now - start) * drift)
 
     over = threading.Event()
-    server = clocks.Server(true)
+    server = clocks.ClockServer(true)
     thread = threading.Thread(target=server.serve, args=(over.is_set,))
     thread.start()
     try:
@@ -73,7 +73,7 @@ def test_what_strays_from_the_line_is_uncertain() -> None:
 
 def test_a_stranger_gets_no_answer() -> None:
     over = threading.Event()
-    server = clocks.Server()
+    server = clocks.ClockServer()
     thread = threading.Thread(target=server.serve, args=(over.is_set,))
     thread.start()
     try:

@@ -15,7 +15,7 @@ from lanescope.collector.compaction import catalogue, chunks, compact, manifest,
 from lanescope.collector.format.file_names import PART_CATALOGUE
 from lanescope.collector.format.record_kinds import PhaseKind
 from lanescope.collector.journal import journal, writer
-from lanescope.collector.journal.journal import Kind
+from lanescope.collector.journal.journal import RecordKind
 from lanescope.collector.recorder.recorder import Recorder
 from lanescope.webapp.runs.run import open_run
 from tests.support.growing import begin, write_ops
@@ -35,7 +35,7 @@ def complete(recorder: Recorder) -> None:
     for i in range(0, OPS, 1_000):
         recorder.put(
             recorder.thread(),
-            Kind.COLLECTIVE_END,
+            RecordKind.COLLECTIVE_END,
             name=recorder.intern("all_reduce"),
             end=9_000_000 + i,
             sequence=i,
@@ -44,7 +44,7 @@ def complete(recorder: Recorder) -> None:
 
 
 def read(run: Path, table: str) -> pa.Table:
-    listed = manifest.read(run)["files"]
+    listed = manifest.load_manifest(run)["files"]
     paths = [p for p in sorted(listed) if p.rpartition("/")[2].startswith(f"{table}-")]
     tables = [pq.read_table(run / p, partitioning=None) for p in paths]
     for path, rows in zip(paths, tables, strict=True):
@@ -94,7 +94,7 @@ def test_a_closed_run_has_a_catalogue_of_its_files(
     recorder.close()
     compact.compact(recorder.run)
     listed = pq.read_table(recorder.run / PART_CATALOGUE).to_pylist()
-    files = manifest.read(recorder.run)["files"]
+    files = manifest.load_manifest(recorder.run)["files"]
     assert {row["path"]: row["rows"] for row in listed} == {p: f["rows"] for p, f in files.items()}
 
 

@@ -29,7 +29,7 @@ from lanescope.collector.journal.journal import (
     TENSOR_MORE_RECORD,
     TENSOR_RECORD,
     AccessFlag,
-    Kind,
+    RecordKind,
     TensorFlag,
     float_bits,
 )
@@ -65,7 +65,7 @@ def signature(recorder: Recorder) -> int:
 def write_op(r: Recorder) -> dict[str, Any]:
     r.put(
         r.thread(),
-        Kind.OP,
+        RecordKind.OP,
         scope=OpScope.backward,
         depth=3,
         name=r.intern("MulBackward0"),
@@ -101,7 +101,7 @@ def write_access(r: Recorder) -> dict[str, Any]:
     packed = ACCESS_RECORD.pack(
         0, 2, first[0] | second[0] << 8, *first[1:], second[1], 3, *second[2:]
     )
-    r.thread().journal.append(Kind.ACCESS, *RECORD.unpack(packed)[1:])
+    r.thread().journal.append(RecordKind.ACCESS, *RECORD.unpack(packed)[1:])
     write_op(r)
     return {
         "start_ns": 100,
@@ -122,7 +122,7 @@ def write_access(r: Recorder) -> dict[str, Any]:
 def write_collective(r: Recorder) -> dict[str, Any]:
     r.put(
         r.thread(),
-        Kind.COLLECTIVE,
+        RecordKind.COLLECTIVE,
         scope=1,
         name=r.intern("send"),
         start=100,
@@ -134,7 +134,7 @@ def write_collective(r: Recorder) -> dict[str, Any]:
     )
     r.put(
         r.thread(),
-        Kind.COLLECTIVE_END,
+        RecordKind.COLLECTIVE_END,
         name=r.intern("send"),
         end=190,
         sequence=2,
@@ -166,7 +166,7 @@ def write_collective(r: Recorder) -> dict[str, Any]:
 def write_gradient(r: Recorder) -> dict[str, Any]:
     r.put(
         r.thread(),
-        Kind.GRADIENT,
+        RecordKind.GRADIENT,
         name=r.intern("fc.weight"),
         start=100,
         signature=r.intern("\tfloat16\tcuda:1"),
@@ -176,7 +176,7 @@ def write_gradient(r: Recorder) -> dict[str, Any]:
     )
     r.put(
         r.thread(),
-        Kind.GRADIENT,
+        RecordKind.GRADIENT,
         scope=GradientScope.HASHES,
         name=r.intern("fc.weight"),
         start=100,
@@ -201,7 +201,7 @@ def write_gradient(r: Recorder) -> dict[str, Any]:
 def write_parameter(r: Recorder) -> dict[str, Any]:
     """As two engines may interleave it with another optimizer's sample of the same instant."""
     sample: dict[str, Any] = {
-        "kind": Kind.GRADIENT,
+        "kind": RecordKind.GRADIENT,
         "scope": GradientScope.SAMPLE,
         "start": 100,
         "aux": 3,
@@ -252,7 +252,7 @@ def write_parameter(r: Recorder) -> dict[str, Any]:
 def write_activation(r: Recorder) -> dict[str, Any]:
     r.put(
         r.thread(),
-        Kind.GRADIENT,
+        RecordKind.GRADIENT,
         scope=GradientScope.ACTIVATION,
         name=r.intern("blocks.0"),
         start=100,
@@ -276,7 +276,7 @@ def write_activation(r: Recorder) -> dict[str, Any]:
 def write_node(r: Recorder) -> dict[str, Any]:
     r.put(
         r.thread(),
-        Kind.GRADIENT,
+        RecordKind.GRADIENT,
         scope=GradientScope.NODE,
         name=r.intern("MmBackward0"),
         start=100,
@@ -299,7 +299,7 @@ def write_node(r: Recorder) -> dict[str, Any]:
 def write_fx(r: Recorder) -> dict[str, Any]:
     r.put(
         r.thread(),
-        Kind.GRADIENT,
+        RecordKind.GRADIENT,
         scope=GradientScope.NODE,
         depth=FX_NODE,
         start=100,
@@ -339,14 +339,14 @@ def write_sync(r: Recorder) -> dict[str, Any]:
 
 
 def write_value(r: Recorder) -> dict[str, Any]:
-    r.put(r.thread(), Kind.VALUE, name=r.intern("loss"), start=100, sequence=float_bits(-2.5))
+    r.put(r.thread(), RecordKind.VALUE, name=r.intern("loss"), start=100, sequence=float_bits(-2.5))
     return {"time_ns": 100, "name": "loss", "value": -2.5, "step": 4}
 
 
 def write_phase(r: Recorder) -> dict[str, Any]:
     r.put(
         r.thread(),
-        Kind.PHASE,
+        RecordKind.PHASE,
         scope=PhaseKind.data,
         depth=1,
         name=r.intern("next"),
@@ -368,8 +368,10 @@ def write_tensor(r: Recorder) -> dict[str, Any]:
     flags = TensorFlag.FOUND | TensorFlag.MORE | TensorFlag.KNOWN
     signature = r.intern("[4, 8]\tfloat32\tcpu")
     for packed in (
-        TENSOR_RECORD.pack(Kind.TENSOR, 3, 7 | flags, signature, 100, -5, 6, 0.5, 2.5, -1, 1.5),
-        TENSOR_MORE_RECORD.pack(Kind.TENSOR_MORE, 1, 0, 0, 2, 1, -9, 0, 0, 0, 0),
+        TENSOR_RECORD.pack(
+            RecordKind.TENSOR, 3, 7 | flags, signature, 100, -5, 6, 0.5, 2.5, -1, 1.5
+        ),
+        TENSOR_MORE_RECORD.pack(RecordKind.TENSOR_MORE, 1, 0, 0, 2, 1, -9, 0, 0, 0, 0),
     ):
         r.thread().journal.append(*RECORD.unpack(packed))
     return {
@@ -427,7 +429,7 @@ def test_rank_tables(recorder: Recorder) -> None:
     write_op(recorder)
     recorder.put(
         recorder.thread(),
-        Kind.MODULE,
+        RecordKind.MODULE,
         name=recorder.intern("blocks.0"),
         aux=recorder.intern("gpt.Block"),
         extra=12,
@@ -451,16 +453,16 @@ def test_rank_tables(recorder: Recorder) -> None:
 def test_accesses_belong_to_the_op_whose_record_follows(recorder: Recorder) -> None:
     def access(storage: int) -> None:
         packed = ACCESS_RECORD.pack(0, 1, 0, 0, storage, 0, 4, 0, 0, 0, 0, 0)
-        recorder.thread().journal.append(Kind.ACCESS, *RECORD.unpack(packed)[1:])
+        recorder.thread().journal.append(RecordKind.ACCESS, *RECORD.unpack(packed)[1:])
 
     def op(start: int, depth: int) -> None:
-        recorder.put(recorder.thread(), Kind.OP, start=start, end=start + 5, depth=depth)
+        recorder.put(recorder.thread(), RecordKind.OP, start=start, end=start + 5, depth=depth)
 
     access(1), op(110, 1)
     access(2), access(3), op(100, 0)
     access(4)  # of an operator that never ended
     state = recorder.thread()
-    state.journal.push_open(0, Kind.OP, 0, 1, 120, 0, 0)
+    state.journal.push_open(0, RecordKind.OP, 0, 1, 120, 0, 0)
     rows = decoded(recorder)["access"]
     assert [(r["start_ns"], r["depth"], r["storage"]) for r in rows] == [
         (100, 0, 2),
@@ -471,9 +473,9 @@ def test_accesses_belong_to_the_op_whose_record_follows(recorder: Recorder) -> N
 
 def test_nulls(recorder: Recorder) -> None:
     state = recorder.thread()
-    recorder.put(state, Kind.OP, name=1, start=1, end=2, sequence=NO_SEQUENCE)
-    recorder.put(state, Kind.GRADIENT, name=1, scope=1)
-    recorder.put(state, Kind.GRADIENT, name=1, sequence=float_bits(float("nan")))
+    recorder.put(state, RecordKind.OP, name=1, start=1, end=2, sequence=NO_SEQUENCE)
+    recorder.put(state, RecordKind.GRADIENT, name=1, scope=1)
+    recorder.put(state, RecordKind.GRADIENT, name=1, sequence=float_bits(float("nan")))
     tables = decoded(recorder)
     assert (tables["op"][0]["sequence"], tables["op"][0]["stack"]) == (None, None)
     missing, not_a_number = tables["gradient"]

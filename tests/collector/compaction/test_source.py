@@ -242,9 +242,9 @@ def test_limits_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     file = tmp_path / "a.py"
     file.write_text("".join(f"a = {i:04}\n" for i in range(1_000)))
     places = [(file, line) for line in range(10, 1_000, 10)]
-    monkeypatch.setattr(source, "MAX_LINES", 35)
+    monkeypatch.setattr(source, "MAX_SOURCE_LINES", 35)
     assert len(read(log_of(tmp_path), *places) or ()) == 35
-    monkeypatch.setattr(source, "MAX_BYTES", 8 * 21)
+    monkeypatch.setattr(source, "MAX_SOURCE_BYTES", 8 * 21)
     assert len(read(log_of(tmp_path), *places) or ()) == 21
 
 

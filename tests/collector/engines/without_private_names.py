@@ -121,7 +121,7 @@ def recorded(run: str, engine: str) -> tuple[str, list[str], list[tuple[str, str
     finally:
         ls.stop()
     names = [(one.module, one.name) for one in private_names.looked_up()]
-    return result, list(private_names.missing()), names
+    return result, list(private_names.missing_names()), names
 
 
 def apart(do):

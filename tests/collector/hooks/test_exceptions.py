@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lanescope.collector.hooks.exceptions import LIMIT, describe, sentence
+from lanescope.collector.hooks.exceptions import LIMIT, describe, error_sentence
 from lanescope.webapp import open_run
 from tests.support.recording import record_program
 
@@ -23,14 +23,14 @@ def _raised() -> BaseException:
 
 def test_a_message_that_cannot_be_read_is_left_out() -> None:
     error = _raised()
-    assert sentence(error) == "_Silent: (its message cannot be read)"
+    assert error_sentence(error) == "_Silent: (its message cannot be read)"
     place = describe(error, error.__traceback__, lambda file: False).rpartition("(")[2]
     assert place.startswith(__file__)
 
 
 def test_long_messages_keep_their_first_and_last_line() -> None:
     error = ValueError("first\n" + "x\n" * LIMIT + "the cause")
-    assert sentence(error) == "ValueError: first ... the cause"
+    assert error_sentence(error) == "ValueError: first ... the cause"
 
 
 def test_a_hook_called_with_anything_works_as_without(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ ENGINES = ("native", "portable")
 LISTING = """
     import json, sys
     import lanescope.collector as ls
-    from lanescope.collector.hooks.patches import Patches, in_place
+    from lanescope.collector.hooks.patches import Patches, hooks_in_place
 
     LOCKS = ("acquire", "acquire_lock", "__enter__", "release", "release_lock", "__exit__")
     names = set()
@@ -32,7 +32,7 @@ LISTING = """
     for method in ("ends", "locks", "setter", "maker"):
         setattr(Patches, method, noting(getattr(Patches, method)))
     ls.start(sys.argv[1], engine=sys.argv[2], compile_backend="eager")
-    assert in_place()
+    assert hooks_in_place()
     import contextvars, threading, torch
     contextvars.ContextVar("v").set(1)
     thread = threading.Thread(target=torch.ones, args=(1,))  # from now on, reads are looked at

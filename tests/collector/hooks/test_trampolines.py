@@ -106,7 +106,7 @@ PROGRAM = """
     hooks = sys.modules["trampolines"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
     library, failures = hooks.Trampolines(sys.argv[2]), []
-    library.prepare(failures.append, hooks.Changed)
+    library.prepare(failures.append, hooks.ChangedArguments)
 
     def begin(*args, **keywords):
         seen.append("begin")
@@ -136,7 +136,7 @@ PROGRAM = """
 
     # Other arguments; a callable that a thread begins with.
     def doubled(own, number):
-        return hooks.Changed(None, (own, number * 2))
+        return hooks.ChangedArguments(None, (own, number * 2))
 
     undo.append(library.hook(Own.raises, hooks.Ends(doubled)))
     assert Own(1, c=1).raises(4)[0] == 9

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.bundles.redaction import LEFT_OUT, Redactor
+from lanescope.webapp.bundles.redaction import REDACTED, Redactor
 from lanescope.webapp.exporters.perfetto import write_trace as export
 from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
 from lanescope.webapp.runs.run import Run
@@ -70,7 +70,7 @@ def test_arguments_are_kept_shown_and_exported(tmp_path: Path) -> None:
     bare = Redactor().rows("op", run.events("op", columns=["name", "args"])).to_pylist()
     by_name = {row["name"]: row["args"] and json.loads(row["args"]) for row in bare}
     assert by_name["gemm"] == one["args"]
-    assert by_name["call"] == {"func_args": {"n": LEFT_OUT}, "return_value": LEFT_OUT}
+    assert by_name["call"] == {"func_args": {"n": REDACTED}, "return_value": REDACTED}
 
 
 def test_arrows_of_both_versions_are_kept_on_export(tmp_path: Path) -> None:

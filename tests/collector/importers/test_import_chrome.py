@@ -28,7 +28,7 @@ from lanescope.collector.importers.timestamps import exact_ns, rounded_ns
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
 from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
 from lanescope.webapp.timeline.lanes import LaneSlices, lanes_of
-from lanescope.webapp.timeline.spans import Names
+from lanescope.webapp.timeline.spans import SpanNames
 from tests.support.trace_files import DATA, accounted, imported, kernel, rows, slice_, write_trace
 
 REAL = sorted(DATA.glob("*.json.gz"))
@@ -95,7 +95,7 @@ def test_slices_that_overlap_without_nesting_all_stay(tmp_path: Path) -> None:
     events = [slice_("a", 0, 10), slice_("b", 5, 10), slice_("c", 6, 2), slice_("d", 12, 1)]
     run = imported(tmp_path / "run", write_trace(tmp_path / "trace.json", events))
     assert rows(run, "op", "name", "depth") == [("a", 0), ("b", 0), ("c", 2), ("d", 1)]
-    drawn = [one for _, one in lanes_of(run, Names()) if isinstance(one, LaneSlices)]
+    drawn = [one for _, one in lanes_of(run, SpanNames()) if isinstance(one, LaneSlices)]
     assert [len(one.start) for one in drawn] == [4]
     for row in range(len(drawn[0].row_table)):
         part = slice(drawn[0].row_at[row], drawn[0].row_at[row + 1])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lanescope.collector.importers.clock_offsets import Source, comparable, offsets
+from lanescope.collector.importers.clock_offsets import Source, comparable_groups, rank_offsets
 from lanescope.collector.importers.limits import ImportRejected
 from lanescope.collector.importers.plain_pickle import plain_pickle
 from lanescope.collector.importers.run_writer import import_files
@@ -254,17 +254,17 @@ def test_clocks_of_two_hosts_are_aligned_by_common_ends() -> None:
         0: [call(i, 1_000 * i) for i in range(7)],
         1: [call(i, 1_000 * i + 70_000 + late[i]) for i in range(7)],
     }
-    apart = offsets({0: Source(0, "a"), 1: Source(0, "b")}, calls)
+    apart = rank_offsets({0: Source(0, "a"), 1: Source(0, "b")}, calls)
     assert (apart[1].offset_ns, apart[1].calibrated) == (-70_001, True)
     assert 2 <= apart[1].uncertainty_ns <= 4
     assert apart[0].clock != apart[1].clock
-    few = offsets({0: Source(5, ""), 1: Source(9, "")}, {0: calls[0][:2], 1: calls[1][:2]})
+    few = rank_offsets({0: Source(5, ""), 1: Source(9, "")}, {0: calls[0][:2], 1: calls[1][:2]})
     assert (few[1].offset_ns, few[1].calibrated, few[1].uncertainty_ns) == (4, False, 10**9)
     # One name, and ends that agree with one clock: it is one.
-    same = offsets({0: Source(0, "a"), 1: Source(7, "a")}, {0: calls[0], 1: []})
+    same = rank_offsets({0: Source(0, "a"), 1: Source(7, "a")}, {0: calls[0], 1: []})
     assert (same[1].offset_ns, same[1].uncertainty_ns, same[1].clock) == (7, 0, same[0].clock)
     # One name, and ends that do not: it is not.
-    assert offsets({0: Source(0, "a"), 1: Source(0, "a")}, calls)[1].offset_ns == -70_001
+    assert rank_offsets({0: Source(0, "a"), 1: Source(0, "a")}, calls)[1].offset_ns == -70_001
 
 
 def test_only_calls_that_are_the_same_on_all_ranks_are_compared() -> None:
@@ -272,7 +272,7 @@ def test_only_calls_that_are_the_same_on_all_ranks_are_compared() -> None:
         0: [call(0, 10), call(0, 10, "other"), call(1, 20, "other", "barrier")],
         1: [call(0, 10), call(0, 10, "other")],
     }
-    assert comparable(calls) == {"0"}
+    assert comparable_groups(calls) == {"0"}
 
 
 def test_ranks_come_from_the_file_its_name_or_the_command(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.collector.importers.limits import ImportRejected
-from lanescope.collector.importers.spill import USER, Trace, new_slices
+from lanescope.collector.importers.spill import USER_SLICE, Trace, new_slices
 from lanescope.collector.importers.worker_slices import by_rank, take_steps
 from lanescope.collector.importers.workers import Fields
 from lanescope.webapp.cli import main
@@ -90,7 +90,11 @@ def test_memory_does_not_grow_with_the_slices_of_workers(tmp_path: Path) -> None
     trace = Trace.create(tmp_path / "trace.json", tmp_path, "chrome")
     rows = new_slices(1 << 20)
     lanes = {rank: [trace.lanes[rank, 0, False]] for rank in range(4)}
-    rows["lane"], rows["kind"], rows["name"] = np.arange(len(rows)) % 4, USER, trace.texts["F1"]
+    rows["lane"], rows["kind"], rows["name"] = (
+        np.arange(len(rows)) % 4,
+        USER_SLICE,
+        trace.texts["F1"],
+    )
     trace.slices.add(rows)
     tracemalloc.start()
     take_steps(trace, lanes, None)

@@ -104,7 +104,7 @@ def test_one_follower_for_all_processes_of_a_run(tmp_path: Path, engine: str) ->
     assert number == "1"
     wait_for_end(int(follower))
     assert not (run / "journal").exists()
-    assert len(manifest.read(run)["processes"]) == 4
+    assert len(manifest.load_manifest(run)["processes"]) == 4
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_a_lock_left_by_a_killed_follower_is_taken_over(tmp_path: Path) -> None:
     Path(lock).write_text("999999999\n")
     run_program(["sh", "-c", command.rstrip("& ")])  # in the foreground: until it ends
     assert not Path(lock).exists()
-    assert manifest.read(tmp_path)["complete"] is False
+    assert manifest.load_manifest(tmp_path)["complete"] is False
     Path(lock).write_text(f"{os.getpid()}\n")  # one whose process lives
     run_program(["sh", "-c", command.rstrip("& ")])
     assert Path(lock).read_text() == f"{os.getpid()}\n"

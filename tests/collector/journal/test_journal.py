@@ -18,7 +18,7 @@ from lanescope.collector.compaction.reader import (
     read_texts,
 )
 from lanescope.collector.journal import journal
-from lanescope.collector.journal.journal import Kind, write_json
+from lanescope.collector.journal.journal import RecordKind, write_json
 from lanescope.collector.journal.string_table import StringTable
 from lanescope.collector.journal.writer import ThreadJournal
 from tests.support import ROOT
@@ -30,19 +30,21 @@ def new_journal(folder: Path, ordinal: int = 0) -> ThreadJournal:
     return ThreadJournal(folder, pid=7, ordinal=ordinal, native_id=11, kind=1, created_ns=5)
 
 
-def put(target: ThreadJournal, value: int, kind: Kind = Kind.OP) -> None:
+def put(target: ThreadJournal, value: int, kind: RecordKind = RecordKind.OP) -> None:
     target.append(kind, 1, 2, value, 10 * value, 10 * value + 5, -1, 3, 4, 5, 6, 7, 8, -9)
 
 
 def test_every_field_comes_back(tmp_path: Path) -> None:
     written = new_journal(tmp_path, ordinal=3)
-    written.append(Kind.OP, 1, 65535, 2**32 - 1, -(2**63), 2**63 - 1, -1, -2, 4, 5, 6, 7, 8, -9)
+    written.append(
+        RecordKind.OP, 1, 65535, 2**32 - 1, -(2**63), 2**63 - 1, -1, -2, 4, 5, 6, 7, 8, -9
+    )
     written.close()
     (thread,) = read_process(tmp_path).threads
     (records,) = thread.records()
     assert (thread.ordinal, thread.native_id, thread.kind, thread.pid) == (3, 11, 1, 7)
     assert records[0].item() == (
-        Kind.OP,
+        RecordKind.OP,
         1,
         65535,
         2**32 - 1,
@@ -86,7 +88,7 @@ def test_a_record_without_its_kind_is_skipped(tmp_path: Path) -> None:
     written.close()
     path = tmp_path / journal.segment_file(0, 0)
     data = bytearray(path.read_bytes())
-    data[journal.HEADER_BYTES + journal.RECORD_BYTES] = Kind.NONE
+    data[journal.HEADER_BYTES + journal.RECORD_BYTES] = RecordKind.NONE
     path.write_bytes(data[:-1])  # and the third one is cut short
     assert read_records(path)["name"].tolist() == [0]
 
@@ -94,7 +96,7 @@ def test_a_record_without_its_kind_is_skipped(tmp_path: Path) -> None:
 def test_open_events_are_known_until_they_end(tmp_path: Path) -> None:
     written = new_journal(tmp_path)
     for level in range(journal.OPEN_CAPACITY + 5):  # deeper than there is room for
-        written.push_open(level, Kind.PHASE, 2, 100 + level, level, 0, 0)
+        written.push_open(level, RecordKind.PHASE, 2, 100 + level, level, 0, 0)
     for level in reversed(range(2, journal.OPEN_CAPACITY + 5)):
         written.pop_open(level)
     for value in range(2_000):  # into the next segment
@@ -202,7 +204,7 @@ def test_what_comes_after_the_close_is_neither_stored_nor_counted_as_lost(tmp_pa
     put(written, 1)
     written.close()
     put(written, 2)
-    written.push_open(0, Kind.PHASE, 0, 1, 1, 0, 0)
+    written.push_open(0, RecordKind.PHASE, 0, 1, 1, 0, 0)
     written.pop_open(0)
     assert (written.dropped, written.failure) == (0, None)
     assert read_records(tmp_path / journal.segment_file(0, 0))["name"].tolist() == [1]
@@ -226,6 +228,6 @@ def test_a_thread_that_writes_while_another_closes_is_safe(tmp_path: Path) -> No
 def write_until(written: ThreadJournal, begun: threading.Event, stop: threading.Event) -> None:
     while not stop.is_set():
         put(written, 1)
-        written.push_open(0, Kind.PHASE, 0, 1, 1, 0, 0)
+        written.push_open(0, RecordKind.PHASE, 0, 1, 1, 0, 0)
         written.pop_open(0)
         begun.set()

@@ -10,7 +10,7 @@ import pytest
 from lanescope.collector.compaction.reader import ProcessLog, read_process
 from lanescope.collector.format.options import parse_size
 from lanescope.collector.journal import journal, limits
-from lanescope.collector.journal.journal import Kind, write_json
+from lanescope.collector.journal.journal import RecordKind, write_json
 from lanescope.collector.journal.segment_ring import Ring
 from lanescope.collector.journal.writer import ThreadJournal
 from lanescope.webapp import open_run
@@ -47,7 +47,7 @@ def new_journal(folder: Path, ring: Ring, ordinal: int = 0) -> ThreadJournal:
     )
 
 
-def put(target: ThreadJournal, value: int, kind: Kind = Kind.OP) -> None:
+def put(target: ThreadJournal, value: int, kind: RecordKind = RecordKind.OP) -> None:
     target.append(kind, 0, 0, value, 10 * value, 10 * value + 5, -1, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -57,7 +57,7 @@ def held(folder: Path) -> int:
 
 def names(log: ProcessLog, ordinal: int = 0) -> list[int]:
     (thread,) = (t for t in log.threads if t.ordinal == ordinal)
-    return [int(r["name"]) for part in thread.records() for r in part if r["kind"] == Kind.OP]
+    return [int(r["name"]) for part in thread.records() for r in part if r["kind"] == RecordKind.OP]
 
 
 def test_the_last_records_stay_and_the_others_are_counted(tmp_path: Path) -> None:
@@ -76,13 +76,13 @@ def test_the_last_records_stay_and_the_others_are_counted(tmp_path: Path) -> Non
 
 def test_the_thread_s_name_and_open_events_outlive_their_segment(tmp_path: Path) -> None:
     written = new_journal(tmp_path, Ring(LIMIT))
-    put(written, 1, Kind.THREAD)
-    put(written, 77, Kind.THREAD)
-    written.push_open(0, Kind.PHASE, 2, 100, 1, 0, 0)
+    put(written, 1, RecordKind.THREAD)
+    put(written, 77, RecordKind.THREAD)
+    written.push_open(0, RecordKind.PHASE, 2, 100, 1, 0, 0)
     for value in range(50_000):
         put(written, value)
     (thread,) = read_process(tmp_path).threads
-    named = [r["name"] for part in thread.records() for r in part if r["kind"] == Kind.THREAD]
+    named = [r["name"] for part in thread.records() for r in part if r["kind"] == RecordKind.THREAD]
     assert set(named) == {77}
     assert len(named) == len(thread.segments)
     assert thread.open_events()["name"].tolist() == [100]
@@ -129,7 +129,7 @@ def test_kept_records_take_their_share_only(tmp_path: Path) -> None:
         tmp_path, pid=7, ordinal=9, native_id=0, kind=1, created_ns=0, ring=ring, kept=True
     )
     for value in range(10_000):
-        put(kept, value, Kind.MODULE)
+        put(kept, value, RecordKind.MODULE)
     assert held(tmp_path) <= LIMIT // 4
     written = new_journal(tmp_path, ring)
     for value in range(50_000):

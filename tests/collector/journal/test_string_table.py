@@ -8,7 +8,7 @@ import pytest
 
 from lanescope.collector.compaction.reader import read_texts
 from lanescope.collector.journal import string_table
-from lanescope.collector.journal.string_table import LEFT_OUT, MAX_SIGNATURES, StringTable
+from lanescope.collector.journal.string_table import CUT_OFF, MAX_SIGNATURES, StringTable
 from lanescope.webapp import open_run
 from tests.support.recording import SLOW_ON_PORTABLE, record_program
 
@@ -21,7 +21,7 @@ def test_names_past_the_bound_are_left_out_and_counted(
     table.attach(tmp_path)
     ids = [table.intern(f"name {i:05d}") for i in range(500)]
     known = read_texts(tmp_path)
-    assert known[-1] == LEFT_OUT
+    assert known[-1] == CUT_OFF
     assert set(ids[len(known) - 2 :]) == {len(known) - 1}
     assert table.left_out == {"texts_left_out": 500 - (len(known) - 2)}
     assert table.intern("name 00000") == ids[0]
@@ -54,7 +54,7 @@ def test_shapes_that_never_repeat(tmp_path: Path, engine: str) -> None:
     )
     assert recorded.status == 0, recorded.stderr
     shapes = recorded.table("op")["shapes"].to_pylist()
-    left_out = shapes.count(LEFT_OUT)
+    left_out = shapes.count(CUT_OFF)
     assert len(shapes) >= 70_000
     assert 70_000 - MAX_SIGNATURES <= left_out <= 70_010 - MAX_SIGNATURES
     assert open_run(recorded.run).coverage["signatures_left_out"] == left_out

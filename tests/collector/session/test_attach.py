@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.collector.format.options import Options
-from lanescope.collector.session.attach import AttachError, attach
+from lanescope.collector.session.attach import AttachError, attach_process
 from lanescope.webapp.runs.run import open_run
 from tests.support.processes import first_line, run_program, started
 
@@ -44,11 +44,11 @@ def test_attach_records_until_stopped(tmp_path: Path) -> None:
             process.send_signal(signal.SIGUSR1)
 
         with pytest.raises(AttachError, match="it is not being recorded"):
-            attach(process.pid, run, NATIVE, stop=True, execute=execute)
-        attach(process.pid, run, NATIVE, execute=execute)
+            attach_process(process.pid, run, NATIVE, stop=True, execute=execute)
+        attach_process(process.pid, run, NATIVE, execute=execute)
         with pytest.raises(AttachError, match="is being recorded already"):
-            attach(process.pid, run, NATIVE, execute=execute)
-        attach(process.pid, run, NATIVE, stop=True, execute=execute)
+            attach_process(process.pid, run, NATIVE, execute=execute)
+        attach_process(process.pid, run, NATIVE, stop=True, execute=execute)
         process.terminate()
         process.wait()
 

@@ -18,7 +18,7 @@ from lanescope.collector.format.options import (
     SUPERVISOR_VARIABLE,
     Options,
 )
-from lanescope.collector.journal.journal import Kind
+from lanescope.collector.journal.journal import RecordKind
 from tests.support.processes import fork_program, output_of
 from tests.support.recording import Recorded, record_program, write_program
 from tests.support.trace_files import slice_, write_trace
@@ -60,7 +60,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_bytes_of_an_operator_on_disk(trained: Recorded) -> None:
-    contents = manifest.read(trained.run)
+    contents = manifest.load_manifest(trained.run)
     count = sum(f["rows"] for path, f in contents["files"].items() if "/op-" in path)
     assert count > 50_000
     size = sum(file.stat().st_size for file in trained.run.rglob("*") if file.is_file())
@@ -88,7 +88,7 @@ def test_a_flipped_bit_of_a_page_is_found(trained: Recorded, tmp_path: Path) -> 
         pq.read_table(damaged, partitioning=None, page_checksum_verification=True)
 
 
-def journal_kinds(folder: Path, level: str) -> list[Kind]:
+def journal_kinds(folder: Path, level: str) -> list[RecordKind]:
     """Kinds of the main thread's records of the small program, before any compaction."""
     run = folder / "run"
     options = Options(level=level, engine="native")
@@ -102,15 +102,15 @@ def journal_kinds(folder: Path, level: str) -> list[Kind]:
     assert fork_program(program, environment=variables).returncode == 0
     (process,) = (run / "journal").iterdir()
     log = read_process(process)
-    return [Kind(kind) for part in log.threads[0].records() for kind in part["kind"]]
+    return [RecordKind(kind) for part in log.threads[0].records() for kind in part["kind"]]
 
 
 @pytest.mark.parametrize(("level", "accesses"), [("timing", 0), ("access", 2)])
 def test_records_of_an_operator(tmp_path: Path, level: str, accesses: int) -> None:
     kinds = journal_kinds(tmp_path, level)
     # Two inputs and a result make three accesses, two a record. `ones` fills what it made.
-    assert 1000 <= kinds.count(Kind.OP) <= 1004
-    assert accesses * 1000 <= kinds.count(Kind.ACCESS) <= accesses * 1000 + 4
+    assert 1000 <= kinds.count(RecordKind.OP) <= 1004
+    assert accesses * 1000 <= kinds.count(RecordKind.ACCESS) <= accesses * 1000 + 4
 
 
 def test_the_native_engine_runs_no_python_for_an_operator(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def _start(folder: Path, source: str, options: Options) -> subprocess.Popen[str]
     program = write_program(folder, source)
     program.write_text(STARVED + program.read_text())
     command = [sys.executable, str(program)]
-    launch.prepare(folder / "run", options, command)
+    launch.prepare_run(folder / "run", options, command)
     return subprocess.Popen(
         command,
         env=launch.environment_for(folder / "run", options) | {"OMP_NUM_THREADS": "1"},

@@ -18,7 +18,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding, check_evidence, run_question
 from lanescope.webapp.analysis.plugin import Page, Question, kinds, pages, questions
 from lanescope.webapp.cli import main
-from lanescope.webapp.exporters.report import markdown
+from lanescope.webapp.exporters.report import report_markdown
 from lanescope.webapp.plugins.autograd_graph.traceability import graph_traceability, walks
 from lanescope.webapp.plugins.checks import overhead
 from lanescope.webapp.plugins.overview import page_checks
@@ -120,7 +120,7 @@ def test_what_cannot_be_checked_hides_nothing_and_has_not_passed(
     page = str(page_checks.section(context, context.report()))
     assert "not checked: internal error in no_such_function" in page
     assert "internal error in memory_overhead" in page
-    assert "## Not checked" in markdown(context.run)
+    assert "## Not checked" in report_markdown(context.run)
 
 
 def page_called(name: str) -> Page:

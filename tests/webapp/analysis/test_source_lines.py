@@ -12,9 +12,9 @@ import pytest
 
 from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.analysis.source_lines import excerpt, excerpts_of, source_coverage
-from lanescope.webapp.analysis.tables import pieces_of
+from lanescope.webapp.analysis.tables import table_pieces
 from lanescope.webapp.bundles.writer import pack
-from lanescope.webapp.exporters.report import markdown
+from lanescope.webapp.exporters.report import report_markdown
 from lanescope.webapp.plugins.sql.queries import Queries
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.span_details import slice_facts
@@ -66,7 +66,7 @@ def test_check_and_report_show_the_line(recorded: Run) -> None:
     assert f"program.py:6: {LINE.strip()}" in said
     as_json = json.loads(run_program([*command, "--json"]).stdout)
     assert len(as_json["source"]) == len(as_json["findings"])
-    shown = markdown(recorded)
+    shown = report_markdown(recorded)
     assert "source: program" in shown
     assert "<img" not in shown
 
@@ -88,7 +88,7 @@ def test_a_slice_has_the_lines_of_its_stack(recorded: Run) -> None:
 def test_sql_and_exports_have_the_table(recorded: Run) -> None:
     asked = Queries(recorded).answer("SELECT text FROM source WHERE line = 6", 10)
     assert asked.to_pylist() == [{"text": LINE}]
-    (exported,) = pieces_of(recorded, "source")
+    (exported,) = table_pieces(recorded, "source")
     assert LINE in exported["text"].to_pylist()
 
 

@@ -145,7 +145,7 @@ def test_a_bundle_is_read_through_a_file_system_of_any_kind(
     whole: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As from an object store: by requests for parts, here of files of this machine.
-    monkeypatch.setattr(storage, "BLOCK", 5000)
+    monkeypatch.setattr(storage, "FETCHED_BYTES", 5000)
     address = bundle.as_uri()
     run = open_run(address)
     assert run.files.place == run.title == address

@@ -169,7 +169,7 @@ def test_row_groups_that_share_their_bytes_are_refused(run: Path) -> None:
 
 def test_many_files_that_expand_are_counted_together(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", ranks=3, threads=1, steps=1, ops=8)
-    data, rows = sharing(parquet_footer.MAX_BYTES // 2 + 1)
+    data, rows = sharing(parquet_footer.MAX_DECODED_BYTES // 2 + 1)
     for rank in range(3):
         name = f"rank=0000{rank}/thread=100{rank}-0/gradient-00000.parquet"
         path = replaced(run, name, data, rows)

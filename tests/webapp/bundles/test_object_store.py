@@ -43,7 +43,9 @@ def test_a_bundle_in_a_store_is_the_run(
     pack(run, tmp_path / "local.lanes")
     assert store.objects[OBJECT] == (tmp_path / "local.lanes").read_bytes()
     size = len(store.objects[OBJECT])
-    monkeypatch.setattr(storage, "BLOCK", 1 << 14)  # the bundle is small, so its pieces are too
+    monkeypatch.setattr(
+        storage, "FETCHED_BYTES", 1 << 14
+    )  # the bundle is small, so its pieces are too
 
     store.asked.clear()
     there = open_run(ADDRESS)

@@ -11,7 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.webapp import cli
-from lanescope.webapp.plugins.checks.machine import PORTS, RULES, Advice, Facts, diagnose, gather
+from lanescope.webapp.plugins.checks.machine import (
+    PORTS,
+    RULES,
+    Advice,
+    Facts,
+    diagnose,
+    machine_facts,
+)
 from tests.support.synthetic import START_NS, Builder
 
 TORCH = {"torch": "2.13.0", "gpus": 0, "distributed": True, "backends": ["gloo"]}
@@ -142,7 +149,7 @@ def test_a_port_that_is_taken_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
         port = server.getsockname()[1]
         monkeypatch.setenv("MASTER_ADDR", "localhost")
         monkeypatch.setenv("MASTER_PORT", str(port))
-        found = gather()
+        found = machine_facts()
     assert found.master_port_free is False
     assert found.torch is not None
     assert found.torch["backends"]

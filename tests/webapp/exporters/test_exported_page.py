@@ -15,12 +15,12 @@ from playwright.sync_api import BrowserContext, Page
 from lanescope.assets.bundling import script
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters import offline_answers
-from lanescope.webapp.exporters.html_page import ENTRY, MAX_PAGE, page_of
+from lanescope.webapp.exporters.html_page import MAX_PAGE, OFFLINE_SCRIPT, page_of
 from lanescope.webapp.exporters.offline_answers import kept_slices
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.lanes import COUNTER
 from lanescope.webapp.timeline.search.lookup import find, look
-from lanescope.webapp.timeline.search.marks import Wanted, hits, place_among
+from lanescope.webapp.timeline.search.marks import SearchRequest, hits, place_among
 from lanescope.webapp.timeline.search.marks import modules as modules_of
 from lanescope.webapp.timeline.span_details import nearest
 from lanescope.webapp.timeline.timeline import Timeline
@@ -48,7 +48,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_page_holds_the_modules_it_imports() -> None:
-    text, source_map = script(ENTRY)
+    text, source_map = script(OFFLINE_SCRIPT)
     found = json.loads(source_map)["sources"]
     assert {"page/offline_page.js", "page/timeline.js", "base/viewport.js"} <= set(found)
     assert "page/main.js" not in found  # nor what only a page with a server needs
@@ -173,7 +173,7 @@ def answers_as_the_server_does(page: Page, timeline: Timeline) -> None:
         ([], [], {}),
         (every, [], narrowed),
     ):
-        wanted = Wanted(timeline, names, inside, **more)
+        wanted = SearchRequest(timeline, names, inside, **more)
         about = {"names": names, "modules": [own.index(texts[one]) for one in inside]} | more
         about |= {"within": [own.index(texts[one]) for one in more["within"]]} if more else {}
         for t in range(0, end, end // 7):
@@ -229,17 +229,17 @@ def test_of_too_many_slices_the_longest_are_kept(run: Run, monkeypatch: pytest.M
     lengths = (slices.end - slices.start).tolist()
     every = kept_slices(timeline, whole, lanes)
     assert (every.shortest_ns, sum(row[2] for row in every.rows)) == (0, len(lengths))
-    monkeypatch.setattr(offline_answers, "MAX_SLICES", len(lengths) // 3)
+    monkeypatch.setattr(offline_answers, "MAX_OFFLINE_SLICES", len(lengths) // 3)
     fewer = kept_slices(timeline, whole, lanes)
     count = sum(row[2] for row in fewer.rows)
     assert 0 < count <= len(lengths) // 3
     assert count == sum(length >= fewer.shortest_ns for length in lengths)
-    monkeypatch.setattr(offline_answers, "MAX_BYTES", len(fewer.block) // 2)
+    monkeypatch.setattr(offline_answers, "MAX_ANSWER_BYTES", len(fewer.block) // 2)
     assert len(kept_slices(timeline, whole, lanes).block) <= len(fewer.block) // 2
     part = kept_slices(timeline, (whole[1] // 2, whole[1] // 2 + 1), lanes[:1])
     assert {row[0] for row in part.rows} == {lanes[0]}
     assert kept_slices(timeline, whole, []).rows == []
-    monkeypatch.setattr(offline_answers, "MAX_SLICES", 5)
+    monkeypatch.setattr(offline_answers, "MAX_OFFLINE_SLICES", 5)
     assert "or more can be selected and found" in page_of(run, timeline=timeline)
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from lanescope.webapp.analysis.plugin import changes, tables
 from lanescope.webapp.cli import main
-from lanescope.webapp.exporters.report import escaped, markdown
+from lanescope.webapp.exporters.report import escaped_markdown, report_markdown
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder, write_run
 
@@ -172,7 +172,7 @@ def test_a_report_in_words(run: Run, odd: Run, tmp_path: Path) -> None:
         assert heading in text
     assert "| ranks | 2 of 2 |" in text
     assert r"| thread\_overlap\_rate |" in text
-    hostile = markdown(odd)
+    hostile = report_markdown(odd)
     assert "<script" not in hostile
     assert re.search(r"(?<!\\)\[x", hostile) is None
-    assert escaped("a|b\n# `c` <i> _d_ @e") == ("a\\|b·\\# \\`c\\` &lt;i\\> \\_d\\_ \\@e")
+    assert escaped_markdown("a|b\n# `c` <i> _d_ @e") == ("a\\|b·\\# \\`c\\` &lt;i\\> \\_d\\_ \\@e")

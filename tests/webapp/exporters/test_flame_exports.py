@@ -111,8 +111,8 @@ def test_both_formats_have_the_same_times(
     lines = collapsed(run, tmp_path / "x.txt", *options)
     whole = speedscope_of(run, tmp_path / "x.json", *options)
     assert times(whole) == lines
-    monkeypatch.setattr(flame, "PIECE", 2)
-    monkeypatch.setattr(speedscope, "BATCH_ROWS", 3)
+    monkeypatch.setattr(flame, "OPERATORS_AT_ONCE", 2)
+    monkeypatch.setattr(speedscope, "STRETCHES_AT_ONCE", 3)
     assert speedscope_of(run, tmp_path / "y.json", *options) == whole
 
 

@@ -20,7 +20,12 @@ from lanescope.webapp.exporters.pictures import (
     lanes_picture,
     lines_picture,
 )
-from lanescope.webapp.exporters.report import MAX_PICTURES, escaped, markdown, pictures_of
+from lanescope.webapp.exporters.report import (
+    MAX_PICTURES,
+    escaped_markdown,
+    pictures_of,
+    report_markdown,
+)
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.lanes import COUNTER
 from lanescope.webapp.timeline.timeline import Timeline
@@ -104,11 +109,11 @@ def test_a_report_shows_the_run_and_its_worst_findings(tmp_path: Path) -> None:
     slices = [lane for lane in Timeline.open(run).index.lanes if lane.kind != COUNTER]
     assert f"and {len(slices) - MAX_LANES} more lanes" in whole
     assert "rank 0" not in texts(drawn(pictures["finding-3.svg"]))
-    text = markdown(run, report, pictures, "a b(")
+    text = report_markdown(run, report, pictures, "a b(")
     shown = re.findall(r"^!\[[^]]*\]\(([^)\s]*)\)$", text, re.MULTILINE)
     assert {unquote(place) for place in shown} == {f"a b(/{name}" for name in pictures}
-    assert escaped(EVIL) in text
-    assert "![" not in markdown(run, report)
+    assert escaped_markdown(EVIL) in text
+    assert "![" not in report_markdown(run, report)
 
 
 def test_pictures_are_beside_the_report(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Folder
-from lanescope.webapp.runs.notes import MAX_TEXT, NAME, Changed, Notes
+from lanescope.webapp.runs.notes import MAX_TEXT, NOTES_FILE, Notes, NotesChanged
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline import note_routes
 from lanescope.webapp.timeline.timeline import Timeline
@@ -29,14 +29,14 @@ def test_notes_are_read_back_as_written(tmp_path: Path) -> None:
     assert (content["notes"], content["views"]) == ([], [])
     written = notes.write(CONTENT, revision)
     assert Notes(Folder(tmp_path)).read() == (CONTENT, written)
-    assert os.listdir(tmp_path) == [NAME]
+    assert os.listdir(tmp_path) == [NOTES_FILE]
 
 
 def test_the_notes_of_someone_else_are_not_overwritten(tmp_path: Path) -> None:
     mine, other = Notes(Folder(tmp_path)), Notes(Folder(tmp_path))
     revision = mine.read()[1]
     other.write(CONTENT, revision)
-    with pytest.raises(Changed):
+    with pytest.raises(NotesChanged):
         mine.write({**CONTENT, "notes": []}, revision)
     assert mine.read()[0] == CONTENT
 
@@ -65,12 +65,12 @@ def test_anything_else_is_refused_and_nothing_is_left(tmp_path: Path, content: A
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"format": 9}', b"\xff"])
 def test_a_file_without_notes_is_reported_and_kept(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / NAME).write_bytes(data)
-    with pytest.raises(RunError, match=NAME):
+    (tmp_path / NOTES_FILE).write_bytes(data)
+    with pytest.raises(RunError, match=NOTES_FILE):
         Notes(Folder(tmp_path)).read()
     with pytest.raises(RunError):
         Notes(Folder(tmp_path)).write(CONTENT, "")
-    assert (tmp_path / NAME).read_bytes() == data
+    assert (tmp_path / NOTES_FILE).read_bytes() == data
 
 
 @pytest.fixture
@@ -84,14 +84,14 @@ def client(tmp_path: Path) -> tuple[FlaskClient, Timeline]:
 def test_a_run_is_the_same_with_notes(client: tuple[FlaskClient, Timeline]) -> None:
     web, timeline = client
     start: Any = web.get("/api/notes").get_json()
-    headers = {note_routes.HEADER: start["token"]}
+    headers = {note_routes.TOKEN_HEADER: start["token"]}
     body = {"content": CONTENT, "revision": start["revision"]}
     address = f"/api/notes/{timeline.etag}"
     assert web.post(address, json=body, headers=headers).status_code == 200
     again = open_run(timeline.run.path)
     assert again.etag == timeline.run.etag
     assert again.warnings == timeline.run.warnings
-    assert json.loads((timeline.run.path / NAME).read_text()) == CONTENT
+    assert json.loads((timeline.run.path / NOTES_FILE).read_text()) == CONTENT
     stale = web.post(address, json=body, headers=headers)
     assert stale.status_code == 409
     assert stale.get_json()["content"] == CONTENT
@@ -101,7 +101,7 @@ def test_a_run_is_the_same_with_notes(client: tuple[FlaskClient, Timeline]) -> N
     ("headers", "status"),
     [
         ({}, 403),
-        ({note_routes.HEADER: "guessed"}, 403),
+        ({note_routes.TOKEN_HEADER: "guessed"}, 403),
         ({"Content-Type": "text/plain"}, 403),
     ],
 )
@@ -110,10 +110,10 @@ def test_no_other_page_writes_notes(
 ) -> None:
     web, timeline = client
     start: Any = web.get("/api/notes").get_json()
-    if note_routes.HEADER not in headers and headers:
-        headers = {note_routes.HEADER: start["token"], **headers}
+    if note_routes.TOKEN_HEADER not in headers and headers:
+        headers = {note_routes.TOKEN_HEADER: start["token"], **headers}
     body = json.dumps({"content": CONTENT, "revision": start["revision"]})
     made = {"Content-Type": "application/json", **headers}
     response = web.post(f"/api/notes/{timeline.etag}", data=body, headers=made)
     assert response.status_code == status
-    assert not (timeline.run.path / NAME).exists()
+    assert not (timeline.run.path / NOTES_FILE).exists()

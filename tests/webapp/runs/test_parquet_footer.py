@@ -25,7 +25,7 @@ ALWAYS = (-(1 << 62), 1 << 62)
 
 
 def ranges(data: bytes, *columns: str) -> list[dict[str, Range]] | None:
-    return parquet_footer.ranges(pa.BufferReader(data), {*columns})
+    return parquet_footer.column_ranges(pa.BufferReader(data), {*columns})
 
 
 def written(table: pa.Table, **options: object) -> bytes:

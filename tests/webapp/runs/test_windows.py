@@ -21,7 +21,7 @@ from lanescope.webapp.timeline import span_details
 from lanescope.webapp.timeline.index import open_index
 from lanescope.webapp.timeline.search.lookup import look
 from lanescope.webapp.timeline.span_links import Place, autograd_partner
-from lanescope.webapp.timeline.spans import SOURCES
+from lanescope.webapp.timeline.spans import SPAN_TABLES
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import START_NS, Builder
 
@@ -138,7 +138,7 @@ def test_one_slice_is_looked_up_in_one_row_group(
         times = ("start_ns", "duration_ns", "self_ns")
         assert [facts[name] for name in times] == [str(row[name]) for name in times]
         assert len(reads.groups) <= 2
-    assert SOURCES[timeline.index.arrays["row_table"][lane.phase_rows]] == "op"
+    assert SPAN_TABLES[timeline.index.arrays["row_table"][lane.phase_rows]] == "op"
 
 
 def test_a_partner_is_looked_up_in_the_row_groups_of_its_number(

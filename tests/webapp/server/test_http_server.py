@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from lanescope.webapp.runs.types import Progress
 from lanescope.webapp.server.http_server import (
     BODY_LIMIT,
     CONNECTIONS,
     ROOM,
     THREADS,
     Preparing,
-    Progress,
     Server,
     Wsgi,
 )

@@ -11,7 +11,7 @@ from lanescope.webapp.analysis.plugin import Question
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.server import live_findings
-from lanescope.webapp.server.live_findings import SHARE, Examining
+from lanescope.webapp.server.live_findings import TIMES_ANSWER, Examining
 from tests.support.synthetic import START_NS, Builder
 
 QUICK = Question("Quick?", "quick:quick", ("nan",), order=1)
@@ -54,7 +54,7 @@ def test_a_slow_question_holds_up_no_quick_one(tmp_path: Path, world: World) -> 
         assert not one.look(run, None, lambda: None)
     assert world.asked[2:] == ["Quick?"] * 3
     assert [found.title for found in one.findings() or ()] == ["Slow? 1", "Quick? 5"]
-    world.now += SHARE * TAKES["slow:slow"]
+    world.now += TIMES_ANSWER * TAKES["slow:slow"]
     assert one.look(run, None, lambda: None)
     assert world.asked[5:] == ["Quick?", "Slow?"]  # what was quick comes first
     world.asked.clear()

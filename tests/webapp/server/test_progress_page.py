@@ -6,7 +6,8 @@ import json
 import threading
 from typing import Any
 
-from lanescope.webapp.server.http_server import Preparing, Progress, Wsgi
+from lanescope.webapp.runs.types import Progress
+from lanescope.webapp.server.http_server import Preparing, Wsgi
 
 
 def get(app: Wsgi, path: str) -> tuple[dict[str, str], str]:

@@ -17,7 +17,7 @@ from flask.testing import FlaskClient
 
 from lanescope.webapp.analysis.plugin import load, pages
 from lanescope.webapp.runs.run import Run, open_run
-from lanescope.webapp.server.server import ENTRY, HOOKS, make_app
+from lanescope.webapp.server.server import HOOKS, PAGE_SCRIPT, make_app
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import write_run
 
@@ -62,24 +62,24 @@ def test_the_page_names_nothing_outside(client: FlaskClient) -> None:
 
 def test_the_modules_are_one_script_served_once_for_all(client: FlaskClient) -> None:
     page = client.get("/", headers=HOST).get_data(as_text=True)
-    for name in (ENTRY, HOOKS):
+    for name in (PAGE_SCRIPT, HOOKS):
         found = re.search(rf'<script [^>]*src="(/modules/\w+/{name})"', page)
         assert found, name
         response = client.get(found[1], headers=HOST)
         assert response.mimetype == "text/javascript"
         assert "immutable" in response.headers["Cache-Control"]
         assert client.get(found[1].replace(name, "x.js"), headers=HOST).status_code == 404
-    assert client.get(f"/modules/old/{ENTRY}", headers=HOST).mimetype == "text/html"
+    assert client.get(f"/modules/old/{PAGE_SCRIPT}", headers=HOST).mimetype == "text/html"
 
 
 def test_the_source_map_is_where_the_script_says(client: FlaskClient) -> None:
     page = client.get("/", headers=HOST).get_data(as_text=True)
-    script = re.search(rf'"(/modules/\w+/{ENTRY})"', page)
+    script = re.search(rf'"(/modules/\w+/{PAGE_SCRIPT})"', page)
     assert script
     text = client.get(script[1], headers=HOST).get_data(as_text=True)
     address = text.rsplit("//# sourceMappingURL=", 1)[1].strip()
     answer = client.get(urljoin(script[1], address), headers=HOST).get_json()
-    assert ENTRY in answer["sources"]
+    assert PAGE_SCRIPT in answer["sources"]
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8050", ""])

@@ -131,7 +131,7 @@ def test_times_add_up_to_the_time_in_which_anything_runs(
             for thread in run.threads
         )
         with monkeypatch.context() as patch:  # as runs are that do not fit into memory at once
-            patch.setattr(flame, "PIECE", 50)
+            patch.setattr(flame, "OPERATORS_AT_ONCE", 50)
             assert times(run, by, window) == whole
 
 

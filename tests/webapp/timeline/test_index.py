@@ -13,12 +13,12 @@ from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline import array_store, lod
 from lanescope.webapp.timeline import index as module
 from lanescope.webapp.timeline.array_store import (
-    CATALOGUE,
+    CATALOGUE_FILE,
     Ahead,
     FolderStore,
     MemoryStore,
     cache_folder,
-    load,
+    load_arrays,
 )
 from lanescope.webapp.timeline.index import DTYPES, Index, open_index
 from tests.support.synthetic import write_run
@@ -79,7 +79,7 @@ def _cut_short(folder: Path) -> None:
 
 
 def _not_json(folder: Path) -> None:
-    (folder / CATALOGUE).write_text("{")
+    (folder / CATALOGUE_FILE).write_text("{")
 
 
 def _other_type(folder: Path) -> None:
@@ -93,10 +93,10 @@ def _no_header(folder: Path) -> None:
 def _other_fences(folder: Path) -> None:
     fence = np.load(folder / "fence.npy")
     np.save(folder / "fence.npy", np.append(fence, fence[-1:]))
-    text = (folder / CATALOGUE).read_text()
+    text = (folder / CATALOGUE_FILE).read_text()
     size = f'"fence": {len(fence)}'
     assert size in text
-    (folder / CATALOGUE).write_text(text.replace(size, f'"fence": {len(fence) + 1}'))
+    (folder / CATALOGUE_FILE).write_text(text.replace(size, f'"fence": {len(fence) + 1}'))
 
 
 def _missing(folder: Path) -> None:
@@ -104,13 +104,13 @@ def _missing(folder: Path) -> None:
 
 
 def _other_fields(folder: Path) -> None:
-    text = (folder / CATALOGUE).read_text().replace('"phase_rows"', '"old_field"')
-    (folder / CATALOGUE).write_text(text)
+    text = (folder / CATALOGUE_FILE).read_text().replace('"phase_rows"', '"old_field"')
+    (folder / CATALOGUE_FILE).write_text(text)
 
 
 def _rows_do_not_fit(folder: Path) -> None:
-    text = (folder / CATALOGUE).read_text().replace('"rows": 3', '"rows": 4')
-    (folder / CATALOGUE).write_text(text)
+    text = (folder / CATALOGUE_FILE).read_text().replace('"rows": 3', '"rows": 4')
+    (folder / CATALOGUE_FILE).write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,13 @@ def test_index_that_was_not_used_for_long_is_removed(run: Run, tmp_path: Path) -
     cache = tmp_path / "cache"
     for name in ("old", "recent"):
         (cache / name).mkdir(parents=True)
-        (cache / name / CATALOGUE).write_text("{}")
+        (cache / name / CATALOGUE_FILE).write_text("{}")
     (cache / ".making-dead").mkdir()
-    for old in (cache / "old" / CATALOGUE, cache / ".making-dead"):
+    for old in (cache / "old" / CATALOGUE_FILE, cache / ".making-dead"):
         os.utime(old, (0, 0))
     open_index(run, cache)
     left = {path.name for path in cache.iterdir()}
-    assert left == {"recent", f"{run.etag}-{module.VERSION}"}
+    assert left == {"recent", f"{run.etag}-{module.INDEX_VERSION}"}
 
 
 def test_two_processes_that_store_at_once(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_two_processes_that_store_at_once(tmp_path: Path) -> None:
     kept = first.finish({})["a"]
     assert second.finish({})["a"].tolist() == [1, 2, 3]
     assert kept.tolist() == [1, 2]
-    found = load(folder, {"a": "<i8"})
+    found = load_arrays(folder, {"a": "<i8"})
     assert found is not None
     assert found[0]["a"].tolist() == [1, 2, 3]
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
@@ -216,7 +216,7 @@ def test_part_of_a_stored_array_is_fetched_ahead(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 99_999, 100_000])
 def test_array_of_any_size_comes_back(tmp_path: Path, size: int) -> None:
     values = np.arange(size, dtype=np.int64)
-    stores: list[array_store.Store] = [
+    stores: list[array_store.ArrayStore] = [
         FolderStore(tmp_path / "x", {"a": "<i8"}),
         MemoryStore({"a": "<i8"}),
     ]

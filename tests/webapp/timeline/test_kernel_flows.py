@@ -8,7 +8,7 @@ from lanescope.webapp.plugins.collectives.communication import communication
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline import span_details
 from lanescope.webapp.timeline.lanes import LaneSlices, lanes_of
-from lanescope.webapp.timeline.spans import Names
+from lanescope.webapp.timeline.spans import SpanNames
 from lanescope.webapp.timeline.styles import STYLES
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import START_NS, Builder
@@ -67,7 +67,7 @@ def facts(timeline: Timeline, key: str, name: str) -> span_details.Json:
 
 
 def test_a_stream_is_a_lane_coloured_like_what_launched(timeline: Timeline) -> None:
-    names = Names()
+    names = SpanNames()
     lanes = {lane.key: (lane, content) for lane, content in lanes_of(timeline.run, names)}
     lane, slices = lanes[f"0/{STREAM}"]
     assert lane.label == "stream 7 (cuda:0)"

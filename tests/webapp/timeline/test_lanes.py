@@ -12,9 +12,9 @@ from lanescope.webapp.analysis.gradients import gradient_norms as analysed_norms
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline import spans
-from lanescope.webapp.timeline.lanes import Lane, LaneSamples, gradient_norms, lanes_of
+from lanescope.webapp.timeline.lanes import Lane, LaneSamples, gradient_norm_samples, lanes_of
 from lanescope.webapp.timeline.span_details import run_facts
-from lanescope.webapp.timeline.spans import SOURCES, LaneSlices, Names
+from lanescope.webapp.timeline.spans import SPAN_TABLES, LaneSlices, SpanNames
 from lanescope.webapp.timeline.styles import STYLES
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 from lanescope.webapp.timeline.timeline import Timeline
@@ -25,7 +25,7 @@ MAIN = "1000-0"
 
 
 def read(run: Run) -> tuple[dict[str, tuple[Lane, LaneSlices | LaneSamples]], list[str]]:
-    names = Names()
+    names = SpanNames()
     lanes = {lane.key: (lane, content) for lane, content in lanes_of(run, names)}
     return lanes, names.texts
 
@@ -124,7 +124,7 @@ def test_rows_are_phases_by_depth_then_ops_by_depth(tmp_path: Path) -> None:
     lane, content = read(run)[0][f"0/{MAIN}"]
     assert (lane.rows, lane.phase_rows) == (4, 2)
     assert isinstance(content, LaneSlices)
-    assert [SOURCES[table] for table in content.row_table] == ["phase", "phase", "op", "op"]
+    assert [SPAN_TABLES[table] for table in content.row_table] == ["phase", "phase", "op", "op"]
     assert content.source.tolist() == [0, 1, 0, 1, 2]
 
 
@@ -268,7 +268,7 @@ def test_gradient_norm_of_the_whole_gradient(tmp_path: Path) -> None:
     )
     builder.op(START_NS, 100)
     run = open_run(builder.write())
-    samples = gradient_norms(run, 0)
+    samples = gradient_norm_samples(run, 0)
     assert samples.time.tolist() == [11, 21, 30]
     assert samples.step.tolist() == [0, 1, 2]
     assert samples.value[:2].tolist() == [5.0, 2.0]
@@ -281,7 +281,7 @@ def test_gradient_norm_is_the_one_of_the_analysis(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "run", ranks=2, steps=5, ops=2))
     frame = analysed_norms(run)
     for rank in run.ranks:
-        samples = gradient_norms(run, rank)
+        samples = gradient_norm_samples(run, rank)
         mine = frame[frame["rank"] == rank]
         assert samples.step.tolist() == mine["step"].tolist()
         np.testing.assert_allclose(samples.value, mine["norm"], rtol=1e-14)
@@ -326,7 +326,7 @@ def test_times_outside_the_axis_are_drawn_at_its_edge(tmp_path: Path) -> None:
 def test_lane_of_absurdly_many_rows_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.timeline.spans.MAX_ROWS", 3)
+    monkeypatch.setattr("lanescope.webapp.timeline.spans.MAX_LANE_ROWS", 3)
     builder = Builder(tmp_path / "run")
     builder.thread()
     for depth in range(4):

@@ -77,7 +77,7 @@ def plain(made: lod.Tiles, k: int = 0, shift: int = 0) -> tuple[list[int], Dense
 
 
 def window(start: Int64Array, end: Int64Array, level: int, index: int) -> tuple[list[int], Dense]:
-    return plain(lod.window(start, end, [(0, len(start))], level, index))
+    return plain(lod.window_tiles(start, end, [(0, len(start))], level, index))
 
 
 def pyramid(start: Int64Array, end: Int64Array) -> dict[tuple[int, int], tuple[list[int], Dense]]:
@@ -120,7 +120,7 @@ def test_several_rows_in_one_pass_equal_each_alone(
 ) -> None:
     start, end = arrays([one for slices in several for one in slices])
     at = offsets(np.array([len(slices) for slices in several], np.int64))
-    made = lod.window(start, end, list(pairwise(at.tolist())), level, index)
+    made = lod.window_tiles(start, end, list(pairwise(at.tolist())), level, index)
     for k, slices in enumerate(several):
         wide, dense = plain(made, k, int(at[k]))
         assert (wide, dense) == brute(slices, level, index)
@@ -147,7 +147,9 @@ def test_rows_narrowed_by_fences_have_all_of_the_tile(
         near = lod.narrowed(fence, whole, level, index)
     for k, (row, stretch) in enumerate(zip(whole, near, strict=True)):
         assert row[0] <= stretch[0] <= stretch[1] <= row[1]
-        answer = [plain(lod.window(start, end, one, level, index), k) for one in (whole, near)]
+        answer = [
+            plain(lod.window_tiles(start, end, one, level, index), k) for one in (whole, near)
+        ]
         assert answer[0] == answer[1]
 
 

@@ -15,7 +15,7 @@ from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline import index as indexes
 from lanescope.webapp.timeline.index import DTYPES, Index, open_index
-from lanescope.webapp.timeline.packed_index import coded, decoded
+from lanescope.webapp.timeline.packed_index import decoded_array, encoded_array
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import write_run
 
@@ -78,8 +78,11 @@ def test_arrays_come_back(dtype: str, ascends: bool) -> None:
         arrays += [np.array([bounds.max, bounds.min, bounds.max, 0]), np.arange(100)]
     for array in [*arrays, np.empty(0)]:
         values = array.astype(kind)
-        back = decoded(
-            pa.py_buffer(coded(values, ascends=ascends)), dtype, len(values), ascends=ascends
+        back = decoded_array(
+            pa.py_buffer(encoded_array(values, ascends=ascends)),
+            dtype,
+            len(values),
+            ascends=ascends,
         )
         assert back.tobytes() == values.tobytes()
 

@@ -11,7 +11,7 @@ import pytest
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline.search import lookup as module
 from lanescope.webapp.timeline.search.lookup import Key, find
-from lanescope.webapp.timeline.search.marks import Wanted, hits, modules, place_among
+from lanescope.webapp.timeline.search.marks import SearchRequest, hits, modules, place_among
 from lanescope.webapp.timeline.spans import SAMPLES
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import write_run
@@ -41,9 +41,9 @@ def all_of(timeline: Timeline, names: set[int]) -> list[Key]:
 def test_every_match_once_in_order(
     timeline: Timeline, wanted: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(module, "LOOKUP_ROWS", chunk)
     names = {i for i, name in enumerate(timeline.index.names) if name == wanted}
-    looked = Wanted(timeline, names)
+    looked = SearchRequest(timeline, names)
     expected = all_of(timeline, names)
     assert expected
     ahead: list[Key] = []
@@ -63,27 +63,27 @@ def test_every_match_once_in_order(
 
 def test_ref_is_that_of_the_slice(timeline: Timeline) -> None:
     names = {timeline.index.names.index("aten::mul")}
-    one = find(timeline, Wanted(timeline, names), (-1, -1, -1), True)
+    one = find(timeline, SearchRequest(timeline, names), (-1, -1, -1), True)
     assert one is not None
     base = timeline.index.row_begin[timeline.index.lane_rows[one["lane"]][0]]
     assert int(timeline.index.slices.start[base + one["ref"]]) == one["start_ns"]
 
 
 def test_names_that_do_not_exist_match_nothing(timeline: Timeline) -> None:
-    assert find(timeline, Wanted(timeline, [10**9, -1]), (0, 0, 0), True) is None
-    assert find(timeline, Wanted(timeline, []), (0, 0, 0), True) is None
+    assert find(timeline, SearchRequest(timeline, [10**9, -1]), (0, 0, 0), True) is None
+    assert find(timeline, SearchRequest(timeline, []), (0, 0, 0), True) is None
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7])
 def test_hits_mark_each_start_and_count_all(
     timeline: Timeline, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.timeline.search.marks.CHUNK", chunk)
+    monkeypatch.setattr("lanescope.webapp.timeline.search.marks.MARKED_ROWS", chunk)
     names = {timeline.index.names.index("aten::mul")}
     everything = all_of(timeline, names)
     t0, t1, many = 1_000_000, 3_000_000, 100
     inside = [key for key in everything if t0 <= key[0] < t1]
-    found = hits(timeline, Wanted(timeline, names), (t0, t1), {0, 1}, many)
+    found = hits(timeline, SearchRequest(timeline, names), (t0, t1), {0, 1}, many)
     assert found["total"] == len(inside)
     assert marked(found["marks"]) == {(t - t0) * many // (t1 - t0) for t, _, _ in inside}
     lane = [key for key in inside if key[1] == 0]
@@ -96,8 +96,8 @@ def test_hits_mark_each_start_and_count_all(
 def test_too_many_hits_are_marked_but_not_named(
     timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.timeline.search.marks.MAX_SLICES", 3)
-    everything = Wanted(timeline, range(len(timeline.index.names)))
+    monkeypatch.setattr("lanescope.webapp.timeline.search.marks.MAX_LISTED_HITS", 3)
+    everything = SearchRequest(timeline, range(len(timeline.index.names)))
     found = hits(timeline, everything, (0, timeline.run.duration_ns), [], 10)
     assert found["slices"] is None
     assert found["total"] > 3
@@ -107,13 +107,13 @@ def test_position_of_a_hit_among_all(timeline: Timeline) -> None:
     names = {timeline.index.names.index("aten::mul")}
     everything = all_of(timeline, names)
     for position in (0, 1, len(everything) // 2, len(everything) - 1):
-        answer = place_among(timeline, Wanted(timeline, names), everything[position])
+        answer = place_among(timeline, SearchRequest(timeline, names), everything[position])
         assert answer == (position + 1, len(everything))
 
 
 def test_modules_are_looked_for_too(timeline: Timeline) -> None:
     texts = modules(timeline).texts
-    wanted = Wanted(timeline, [], [texts.index("head")])
+    wanted = SearchRequest(timeline, [], [texts.index("head")])
     ops = timeline.run.events("op", columns=["module"])["module"].to_pylist()
     found = hits(timeline, wanted, (0, timeline.run.duration_ns + 1), [], 1)
     assert found["total"] == ops.count("head") > 0
@@ -124,10 +124,10 @@ def test_a_search_is_narrowed_to_ranks_and_modules(timeline: Timeline) -> None:
     names = range(len(timeline.index.names))
     for rank in run.ranks:
         ops = run.events("op", rank, columns=["module"])["module"].to_pylist()
-        wanted = Wanted(timeline, names, ranks=[rank], within=[texts.index("head")])
+        wanted = SearchRequest(timeline, names, ranks=[rank], within=[texts.index("head")])
         found = hits(timeline, wanted, (0, run.duration_ns + 1), [], 1)
         assert found["total"] == ops.count("head") > 0
-    nothing = Wanted(timeline, names, within=[])
+    nothing = SearchRequest(timeline, names, within=[])
     assert hits(timeline, nothing, (0, run.duration_ns + 1), [], 1)["total"] == 0
 
 

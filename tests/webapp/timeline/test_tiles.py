@@ -22,7 +22,7 @@ from lanescope.webapp.timeline.tile_format import (
     KIND_SLICES,
     Placed,
     compressed,
-    pack,
+    pack_tile,
 )
 from lanescope.webapp.timeline.timeline import MAX_INDEX, NoSuch, Timeline
 from tests.support.synthetic import START_NS, Builder, write_run
@@ -90,11 +90,11 @@ def test_paints_number_pairs_of_name_and_style() -> None:
 def test_covered_share_is_never_nothing_and_never_more_than_all() -> None:
     start = np.array([0, 1 << 40, (1 << 41) - 1], np.int64)
     end = np.array([0, (1 << 41) - 1, 1 << 41], np.int64)
-    made = lod.window(start, end, [(0, 3)], lod.MAX_LEVEL, 0)
+    made = lod.window_tiles(start, end, [(0, 3)], lod.MAX_LEVEL, 0)
     zeros, paints = np.zeros(3, np.uint32), Paints()
     slices = tile_columns.Slices(start, end, paints.add(zeros, zeros.astype(np.uint8)), paints)
     rows = tile_columns.slice_rows(made, slices, lod.MAX_LEVEL, np.array([0]))
-    dense = decode(pack(lod.MAX_LEVEL, 0, [Placed([0], [0], KIND_SLICES, rows)]))["blocks"][0][
+    dense = decode(pack_tile(lod.MAX_LEVEL, 0, [Placed([0], [0], KIND_SLICES, rows)]))["blocks"][0][
         "dense"
     ]
     assert dense["bucket"] == [0, 1]
@@ -104,7 +104,7 @@ def test_covered_share_is_never_nothing_and_never_more_than_all() -> None:
 def test_counter_values_past_float32_stay_finite() -> None:
     tile = sample_window(np.array([5]), np.array([1e300]), 0, 0)
     rows = tile_columns.sample_rows(tile_columns.sample_block(tile))
-    sample = decode(pack(0, 0, [Placed([0], [0], KIND_COUNTER, rows)]))["blocks"][0]["samples"]
+    sample = decode(pack_tile(0, 0, [Placed([0], [0], KIND_COUNTER, rows)]))["blocks"][0]["samples"]
     assert sample["low"] == [pytest.approx(3.4028235e38)]
 
 

@@ -12,7 +12,7 @@ import math
 
 import pytest
 
-from lanescope.webapp.ui.colours import KINDS, Theme, tokens
+from lanescope.webapp.ui.colours import PHASE_TOKENS, Theme, tokens
 
 Triple = tuple[float, float, float]
 
@@ -47,7 +47,7 @@ LEAST = 10.0
 
 @pytest.mark.parametrize("sight", SIGHT)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("names", [(*KINDS, "bad"), STATES], ids=["phases", "states"])
+@pytest.mark.parametrize("names", [(*PHASE_TOKENS, "bad"), STATES], ids=["phases", "states"])
 def test_no_two_look_alike(names: tuple[str, ...], theme: Theme, sight: str) -> None:
     seen = {name: lab(tokens()[theme][name], sight) for name in names}
     pairs = itertools.combinations(names, 2)

@@ -24,8 +24,8 @@ def test_columns_to_compare_share_a_unit() -> None:
         widgets.column("b", "second", base="ns", together="times"),
         widgets.column("c", "third", base="ns"),
     ]
-    heads, rows = widgets.measured(columns, [{"a": 2_000_000, "b": 500_000, "c": 7_000}])
+    heads, rows = widgets.with_units(columns, [{"a": 2_000_000, "b": 500_000, "c": 7_000}])
     assert [one["headerName"] for one in heads] == ["first, ms", "second, ms", "third, µs"]
     assert [rows[0][f"{name}_text"] for name in "abc"] == ["2.00", "0.500", "7.00"]
     assert all(name not in one for one in heads for name in ("base", "together"))
-    assert widgets.measured(columns, [])[0][0]["headerName"] == "first"
+    assert widgets.with_units(columns, [])[0][0]["headerName"] == "first"

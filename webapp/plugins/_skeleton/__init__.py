@@ -27,7 +27,7 @@ PLUGIN = Plugin(
     ),
     # SKELETON: functions from a run to a data frame. They become lw.<name>(run), tables of
     # `lanescope export`, of SQL, and /table/<name>.csv.
-    tables={"skeleton_durations": "findings:durations"},
+    tables={"skeleton_durations": "findings:call_durations"},
     # SKELETON: /skeleton, with icon-skeleton.svg in this folder.
     pages=(Page("skeleton", "Skeleton", order=1000, selects={"skeleton-rank": "rank"}),),
     # SKELETON: there is more: metrics with a limit, rows and arrows for a selected slice

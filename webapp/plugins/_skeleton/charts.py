@@ -14,7 +14,7 @@ from lanescope.webapp.ui.theme import template
 
 
 def longest(table: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Returns the longest call of each operator, as `findings.durations` has it, seconds."""
+    """Returns the longest call of each operator, as `findings.call_durations` has it, seconds."""
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     figure.add_bar(
         y=[escaped(str(name)) for name in table["name"]],

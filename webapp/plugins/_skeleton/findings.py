@@ -14,7 +14,7 @@ from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_CALLS = 4
+_MIN_CALLS = 4
 """Of fewer calls nothing is usual."""
 
 MIN_FACTOR = 100.0
@@ -31,7 +31,7 @@ class SlowCall(TypedDict):
     factor: float
 
 
-def durations(run: Run) -> pd.DataFrame:
+def call_durations(run: Run) -> pd.DataFrame:
     """Returns one row per rank and operator: rank, name, calls, median_ns, longest_ns."""
     grouped = _calls(run).groupby(_KEYS)["duration_ns"]
     found = grouped.agg(calls="size", median_ns="median", longest_ns="max")
@@ -46,8 +46,8 @@ def slow_calls(run: Run) -> list[Finding]:
     calls = _calls(run)
     if calls.empty:
         raise NotApplicable("no operators were recorded")
-    usual = durations(run)
-    usual = usual[usual["calls"] >= MIN_CALLS]
+    usual = call_durations(run)
+    usual = usual[usual["calls"] >= _MIN_CALLS]
     longest = calls.loc[calls.groupby(_KEYS)["duration_ns"].idxmax()].merge(usual, on=_KEYS)
     longest["factor"] = longest["duration_ns"] / longest["median_ns"].clip(lower=1)
     return [_finding(run, row) for row in longest.itertuples() if row.factor >= MIN_FACTOR]

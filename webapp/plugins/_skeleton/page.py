@@ -13,7 +13,7 @@ from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins._skeleton.charts import longest as longest_calls
-from lanescope.webapp.plugins._skeleton.findings import durations
+from lanescope.webapp.plugins._skeleton.findings import call_durations
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import widgets
@@ -21,15 +21,15 @@ from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
 # SKELETON: ids of components begin with the page's name, so that no two pages share one.
-RANK = "skeleton-rank"
-CHART = "skeleton-chart"
+_RANK = "skeleton-rank"
+_CHART = "skeleton-chart"
 
-MAX_ROWS = 20
+_MAX_ROWS = 20
 
 
 def layout(context: Context) -> Component:
     """Returns a choice of the rank, a chart, and a table."""
-    table = durations(context.run).head(MAX_ROWS)
+    table = call_durations(context.run).head(_MAX_ROWS)
     usual, medians = widgets.in_unit("median", table["median_ns"])
     most, maxima = widgets.in_unit("longest", table["longest_ns"])
     rows = [
@@ -46,8 +46,8 @@ def layout(context: Context) -> Component:
     return widgets.page(
         "Skeleton",
         "How long each operator usually takes, and its longest call.",
-        widgets.controls(widgets.choice("rank", RANK, widgets.rank_options(context.run.ranks))),
-        widgets.graph(CHART, what="the longest calls"),
+        widgets.controls(widgets.choice("rank", _RANK, widgets.rank_options(context.run.ranks))),
+        widgets.graph(_CHART, what="the longest calls"),
         html.H2("Longest calls"),
         widgets.plain_table(heads, rows, (1, 2, 3, 4)),
         widgets.downloads("skeleton_durations"),
@@ -57,7 +57,7 @@ def layout(context: Context) -> Component:
 def register(app: Dash, context: Context) -> None:
     """Draws the chart for the rank and the theme."""
 
-    @app.callback(Output(CHART, "figure"), Input(RANK, "value"), Input(frame_ids.THEME, "data"))
+    @app.callback(Output(_CHART, "figure"), Input(_RANK, "value"), Input(frame_ids.THEME, "data"))
     def show(rank: int, theme: Theme | None) -> go.Figure:
-        table = durations(context.run)
-        return longest_calls(table[table["rank"] == rank].head(MAX_ROWS), theme or "light")
+        table = call_durations(context.run)
+        return longest_calls(table[table["rank"] == rank].head(_MAX_ROWS), theme or "light")

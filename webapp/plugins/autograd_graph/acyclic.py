@@ -16,7 +16,7 @@ MAX_PARTS = 48
 """Calls of one module; a module called more often (a recurrent cell) is not split."""
 
 
-def parts(groups: Sequence[str], following: Sequence[Sequence[int]]) -> list[int]:
+def acyclic_parts(groups: Sequence[str], following: Sequence[Sequence[int]]) -> list[int]:
     """Returns number, from 0, of the part of its group that each node is in.
 
     `following`: to which nodes (positions) each one's edges lead; without a circle.

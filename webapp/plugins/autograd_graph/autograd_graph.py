@@ -30,7 +30,7 @@ from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, graph_by
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
-CAUSES = {
+NO_GRADIENT_CAUSES = {
     "not_called": "was not called",
     "no_grad": "ran without recording gradients (no_grad, or nothing that needs one)",
     "not_reached": "is not reached from the loss (detached, cast to integers, or not used)",

@@ -12,11 +12,11 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import sequential
 
-from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES
-from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, Group
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import NO_GRADIENT_CAUSES
+from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, ModuleBox
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import colour_bar, escaped, powers
-from lanescope.webapp.ui.colours import Theme, over, readable, tokens
+from lanescope.webapp.ui.colours import Theme, over, readable_ink, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, template
 
 MAX_BOXES = 300
@@ -25,14 +25,14 @@ MAX_CUT_OFF = 60
 """Of these the boxes below."""
 CHARACTER = 7.2
 """Px of a letter of 12 px, in the widest of the page's fonts."""
-MAX_LENGTH = 34
+_MAX_LENGTH = 34
 """Letters of a module's path in its box; of longer ones the end, from the beginning of a name."""
-HEAD = 84
+_HEAD = 84
 """Px above the boxes, for the colours and the legend below them."""
 SOFT = {"light": 0.6, "dark": 0.5}
 """How much of a colour a box has, the rest being the ground: words are read on it."""
-LISTED = 6
-MIN_DECADES = 2.0
+_LISTED = 6
+_MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 
 
@@ -74,7 +74,7 @@ def graph_drawing(
     _marks(figure, drawn, broken or {}, colour["bad"])
     alone = _cut_off(figure, graph, theme)
     figure.update_layout(
-        margin={"l": 4, "r": 4, "t": HEAD, "b": 4},
+        margin={"l": 4, "r": 4, "t": _HEAD, "b": 4},
         dragmode="pan",
         barmode="overlay",
         barcornerradius=4,
@@ -93,7 +93,7 @@ def graph_drawing(
 
 def _coloured_boxes(
     figure: go.Figure,
-    drawn: Sequence[Group],
+    drawn: Sequence[ModuleBox],
     labels: Mapping[str, str],
     norms: Mapping[str, float],
     theme: Theme,
@@ -106,7 +106,7 @@ def _coloured_boxes(
     colour = tokens()[theme]
     scale = _scale(norms[g.module] for g in drawn if norms.get(g.module, 0) > 0)
     ramp = _ramp(theme)
-    kinds: dict[str, list[Group]] = {"": [], "no norm": [], "zero, or NaN": []}
+    kinds: dict[str, list[ModuleBox]] = {"": [], "no norm": [], "zero, or NaN": []}
     fills = {"no norm": colour["panel"], "zero, or NaN": colour["bad"]}
     for group in drawn:
         norm = norms.get(group.module)
@@ -132,7 +132,7 @@ def _ramp(theme: Theme) -> list[tuple[float, str]]:
 
 def _boxes(
     figure: go.Figure,
-    groups: Sequence[Group],
+    groups: Sequence[ModuleBox],
     labels: Mapping[str, str],
     theme: Theme,
     name: str,
@@ -161,7 +161,7 @@ def _boxes(
         insidetextanchor="middle",
         constraintext="none",
         textangle=0,
-        insidetextfont={"size": 12, "color": [readable(fill, inks) for fill in fills]},
+        insidetextfont={"size": 12, "color": [readable_ink(fill, inks) for fill in fills]},
         customdata=[g.module for g in groups],
         hovertext=list(words),
         hoverinfo="text",
@@ -175,10 +175,10 @@ def _boxes(
     )
 
 
-def _label(group: Group, norm: float | None) -> str:
+def _label(group: ModuleBox, norm: float | None) -> str:
     name = group.module
-    if len(name) > MAX_LENGTH:
-        end = name[-MAX_LENGTH:]
+    if len(name) > _MAX_LENGTH:
+        end = name[-_MAX_LENGTH:]
         name = "\N{HORIZONTAL ELLIPSIS}" + end[end.find(".") + 1 :]
     part = f" ({group.part}/{group.parts})" if group.parts > 1 else ""
     value = "" if norm is None else f" \N{MIDDLE DOT} {float(f'{norm:.2g}'):g}"
@@ -189,9 +189,9 @@ def _width(label: str) -> float:
     return round(CHARACTER * len(label)) + 20
 
 
-def _words(group: Group, norm: float | None) -> str:
-    kinds = [f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in group.kinds[:LISTED]]
-    more = len(group.kinds) - LISTED
+def _words(group: ModuleBox, norm: float | None) -> str:
+    kinds = [f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in group.kinds[:_LISTED]]
+    more = len(group.kinds) - _LISTED
     of = f", part {group.part} of {group.parts}" if group.parts > 1 else ""
     lines = [f"<b>{escaped(group.module)}</b>{of}", f"{group.nodes} nodes", *kinds]
     if more > 0:
@@ -215,8 +215,8 @@ def _scale(norms: Iterable[float]) -> tuple[float, float]:
     """Returns log10 of the norms at both ends of the colour scale."""
     logs = [float(np.log10(norm)) for norm in norms if np.isfinite(norm)]
     low, high = (min(logs), max(logs)) if logs else (0.0, 1.0)
-    if high - low < MIN_DECADES:
-        low, high = (low + high - MIN_DECADES) / 2, (low + high + MIN_DECADES) / 2
+    if high - low < _MIN_DECADES:
+        low, high = (low + high - _MIN_DECADES) / 2, (low + high + _MIN_DECADES) / 2
     return low, high
 
 
@@ -267,7 +267,9 @@ def _key(figure: go.Figure, name: str, marker: Mapping[str, object]) -> None:
     )
 
 
-def _marks(figure: go.Figure, groups: Sequence[Group], broken: Mapping[str, str], ink: str) -> None:
+def _marks(
+    figure: go.Figure, groups: Sequence[ModuleBox], broken: Mapping[str, str], ink: str
+) -> None:
     """Of modules in which a gradient ends: at the left side of the first of their boxes."""
     marked = [g for g in groups if g.module in broken and g.part == 1]
     if not marked:
@@ -288,11 +290,14 @@ def _cut_off(figure: go.Figure, graph: Graph, theme: Theme) -> dict[str, str]:
     colour = tokens()[theme]
     names = list(graph.cut_off)[:MAX_CUT_OFF]
     shown = {module: module or "the model itself" for module in names}
-    groups = [Group(f"\N{BALLOT X} {one}", 0, (), (), one) for one in names]
+    groups = [ModuleBox(f"\N{BALLOT X} {one}", 0, (), (), one) for one in names]
     labels = {
-        group.name: f"\N{BALLOT X} {escaped(shown[group.module][-MAX_LENGTH:])}" for group in groups
+        group.name: f"\N{BALLOT X} {escaped(shown[group.module][-_MAX_LENGTH:])}"
+        for group in groups
     }
-    words = [f"<b>{escaped(shown[one])}</b><br>{CAUSES[graph.cut_off[one]]}" for one in names]
+    words = [
+        f"<b>{escaped(shown[one])}</b><br>{NO_GRADIENT_CAUSES[graph.cut_off[one]]}" for one in names
+    ]
     fills, frames = [colour["panel"]] * len(groups), [colour["bad"]] * len(groups)
     _boxes(figure, groups, labels, theme, "cut off", fills, words, frames)
     return labels

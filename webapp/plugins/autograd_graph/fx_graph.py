@@ -19,14 +19,14 @@ from lanescope.collector.format.names import FX_BREAK, FX_UNTRACEABLE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.forward_ops import forward_rows, outermost
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.analysis.stack_frames import frame_texts, line
+from lanescope.webapp.analysis.stack_frames import frame_texts, innermost_line
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, graph_by_module, group_names
 from lanescope.webapp.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Refusal:
+class _Refusal:
     """A model that could not be traced, or where torch.compile stopped capturing."""
 
     graph: str
@@ -40,12 +40,14 @@ def fx_graphs(run: Run, rank: int) -> list[str]:
     return list(dict.fromkeys(_nodes(run, rank)["graph"]))
 
 
-def refusals(run: Run, rank: int) -> list[Refusal]:
+def refusals(run: Run, rank: int) -> list[_Refusal]:
     """Returns what torch.fx and torch.compile could not follow, each once."""
     rows = _rows(run, rank)
     rows = rows[rows["op"].isin([FX_BREAK, FX_UNTRACEABLE])]
     found = [
-        Refusal(str(r.graph).partition(" ")[2], str(r.op), " ".join(str(r.target).split()), r.where)
+        _Refusal(
+            str(r.graph).partition(" ")[2], str(r.op), " ".join(str(r.target).split()), r.where
+        )
         for r in rows.itertuples()
     ]
     return list(dict.fromkeys(found))
@@ -100,7 +102,7 @@ def tied(run: Run, rank: int, graph: str) -> pd.DataFrame:
             row = rows.iloc[op.row]
             stack = frames.get(int(row["stack"]), []) if row["stack"] == row["stack"] else []
             if stack and op.made:
-                key = (str(row["module"]), line(stack))
+                key = (str(row["module"]), innermost_line(stack))
                 made[key].append((_stem(op.name), sorted(op.made)))
     named = known.dropna(subset="sequence")
     names = dict(zip(named["sequence"].astype(int), named["name"], strict=True))
@@ -137,7 +139,7 @@ def _rows(run: Run, rank: int) -> pd.DataFrame:
     places = [frames.get(int(one), [""]) if one == one else [""] for one in rows["stack"]]
     does = rows["target"].where(rows["op"].astype(str).str.startswith("call_"), rows["op"])
     return rows.assign(
-        where=[line(place) for place in places],
+        where=[innermost_line(place) for place in places],
         does=[_short(str(one), str(op)) for one, op in zip(does, rows["op"], strict=True)],
         op=rows["op"].astype(str),
         graph=rows["graph"].astype(str),

@@ -27,12 +27,12 @@ import pandas as pd
 from lanescope.webapp.analysis.forward_ops import DETACH, Operator, forward_rows, outermost, touch
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.analysis.stack_frames import frame_texts, line
+from lanescope.webapp.analysis.stack_frames import frame_texts, innermost_line
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
-CAUSES = {
+BREAK_CAUSES = {
     "no_grad": "ran without recording a gradient (no_grad, or an operator that has none)",
     "integer": "has integers or truth values as its result, which carry no gradient",
     "in_place": "overwrites what backward knows by its old value",
@@ -95,7 +95,7 @@ def breaks(run: Run, rank: int) -> tuple[Break, ...]:
     for cause, row in sorted(found, key=lambda one: one[1]):
         op = rows.iloc[row]
         stack = frames.get(int(op["stack"]), []) if op["stack"] == op["stack"] else []
-        key = (cause, str(op["name"]), str(op["module"]), line(stack))
+        key = (cause, str(op["name"]), str(op["module"]), innermost_line(stack))
         merged[key] += 1
         start = int(op["start_ns"])
         place = (thread_lane(rank, thread), start)

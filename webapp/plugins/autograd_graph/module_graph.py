@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from lanescope.webapp.plugins.autograd_graph.acyclic import parts
+from lanescope.webapp.plugins.autograd_graph.acyclic import acyclic_parts
 
 OUTSIDE = "(outside)"
 """What runs in no module: the loss, and what the program computes itself."""
 
 
 @dataclass(frozen=True)
-class Group:
+class ModuleBox:
     """Nodes of one module, or of a part of it (see `acyclic`), as one box of the drawing."""
 
     name: str  # the module's path; of parts but the first with their number
@@ -32,7 +32,7 @@ class Graph:
     """The graph at some depth of the module tree."""
 
     step: int
-    groups: tuple[Group, ...]
+    groups: tuple[ModuleBox, ...]
     edges: dict[tuple[str, str], int]  # (from, to) -> how many edges of nodes
     cut_off: dict[str, str] = field(default_factory=dict)  # module -> cause
 
@@ -56,7 +56,7 @@ def graph_by_module(
         [place[int(one)] for one in str(after).split() if int(one) in place]
         for after in nodes["next"]
     ]
-    numbers = parts(modules, following)
+    numbers = acyclic_parts(modules, following)
     count = Counter(dict.fromkeys(modules, 0))
     for module, number in zip(modules, numbers, strict=True):
         count[module] = max(count[module], number + 1)
@@ -83,7 +83,7 @@ def graph_by_module(
     for name, found in kinds.items():
         module, part = of[name]
         groups.append(
-            Group(
+            ModuleBox(
                 name,
                 found.total(),
                 tuple(found.most_common()),

@@ -20,9 +20,9 @@ from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-READABLE = 60
+_READABLE = 60
 """Boxes that can be read at once; of more, the tree is collapsed at first."""
-MAX_DEPTH = 12
+_MAX_DEPTH = 12
 
 
 def layout(context: Context) -> Component:
@@ -159,7 +159,7 @@ def _register_choice(app: Dash, context: Context) -> None:
         chosen: str, opened: list[str], rank: int, depth: int
     ) -> tuple[list[Component], str, bool]:
         around = graph_parts.open_around(opened, chosen)
-        words = graph_parts.about(context, rank, chosen, depth, opened)
+        words = graph_parts.module_facts(context, rank, chosen, depth, opened)
         return words, f"Close {around}", not around
 
 
@@ -192,7 +192,7 @@ def _register_autograd(app: Dash, context: Context) -> None:
             graph_parts.broken(run, rank, graph, depth, opened),
             chosen,
         )
-        return drawing, graph_parts.note(graph, "autograd", found, text or "")
+        return drawing, graph_parts.graph_note(graph, "autograd", found, text or "")
 
     @app.callback(
         Output(ids.GRAPH_CUT, "children"),
@@ -207,7 +207,12 @@ def _register_autograd(app: Dash, context: Context) -> None:
         assert graph is not None, "only ranks with a graph are offered"
         beside = [*graph_parts.break_table(context, rank), *graph_parts.fx_words(run, rank)]
         kept = no_update if known in fx_graphs(run, rank) else _first(run, rank)
-        return graph_parts.cut(context, rank, graph), beside, _offered(run, rank), kept
+        return (
+            graph_parts.gradient_breaks_note(context, rank, graph),
+            beside,
+            _offered(run, rank),
+            kept,
+        )
 
 
 def _register_fx(app: Dash, run: Run) -> None:
@@ -241,7 +246,7 @@ def _register_fx(app: Dash, run: Run) -> None:
         drawing = graph_charts.graph_drawing(
             graph, norms, theme or "light", ids.GRAPH_FX_CHART, found, chosen=chosen
         )
-        return drawing, graph_parts.note(graph, "torch.fx", found, text or "")
+        return drawing, graph_parts.graph_note(graph, "torch.fx", found, text or "")
 
     @app.callback(
         Output(ids.GRAPH_TIES, "children"),
@@ -283,8 +288,8 @@ def _first(run: Run, rank: int) -> str | None:
 
 def _depth(run: Run, rank: int, deepest: int) -> int:
     """The deepest cut that leaves a readable number of boxes."""
-    for depth in range(2, min(deepest, MAX_DEPTH) + 1):
+    for depth in range(2, min(deepest, _MAX_DEPTH) + 1):
         graph = graph_of(run, rank, depth)
-        if graph is None or len(graph.groups) > READABLE:
+        if graph is None or len(graph.groups) > _READABLE:
             return depth - 1
-    return max(1, min(deepest, MAX_DEPTH))
+    return max(1, min(deepest, _MAX_DEPTH))

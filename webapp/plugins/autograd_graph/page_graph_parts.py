@@ -15,7 +15,11 @@ from lanescope.collector.format.names import FX_UNTRACEABLE
 from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.autograd_graph import gradient_breaks
-from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES, graph_nodes, graph_of
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import (
+    NO_GRADIENT_CAUSES,
+    graph_nodes,
+    graph_of,
+)
 from lanescope.webapp.plugins.autograd_graph.charts import MAX_BOXES
 from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graphs, refusals
 from lanescope.webapp.plugins.autograd_graph.module_graph import OUTSIDE, Graph, group_names
@@ -24,7 +28,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.context import Context
 
-LISTED = 6
+_LISTED = 6
 """Kinds of nodes that are named of a module."""
 MAX_ITEMS = 40
 """Cut-off modules that are listed, and operators at which a gradient ends."""
@@ -58,12 +62,12 @@ def broken(
         (name,) = group_names([one.module], depth, opened)
         if name not in drawn:
             continue
-        line = f"{one.op} {gradient_breaks.CAUSES[one.cause]}"
+        line = f"{one.op} {gradient_breaks.BREAK_CAUSES[one.cause]}"
         words[name] = f"{words[name]}<br>{line}" if name in words else f"<b>{name}</b><br>{line}"
     return words
 
 
-def note(graph: Graph, kind: str, found: Mapping[str, int], text: str) -> str:
+def graph_note(graph: Graph, kind: str, found: Mapping[str, int], text: str) -> str:
     """Returns how large a graph is, and what was found in it."""
     modules = len({group.module for group in graph.groups} - {OUTSIDE})
     words = (
@@ -97,7 +101,7 @@ def open_around(opened: list[str], module: str) -> str:
     return max(around, key=len, default="")
 
 
-def about(
+def module_facts(
     context: Context, rank: int, module: str, depth: int, opened: list[str]
 ) -> list[Component]:
     """Returns a module that was clicked: its nodes, its gradient, and where its backward is."""
@@ -108,8 +112,10 @@ def about(
     kinds: Counter[str] = Counter()
     for group in own:
         kinds.update(dict(group.kinds))
-    shown = [f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in kinds.most_common(LISTED)]
-    more = [f"{len(kinds) - LISTED} more kinds"] if len(kinds) > LISTED else []
+    shown = [
+        f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in kinds.most_common(_LISTED)
+    ]
+    more = [f"{len(kinds) - _LISTED} more kinds"] if len(kinds) > _LISTED else []
     words = f": {units.counted(kinds.total(), 'node')} ({', '.join([*shown, *more])}). "
     norm = norms(context.run, rank, graph).get(module)
     if norm is not None:
@@ -127,7 +133,7 @@ def about(
     ]
 
 
-def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
+def gradient_breaks_note(context: Context, rank: int, graph: Graph) -> list[Component]:
     """Returns modules that get no gradient, and why."""
     if not graph.cut_off:
         return []
@@ -135,7 +141,7 @@ def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
         html.Li(
             [
                 html.B(name or "the model itself"),
-                f" {CAUSES[cause]}. ",
+                f" {NO_GRADIENT_CAUSES[cause]}. ",
                 dcc.Link(
                     "Show the step on the timeline",
                     href=context.address(backward_link(context.run, rank, name, graph.step)),
@@ -170,7 +176,7 @@ def break_table(context: Context, rank: int) -> list[Component]:
     rows = [
         [
             html.B(one.op),
-            gradient_breaks.CAUSES[one.cause],
+            gradient_breaks.BREAK_CAUSES[one.cause],
             one.module or OUTSIDE,
             html.Code(short(one.where)) if one.where else "",
             units.count(one.count),

@@ -34,10 +34,10 @@ from lanescope.webapp.runs.types import Int64Array
 MIN_STEPS = 3
 """Steps beside the first, in which DDP also finds out the order of its buckets."""
 
-MIN_SHARE = 0.8
+_MIN_SHARE = 0.8
 """Of these steps."""
 
-COSTLY = 0.05
+_COSTLY = 0.05
 """Share of a step from which it is a warning."""
 
 _BACKWARD = schema.PhaseKind.backward.name
@@ -59,7 +59,7 @@ def accumulation(run: Run) -> list[Finding]:
     found: dict[int, list[_Step]] = {}
     for rank in sorted(int(one) for one in calls["rank"].unique()):
         steps = _steps(run, rank)
-        if len(steps) >= max(MIN_STEPS, MIN_SHARE * (len(run.steps(rank)) - 1)):
+        if len(steps) >= max(MIN_STEPS, _MIN_SHARE * (len(run.steps(rank)) - 1)):
             found[rank] = steps
     return [_finding(run, found)] if found else []
 
@@ -137,7 +137,7 @@ def _finding(run: Run, found: dict[int, list[_Step]]) -> Finding:
     at = f" at {where}" if where else ""
     return Finding(
         kind="environment",
-        severity="warning" if share >= COSTLY else "info",
+        severity="warning" if share >= _COSTLY else "info",
         confidence="likely",
         title=f"Gradients are reduced {passes} times per optimizer step, in each of {passes} "
         f"backward passes that add up{at}. The reductions before the last take "

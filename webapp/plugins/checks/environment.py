@@ -24,10 +24,10 @@ from lanescope.webapp.runs.run import Run
 WAITING = 0.2
 """Share of a step spent waiting for data from which workers are advised."""
 
-MIN_WAIT_NS = 2_000_000_000
+_MIN_WAIT_NS = 2_000_000_000
 """Least wait of a run: to start workers, once or in each epoch, takes as long."""
 
-MIN_STEPS = 5
+_MIN_STEPS = 5
 
 ACCUMULATES = re.compile("(^|::)AccumulateGrad$")
 """The autograd node that a parameter has in each backward that reaches it."""
@@ -83,7 +83,7 @@ def _unused_parameters(run: Run) -> list[Finding]:
         reached = sum(int(having(piece["name"], ACCUMULATES.search).sum()) for piece in ops)
         unused += reached < count * len(mine)
         steps = len(run.steps(rank))
-        if count and steps >= MIN_STEPS and mine["step"].nunique() >= steps // 2 and not unused:
+        if count and steps >= _MIN_STEPS and mine["step"].nunique() >= steps // 2 and not unused:
             title = (
                 "DDP looks for unused parameters in every step, and every parameter was used in "
                 "every step"
@@ -100,7 +100,7 @@ def _loading(run: Run) -> list[Finding]:
         steps = run.steps(rank)
         whole = int((steps.end_ns - steps.start_ns).sum())
         process = next((p for p in run.manifest["processes"] if p["rank"] == rank), None)
-        if len(steps) < MIN_STEPS or not whole or process is None:
+        if len(steps) < _MIN_STEPS or not whole or process is None:
             continue
         main = next(t.thread for t in run.threads_of(rank))
         rows = run.events("phase", rank, main, ["start_ns", "duration_ns", "kind"])
@@ -108,7 +108,7 @@ def _loading(run: Run) -> list[Finding]:
         waiting = Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))
         waiting = waiting.clip(int(steps.start_ns[1]), int(steps.end_ns[-1]))
         share = waiting.total / max(1, int(steps.end_ns[-1] - steps.start_ns[1]))
-        if share < WAITING or waiting.total < MIN_WAIT_NS:
+        if share < WAITING or waiting.total < _MIN_WAIT_NS:
             continue
         workers = sum(p["rank"] == rank and p["role"] == "child" for p in run.manifest["processes"])
         more = "more of them" if workers else "num_workers above 0"

@@ -24,7 +24,7 @@ PORTS = range(29500, 29551)
 """Where torchrun and the examples of torch put the rendezvous."""
 
 LOCAL = ("", "localhost", "127.0.0.1", "::1")
-COMPILERS = ("c++", "g++", "clang++")
+_COMPILERS = ("c++", "g++", "clang++")
 
 _PROBE = """
 import json, torch, torch.distributed as dist
@@ -76,14 +76,14 @@ class Facts:
         return int(text) if text.removeprefix("-").isdecimal() else None
 
 
-def gather(python: str = sys.executable) -> Facts:
+def machine_facts(python: str = sys.executable) -> Facts:
     """Returns the facts of this machine and process. Torch is asked in a process of its own."""
     variables = dict(os.environ)
     port = variables.get("MASTER_PORT", "")
     ours = variables.get("MASTER_ADDR", "") in LOCAL and variables.get("RANK", "0") == "0"
     named = int(port) if port.isdecimal() and int(port) < 65536 else None
     preferred = variables.get("CXX", "")
-    names = (preferred, *COMPILERS) if preferred else COMPILERS
+    names = (preferred, *_COMPILERS) if preferred else _COMPILERS
     shared = Path("/dev/shm")
     return Facts(
         variables=variables,
@@ -331,7 +331,7 @@ def _engine(facts: Facts) -> Advice:
         return Advice(
             "compiler",
             "warning",
-            f"none of {', '.join(COMPILERS)}",
+            f"none of {', '.join(_COMPILERS)}",
             "apt-get install g++, or CXX",
             why,
         )

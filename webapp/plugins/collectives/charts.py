@@ -22,7 +22,7 @@ from lanescope.webapp.ui.charts import (
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import template
 
-PARTS = (
+_PARTS = (
     ("compute_ns", "computes", "forward", ""),
     ("non_compute_ns", "only communicates or copies", "collective", "/"),
     ("idle_ns", "does nothing", "line", ""),
@@ -37,7 +37,7 @@ def breakdown(table: pd.DataFrame, theme: Theme) -> go.Figure:
     """
     names = [f"rank {rank}" for rank in table["rank"]]
     title = "share of the time of the device, %"
-    return share_bars(names, table, "kernel_time_ns", PARTS, title, theme)
+    return share_bars(names, table, "kernel_time_ns", _PARTS, title, theme)
 
 
 def late_heat(table: LateMap, theme: Theme) -> go.Figure:

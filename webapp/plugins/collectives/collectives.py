@@ -10,7 +10,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.plugins.collectives.skew import arrivals
 from lanescope.webapp.runs.run import Run
 
-COLUMNS = (
+_COLUMNS = (
     "name",
     "group",
     "group_size",
@@ -71,7 +71,7 @@ def collectives(run: Run) -> pd.DataFrame:
         table["group_size"] = table["group_size"].astype("Int64")
     table["total_bytes"] = table["bytes"] * table["calls"]
     table = _with_rates(run, table)
-    return table[list(COLUMNS)].sort_values(
+    return table[list(_COLUMNS)].sort_values(
         ["total_bytes", "calls"], ascending=False, kind="stable", ignore_index=True
     )
 

@@ -25,7 +25,7 @@ from lanescope.webapp.analysis.collective_calls import (
     ambiguous,
     call_title,
     collective_calls,
-    members,
+    group_members,
 )
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
@@ -36,7 +36,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_NS = 1_000_000
+_MIN_NS = 1_000_000
 """A rank must have been done at least this much earlier, and three times the clock uncertainty."""
 
 MIN_GIVEN_UP_NS = 100_000_000
@@ -88,7 +88,7 @@ def _left(run: Run) -> Iterator[Left]:
     frame = collective_calls(run)
     frame = frame[frame["name"].isin(SYNCHRONISING) & ~frame["group"].isin(ambiguous(run))]
     frame = frame[(frame["bytes"] > 0) | frame["name"].isin(NOTHING_MOVED)]
-    margin = max(MIN_NS, 3 * run.clock_uncertainty_ns)
+    margin = max(_MIN_NS, 3 * run.clock_uncertainty_ns)
     groups = frame.groupby(["group", "sequence"])
     last = groups["start_ns"].transform("max")
     early = frame[(frame["done_ns"] >= 0) & (frame["done_ns"] + margin < last)]
@@ -96,7 +96,7 @@ def _left(run: Run) -> Iterator[Left]:
         same = (frame["group"] == row.group) & (frame["sequence"] == row.sequence)
         made = frame[same]
         alike = made["name"].nunique() == 1 and made["shapes"].map(str).nunique() == 1
-        if not alike or made["rank"].nunique() < len(members(run)[str(row.group)]):
+        if not alike or made["rank"].nunique() < len(group_members(run)[str(row.group)]):
             continue  # a mismatch, or a member that never came
         late = made.loc[made["start_ns"].idxmax()]
         yield Left(

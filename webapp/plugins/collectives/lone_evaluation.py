@@ -17,7 +17,11 @@ from lanescope.webapp.analysis.collective_calls import call_title, collective_ca
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.collectives.skew import KEYS, MIN_WAIT_NS, comparable_arrivals
+from lanescope.webapp.plugins.collectives.skew import (
+    COLLECTIVE_KEYS,
+    MIN_SKEW_NS,
+    comparable_arrivals,
+)
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -28,7 +32,7 @@ _EVALUATION = schema.PhaseKind.evaluation.name
 STANDS_OUT = 3.0
 """Times the longest of nine in ten other delays; of a single evaluation, its square."""
 
-COSTLY = 0.02
+_COSTLY = 0.02
 """Share of the run from which it is a warning."""
 
 
@@ -37,7 +41,7 @@ def lone_evaluation(run: Run) -> list[Finding]:
     came = comparable_arrivals(run).reset_index(drop=True)
     starts = {rank: _evaluations(run, rank) for rank in run.ranks}
     belongs = {rank: _next_calls(run, rank, begun) for rank, begun in starts.items() if len(begun)}
-    called = pd.MultiIndex.from_frame(came[KEYS])
+    called = pd.MultiIndex.from_frame(came[COLLECTIVE_KEYS])
     evaluated = pd.DataFrame(
         {rank: called.isin(before) for rank, before in belongs.items()}, index=came.index
     )
@@ -53,7 +57,7 @@ def lone_evaluation(run: Run) -> list[Finding]:
         usual = float(others.quantile(0.9)) if len(others) else 0.0
         factor = STANDS_OUT if len(late) > 1 else STANDS_OUT**2
         waits = delay[late.index]
-        if waits.median() >= max(MIN_WAIT_NS, factor * usual):
+        if waits.median() >= max(MIN_SKEW_NS, factor * usual):
             found.append(_finding(run, rank, late.assign(wait=waits), starts[rank]))
     return found
 
@@ -76,7 +80,7 @@ def _next_calls(run: Run, rank: int, begun: Int64Array) -> pd.MultiIndex:
     calls = collective_calls(run)
     own = calls[calls["rank"] == rank]
     place = np.unique(np.searchsorted(own["start_ns"].to_numpy(), begun))
-    return pd.MultiIndex.from_frame(own.iloc[place[place < len(own)]][KEYS])
+    return pd.MultiIndex.from_frame(own.iloc[place[place < len(own)]][COLLECTIVE_KEYS])
 
 
 def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Finding:
@@ -96,7 +100,7 @@ def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Find
     doing = "evaluates alone" + (f" at {where}" if where else "")
     return Finding(
         kind="straggler",
-        severity="warning" if share >= COSTLY else "info",
+        severity="warning" if share >= _COSTLY else "info",
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, (rank,)))} {doing} and keeps "
         f"{ranks_in(run, others)} waiting for {units.duration(usual)} each time "

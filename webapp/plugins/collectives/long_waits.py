@@ -14,12 +14,12 @@ from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, dumps, meanwhile
 from lanescope.webapp.plugins.collectives.given_up import calls_left
-from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_SHARE = 0.5
+_MIN_SHARE = 0.5
 """Share of a watchdog's silence that the last-comer must account for."""
 
 
@@ -28,7 +28,7 @@ def long_waits(run: Run) -> list[Finding]:
     seen = _seen_waiting(run)
     if not seen:
         return []
-    came = arrivals(run).set_index(KEYS)
+    came = arrivals(run).set_index(COLLECTIVE_KEYS)
     left = {(one.group, one.sequence) for one in calls_left(run)}
     longest: dict[tuple[int, str], tuple[int, Finding]] = {}
     for (group, sequence), (silence, waiting) in seen.items():
@@ -36,7 +36,7 @@ def long_waits(run: Run) -> list[Finding]:
             continue
         call = came.loc[(group, sequence)]
         rank, waited = int(call["last_rank"]), int(call["skew_ns"])
-        if waited < MIN_SHARE * silence or rank in waiting:
+        if waited < _MIN_SHARE * silence or rank in waiting:
             continue
         doing, where = meanwhile(run, rank, int(call["first_ns"]), int(call["last_ns"]))
         one = _finding(run, (group, sequence), call, sorted(waiting), doing, where)

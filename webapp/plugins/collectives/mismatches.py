@@ -67,7 +67,7 @@ _SHAPE = re.compile(r"\[([0-9, ]*)\]")
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class _Mismatch:
     """The first call of a group on which its ranks disagree."""
 
     group: str
@@ -96,7 +96,7 @@ def mismatches(run: Run) -> list[Finding]:
 
 
 @lru_cache(maxsize=4)
-def first_mismatches(run: Run) -> tuple[Mismatch, ...]:
+def first_mismatches(run: Run) -> tuple[_Mismatch, ...]:
     """Returns per group the first call on which its ranks disagree."""
     rows = collective_calls(run)
     rows = rows[~rows["group"].isin(ambiguous(run))]
@@ -117,7 +117,7 @@ def first_mismatches(run: Run) -> tuple[Mismatch, ...]:
         aspect = next(name for name in ASPECTS if same[name].nunique() > 1)
         if aspect == "dtypes" and same["dtypes"].str.count(" ").nunique() > 1:
             aspect = "shapes"  # of more tensors or fewer
-        found.append(Mismatch(str(group), int(sequence), aspect, same))
+        found.append(_Mismatch(str(group), int(sequence), aspect, same))
     return tuple(found)
 
 
@@ -139,7 +139,7 @@ def _stuck(run: Run) -> list[tuple[str, int]]:
 
 
 @lru_cache(maxsize=4)
-def unlike_exchanges(run: Run) -> tuple[Mismatch, ...]:
+def unlike_exchanges(run: Run) -> tuple[_Mismatch, ...]:
     """Returns per pair of ranks the first send that meets a receive of something else.
 
     Tags may change the order in which they meet, so nothing is said where what was sent is in all
@@ -159,7 +159,7 @@ def unlike_exchanges(run: Run) -> tuple[Mismatch, ...]:
         if len(one.sends) != len(one.receives) and (rows["done_ns"] >= 0).all():
             continue
         aspect = "dtypes" if kinds[0][k][0] != kinds[1][k][0] else "shapes"
-        found.append(Mismatch(one.group, int(rows["sequence"].iloc[0]), aspect, rows))
+        found.append(_Mismatch(one.group, int(rows["sequence"].iloc[0]), aspect, rows))
     return tuple(found)
 
 
@@ -167,7 +167,7 @@ def _total(shapes: str) -> int:
     return sum(_elements(shapes))
 
 
-def _finding(run: Run, one: Mismatch) -> Finding:
+def _finding(run: Run, one: _Mismatch) -> Finding:
     values = one.values
     # What most ranks have is the norm; where as many have either, what the lowest rank has.
     ordered = [values[rank] for rank in sorted(values)]
@@ -219,7 +219,7 @@ def _named(rows: pd.DataFrame) -> Any:
     return rows[["rank", "name"]].itertuples(index=False)
 
 
-def _severity(one: Mismatch) -> Severity:
+def _severity(one: _Mismatch) -> Severity:
     """Shapes of the same size may be meant, and so may room for more than is sent; everything else
     cannot work."""
     if one.aspect != "shapes":
@@ -236,7 +236,7 @@ def _elements(shapes: str) -> list[int]:
 
 
 def _title_of_leaving(
-    run: Run, one: Mismatch, odd: tuple[int, ...], wheres: dict[str, str | None]
+    run: Run, one: _Mismatch, odd: tuple[int, ...], wheres: dict[str, str | None]
 ) -> str:
     """That ranks left the training loop, where that is why they disagree; else nothing."""
     leaving = left_training(run)
@@ -256,7 +256,7 @@ def _title_of_leaving(
     )
 
 
-def _title(run: Run, one: Mismatch, odd: tuple[int, ...]) -> str:
+def _title(run: Run, one: _Mismatch, odd: tuple[int, ...]) -> str:
     values = one.values
     place = f"at #{one.sequence} of {group_title(run, one.group)}"
     if one.is_exchange:

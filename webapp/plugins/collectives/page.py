@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp.analysis.collective_calls import group_title, members
+from lanescope.webapp.analysis.collective_calls import group_members, group_title
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.plugins.collectives import charts, ids
@@ -31,7 +31,7 @@ from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-LEAD = (
+_LEAD = (
     "Every collective of every rank, by process group and sequence number: which rank came last "
     "and by how much, how long the transfer itself took, and how much of it overlaps with compute. "
     "Click a cell or a row to see the call on the timeline, across all ranks."
@@ -40,7 +40,7 @@ LEAD = (
 
 def layout(_: Context) -> Component:
     """Returns the head of the page; `body` reads the calls of all ranks."""
-    return widgets.page("Collectives", LEAD, states.body("Aligning the calls of all ranks"))
+    return widgets.page("Collectives", _LEAD, states.body_place("Aligning the calls of all ranks"))
 
 
 def body(context: Context) -> list[Component]:
@@ -54,7 +54,7 @@ def body(context: Context) -> list[Component]:
             "label": group_title(run, group) + (f", ranks {ranks_text(ranks)}" if ranks else ""),
             "value": group,
         }
-        for group, ranks in sorted(members(run).items())
+        for group, ranks in sorted(group_members(run).items())
     ]
     return [
         *widgets.chart_section(
@@ -168,7 +168,7 @@ def _busiest(run: Run) -> str:
     """The group with the most calls."""
     came = arrivals(run)
     if came.empty:
-        return min(members(run))
+        return min(group_members(run))
     return str(came["group"].value_counts().index[0])
 
 
@@ -188,7 +188,7 @@ def _note(run: Run, group: str, late: Any, per_column: int) -> str:
                 "not come. What each rank does instead is on the Hangs page."
             )
         seen = lateness(run).query("group == @group")["rank"].unique()
-        if len(seen) == 1 and len(members(run)[group]) != 1:
+        if len(seen) == 1 and len(group_members(run)[group]) != 1:
             return (
                 f"Only rank {seen[0]} of this group was recorded: which rank came last to its "
                 "calls, and by how much, is unknown."

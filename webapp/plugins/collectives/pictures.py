@@ -6,26 +6,28 @@ import numpy as np
 
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.headlines import HeatPicture, Mark
+from lanescope.webapp.analysis.headlines import CauseMark, HeatPicture
 from lanescope.webapp.analysis.links import thread_lane
-from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals, lateness
+from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals, lateness
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MAX_RANKS = 12
+_MAX_RANKS = 12
 """Rows of a picture: the ranks that were latest, if there are more."""
 
 
 def late_ranks(run: Run, _: Finding) -> HeatPicture | None:
     """Returns how late each rank came to the collectives of each step, as a share of the latest."""
-    steps = arrivals(run)[[*KEYS, "step"]]
+    steps = arrivals(run)[[*COLLECTIVE_KEYS, "step"]]
     trained = {step for rank in run.ranks for step in run.steps(rank).index}
     if trained:  # what comes after the last step has the number of the next
         steps = steps[steps["step"].isin(trained)]
-    table = lateness(run).merge(steps, on=KEYS).pivot_table("late_ns", "rank", "step", "max")
+    table = (
+        lateness(run).merge(steps, on=COLLECTIVE_KEYS).pivot_table("late_ns", "rank", "step", "max")
+    )
     if table.empty or not table.to_numpy(float)[np.isfinite(table.to_numpy(float))].any():
         return None
-    chosen = table.sum(axis=1).nlargest(MAX_RANKS).index.sort_values()
+    chosen = table.sum(axis=1).nlargest(_MAX_RANKS).index.sort_values()
     values = table.loc[chosen].to_numpy(float)
     # A few steps of the start are far slower than all others, and would leave these pale.
     usual = float(np.nanquantile(values.max(axis=0), 0.9)) or float(np.nanmax(values))
@@ -38,7 +40,7 @@ def late_ranks(run: Run, _: Finding) -> HeatPicture | None:
     )
 
 
-def late_gap(run: Run, finding: Finding) -> list[Mark]:
+def late_gap(run: Run, finding: Finding) -> list[CauseMark]:
     """Returns the time in which the others had come to the worst call and the late rank had not."""
     worst = finding.evidence.get("worst")
     if worst is None:
@@ -46,7 +48,7 @@ def late_gap(run: Run, finding: Finding) -> list[Mark]:
     came = arrivals(run)
     same = (came["group"] == worst["group"]) & (came["sequence"] == worst["sequence"])
     return [
-        Mark(
+        CauseMark(
             thread_lane(rank, str(thread)),
             int(row.first_ns),
             int(row.last_ns),
@@ -58,7 +60,7 @@ def late_gap(run: Run, finding: Finding) -> list[Mark]:
     ]
 
 
-def never_came(run: Run, finding: Finding) -> list[Mark]:
+def never_came(run: Run, finding: Finding) -> list[CauseMark]:
     """Marks the time from the first arrival at a call to the end, on ranks that never made it."""
     evidence = finding.evidence
     if not evidence.get("missing") or evidence.get("sequence") is None:
@@ -72,7 +74,7 @@ def never_came(run: Run, finding: Finding) -> list[Mark]:
     missing -= set(frame.loc[same, "rank"])  # in a mismatch it may have come with another call
     first = {one.rank: one.thread for one in reversed(run.threads) if one.rank in missing}
     return [
-        Mark(
+        CauseMark(
             thread_lane(rank, thread), int(since), run.duration_ns, f"rank {rank} never came", True
         )
         for rank, thread in sorted(first.items())

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.names import SYNCHRONISING
-from lanescope.webapp.analysis.collective_calls import ambiguous, collective_calls, members
+from lanescope.webapp.analysis.collective_calls import ambiguous, collective_calls, group_members
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.rank_state import rank_states
@@ -33,9 +33,9 @@ from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Float64Array, Int64Array
 
-KEYS = ["group", "sequence"]
+COLLECTIVE_KEYS = ["group", "sequence"]
 
-MIN_WAIT_NS = 10_000_000
+MIN_SKEW_NS = 10_000_000
 """Two or three time slices of a busy machine: less may be chance, and next time another rank."""
 
 
@@ -68,8 +68,8 @@ def arrivals(run: Run) -> pd.DataFrame:
     """
     frame = collective_calls(run)
     frame = frame[frame["name"].isin(SYNCHRONISING) & ~frame["group"].isin(ambiguous(run))]
-    frame = frame.sort_values([*KEYS, "start_ns"], kind="stable")
-    groups = frame.groupby(KEYS, sort=False)
+    frame = frame.sort_values([*COLLECTIVE_KEYS, "start_ns"], kind="stable")
+    groups = frame.groupby(COLLECTIVE_KEYS, sort=False)
     table = groups.agg(
         name=("name", "first"),
         bytes=("bytes", "max"),
@@ -85,10 +85,12 @@ def arrivals(run: Run) -> pd.DataFrame:
         seen=("done_ns", "min"),
         returned_ns=("returned_ns", "max"),
     )
-    before = frame.loc[groups["start_ns"].nth(-2).index].set_index(KEYS)["start_ns"]
+    before = frame.loc[groups["start_ns"].nth(-2).index].set_index(COLLECTIVE_KEYS)["start_ns"]
     table["second"] = before.reindex(table.index)
     table = table.reset_index()
-    whole = {group: sum(r in run.ranks for r in ranks) for group, ranks in members(run).items()}
+    whole = {
+        group: sum(r in run.ranks for r in ranks) for group, ranks in group_members(run).items()
+    }
     expected = pd.Series([whole.get(group, 0) for group in table["group"]], table.index, int)
     table = table[(table["ranks"] == table["count"]) & (table["ranks"] >= expected)]
     table = table.assign(
@@ -100,7 +102,7 @@ def arrivals(run: Run) -> pd.DataFrame:
         done_ns=np.where(table["seen"] >= 0, table["done_ns"], table["returned_ns"]),
     )
     columns = [
-        *KEYS,
+        *COLLECTIVE_KEYS,
         "name",
         "bytes",
         "step",
@@ -125,8 +127,10 @@ def lateness(run: Run) -> pd.DataFrame:
 
     late_ns = start - first arrival; wait_ns = last arrival - start.
     """
-    came = arrivals(run)[[*KEYS, "first_ns", "last_ns"]]
-    rows = collective_calls(run)[["rank", *KEYS, "start_ns"]].merge(came, on=KEYS)
+    came = arrivals(run)[[*COLLECTIVE_KEYS, "first_ns", "last_ns"]]
+    rows = collective_calls(run)[["rank", *COLLECTIVE_KEYS, "start_ns"]].merge(
+        came, on=COLLECTIVE_KEYS
+    )
     return rows.assign(
         late_ns=rows["start_ns"] - rows["first_ns"], wait_ns=rows["last_ns"] - rows["start_ns"]
     ).drop(columns=["first_ns", "last_ns"])
@@ -140,7 +144,7 @@ def straggling(run: Run) -> pd.DataFrame:
     """
     came = arrivals(run)
     came = came[came["ranks"] > 1]
-    own = lateness(run).merge(came[KEYS], on=KEYS).groupby("rank")
+    own = lateness(run).merge(came[COLLECTIVE_KEYS], on=COLLECTIVE_KEYS).groupby("rank")
     mine = came.groupby("last_rank")
     table = pd.DataFrame(
         {
@@ -175,7 +179,7 @@ def late_map(run: Run, group: str, columns: int = 240) -> LateMap:
     Of the calls that two or more ranks were seen to make.
     """
     came = arrivals(run)
-    rows = lateness(run).merge(came.loc[came["ranks"] > 1, KEYS], on=KEYS)
+    rows = lateness(run).merge(came.loc[came["ranks"] > 1, COLLECTIVE_KEYS], on=COLLECTIVE_KEYS)
     rows = rows[rows["group"] == group]
     ranks = tuple(int(rank) for rank in sorted(rows["rank"].unique()))
     numbers = np.unique(rows["sequence"].to_numpy())
@@ -201,7 +205,7 @@ def call_window(run: Run, group: str, sequence: int) -> tuple[int, int] | None:
     return int(rows["start_ns"].min()), int(end)
 
 
-def waiting(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
+def waiting_ranks(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
     """Returns one row per rank that made a collective: rank, waiting_ns, share.
 
     waiting(r) = |union over collectives of [start_r, until_r) & W|
@@ -222,7 +226,9 @@ def waiting(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
 
 @lru_cache(maxsize=4)  # a page asks for one window after another
 def _waits(run: Run) -> Mapping[int, Intervals]:
-    calls = collective_calls(run).merge(arrivals(run)[[*KEYS, "last_ns"]], on=KEYS)
+    calls = collective_calls(run).merge(
+        arrivals(run)[[*COLLECTIVE_KEYS, "last_ns"]], on=COLLECTIVE_KEYS
+    )
     came = calls[["rank", "start_ns", "last_ns"]]
     unended = [
         (call.rank, call.start_ns, rank_states(run)[call.rank].end_ns)

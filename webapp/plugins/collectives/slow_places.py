@@ -36,7 +36,7 @@ _COLUMNS = ["name", "start_ns", "duration_ns", "self_ns", "module", "stack"]
 
 
 @dataclass(frozen=True)
-class Place:
+class SlowPlace:
     """What takes a rank longer than the others."""
 
     words: str
@@ -47,7 +47,7 @@ class Place:
 
 def slow_place(
     run: Run, rank: int, window: tuple[int, int], rounds: int, delay_ns: float
-) -> Place | None:
+) -> SlowPlace | None:
     """Returns the place that explains a delay of `delay_ns` per round; None where no place does.
 
     `window` [t0, t1) in ns from the start of the run holds `rounds` of them.
@@ -73,7 +73,7 @@ def slow_place(
         words = f"between {before} and {after}, where no operator runs"
         advice = "look there for a sleep, input or output, or data preparation"
     where = None if before.startswith(_UNPLACED) else before
-    return Place(words, advice, where, int(excess(key)))
+    return SlowPlace(words, advice, where, int(excess(key)))
 
 
 _DATA = ("", "")  # loading data, wherever
@@ -95,13 +95,13 @@ def _times(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[str, str]
     code, sites = by.ngroup().to_numpy(), list(by.groups)
     own = np.bincount(code, rows["self_ns"].fillna(0).to_numpy(), len(sites))
     for site, time in zip(sites, own.tolist(), strict=True):
-        found[around(run, rank, site, site)] += int(time)
+        found[lines_around(run, rank, site, site)] += int(time)
     starts, ends = rows["start_ns"].to_numpy(), frame_ends_ns(rows, window[1]).to_numpy()
     last = np.maximum.accumulate(ends)
     latest = np.maximum.accumulate(np.where(ends == last, np.arange(len(ends)), 0))
     gaps = starts[1:] - last[:-1]
     for i in np.flatnonzero(gaps >= MIN_GAP_NS).tolist():
-        found[around(run, rank, sites[code[latest[i]]], sites[code[i + 1]])] += int(gaps[i])
+        found[lines_around(run, rank, sites[code[latest[i]]], sites[code[i + 1]])] += int(gaps[i])
     phases = run.events("phase", rank, thread, ["kind", "duration_ns"], window=window)
     loads = pc.equal(phases["kind"].cast(pa.string()), schema.PhaseKind.data.name)
     found[_DATA] = int(pc.sum(phases.filter(loads)["duration_ns"]).as_py() or 0)
@@ -111,7 +111,7 @@ def _times(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[str, str]
 _Site = tuple[int, str, str]  # stack, operator, module
 
 
-def around(run: Run, rank: int, before: _Site, after: _Site) -> tuple[str, str]:
+def lines_around(run: Run, rank: int, before: _Site, after: _Site) -> tuple[str, str]:
     """Returns file.py:12 of both: of the innermost function that both were called from, where each
     has a stack; else the operator and its module."""
     first, second = (own_frames(run, rank, site[0]) for site in (before, after))

@@ -24,8 +24,8 @@ import pandas as pd
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.plugins.collectives.long_waits import long_waits
-from lanescope.webapp.plugins.collectives.skew import MIN_WAIT_NS, comparable_arrivals
-from lanescope.webapp.plugins.collectives.slow_places import Place, slow_place
+from lanescope.webapp.plugins.collectives.skew import MIN_SKEW_NS, comparable_arrivals
+from lanescope.webapp.plugins.collectives.slow_places import SlowPlace, slow_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -37,7 +37,7 @@ one rank for half a dozen rounds in a row; fewer than eight prove nothing."""
 MAX_ROUNDS = 20
 """Rounds in which it is looked for what the rank does meanwhile, the last ones."""
 
-SHARE = 0.2
+_SHARE = 0.2
 
 
 def stragglers(run: Run) -> list[Finding]:
@@ -48,7 +48,7 @@ def stragglers(run: Run) -> list[Finding]:
     for rank, shares in rounds.items():
         enough = len(shares) >= MIN_ROUNDS - 1
         usual = shares[["delay_ns", "share"]].quantile(0.25)
-        late = usual["delay_ns"] >= MIN_WAIT_NS and usual["share"] >= SHARE
+        late = usual["delay_ns"] >= MIN_SKEW_NS and usual["share"] >= _SHARE
         if enough and late:
             found.append(_finding(run, rank, shares, came))
     known = {finding.rank for finding in found}
@@ -127,7 +127,7 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
     )
 
 
-def _place(run: Run, rank: int, came: pd.DataFrame, delay_ns: float) -> Place | None:
+def _place(run: Run, rank: int, came: pd.DataFrame, delay_ns: float) -> SlowPlace | None:
     """Finds what takes the rank longer in the last rounds, on the thread that calls collectives."""
     ends = came.groupby("step")["last_ns"].max().sort_index() if _by_step(came) else came["last_ns"]
     ends = ends.iloc[-1 - MAX_ROUNDS :]

@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.runs.run import Run
 
-KEYS = ["step", "call"]
+BATCH_KEYS = ["step", "call"]
 
 
 class RepeatedData(TypedDict):

@@ -14,15 +14,15 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_ROWS = 4
-MIN_STEPS = 4
+_MIN_ROWS = 4
+_MIN_STEPS = 4
 """Sampled steps, with the step AFTER or a later one among them."""
 
-AFTER = 8
+_AFTER = 8
 """Weights that begin as zero have been changed by then."""
 
 _SAME_ROWS = "gets the same values in every row of a batch"
@@ -50,12 +50,12 @@ _WORDS = {
 def constant_data(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per model. Raises NotApplicable."""
     samples = batch_samples(run)
-    samples = samples[samples["rows"] >= MIN_ROWS]
+    samples = samples[samples["rows"] >= _MIN_ROWS]
     found: dict[tuple[str, str], list[tuple[int, pd.DataFrame]]] = {}
     for (rank, model), own in samples.groupby(["rank", "model"], sort=True):
         inputs = own[(own["what"] == "input") & (own["position"] == 0)]
         outputs = own[own["what"] == "output"]
-        both = inputs.merge(outputs, on=[*KEYS, "rows"], suffixes=("", "_out"))
+        both = inputs.merge(outputs, on=[*BATCH_KEYS, "rows"], suffixes=("", "_out"))
         loaded = samples[(samples["rank"] == rank) & (samples["what"] == "loaded")]
         collapses = both["alike_out"].all() and not both["alike"].any()
         collapses = collapses and both["hash_out"].nunique() > 1  # else a table that is always so
@@ -70,7 +70,7 @@ def constant_data(run: Run) -> list[Finding]:
 
 
 def _long(samples: pd.DataFrame) -> bool:
-    return bool(samples["step"].nunique() >= MIN_STEPS and samples["step"].max() >= AFTER)
+    return bool(samples["step"].nunique() >= _MIN_STEPS and samples["step"].max() >= _AFTER)
 
 
 def _finding(run: Run, what: str, model: str, several: list[tuple[int, pd.DataFrame]]) -> Finding:

@@ -18,12 +18,12 @@ from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_ROWS = 4
-MIN_STEPS = 4  # sampled steps
+_MIN_ROWS = 4
+_MIN_STEPS = 4  # sampled steps
 AGAIN = 0.9  # of the steps, in which an iteration begins
 FINISHED = 0.1  # of the iterations, which come to their last batch
 
@@ -35,7 +35,7 @@ def same_loaded(run: Run) -> list[Finding]:
     found = []
     for rank, own in samples.groupby("rank", sort=True):
         loaded = own[own["what"] == "loaded"]
-        if loaded["step"].nunique() < MIN_STEPS:
+        if loaded["step"].nunique() < _MIN_STEPS:
             continue
         if _first_again(run, int(str(rank)), loaded):
             found.append(_first_batch(run, int(str(rank)), loaded))
@@ -56,15 +56,15 @@ def _targets(run: Run, rank: int, own: pd.DataFrame, loaded: pd.DataFrame) -> li
     places = logged(run, rank, prefix=f"{BATCH_STORAGE}loaded/")
     places["position"] = places["name"].astype("int64")
     places["call"] = places.groupby(["position", "step"]).cumcount()
-    table = loaded.merge(places[["position", *KEYS, "value"]], on=["position", *KEYS])
+    table = loaded.merge(places[["position", *BATCH_KEYS, "value"]], on=["position", *BATCH_KEYS])
     first = table[table["position"] == 0]
-    if first.empty or first["alike"].any() or (table["rows"] < MIN_ROWS).any():
+    if first.empty or first["alike"].any() or (table["rows"] < _MIN_ROWS).any():
         return []
     passed = own[own["what"] == "input"].merge(table, on=["step", "hash"])["position_y"]
     for position, one in table[table["position"] > 0].groupby("position"):
         if position in set(passed) or one["hash"].nunique() > 1 or not one["alike"].all():
             continue
-        if one["step"].nunique() >= MIN_STEPS and _are_read(run, rank, one):
+        if one["step"].nunique() >= _MIN_STEPS and _are_read(run, rank, one):
             return [_constant_target(run, rank, int(str(position)), one)]
     return []
 

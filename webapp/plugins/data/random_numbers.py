@@ -23,20 +23,20 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.collective_calls import collective_calls, members
+from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.analysis.stack_frames import own_place
-from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.plugins.learning.consistency import first_apart
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 3
+_MIN_STEPS = 3
 """Sampled steps."""
 
 _DROPOUT = ("aten::bernoulli_", "aten::native_dropout")
@@ -52,11 +52,11 @@ def same_numbers(run: Run) -> list[Finding]:
     found = []
     for ranks in replicas(run).values():
         shared = _shared(states, ranks)
-        if len(shared) < MIN_STEPS or not shared.all():
+        if len(shared) < _MIN_STEPS or not shared.all():
             continue
         own = states[states["rank"] == ranks[0]]
         drawn = _drawn(run, ranks[0], _NOISE)
-        if own["value"].nunique() < MIN_STEPS or not drawn or not _batches_differ(run, ranks):
+        if own["value"].nunique() < _MIN_STEPS or not drawn or not _batches_differ(run, ranks):
             continue
         found.append(_same(run, ranks, len(shared), drawn))
     return found
@@ -70,13 +70,13 @@ def other_numbers(run: Run) -> list[Finding]:
     known = set(replicas(run).values())
     found = []
     for group, own in calls.groupby("group", sort=True):
-        ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
-        if len(ranks) < 2 or ranks in known or own["step"].nunique() < MIN_STEPS:
+        ranks = tuple(rank for rank in group_members(run)[str(group)] if rank in run.ranks)
+        if len(ranks) < 2 or ranks in known or own["step"].nunique() < _MIN_STEPS:
             continue
         shared = _shared(states, ranks)
         drawn = _drawn(run, ranks[0], _DROPOUT)
         parameter = first_apart(run, ranks)
-        apart = len(shared) >= MIN_STEPS and not shared.any()
+        apart = len(shared) >= _MIN_STEPS and not shared.any()
         if apart and drawn and parameter and _same_inputs(run, ranks):
             found.append(_other(run, ranks, *parameter, drawn))
     return found
@@ -122,7 +122,7 @@ def _inputs(run: Run, ranks: tuple[int, ...]) -> pd.Series:
     """How many different inputs the ranks have, per tensor of each call that all of them made."""
     samples = batch_samples(run)
     samples = samples[samples["rank"].isin(ranks) & (samples["what"] == "input")]
-    groups = samples.groupby(["model", "position", *KEYS])
+    groups = samples.groupby(["model", "position", *BATCH_KEYS])
     return groups["hash"].nunique()[groups["rank"].nunique() == len(ranks)]
 
 
@@ -136,7 +136,7 @@ def _same_inputs(run: Run, ranks: tuple[int, ...]) -> bool:
     counts = _inputs(run, ranks)
     first = counts[counts.index.get_level_values("call") == 0]
     steps = first.index.get_level_values("step")
-    return len(np.unique(steps)) >= MIN_STEPS and bool((first.groupby("step").min() == 1).all())
+    return len(np.unique(steps)) >= _MIN_STEPS and bool((first.groupby("step").min() == 1).all())
 
 
 def _same(run: Run, ranks: tuple[int, ...], steps: int, drawn: tuple[str, str | None]) -> Finding:

@@ -23,13 +23,13 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged, sharded_names
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 3
+_MIN_STEPS = 3
 """Sampled steps."""
 
 _RANDOM = ("aten::dropout", "aten::native_dropout", "aten::bernoulli_", "aten::rand_like")
@@ -50,7 +50,7 @@ def same_batches(run: Run) -> list[Finding]:
         own = samples[samples["rank"].isin(ranks)]
         inputs = own[(own["what"] == "input") & ~own["model"].str.contains("Loss")]
         steps = _same_steps(inputs, ranks)
-        if len(steps) < MIN_STEPS or not _same_outputs(run, own, ranks):
+        if len(steps) < _MIN_STEPS or not _same_outputs(run, own, ranks):
             continue
         found.append(_same_batches(run, ranks, steps))
     return found
@@ -60,9 +60,9 @@ def _same_steps(samples: pd.DataFrame, ranks: tuple[int, ...]) -> list[int]:
     """The sampled steps if all tensors that vary are equal on all ranks at each; else none."""
     keys = ["model", "position"]
     changes = samples.groupby([*keys, "rank"])["hash"].nunique().groupby(level=[0, 1]).min()
-    varied = changes.index[changes >= MIN_STEPS]
+    varied = changes.index[changes >= _MIN_STEPS]
     samples = samples[pd.MultiIndex.from_frame(samples[keys]).isin(varied)]
-    groups = samples.groupby([*keys, *KEYS])
+    groups = samples.groupby([*keys, *BATCH_KEYS])
     table = groups.agg(hashes=("hash", "nunique"), ranks=("rank", "nunique")).reset_index()
     if table.empty or (table["hashes"] > 1).any():
         return []
@@ -72,7 +72,7 @@ def _same_steps(samples: pd.DataFrame, ranks: tuple[int, ...]) -> list[int]:
 
 def _same_outputs(run: Run, samples: pd.DataFrame, ranks: tuple[int, ...]) -> bool:
     outputs = samples[samples["what"] == "output"]
-    table = outputs.groupby(["model", "position", *KEYS])
+    table = outputs.groupby(["model", "position", *BATCH_KEYS])
     shared = table["hash"].nunique()[table["rank"].nunique() == len(ranks)]
     if not len(shared):
         return False

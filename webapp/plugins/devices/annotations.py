@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.plugins.time.breakdown import autograd_threads, training_thread
-from lanescope.webapp.plugins.time.streams import Stream, streams
+from lanescope.webapp.plugins.time.streams import Stream, rank_streams
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.threads import Thread
 from lanescope.webapp.runs.types import Int64Array
 
-COLUMNS = [
+_COLUMNS = [
     "rank",
     "name",
     "calls",
@@ -35,7 +35,7 @@ _OTHERS = '"Python id"|"cuda_sync_kind"'
 """Arguments of slices of scope `user` that are no annotations: functions of Python and waits of
 streams, in traces of torch.profiler."""
 _STEP = re.compile(r"(?:Profiler)?Step#\d+")
-STEP = "ProfilerStep"
+_STEP_NAME = "ProfilerStep"
 
 
 def device_annotations(run: Run) -> pd.DataFrame:
@@ -49,16 +49,16 @@ def device_annotations(run: Run) -> pd.DataFrame:
     time on the host. Where a trace holds an annotation on streams alone, kernels count that begin
     within it on the stream, and host_ns is 0. Steps of torch.profiler share the name ProfilerStep.
     """
-    parts = [pd.DataFrame(columns=COLUMNS)]
+    parts = [pd.DataFrame(columns=_COLUMNS)]
     for rank in run.ranks:
-        every = streams(run, rank)
+        every = rank_streams(run, rank)
         if every:
             parts += _of_rank(run, rank, list(every.values()))
     table = pd.concat(parts[1:], ignore_index=True) if len(parts) > 1 else parts[0]
     grouped = table.groupby(["rank", "name"], sort=True)
     return (
         grouped.sum()
-        .reset_index()[COLUMNS]
+        .reset_index()[_COLUMNS]
         .sort_values("device_total_ns", ascending=False, kind="stable", ignore_index=True)
     )
 
@@ -117,7 +117,7 @@ def _ranges(run: Run, thread: Thread) -> pd.DataFrame:
         for rows in (ops, phases)
     ]
     found = pd.concat(parts, ignore_index=True)
-    found["name"] = found["name"].where(~found["name"].str.fullmatch(_STEP), STEP)
+    found["name"] = found["name"].where(~found["name"].str.fullmatch(_STEP), _STEP_NAME)
     found["rank"] = thread.rank
     return found.sort_values(["start", "end"], ascending=[True, False], ignore_index=True)
 

@@ -18,10 +18,10 @@ import pandas as pd
 
 from lanescope.webapp.plugins.devices.kernels import COMMUNICATION, COPY, kernel_type
 from lanescope.webapp.plugins.time.streams import Stream, dependency
-from lanescope.webapp.plugins.time.streams import streams as streams_of
+from lanescope.webapp.plugins.time.streams import rank_streams as streams_of
 from lanescope.webapp.runs.run import Run
 
-CAUSES = {
+IDLE_CAUSES = {
     "host": "nothing was launched",
     "communication": "waits for communication",
     "copy": "waits for a copy",
@@ -34,13 +34,13 @@ CAUSES = {
 START_NS = 10_000
 """A device begins a kernel within some microseconds once it may."""
 
-COLUMNS = [
+_COLUMNS = [
     "rank",
     "stream",
     "kernels",
     "window_ns",
     "busy_ns",
-    *(f"idle_{name}_ns" for name in CAUSES),
+    *(f"idle_{name}_ns" for name in IDLE_CAUSES),
     "launch_delay_p50_ns",
     "launch_delay_p99_ns",
     "queue_p50",
@@ -63,11 +63,11 @@ def streams(run: Run) -> pd.DataFrame:
         for rank in run.ranks
         for thread, stream in streams_of(run, rank).items()
     ]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def _row(run: Run, stream: Stream) -> list[float]:
-    idle = dict.fromkeys(CAUSES, 0)
+    idle = dict.fromkeys(IDLE_CAUSES, 0)
     gaps = np.flatnonzero(stream.start[1:] > stream.end[:-1]) + 1
     for i in gaps.tolist():
         for cause, length in _divided(run, stream, i):

@@ -20,15 +20,15 @@ from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-RANK = "devices-rank"
-CHART = "devices-streams"
+_RANK = "devices-rank"
+_CHART = "devices-streams"
 STREAMS = "devices-stream-table"
-KERNELS = "devices-kernels"
-COPIES = "devices-copies"
+_KERNELS = "devices-kernels"
+_COPIES = "devices-copies"
 OPERATORS = "devices-operators"
 ANNOTATIONS = "devices-annotations"
 
-MAX_ROWS = 15
+_MAX_ROWS = 15
 
 
 def layout(context: Context) -> Component:
@@ -37,14 +37,14 @@ def layout(context: Context) -> Component:
     return widgets.page(
         "Devices",
         "What the streams of devices do, why they are idle, and for which operators they work.",
-        widgets.controls(widgets.choice("rank", RANK, widgets.rank_options(context.run.ranks))),
+        widgets.controls(widgets.choice("rank", _RANK, widgets.rank_options(context.run.ranks))),
         html.H2("Streams"),
-        widgets.graph(CHART, height=height, what="the time of each stream"),
+        widgets.graph(_CHART, height=height, what="the time of each stream"),
         html.Div(id=STREAMS, className="wide-table"),
         html.H2("Kernels"),
-        html.Div(id=KERNELS, className="wide-table long-names"),
+        html.Div(id=_KERNELS, className="wide-table long-names"),
         html.H2("Copies"),
-        html.Div(id=COPIES, className="wide-table long-names"),
+        html.Div(id=_COPIES, className="wide-table long-names"),
         html.H2("Operators by the time of their kernels"),
         html.Div(id=OPERATORS, className="wide-table long-names"),
         html.H2("Annotations by the time of their kernels"),
@@ -57,17 +57,17 @@ def register(app: Dash, context: Context) -> None:
     """Fills the page for the rank."""
     run = context.run
 
-    @app.callback(Output(CHART, "figure"), Input(RANK, "value"), Input(frame_ids.THEME, "data"))
+    @app.callback(Output(_CHART, "figure"), Input(_RANK, "value"), Input(frame_ids.THEME, "data"))
     def show(rank: int, theme: Theme | None) -> go.Figure:
         return charts.stream_times(_of(streams(run), rank), theme or "light")
 
     @app.callback(
         Output(STREAMS, "children"),
-        Output(KERNELS, "children"),
-        Output(COPIES, "children"),
+        Output(_KERNELS, "children"),
+        Output(_COPIES, "children"),
         Output(OPERATORS, "children"),
         Output(ANNOTATIONS, "children"),
-        Input(RANK, "value"),
+        Input(_RANK, "value"),
     )
     def tables(rank: int) -> tuple[Component, ...]:
         return (
@@ -105,7 +105,7 @@ def _streams(table: pd.DataFrame) -> Component:
 
 
 def _kernels(table: pd.DataFrame) -> Component:
-    shown = table.head(MAX_ROWS)
+    shown = table.head(_MAX_ROWS)
     whole = max(int(table["time_ns"].sum()), 1)
     head, times = widgets.in_unit("time", shown["time_ns"])
     each, medians = widgets.in_unit("median", shown["median_ns"])
@@ -146,7 +146,7 @@ def _copies(table: pd.DataFrame) -> Component:
 
 
 def _operators(table: pd.DataFrame) -> Component:
-    shown = table.head(MAX_ROWS)
+    shown = table.head(_MAX_ROWS)
     own, selves = widgets.in_unit("kernels, self", shown["device_self_ns"])
     whole, totals = widgets.in_unit("kernels, total", shown["device_total_ns"])
     host, hosts = widgets.in_unit("host", shown["host_ns"])
@@ -172,7 +172,7 @@ def _annotations(table: pd.DataFrame) -> Component:
             ["Name a part of the program with ", html.Code("torch.profiler.record_function"), "."],
             className="muted",
         )
-    shown = table.head(MAX_ROWS)
+    shown = table.head(_MAX_ROWS)
     columns = {
         "kernels, self": "device_self_ns",
         "kernels, total": "device_total_ns",

@@ -72,5 +72,5 @@ PLUGIN = Plugin(
     ),
     lanes="timeline_lanes:open_beside",
     routes={"difference": "differences:next_difference"},
-    span_facts="differences:facts",
+    span_facts="differences:difference_facts",
 )

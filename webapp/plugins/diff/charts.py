@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import (
     BUTTONS_ABOVE,
+    add_norm_line,
     colour_bar,
     escaped,
-    line,
     step_figure,
 )
 from lanescope.webapp.ui.colours import Theme, tokens
@@ -144,7 +144,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     return figure
 
 
-def compared_norms(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
+def norms_chart(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     """Returns norm of the whole gradient per step of a rank, of the baseline and of the run.
 
     `table` is that of `analysis.diff.compare`.
@@ -156,7 +156,7 @@ def compared_norms(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     for position, (side, label) in enumerate((("base", "baseline"), ("run", "this run"))):
         squares = mine.assign(square=mine[side] ** 2).groupby("step")["square"]
         norm = np.sqrt(squares.sum(min_count=1))
-        line(figure, norm.index.to_series(), norm, label, position, rank, theme)
+        add_norm_line(figure, norm.index.to_series(), norm, label, position, rank, theme)
     # Norms that clipping made all alike would be on the upper edge, half cut off.
     norms = [v for trace in figure.data for v in trace.y if v is not None]
     if norms:

@@ -50,7 +50,7 @@ from lanescope.webapp.plugins.diff.values.value_differences import (
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 
-Verdict = Literal["identical", "within_tolerance", "diverged"]
+_Verdict = Literal["identical", "within_tolerance", "diverged"]
 
 TABLE_COLUMNS = (
     "kind",
@@ -75,7 +75,7 @@ class Comparison:
     """Two runs side by side. `diff --json` prints `to_json`; `table` has one row per pair."""
 
     mode: Mode
-    verdict: Verdict
+    verdict: _Verdict
     norms: int  # of gradients that both runs have
     ops: int  # operators that both have; where values of none are known, calls of them
     tensors: int  # of these operators, whose values were compared
@@ -299,7 +299,7 @@ def _floor_notes(floors: tuple[Floor, Floor] | None) -> list[str]:
 
 def _verdict(
     states: Set[str], norms: int, ops: int, tensors: int, alone: tuple[Unpaired, Unpaired]
-) -> Verdict:
+) -> _Verdict:
     """Returns the verdict on what both runs have: counts of pairs, and the states of these."""
     nothing = norms + ops == 0 or (norms + tensors == 0 and any(one.count for one in alone))
     if nothing or "different" in states:

@@ -18,23 +18,23 @@ from numpy.typing import NDArray
 
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
-from lanescope.webapp.timeline.arguments import forward, integer
+from lanescope.webapp.timeline.arguments import integer, is_forward
 from lanescope.webapp.timeline.flows import end, flow
-from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane
+from lanescope.webapp.timeline.lanes import BASELINE, THREAD_LANE, Lane
 from lanescope.webapp.timeline.span_links import slice_of
 from lanescope.webapp.timeline.styles import BESIDE
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
-Rows = NDArray[np.int32]
+_Rows = NDArray[np.int32]
 """Positions in a thread's op table."""
 
 PAIRS = {"at": "<i8", "base": "<i4", "run": "<i4"}
 """Columns of `Partners` and their dtypes."""
 
-PLACE = ("start", "lane", "row", "ref", "state")
+PLACE_COLUMNS = ("start", "lane", "row", "ref", "state")
 """Columns of `Differences` that hold the places."""
 
-MAX_TENSORS = 16
+_MAX_TENSORS = 16
 """Tensors of an operator whose values are shown: one on all parameters has hundreds."""
 
 _VALUES = ("mean", "l2", "nan", "inf")
@@ -46,8 +46,8 @@ class Partners:
     """Paired operators, lane of the run by lane: those of lane k are at[k]:at[k + 1]."""
 
     at: Int64Array
-    base: Rows
-    run: Rows
+    base: _Rows
+    run: _Rows
 
     def of(self, lane: int, row: int, *, in_base: bool) -> int | None:
         """Returns the other run's row of an operator; `lane` is the run's, None: no partner."""
@@ -112,17 +112,23 @@ def next_difference(timeline: Timeline, arguments: Mapping[str, str]) -> dict[st
     known = timeline.differences
     if known is None:
         raise NoSuch("this run is shown without a baseline; lanescope view RUN --baseline RUN0")
-    found = known.next(key, forward=forward(arguments.get("dir", "next")))
+    found = known.next(key, forward=is_forward(arguments.get("dir", "next")))
     return found or {"ref": None, "total": len(known)}
 
 
-def facts(timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]) -> dict[str, Any]:
+def difference_facts(
+    timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]
+) -> dict[str, Any]:
     """Returns `beside` of an operator's slice: its partner's place, and what both recorded.
 
     None where the other run has no such operator; nothing without a baseline.
     """
     known = timeline.differences
-    if table != "op" or not isinstance(known, Differences) or lane.kind not in (THREAD, BASELINE):
+    if (
+        table != "op"
+        or not isinstance(known, Differences)
+        or lane.kind not in (THREAD_LANE, BASELINE)
+    ):
         return {}
     in_base = lane.kind == BASELINE
     own, other = lane, _other(timeline, lane)
@@ -183,7 +189,7 @@ def _tensors(run: Run, rank: int, thread: str | None, op: dict[str, Any]) -> dic
             "hash": f"{row['hash'] & (1 << 64) - 1:016x}",
             **{name: _plain(row[name]) for name in _VALUES},
         }
-        for row in rows.filter(here).slice(0, MAX_TENSORS).to_pylist()
+        for row in rows.filter(here).slice(0, _MAX_TENSORS).to_pylist()
     }
 
 

@@ -21,17 +21,17 @@ from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.timing_differences import Timing
 from lanescope.webapp.plugins.diff.values.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.verdict_words import (
-    counted,
+    compared_counts,
     difference_address,
+    difference_place,
     headline,
     inputs,
-    markdown,
     origin,
-    place,
     ratio_text,
     stack,
     step_times,
     uncompared,
+    verdict_markdown,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -47,7 +47,7 @@ MODE_WORDS = {
     "simple": "within 1e-4",
 }
 _TONES = {"identical": "good", "within_tolerance": "good", "diverged": "bad"}
-MAX_ROWS = 2000
+_MAX_ROWS = 2000
 """Rows sent to the browser; the differing ones come first."""
 
 
@@ -126,7 +126,7 @@ def register(app: Dash, context: Context) -> None:
         chosen = ctx.triggered_id is not None or first not in _ranks(context.run, base)
         chosen |= selection_in(search).rank is not None
         rank = no_update if chosen else first
-        return verdict(result, context, base), tables(result, context), rank
+        return verdict_part(result, context, base), difference_tables(result, context), rank
 
     @app.callback(
         Output(ids.DIFF_GROWTH, "figure"),
@@ -152,7 +152,7 @@ def register(app: Dash, context: Context) -> None:
     )
     def draw(mode: Mode, rank: int, theme: Theme | None) -> go.Figure:
         table = _compared(base, context.run, mode, context.noise).table
-        return charts.compared_norms(table, rank, theme or "light")
+        return charts.norms_chart(table, rank, theme or "light")
 
 
 def _ranks(run: Run, base: Run) -> list[int]:
@@ -160,14 +160,16 @@ def _ranks(run: Run, base: Run) -> list[int]:
     return [rank for rank in run.ranks if rank in base.ranks] or list(run.ranks)
 
 
-def verdict(result: Comparison, context: Context, base: Run) -> list[Any]:
+def verdict_part(result: Comparison, context: Context, base: Run) -> list[Any]:
     """Returns the verdict, the first difference with a link to it, and the same to paste
     elsewhere."""
     alone = uncompared(result)
     word = headline(result)
-    text = markdown(result, base.title, context.run.title)
+    text = verdict_markdown(result, base.title, context.run.title)
     return [
-        widgets.note([html.B(_sentence(word)), f" · {counted(result)}"], _TONES[result.verdict]),
+        widgets.note(
+            [html.B(_sentence(word)), f" · {compared_counts(result)}"], _TONES[result.verdict]
+        ),
         *([] if alone is None else [widgets.note(_sentence(alone))]),
         *_first(result, context),
         *(widgets.note(_sentence(note)) for note in result.notes),
@@ -180,7 +182,7 @@ def _sentence(note: str) -> str:
     return note if "::" in note.partition(" ")[0] else units.sentence(note)
 
 
-def tables(result: Comparison, context: Context) -> list[Any]:
+def difference_tables(result: Comparison, context: Context) -> list[Any]:
     """Returns what differs, row by row; each row leads to its place in the run."""
     table = result.table
     different = table["state"] != "identical"
@@ -202,7 +204,7 @@ def tables(result: Comparison, context: Context) -> list[Any]:
 def _timing(timing: Timing) -> list[Any]:
     """What takes longer or shorter, by op and module."""
     lead = html.P(f"{_sentence(step_times(timing))}.", className="muted")
-    rows = timing.changed.head(MAX_ROWS)
+    rows = timing.changed.head(_MAX_ROWS)
     if rows.empty:
         return [lead]
     made = [
@@ -246,7 +248,7 @@ def _first(result: Comparison, context: Context) -> list[Any]:
         link = dcc.Link(
             "show it on the timeline", href=context.address(difference_address(context.run, first))
         )
-        words = f" · {place(first)}" + (f" · {source}" if source else "") + " · "
+        words = f" · {difference_place(first)}" + (f" · {source}" if source else "") + " · "
         return [widgets.note([html.B("First difference"), words, link]), *_around(first)]
     sides = " against ".join(_norm(first[side]["norm"]) for side in ("run", "base"))
     text = f"step {first['step']}, rank {first['rank']}, {first['parameter']}: {sides}"
@@ -302,7 +304,7 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         return html.P(words, className="muted")
     number, less = (".0f", "+.0f") if kind == "op" else (".9g", "+.4g")
     made = []
-    for row in rows.head(MAX_ROWS).to_dict("records"):
+    for row in rows.head(_MAX_ROWS).to_dict("records"):
         one = {k: row[k] for k in ("rank", "thread", "step", "name")}
         if kind == "tensor":
             one |= {k: row[k] for k in ("phase", "module", "position")}
@@ -336,9 +338,9 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
     ]
     height = None if len(made) <= 12 else "340px"
     grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height, leads="link")
-    if len(rows) <= MAX_ROWS:
+    if len(rows) <= _MAX_ROWS:
         return grid
-    shown = f"The first {units.count(MAX_ROWS)} of {units.count(len(rows))}"
+    shown = f"The first {units.count(_MAX_ROWS)} of {units.count(len(rows))}"
     more: list[Any] = [
         f"{shown}. All rows in Python: ",
         html.Code("lw.diff(base, run)"),

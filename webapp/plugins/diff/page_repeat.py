@@ -20,7 +20,7 @@ from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-MAX_ROWS = 2000
+_MAX_ROWS = 2000
 """Parameters that the table lists, those with the largest spread first."""
 
 
@@ -126,7 +126,7 @@ def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
     at = apart.groupby(["rank", "parameter"])["std"].idxmax()
     worst = apart.loc[at].sort_values("std", ascending=False, kind="stable")
     made = []
-    for row in worst.head(MAX_ROWS).itertuples():
+    for row in worst.head(_MAX_ROWS).itertuples():
         share = row.std / row.mean if row.mean else np.nan
         made.append(
             {

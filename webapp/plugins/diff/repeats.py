@@ -29,7 +29,7 @@ from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.runs.typed_json import conform, json_number
 
 FILE = "repeat.json"
-LIMIT = 1e-5
+_LIMIT = 1e-5
 """Norms of float32 gradients may fluctuate by this much."""
 
 _KEYS = ["rank", "step", "parameter", "optimizer"]
@@ -123,7 +123,7 @@ def nondeterminism(run: Run) -> list[Finding]:
     return [
         Finding(
             kind="nondeterminism",
-            severity="error" if spread is not None and spread > LIMIT else "warning",
+            severity="error" if spread is not None and spread > _LIMIT else "warning",
             title=f"Repeated runs with {units.counted(entry['threads'], 'thread')} differ,"
             f"{at}{size}. Look for data races, or call torch.use_deterministic_algorithms(True).",
             rank=rank,

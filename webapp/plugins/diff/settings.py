@@ -20,7 +20,7 @@ from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-LISTED = 6
+_LISTED = 6
 """Settings, or words of a command, named in one sentence."""
 
 
@@ -101,8 +101,8 @@ def _number(name: str, value: float) -> str:
 
 
 def _listed(words: list[str]) -> str:
-    more = len(words) - LISTED
-    return "; ".join(words[:LISTED]) + (f"; and {more} more" if more > 0 else "")
+    more = len(words) - _LISTED
+    return "; ".join(words[:_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _versions(base: Run, run: Run) -> list[str]:
@@ -116,7 +116,7 @@ def _versions(base: Run, run: Run) -> list[str]:
     gone = [word for word in words[0] if word not in set(words[1])]
     come = [word for word in words[1] if word not in set(words[0])]
     if all(words) and (gone or come):
-        there, here = (units.printable(" ".join(side[:LISTED])) for side in (come, gone))
+        there, here = (units.printable(" ".join(side[:_LISTED])) for side in (come, gone))
         if come and gone:
             found.append(f"the command has {there} in place of {here}")
         else:

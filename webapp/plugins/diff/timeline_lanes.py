@@ -22,7 +22,7 @@ from lanescope.collector.format.steps import Steps
 from lanescope.webapp.analysis.sequence_alignment import pools, thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import Words
 from lanescope.webapp.bundles.comparable import comparable
-from lanescope.webapp.plugins.diff.differences import PAIRS, PLACE, Differences, Partners
+from lanescope.webapp.plugins.diff.differences import PAIRS, PLACE_COLUMNS, Differences, Partners
 from lanescope.webapp.plugins.diff.pairing.renaming import renamed
 from lanescope.webapp.plugins.diff.values.compared_ops import (
     DIFFERENT,
@@ -36,25 +36,24 @@ from lanescope.webapp.plugins.diff.values.compared_ops import (
     with_inner,
 )
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.runs.types import BoolArray, Int64Array
+from lanescope.webapp.runs.types import BoolArray, Int64Array, Progress
 from lanescope.webapp.timeline import index as indexes
-from lanescope.webapp.timeline.array_store import Store, load
+from lanescope.webapp.timeline.array_store import ArrayStore, load_arrays
 from lanescope.webapp.timeline.index import (
     DTYPES,
-    VERSION,
+    INDEX_VERSION,
     Index,
-    Progress,
     built,
     events_of,
     kept,
     restored,
 )
-from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, LaneSamples, lanes_of
+from lanescope.webapp.timeline.lanes import BASELINE, THREAD_LANE, Lane, LaneSamples, lanes_of
 from lanescope.webapp.timeline.spans import (
     AXIS_END,
-    SOURCES,
+    SPAN_TABLES,
     LaneSlices,
-    Names,
+    SpanNames,
     thread_slices,
 )
 from lanescope.webapp.timeline.styles import BESIDE, STYLES, phase_styles
@@ -65,14 +64,14 @@ ADDED, REMOVED, SLOWER, FASTER = 3, 4, 5, 6
 
 _STYLE = np.array([STYLES.index(name) for name in BESIDE], np.uint8)
 _STOPS = (WITHIN, DIFFERENT, ADDED, REMOVED)
-Content = LaneSlices | LaneSamples
+_Content = LaneSlices | LaneSamples
 
 
 class _Made(NamedTuple):
     """A lane and its slices; of each row of its op table the state and whether N leads there."""
 
     lane: Lane
-    content: Content
+    content: _Content
     state: States | None = None
     stops: BoolArray | None = None
     pairs: tuple[Int64Array, Int64Array] = (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -94,7 +93,7 @@ class Beside:
         self._places: list[Int64Array] = []
         self._pairs: list[tuple[Int64Array, Int64Array]] = []
 
-    def lanes(self, names: Names) -> Iterator[tuple[Lane, Content]]:
+    def lanes(self, names: SpanNames) -> Iterator[tuple[Lane, _Content]]:
         """Yields lanes as `lanes.lanes_of`, with the same numbers; those of kind BASELINE come
         last."""
         pairs = thread_pairs(*self._alike)
@@ -117,7 +116,9 @@ class Beside:
             yield self._numbered(number, ghost, above)
             number += 1
 
-    def _numbered(self, number: int, made: _Made, above: int | None = None) -> tuple[Lane, Content]:
+    def _numbered(
+        self, number: int, made: _Made, above: int | None = None
+    ) -> tuple[Lane, _Content]:
         content, state, stops = made.content, made.state, made.stops
         if isinstance(content, LaneSlices) and state is not None and stops is not None:
             self._places.append(_places(number, content, state, stops))
@@ -147,11 +148,11 @@ class Beside:
     def _of_rank(
         self,
         rank: int,
-        found: Iterator[tuple[Lane, Content]],
+        found: Iterator[tuple[Lane, _Content]],
         partner: dict[tuple[int, str], Thread | None],
         alone: list[Thread],
         warp: Warp,
-        names: Names,
+        names: SpanNames,
         words: Words,
     ) -> Iterator[tuple[_Made | None, _Made | None]]:
         """A thread of the baseline and the lane of the run that it belongs above."""
@@ -159,7 +160,7 @@ class Beside:
         for lane, content in found:
             theirs = threads.get(lane.thread or "")
             mine = partner.get((rank, lane.thread or ""))
-            if lane.kind != THREAD or theirs is None or not isinstance(content, LaneSlices):
+            if lane.kind != THREAD_LANE or theirs is None or not isinstance(content, LaneSlices):
                 yield None, _Made(lane, content)
             elif (rank, theirs.kind, theirs.name) in self._pools:
                 there = None if mine is None else self._slices(mine, names)
@@ -190,7 +191,7 @@ class Beside:
         mine: Thread,
         pairs: ComparedOps,
         warp: Warp,
-        names: Names,
+        names: SpanNames,
     ) -> tuple[_Made | None, _Made]:
         values = pairs.op_states()
         slower, faster = pairs.slower()
@@ -216,7 +217,7 @@ class Beside:
         paired = pairs.left, pairs.right
         return ghost, _Made(lane, _styled(content, shown["run"]), state, stops, paired)
 
-    def _slices(self, thread: Thread, names: Names) -> LaneSlices | None:
+    def _slices(self, thread: Thread, names: SpanNames) -> LaneSlices | None:
         by_name = cache(partial(phase_styles, self._base, thread.rank))
         return thread_slices(self._base, thread, names, by_name)
 
@@ -274,7 +275,7 @@ def _ops_of(slices: LaneSlices) -> int:
 
 
 def _is_op(slices: LaneSlices) -> BoolArray:
-    return np.repeat(slices.row_table == SOURCES.index("op"), np.diff(slices.row_at))
+    return np.repeat(slices.row_table == SPAN_TABLES.index("op"), np.diff(slices.row_at))
 
 
 def _styled(slices: LaneSlices, state: States) -> LaneSlices:
@@ -323,7 +324,7 @@ def _places(lane: int, slices: LaneSlices, state: States, stops: BoolArray) -> I
 COMPARED = 6
 """Version of the pairing, and of the rule for same, slower and faster ops."""
 
-_PLACES = {f"place_{name}": "<i8" for name in PLACE}
+_PLACES = {f"place_{name}": "<i8" for name in PLACE_COLUMNS}
 _PAIRS = {f"pair_{name}": dtype for name, dtype in PAIRS.items()}
 _DTYPES = {**DTYPES, **_PLACES, **_PAIRS}
 
@@ -341,18 +342,18 @@ def open_beside(
     if cache is not None and events + events_of(base) >= indexes.SMALL:
         about = [run.etag, base.etag, base.title, None if noise is None else noise.etag]
         digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
-        folder = cache / f"beside-{digest}-{VERSION}.{COMPARED}"
-        stored = load(folder, _DTYPES)
+        folder = cache / f"beside-{digest}-{INDEX_VERSION}.{COMPARED}"
+        stored = load_arrays(folder, _DTYPES)
         index = None if stored is None else restored(*stored)
         if index is not None and _fits(index):
             return index, _differences(index)
 
-    def build(store: Store) -> Index:
+    def build(store: ArrayStore) -> Index:
         beside = Beside(base, run, noise)
 
         def last() -> None:
             found = beside.differences()
-            for name in PLACE:
+            for name in PLACE_COLUMNS:
                 store.append(f"place_{name}", getattr(found, name))
             for name in PAIRS:
                 store.append(f"pair_{name}", getattr(found.partners, name))
@@ -365,14 +366,14 @@ def open_beside(
 
 def _differences(index: Index) -> Differences:
     partners = Partners(*(index.arrays[name] for name in _PAIRS))
-    places = {name: index.arrays[f"place_{name}"] for name in PLACE}
+    places = {name: index.arrays[f"place_{name}"] for name in PLACE_COLUMNS}
     return Differences(**places, partners=partners)
 
 
 def _fits(index: Index) -> bool:
     """Returns True if the stored differences are places of the index."""
     found = _differences(index)
-    if any(len(getattr(found, name)) != len(found) for name in PLACE):
+    if any(len(getattr(found, name)) != len(found) for name in PLACE_COLUMNS):
         return False
     if not found.partners.fit(index.lanes):
         return False

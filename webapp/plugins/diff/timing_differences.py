@@ -17,7 +17,7 @@ from lanescope.webapp.runs.types import BoolArray, Float64Array, Int64Array
 Shared = dict[int, Int64Array]  # steps that are compared, by rank
 
 FACTOR = 1.2
-MIN_NS = 20_000
+_MIN_NS = 20_000
 """An op of a module is slower if the median of its time per step is this many times the baseline's
 and this much more, ns, and all but a quarter of its steps took longer than all but a quarter of the
 baseline's (all of them, of fewer than MIN_QUARTILE_STEPS): a busy machine makes single steps long.
@@ -28,14 +28,14 @@ allowed.
 MIN_WARMUP_STEPS, MIN_QUARTILE_STEPS = 3, 10
 """From MIN_WARMUP_STEPS shared steps on the first is left out: it does one-time work."""
 
-MIN_STEPS = 5
+MIN_TIMED_STEPS = 5
 """Steps that it takes to call an op slower: where chance alone makes lengths, all of so many of one
 run are longer than all of the other with a chance of 1 in 252; of two, 1 in 6.
 """
 
 MIN_COMMON_OPS = 10
 
-COLUMNS = (
+_COLUMNS = (
     "name",
     "module",
     "base_ns",
@@ -86,7 +86,7 @@ def timing_differences(base: Run, run: Run) -> Timing:
                 into += (side.end_ns - side.start_ns)[at[first:]].tolist()
     steps = max((len(numbers) for numbers in shared.values()), default=0)
     if not steps:
-        return Timing(0, np.nan, np.nan, pd.DataFrame(columns=list(COLUMNS)))
+        return Timing(0, np.nan, np.nan, pd.DataFrame(columns=list(_COLUMNS)))
     totals = [_per_step(one, shared) for one in (base, run)]
     every = sorted({int(step) for numbers in shared.values() for step in numbers})
     table, common = _table(totals, every)
@@ -133,9 +133,9 @@ def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, 
     state = np.full(len(index), "same", object)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = ours / theirs
-    long = ~single & (np.minimum(ours, theirs) >= MIN_NS)
+    long = ~single & (np.minimum(ours, theirs) >= _MIN_NS)
     common = float(np.median(ratio[long])) if long.sum() >= MIN_COMMON_OPS else 1.0
-    if len(every) >= MIN_STEPS:
+    if len(every) >= MIN_TIMED_STEPS:
         state[_longer(high, low * max(common, 1.0))] = "slower"
         state[_longer(low, high / min(common, 1.0))] = "faster"
     state[was == 0] = "added"
@@ -150,7 +150,7 @@ def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, 
         state=state,
     )
     order = np.argsort(-np.abs(found["difference_ns"].to_numpy()), kind="stable")
-    return found.iloc[order].reset_index(drop=True)[list(COLUMNS)], common
+    return found.iloc[order].reset_index(drop=True)[list(_COLUMNS)], common
 
 
 def _longer(one: Float64Array, other: Float64Array) -> BoolArray:
@@ -158,5 +158,5 @@ def _longer(one: Float64Array, other: Float64Array) -> BoolArray:
     middle, least = np.median(one, axis=1), np.median(other, axis=1)
     share = 0.25 if one.shape[1] >= MIN_QUARTILE_STEPS else 0.0
     apart = np.quantile(one, share, axis=1) > np.quantile(other, 1 - share, axis=1)
-    longer: BoolArray = apart & (middle >= FACTOR * least) & (middle - least >= MIN_NS)
+    longer: BoolArray = apart & (middle >= FACTOR * least) & (middle - least >= _MIN_NS)
     return longer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from lanescope.webapp.analysis.links import AROUND_NS, thread_lane, timeline_address
-from lanescope.webapp.analysis.stack_frames import parts
+from lanescope.webapp.analysis.stack_frames import line_and_function
 from lanescope.webapp.plugins.diff.diff import Comparison
-from lanescope.webapp.plugins.diff.timing_differences import FACTOR, MIN_STEPS, Timing
+from lanescope.webapp.plugins.diff.timing_differences import FACTOR, MIN_TIMED_STEPS, Timing
 from lanescope.webapp.plugins.diff.values.first_difference import (
     other_inputs,
     other_parts,
@@ -36,7 +36,7 @@ def headline(result: Comparison) -> str:
     return word
 
 
-def counted(result: Comparison) -> str:
+def compared_counts(result: Comparison) -> str:
     """Returns what was compared."""
     words = f"compared {units.counted(result.norms, 'gradient norm')}"
     if result.valued:
@@ -57,7 +57,7 @@ def uncompared(result: Comparison) -> str | None:
     return f"not compared, as only one run has it: {'; '.join(words)}" if words else None
 
 
-def place(first: dict[str, Any]) -> str:
+def difference_place(first: dict[str, Any]) -> str:
     """Returns where the first difference is and what it is."""
     start = f"step {first['step']}, rank {first['rank']}, "
     if "parameter" in first:
@@ -119,7 +119,7 @@ def inputs(first: dict[str, Any]) -> list[str]:
 def stack(first: dict[str, Any]) -> list[str]:
     """Returns the Python stack of the first operator in the run, innermost first: file.py:12
     function."""
-    frames = map(parts, first["run"].get("stack", []))
+    frames = map(line_and_function, first["run"].get("stack", []))
     return [units.printable(f"{place.rpartition('/')[2]} {name}") for place, name in frames]
 
 
@@ -156,17 +156,17 @@ def difference_address(run: Run, first: dict[str, Any]) -> str:
     return timeline_address(start, start + AROUND_NS, run.duration_ns, at=(lane, start))
 
 
-def markdown(result: Comparison, base: str, run: str) -> str:
+def verdict_markdown(result: Comparison, base: str, run: str) -> str:
     """Returns the verdict as Markdown, to paste into an issue."""
     lines = [
         f"**{headline(result)}** (mode {result.mode}): `{_code(run)}` against `{_code(base)}`",
         "",
-        f"- {counted(result)}",
+        f"- {compared_counts(result)}",
     ]
     alone = uncompared(result)
     lines += [] if alone is None else [f"- {alone.replace(chr(96), chr(39))}"]
     if result.first is not None:
-        lines.append(f"- first difference: `{_code(place(result.first))}`")
+        lines.append(f"- first difference: `{_code(difference_place(result.first))}`")
         source = origin(result.first)
         lines += [f"- origin: {source}"] if source else []
         lines += [f"- input: `{_code(one)}`" for one in inputs(result.first)]
@@ -188,9 +188,10 @@ def step_times(timing: Timing) -> str:
     times = units.number(change)
     text = f"a step takes {sides[0]}, in the baseline {sides[1]} (x {times}, median of {of})"
     beyond = "ops by module: "
-    if timing.steps < MIN_STEPS:
+    if timing.steps < MIN_TIMED_STEPS:
         words.append(
-            f"too few steps to call any slower or faster (it takes {MIN_STEPS} after the first)"
+            "too few steps to call any slower or faster "
+            f"(it takes {MIN_TIMED_STEPS} after the first)"
         )
     if max(timing.common, 1 / timing.common) >= FACTOR:
         common = units.number(timing.common)

@@ -8,12 +8,16 @@ from functools import lru_cache
 import pandas as pd
 
 from lanescope.webapp.analysis.beside import BASE, beside, largest_first, paired_ranks
-from lanescope.webapp.plugins.efficiency.rates import KEYS, PLACE, measured
+from lanescope.webapp.plugins.efficiency.rates import (
+    MODULE_COLUMN,
+    OPERATOR_KEYS,
+    measured_operators,
+)
 from lanescope.webapp.runs.run import Run
 
 SUMS = ["calls", "total_flops", "total_bytes", "time_ns"]
 RATES = {"flops_per_s": "total_flops", "bytes_per_s": "total_bytes"}
-CHANGE = "change_ns"
+_CHANGE = "change_ns"
 
 
 @lru_cache(maxsize=4)
@@ -27,13 +31,13 @@ def efficiency_changes(base: Run, run: Run) -> pd.DataFrame:
     of the same number are compared; without any, those at the same place. Callers must not change
     it.
     """
-    mine, theirs = measured(run), measured(base)
+    mine, theirs = measured_operators(run), measured_operators(base)
     parts = []
     for rank, other in paired_ranks(base, run).items():
         table = beside(
             theirs[theirs["rank"] == other],
             mine[mine["rank"] == rank],
-            [*KEYS, PLACE],
+            [*OPERATOR_KEYS, MODULE_COLUMN],
             SUMS,
         )
         table.insert(0, "base_rank", other)
@@ -42,7 +46,7 @@ def efficiency_changes(base: Run, run: Run) -> pd.DataFrame:
     return _rated(pd.concat(parts, ignore_index=True))
 
 
-def changes_by(changes: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+def efficiency_changes_by(changes: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Returns rows of `efficiency_changes` summed by some of their columns, rates of the sums."""
     values = [f"{side}{name}" for side in ("", BASE) for name in SUMS]
     return _rated(changes.groupby(list(keys), sort=True)[values].sum().reset_index())
@@ -56,5 +60,5 @@ def _rated(table: pd.DataFrame) -> pd.DataFrame:
             done = table[f"{side}{total}"]
             table[f"{side}{total}"] = done.where(done > 0)  # 0: of no call the shapes are known
             table[f"{side}{rate}"] = table[f"{side}{total}"] / seconds
-    table[CHANGE] = table["time_ns"] - table[f"{BASE}time_ns"]
-    return largest_first(table, CHANGE)
+    table[_CHANGE] = table["time_ns"] - table[f"{BASE}time_ns"]
+    return largest_first(table, _CHANGE)

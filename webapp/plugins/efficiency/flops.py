@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """What is known of a call: shapes of its tensor inputs, elements of each tensor that it wrote
     (none: not recorded), and its arguments as text (none: not recorded)."""
 
@@ -37,7 +37,7 @@ class Work:
     outputs: int
 
 
-def work_of(name: str, call: Call) -> Work | None:
+def work_of(name: str, call: OperatorCall) -> Work | None:
     """Returns the work of a call of an operator; None where it has no formula, or its shapes were
     not recorded."""
     formula = FORMULAS.get(name)
@@ -49,23 +49,23 @@ def work_of(name: str, call: Call) -> Work | None:
         return None
 
 
-def _mm(call: Call, first: int = 0) -> Work:
+def _mm(call: OperatorCall, first: int = 0) -> Work:
     (m, k), (_, n) = call.shapes[first : first + 2]
     return Work(2 * m * n * k, m * n)
 
 
-def _bmm(call: Call, first: int = 0) -> Work:
+def _bmm(call: OperatorCall, first: int = 0) -> Work:
     (b, m, k), (_, _, n) = call.shapes[first : first + 2]
     return Work(2 * b * m * n * k, b * m * n)
 
 
-def _attention(call: Call) -> Work:
+def _attention(call: OperatorCall) -> Work:
     (b, heads, queries, width), (_, _, keys, _), (_, _, _, values) = call.shapes[:3]
     rows = b * heads * queries
     return Work(2 * rows * keys * (width + values), rows * values)
 
 
-def _attention_backward(call: Call) -> Work:
+def _attention_backward(call: OperatorCall) -> Work:
     _, query, key, value = call.shapes[:4]
     b, heads, queries, width = query
     keys, values = key[2], value[3]
@@ -74,7 +74,7 @@ def _attention_backward(call: Call) -> Work:
     return Work(flops, prod(query) + prod(key) + prod(value))
 
 
-def _convolution(call: Call) -> Work:
+def _convolution(call: OperatorCall) -> Work:
     x, weight = call.shapes[:2]
     out = _output_shape(call, x, weight)
     if out is None:
@@ -85,7 +85,7 @@ def _convolution(call: Call) -> Work:
     return Work(2 * x[0] * points * prod(weight), x[0] * channels * prod(spatial))
 
 
-def _output_shape(call: Call, x: Shape, weight: Shape) -> tuple[Shape, bool] | None:
+def _output_shape(call: OperatorCall, x: Shape, weight: Shape) -> tuple[Shape, bool] | None:
     """Returns the spatial lengths of a convolution's output and whether it is transposed.
 
     Without arguments: where the numbers of channels allow both, the one that makes more points
@@ -109,11 +109,11 @@ def _output_shape(call: Call, x: Shape, weight: Shape) -> tuple[Shape, bool] | N
     return (points,), False
 
 
-def _groups(call: Call) -> int:
+def _groups(call: OperatorCall) -> int:
     return int(call.arguments[8]) if len(call.arguments) > 8 else 1
 
 
-def _convolution_backward(call: Call) -> Work:
+def _convolution_backward(call: OperatorCall) -> Work:
     grad, x, weight = call.shapes[:3]
     if len(call.arguments) > 10:
         transposed = call.arguments[7] == "True"
@@ -145,7 +145,7 @@ _CONVOLUTION = (
     "_slow_conv2d_forward",
 )
 
-FORMULAS: Mapping[str, Callable[[Call], Work]] = {
+FORMULAS: Mapping[str, Callable[[OperatorCall], Work]] = {
     "aten::mm": _mm,
     "aten::addmm": lambda call: _mm(call, 1),
     "aten::bmm": _bmm,

@@ -17,20 +17,22 @@ from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-RANK = "efficiency-rank"
+_RANK = "efficiency-rank"
 PEAK = "efficiency-peak"
 BANDWIDTH = "efficiency-bandwidth"
-CHART = "efficiency-chart"
-ABOUT = "efficiency-about"
-TABLE = "efficiency-table"
+_CHART = "efficiency-chart"
+_ABOUT = "efficiency-about"
+_TABLE = "efficiency-table"
 
-MAX_ROWS = 25
-LEAD = "How much arithmetic the operators do, how fast, and what limits it."
+_MAX_ROWS = 25
+_LEAD = "How much arithmetic the operators do, how fast, and what limits it."
 
 
 def layout(_: Context) -> Component:
     """Returns the head of the page; `body` reads the operators of all ranks."""
-    return widgets.page("Efficiency", LEAD, states.body("Adding up the work of the operators"))
+    return widgets.page(
+        "Efficiency", _LEAD, states.body_place("Adding up the work of the operators")
+    )
 
 
 def body(context: Context) -> list[Component]:
@@ -50,12 +52,12 @@ def body(context: Context) -> list[Component]:
         ]
     return [
         widgets.controls(
-            widgets.choice("rank", RANK, widgets.rank_options(run.ranks)),
+            widgets.choice("rank", _RANK, widgets.rank_options(run.ranks)),
             *_number("peak, GFLOP/s", PEAK),
             *_number("memory, GB/s", BANDWIDTH),
         ),
-        html.P(id=ABOUT),
-        widgets.graph(CHART, height=400, what="the roofline"),
+        html.P(id=_ABOUT),
+        widgets.graph(_CHART, height=400, what="the roofline"),
         html.P(
             "Left of the bend memory limits an operator, right of it arithmetic. Areas are shares "
             "of the time. Without the peaks of the device the line has the highest rates of the "
@@ -63,7 +65,7 @@ def body(context: Context) -> list[Component]:
             className="muted",
         ),
         html.H2("Operators"),
-        html.Div(id=TABLE, className="wide-table long-names"),
+        html.Div(id=_TABLE, className="wide-table long-names"),
         widgets.downloads("efficiency", "step_flops"),
         *([] if context.baseline is None else page_baseline.section()),
     ]
@@ -78,11 +80,11 @@ def register(app: Dash, context: Context) -> None:
     """Fills the page for the rank, and the roof for the stated peaks."""
     run = context.run
     if context.baseline is not None:
-        page_baseline.register(app, context.baseline, run, RANK)
+        page_baseline.register(app, context.baseline, run, _RANK)
 
     @app.callback(
-        Output(CHART, "figure"),
-        Input(RANK, "value"),
+        Output(_CHART, "figure"),
+        Input(_RANK, "value"),
         Input(PEAK, "value"),
         Input(BANDWIDTH, "value"),
         Input(frame_ids.THEME, "data"),
@@ -97,9 +99,9 @@ def register(app: Dash, context: Context) -> None:
         return charts.roofline(table, flops, size, bool(peak and bandwidth), theme or "light")
 
     @app.callback(
-        Output(ABOUT, "children"),
-        Output(TABLE, "children"),
-        Input(RANK, "value"),
+        Output(_ABOUT, "children"),
+        Output(_TABLE, "children"),
+        Input(_RANK, "value"),
         Input(PEAK, "value"),
     )
     def list_operators(rank: int, peak: float | None) -> tuple[str, Component]:
@@ -125,7 +127,7 @@ def _about(run: Run, rank: int, peak: float | None) -> str:
 
 
 def _table(table: pd.DataFrame) -> Component:
-    shown = table.head(MAX_ROWS)
+    shown = table.head(_MAX_ROWS)
     whole = max(int(table["time_ns"].sum()), 1)
     head, times = widgets.in_unit("time", shown["time_ns"])
     made = (

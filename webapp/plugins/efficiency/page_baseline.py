@@ -7,30 +7,30 @@ from typing import Any
 from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.efficiency.changes import changes_by, efficiency_changes
+from lanescope.webapp.plugins.efficiency.changes import efficiency_changes, efficiency_changes_by
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import states, widgets
 
-BY = "efficiency-changes-by"
-TABLE = "efficiency-changes"
+_BY = "efficiency-changes-by"
+_TABLE = "efficiency-changes"
 
-GROUPS = {
+_GROUPS = {
     "shapes": ("operator and shapes", ["name", "shapes"]),
     "name": ("operator", ["name"]),
     "module": ("module", ["module"]),
 }
-MAX_ROWS = 15
+_MAX_ROWS = 15
 
 
 def section() -> list[Component]:
     """Returns the heading, the choice of the grouping and the place of the table."""
-    by = [{"label": title, "value": name} for name, (title, _) in GROUPS.items()]
+    by = [{"label": title, "value": name} for name, (title, _) in _GROUPS.items()]
     return [
         html.H2("Against the baseline"),
-        widgets.controls(widgets.choice("differences by", BY, by)),
-        html.Div(states.loading("Comparing the rates"), id=TABLE, className="wide-table"),
+        widgets.controls(widgets.choice("differences by", _BY, by)),
+        html.Div(states.loading("Comparing the rates"), id=_TABLE, className="wide-table"),
         widgets.downloads("efficiency_changes"),
     ]
 
@@ -38,19 +38,19 @@ def section() -> list[Component]:
 def register(app: Dash, base: Run, run: Run, rank_id: str) -> None:
     """Fills the section in for a rank."""
 
-    @app.callback(Output(TABLE, "children"), Input(rank_id, "value"), Input(BY, "value"))
+    @app.callback(Output(_TABLE, "children"), Input(rank_id, "value"), Input(_BY, "value"))
     def differ(rank: int, by: str) -> Component:
         every = efficiency_changes(base, run)
         mine = every[every["rank"] == rank]
         if mine.empty:
             return html.P(f"The baseline has no rank to compare rank {rank} with.")
-        return _table(mine, by if by in GROUPS else "shapes")
+        return _table(mine, by if by in _GROUPS else "shapes")
 
 
 def _table(changes: Any, by: str) -> Component:
-    _, keys = GROUPS[by]
-    grouped = changes_by(changes, keys)
-    shown = grouped.head(MAX_ROWS)
+    _, keys = _GROUPS[by]
+    grouped = efficiency_changes_by(changes, keys)
+    shown = grouped.head(_MAX_ROWS)
     times, lengths = widgets.before_and_now(shown["base_time_ns"], shown["time_ns"])
     rates = [*shown["base_flops_per_s"], *shown["flops_per_s"]]
     unit, texts = units.in_one_unit(rates, "FLOP/s")
@@ -67,7 +67,7 @@ def _table(changes: Any, by: str) -> Component:
         )
         for i, row in enumerate(shown.to_dict("records"))
     ]
-    named = ("operator", "shapes") if by == "shapes" else (GROUPS[by][0],)
+    named = ("operator", "shapes") if by == "shapes" else (_GROUPS[by][0],)
     heads = (
         *named,
         *("calls, baseline", "calls, run", *times),

@@ -13,7 +13,7 @@ import pyarrow as pa
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.plugins.efficiency.flops import (
     FORMULAS,
-    Call,
+    OperatorCall,
     Work,
     arguments_of,
     shapes_of,
@@ -24,7 +24,7 @@ from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Float64Array
 
-COLUMNS = [
+_COLUMNS = [
     "rank",
     "name",
     "shapes",
@@ -39,8 +39,8 @@ COLUMNS = [
     "bytes_per_s",
 ]
 
-KEYS = ["name", "shapes", "dtypes", "device"]
-PLACE = "module"
+OPERATOR_KEYS = ["name", "shapes", "dtypes", "device"]
+MODULE_COLUMN = "module"
 _ITEM_BITS = re.compile(r"(\d+)(?:_|e\d|$)")
 _DEPTHS = 256  # of operators within each other
 _NEEDS_OUTPUTS = "convolution"
@@ -54,10 +54,10 @@ def efficiency(run: Run) -> pd.DataFrame:
     recorded. time_ns is the sum over the calls: of the kernels that the call launched, or, on a
     host, of the call. flops_per_s and bytes_per_s are the totals over that time.
     """
-    every = measured(run)
+    every = measured_operators(run)
     if every.empty:
-        return pd.DataFrame(columns=COLUMNS)
-    grouped = every.groupby(["rank", *KEYS], sort=True)
+        return pd.DataFrame(columns=_COLUMNS)
+    grouped = every.groupby(["rank", *OPERATOR_KEYS], sort=True)
     sums = grouped[["calls", "total_flops", "total_bytes", "time_ns"]].sum()
     table = pd.concat([sums, grouped[["flops", "bytes"]].first()], axis=1).reset_index()
     seconds = table["time_ns"].where(table["time_ns"] > 0) * 1e-9
@@ -65,16 +65,16 @@ def efficiency(run: Run) -> pd.DataFrame:
     table["flops_per_s"] = (table["total_flops"] / seconds).where(known)
     table["bytes_per_s"] = (table["total_bytes"] / seconds).where(known)
     table["total_flops"] = table["total_flops"].where(known)
-    return table[COLUMNS].sort_values("time_ns", ascending=False, kind="stable", ignore_index=True)
+    return table[_COLUMNS].sort_values("time_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def measured(run: Run) -> pd.DataFrame:
+def measured_operators(run: Run) -> pd.DataFrame:
     """Returns the operators of all ranks and threads with a formula: rank and the columns of
     `_of_thread`, a row per KEYS, PLACE and thread."""
     tables = [table.assign(rank=rank) for rank in run.ranks for table, _ in _measured(run, rank)]
     if not tables:
         sums = ["calls", "flops", "bytes", "total_flops", "total_bytes", "time_ns"]
-        return pd.DataFrame(columns=["rank", *KEYS, PLACE, *sums])
+        return pd.DataFrame(columns=["rank", *OPERATOR_KEYS, MODULE_COLUMN, *sums])
     return pd.concat(tables, ignore_index=True)
 
 
@@ -110,7 +110,7 @@ def _of_thread(run: Run, rank: int, thread: str) -> tuple[pd.DataFrame, Float64A
 
     Columns calls, flops and bytes (of the first call), total_flops, total_bytes, time_ns.
     """
-    columns = ["start_ns", "duration_ns", "depth", *KEYS, PLACE, "args"]
+    columns = ["start_ns", "duration_ns", "depth", *OPERATOR_KEYS, MODULE_COLUMN, "args"]
     ops = run.events("op", rank, thread, columns)
     ops = ops.append_column("end_ns", [ends_ns(ops, run)])
     ops = ops.filter(pa.array(having(ops["name"], FORMULAS.__contains__)))
@@ -118,7 +118,10 @@ def _of_thread(run: Run, rank: int, thread: str) -> tuple[pd.DataFrame, Float64A
     if not len(ops):
         return None
     start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
-    texts = {key: ops[key].cast(pa.string()).fill_null("").to_pylist() for key in [*KEYS, PLACE]}
+    texts = {
+        key: ops[key].cast(pa.string()).fill_null("").to_pylist()
+        for key in [*OPERATOR_KEYS, MODULE_COLUMN]
+    }
     written = _written(run, rank, thread, ops)
     found: dict[tuple[str, ...], tuple[float, float]] = {}
     work = []
@@ -137,7 +140,7 @@ def _of_thread(run: Run, rank: int, thread: str) -> tuple[pd.DataFrame, Float64A
     on_host = np.array(texts["device"], dtype=object) == "cpu"
     time = np.where(busy > 0, busy, np.where(on_host, end - start, 0))
     frame = pd.DataFrame({**texts, "flops": flops, "bytes": sizes, "time_ns": time})
-    table = frame.groupby([*KEYS, PLACE], sort=False).agg(
+    table = frame.groupby([*OPERATOR_KEYS, MODULE_COLUMN], sort=False).agg(
         calls=("time_ns", "size"),
         flops=("flops", "first"),
         bytes=("bytes", "first"),
@@ -170,7 +173,7 @@ def _work(
     item = sizes[0] if sizes else 0
     written = tuple(int(one) // item for one in outputs.split()) if item else ()
     try:
-        call = Call(shapes_of(shapes), written, arguments)
+        call = OperatorCall(shapes_of(shapes), written, arguments)
     except ValueError:
         return float("nan"), float("nan")
     work: Work | None = work_of(name, call)

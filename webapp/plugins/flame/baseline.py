@@ -16,7 +16,7 @@ from lanescope.webapp.bundles.comparable import comparable
 from lanescope.webapp.plugins.diff.pairing.renaming import renamed
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Window
-from lanescope.webapp.timeline.flame_graph.flame import Flame, Part, fold
+from lanescope.webapp.timeline.flame_graph.flame import Flame, ThreadWindow, fold
 from lanescope.webapp.timeline.flame_graph.frame_tree import Frame, FrameTree
 from lanescope.webapp.timeline.flame_graph.lane_walk import By
 
@@ -25,7 +25,7 @@ _Key = tuple[str, str, str, int]
 
 
 @lru_cache(maxsize=8)  # a page asks for the same one again, in another theme
-def flame(run: Run, parts: tuple[Part, ...], by: By, baseline: Run | None) -> Flame:
+def flame(run: Run, parts: tuple[ThreadWindow, ...], by: By, baseline: Run | None) -> Flame:
     """Returns a selection folded into frames, beside the same one of a baseline if there is one.
 
     Modules of the baseline have the names that they have in the run, as in `diff`. A Python frame
@@ -41,7 +41,9 @@ def flame(run: Run, parts: tuple[Part, ...], by: By, baseline: Run | None) -> Fl
     return Flame(by, tree, own, fold(base, parts_of_baseline(base, run, parts), by, tree, same))
 
 
-def parts_of_baseline(base: Run, run: Run, parts: Sequence[Part]) -> tuple[Part, ...]:
+def parts_of_baseline(
+    base: Run, run: Run, parts: Sequence[ThreadWindow]
+) -> tuple[ThreadWindow, ...]:
     """Returns the threads that belong to those of the parts, with the same windows of their steps.
 
     A thread of the baseline without a partner is selected where all threads of its rank are that

@@ -14,13 +14,13 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT, Frame
 from lanescope.webapp.timeline.styles import communicates
 from lanescope.webapp.ui.charts import escaped
-from lanescope.webapp.ui.colours import Theme, blended, over, readable, token_of, tokens
+from lanescope.webapp.ui.colours import Theme, blended, over, readable_ink, token_of, tokens
 from lanescope.webapp.ui.theme import template
 
 ROW_PX = 21
 """Height of a frame, in which its name can be read."""
 
-MAX_FACTOR = 2.0
+_MAX_FACTOR = 2.0
 """Times the baseline's time from which on a frame has the full colour; half of it, the other."""
 
 LETTER_PX = 7.4
@@ -29,7 +29,7 @@ LETTER_PX = 7.4
 INSIDE = 0.35
 """How far the colour of an operator within a phase goes towards the page's, as on the lanes."""
 
-WORDS = {
+_WORDS = {
     "program": ("python", "the program's Python"),
     "library": ("data", "libraries' Python"),
     "module": ("copy", "module"),
@@ -63,7 +63,7 @@ def icicle(table: pd.DataFrame, column: str, theme: Theme, *, beside: bool) -> g
     """
     table = table[table[column] > 0]
     whole = int(table[column].iloc[0])
-    colours = differences(table, theme) if beside else kinds(table, theme)
+    colours = differences(table, theme) if beside else _kinds(table, theme)
     inks = (tokens()[theme]["ink"], tokens()[theme]["panel"])
     figure = go.Figure(layout={"template": template(theme)})
     figure.add_icicle(
@@ -77,8 +77,8 @@ def icicle(table: pd.DataFrame, column: str, theme: Theme, *, beside: bool) -> g
         branchvalues="total",
         marker={"colors": colours, "line": {"width": 1, "color": tokens()[theme]["panel"]}},
         textinfo="text",
-        insidetextfont={"color": [readable(colour, inks) for colour in colours], "size": 12},
-        outsidetextfont={"color": readable(colours[0], inks), "size": 12},  # of the whole
+        insidetextfont={"color": [readable_ink(colour, inks) for colour in colours], "size": 12},
+        outsidetextfont={"color": readable_ink(colours[0], inks), "size": 12},  # of the whole
         leaf={"opacity": 1},
         tiling={"orientation": "v", "pad": 0},
         pathbar={"thickness": ROW_PX, "edgeshape": "|", "textfont": {"size": 12}},
@@ -115,7 +115,7 @@ def title(frame: Frame | None, gathered: int) -> str:
     return f"other ({units.counted(gathered, 'short frame')})" if gathered else "all"
 
 
-def kinds(table: pd.DataFrame, theme: Theme) -> list[str]:
+def _kinds(table: pd.DataFrame, theme: Theme) -> list[str]:
     """Returns the colour of each row by its kind; operators in a phase are paler than it."""
     colours, found = tokens()[theme], {}
     phases: dict[int, str] = {}
@@ -126,16 +126,16 @@ def kinds(table: pd.DataFrame, theme: Theme) -> list[str]:
             plain = colours[phase]
             found[row.node] = plain if own else blended(plain, colours["panel"], INSIDE)
         else:
-            found[row.node] = colours[WORDS[_kind(row.frame)][0]]
+            found[row.node] = colours[_WORDS[_kind(row.frame)][0]]
     return [found[node] for node in table["node"]]
 
 
 def legend(table: pd.DataFrame) -> dict[str, str]:
-    """Returns token -> words of the colours that `kinds` gives to frames of these rows."""
+    """Returns token -> words of the colours that `_kinds` gives to frames of these rows."""
     found: dict[str, str] = {}
     for frame in filter(None, table["frame"]):
         phase = _phase(frame)
-        token, words = (phase, phase) if phase not in ("", "other") else WORDS[_kind(frame)]
+        token, words = (phase, phase) if phase not in ("", "other") else _WORDS[_kind(frame)]
         found.setdefault(token, words)
     return found
 
@@ -177,7 +177,7 @@ def _place(total: int, base: int) -> float:
     """Returns 0 for half the time or less, 0.5 for the same, 1 for twice the time or more."""
     if not total or not base:
         return float(total > base)
-    return min(max(0.5 + math.log(total / base, MAX_FACTOR) / 2, 0.0), 1.0)
+    return min(max(0.5 + math.log(total / base, _MAX_FACTOR) / 2, 0.0), 1.0)
 
 
 def change(total: int, base: int) -> str:

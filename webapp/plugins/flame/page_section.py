@@ -15,7 +15,12 @@ from lanescope.webapp.plugins.flame.baseline import flame
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Window
-from lanescope.webapp.timeline.flame_graph.flame import MIN_SHARE, Part, missing, parts_of
+from lanescope.webapp.timeline.flame_graph.flame import (
+    MIN_SHARE,
+    ThreadWindow,
+    missing_frames,
+    parts_of,
+)
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT
 from lanescope.webapp.timeline.flame_graph.lane_walk import By
 from lanescope.webapp.ui import ids as frame_ids
@@ -24,22 +29,22 @@ from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-MAX_OPS = 2_000_000
+_MAX_OPS = 2_000_000
 """Operators of a selection that are folded for a page."""
 
-MAX_ROWS = 200
+_MAX_ROWS = 200
 """Widest frames that the table lists."""
 
 MAX_THREADS = 300
 """Threads up to which each of them can be chosen."""
 
-BY: dict[By, str] = {"nesting": "nesting", "stack": "Python stack", "module": "module"}
-BESIDE = {
+_BY: dict[By, str] = {"nesting": "nesting", "stack": "Python stack", "module": "module"}
+_BESIDE = {
     "run": "difference, widths of the run",
     "baseline": "difference, widths of the baseline",
     "alone": "the run alone",
 }
-ALL = "all"
+_ALL = "all"
 
 Selected = dict[str, Any] | int | None
 """Value that a selection is made of."""
@@ -63,9 +68,9 @@ class Section:
     def layout(self, context: Context) -> Component:
         """Returns the controls, and the places of the picture and its table."""
         beside = context.baseline is not None
-        shown = BESIDE if beside else {"alone": BESIDE["alone"]}
+        shown = _BESIDE if beside else {"alone": _BESIDE["alone"]}
         controls = widgets.controls(
-            widgets.choice("frames by", self.by, _options(BY)),
+            widgets.choice("frames by", self.by, _options(_BY)),
             widgets.choice("of", self.lanes, _lanes(context.run)),
             widgets.controls(
                 widgets.choice("show", self.beside, _options(shown)),
@@ -131,7 +136,7 @@ class Section:
                 note = html.P(str(reason), className="hint")
                 return nothing(""), {"height": "0"}, no_update, [], note
             picture = shown.picture(theme or "light", self._width_px)
-            heads, rows = widgets.measured(_columns(context), shown.rows())
+            heads, rows = widgets.with_units(_columns(context), shown.rows())
             return picture, shown.style(ROOT), heads, rows, shown.note(theme or "light")
 
         @app.callback(
@@ -175,7 +180,7 @@ def _options(known: dict[Any, str]) -> list[dict[str, Any]]:
 def _lanes(run: Run) -> list[dict[str, Any]]:
     names = widgets.thread_names(run)
     many = len(run.threads) > MAX_THREADS
-    options = [{"label": "all threads", "value": ALL}]
+    options = [{"label": "all threads", "value": _ALL}]
     for rank in run.ranks:
         if len(run.ranks) > 1:
             options.append({"label": f"rank {rank}", "value": f"{rank}"})
@@ -187,14 +192,15 @@ def _lanes(run: Run) -> list[dict[str, Any]]:
     return options
 
 
-def _parts(run: Run, window: Window, lanes: str) -> tuple[Part, ...]:
+def _parts(run: Run, window: Window, lanes: str) -> tuple[ThreadWindow, ...]:
     """Returns the chosen threads in a window. Raises NotApplicable where they do too much."""
-    if run.rows_about("op", window) > MAX_OPS:
+    if run.rows_about("op", window) > _MAX_OPS:
         raise NotApplicable(
-            f"This selection holds more than {units.count(MAX_OPS)} operators: choose a shorter one"
+            f"This selection holds more than {units.count(_MAX_OPS)} operators: "
+            "choose a shorter one"
         )
     parts = parts_of(run, window)
-    return tuple(one for one in parts if lanes in (ALL, str(one[0].rank), one[0].key))
+    return tuple(one for one in parts if lanes in (_ALL, str(one[0].rank), one[0].key))
 
 
 def _columns(context: Context) -> list[dict[str, Any]]:
@@ -222,7 +228,7 @@ class _Shown:
         self._beside = beside != "alone" and context.baseline is not None
         self._column = "base_total_ns" if self._beside and beside == "baseline" else "total_ns"
         self._parts = _parts(run, window, lanes)
-        folded: By = next((one for one in BY if one == by), "nesting")
+        folded: By = next((one for one in _BY if one == by), "nesting")
         found = flame(run, self._parts, folded, context.baseline if self._beside else None)
         self._table = found.frames()
         if not self._table[self._column].iloc[0]:
@@ -230,7 +236,7 @@ class _Shown:
                 "In the baseline, no operator" if self._column == "base_total_ns" else "No operator"
             )
             raise NotApplicable(f"{whose} ran here.")
-        if why := missing(run, folded, self._table["frame"]):
+        if why := missing_frames(run, folded, self._table["frame"]):
             raise NotApplicable(why)
 
     def picture(self, theme: Theme, width_px: int) -> go.Figure:
@@ -256,7 +262,7 @@ class _Shown:
         whole = int(self._table[self._column].iloc[0])
         widest = self._table.iloc[1:].sort_values(self._column, ascending=False, kind="stable")
         rows = []
-        for row in widest.head(MAX_ROWS).itertuples():
+        for row in widest.head(_MAX_ROWS).itertuples():
             share = getattr(row, self._column) / whole
             made: dict[str, Any] = {
                 "node": row.node,
@@ -273,7 +279,7 @@ class _Shown:
     def note(self, theme: Theme) -> list[Component]:
         """Returns the sum, how many frames are gathered, and the meaning of the colours."""
         ranks = {one.rank for one, _ in self._parts}
-        total = widgets.duration(int(self._table[self._column].iloc[0]))
+        total = widgets.duration_text(int(self._table[self._column].iloc[0]))
         words = f"{total} on {units.counted(len(self._parts), 'thread')}"
         words += f" of {units.counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
         short = int(self._table["gathered"].sum())

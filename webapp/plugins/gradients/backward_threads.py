@@ -24,7 +24,7 @@ from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs.run import Run
 
-MEASURES = {
+THREAD_MEASURES = {
     "added": "norm added",
     "accumulations": "gradients added",
     "elements": "elements added",
@@ -33,8 +33,8 @@ MEASURES = {
 }
 """Columns of `backward_threads` that can be drawn, and what to call them beside an axis."""
 
-COLUMNS = ("rank", "thread", "step", *MEASURES)
-_KEYS = list(COLUMNS[:3])
+_COLUMNS = ("rank", "thread", "step", *THREAD_MEASURES)
+_KEYS = list(_COLUMNS[:3])
 _ACCUMULATES = r"(^|::)AccumulateGrad$"
 
 
@@ -58,7 +58,7 @@ def backward_threads(run: Run) -> pd.DataFrame:
     parts = [_times(phases), *[_accumulated(run, rank, phases) for rank in ranks]]
     table = pd.concat(parts).groupby(_KEYS, as_index=False).sum(min_count=1)
     table = table.merge(_added(run, phases), on=_KEYS, how="left")
-    return table.merge(_norms(run, phases), on=_KEYS, how="outer").reindex(columns=list(COLUMNS))
+    return table.merge(_norms(run, phases), on=_KEYS, how="outer").reindex(columns=list(_COLUMNS))
 
 
 @lru_cache(maxsize=2)

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from lanescope.webapp.plugins.gradients.charts_heat import (
-    MAX_ROWS,
+    MAX_HEAT_ROWS,
     bins,
     greatest_of_bins,
     others,
@@ -28,8 +28,8 @@ from lanescope.webapp.ui.charts import (
     DASHES,
     MAX_LINES,
     add_at_foot,
+    add_norm_line,
     few_markers,
-    line,
     mark_missing,
     step_figure,
 )
@@ -88,7 +88,7 @@ def depth_lines(
     colour = tokens()[theme]
     first = next(iter(lines.values()), pd.Series(dtype="float64"))
     layers = layer_names(first.index)
-    parts = bins(len(layers), MAX_ROWS)
+    parts = bins(len(layers), MAX_HEAT_ROWS)
     names = [layers[low] for low, _ in parts]
     values = {
         name: greatest_of_bins(series.to_numpy(float), parts) for name, series in lines.items()
@@ -209,7 +209,7 @@ def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
     figure = step_figure(theme, "gradient norm (L2)", norms["step"], log=log)
     by_rank = {int(rank): rows for rank, rows in norms.groupby("rank", sort=True)}
     for position, (rank, rows) in enumerate(by_rank.items()):
-        line(figure, rows["step"], rows["norm"], f"rank {rank}", position, rank, theme)
+        add_norm_line(figure, rows["step"], rows["norm"], f"rank {rank}", position, rank, theme)
     few_markers(figure)
     mark_missing(figure, norms, theme)
     return figure
@@ -239,7 +239,7 @@ def parameter_norms(gradients: pd.DataFrame, rank: int, theme: Theme, *, log: bo
     by_name = dict(iter(mine.groupby("parameter")))
     for position, name in enumerate(largest.index[:MAX_LINES]):
         rows = by_name[name]
-        line(figure, rows["step"], rows["norm"], str(name), position, rank, theme)
+        add_norm_line(figure, rows["step"], rows["norm"], str(name), position, rank, theme)
     few_markers(figure)
     mark_missing(figure, mine, theme)
     return figure

@@ -10,11 +10,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.plugins.gradients.charts_layers import (
-    MAX_NAMES,
+    MAX_LAYER_NAMES,
+    factor,
     layer_axis,
     layer_names,
     plain_cells,
-    times,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.types import BoolArray, Float64Array
@@ -22,11 +22,11 @@ from lanescope.webapp.ui.charts import BUTTONS_ABOVE, colour_bar, powers
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, template
 
-MAX_ROWS = 240
-MAX_COLUMNS = 200
+MAX_HEAT_ROWS = 240
+_MAX_COLUMNS = 200
 """Layers and steps drawn of a heat map; of more, the greatest of each bin."""
 
-MIN_DECADES = 2.0
+_MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 
 BELOW = 0.15
@@ -55,21 +55,21 @@ def layer_heat(
     """
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    rows, columns = bins(len(table), MAX_ROWS), bins(table.shape[1], MAX_COLUMNS)
+    rows, columns = bins(len(table), MAX_HEAT_ROWS), bins(table.shape[1], _MAX_COLUMNS)
     values = greatest_of_bins(greatest_of_bins(table.to_numpy(float), rows), columns, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log10(values).astype(np.float32)
     finite = logs[np.isfinite(logs)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
-    if high - low < MIN_DECADES:
-        low, high = (low + high - MIN_DECADES) / 2, (low + high + MIN_DECADES) / 2
+    if high - low < _MIN_DECADES:
+        low, high = (low + high - _MIN_DECADES) / 2, (low + high + _MIN_DECADES) / 2
     names = layer_names(table.index)
     shown = [names[low] for low, _ in rows]
     common: dict[str, Any] = {
         "x": [str(table.columns[low]) for low, _ in columns],
         "y": shown,
         "xgap": 1 if len(columns) <= 120 else 0,
-        "ygap": 1 if values.shape[0] <= MAX_ROWS // 2 else 0,  # thin rows would be half gap
+        "ygap": 1 if values.shape[0] <= MAX_HEAT_ROWS // 2 else 0,  # thin rows would be half gap
         "hoverongaps": False,
     }
     hover = f"<b>%{{y}}</b>{others(rows)}<br>{across} %{{x}}{others(columns)}<br>%{{text}}"
@@ -128,8 +128,8 @@ def greatest_cell(table: pd.DataFrame, layer: str, column: str) -> tuple[str, An
     """
     found = []
     for names, name, most in (
-        (layer_names(table.index), layer, MAX_ROWS),
-        ([str(one) for one in table.columns], column, MAX_COLUMNS),
+        (layer_names(table.index), layer, MAX_HEAT_ROWS),
+        ([str(one) for one in table.columns], column, _MAX_COLUMNS),
     ):
         parts = {names[low]: slice(low, low + count) for low, count in bins(len(names), most)}
         if name not in parts:
@@ -165,7 +165,7 @@ def rank_heat(
     ticks = [-most, 0.0, most]
     words = [
         [
-            "" if np.isnan(value) or abs(log) < MIN_WRITTEN else times(value)
+            "" if np.isnan(value) or abs(log) < MIN_WRITTEN else factor(value)
             for value, log in zip(*pair, strict=True)
         ]
         for pair in zip(values, logs, strict=True)
@@ -187,7 +187,7 @@ def rank_heat(
         text=words,
         texttemplate="%{text}" if len(columns) <= 16 else None,
         textfont={"size": 11},
-        hovertext=[[times(value) for value in row] for row in values],
+        hovertext=[[factor(value) for value in row] for row in values],
         colorscale=[[0, colour["collective"]], [0.5, colour["panel"]], [1, colour["backward"]]],
         zmin=-most,
         zmax=most,
@@ -195,7 +195,7 @@ def rank_heat(
         ygap=1,
         hoverongaps=False,
         colorbar=colour_bar(
-            "ratio to the median", tickvals=ticks, ticktext=[times(10**tick) for tick in ticks]
+            "ratio to the median", tickvals=ticks, ticktext=[factor(10**tick) for tick in ticks]
         ),
         hovertemplate="<b>%{y}</b><br>%{customdata}<br>%{hovertext} the median<extra></extra>",
     )
@@ -207,4 +207,4 @@ def _heat_axes(figure: go.Figure, layers: Sequence[str], across: str) -> None:
     """Sets the axes: layers from top to bottom, columns named `across` from left to right."""
     figure.update_layout(BUTTONS_ABOVE)
     figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
-    figure.update_yaxes(autorange="reversed", showgrid=False, **layer_axis(layers, MAX_NAMES))
+    figure.update_yaxes(autorange="reversed", showgrid=False, **layer_axis(layers, MAX_LAYER_NAMES))

@@ -10,7 +10,7 @@ import numpy as np
 
 MODEL = "(model)"
 
-MAX_NAMES = 64
+MAX_LAYER_NAMES = 64
 """Layers named beside a heat map."""
 
 MAX_SLANTED = 24
@@ -28,7 +28,7 @@ def layer_names(layers: Iterable[object]) -> list[str]:
     return [str(layer) or MODEL for layer in layers]
 
 
-def times(ratio: float) -> str:
+def factor(ratio: float) -> str:
     """Returns a ratio as a factor; infinite: of a norm that is NaN or infinite."""
     if np.isinf(ratio):
         return "NaN or infinite"

@@ -22,7 +22,7 @@ HEALTHY = (1e-3, 1e1)
 DECAY = 0.7
 """From one layer to the one before it; where norms fall faster, the first layers learn nothing."""
 
-MEASURES = {
+LAYER_MEASURES = {
     "gradient": "norm of the gradient",
     "relative": "gradient per element, relative to the model's",
     "update": "norm of the update, relative to the parameters'",
@@ -123,7 +123,7 @@ def depths(run: Run) -> int:
     return max((str(one).count(".") + 1 for one in gradient_rows(run)["layer"].unique()), default=1)
 
 
-def cut(layer: str, depth: int | None) -> str:
+def path_at_depth(layer: str, depth: int | None) -> str:
     """Returns the path of a layer's module, or of the one above it at that depth."""
     return layer if depth is None else ".".join(layer.split(".")[:depth])
 
@@ -139,7 +139,7 @@ def _measured(
     rows: pd.DataFrame, measure: str, depth: int | None, baseline: Run | None, rank: int
 ) -> pd.DataFrame:
     rows = rows[rows["numel"] > 0]
-    groups = {layer: cut(str(layer), depth) for layer in rows["layer"].unique()}
+    groups = {layer: path_at_depth(str(layer), depth) for layer in rows["layer"].unique()}
     there = rows[~rows["missing"]].drop_duplicates(["step", "parameter"], keep="last")
     there = there.assign(group=there["layer"].map(groups))
     # NaN would be skipped by a sum: a layer of nothing but NaN would be one of zeros.

@@ -17,7 +17,7 @@ from lanescope.webapp.analysis.parameter_history import layers_of
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
-COLUMNS = ("layer", "share", "wrong", "steps", "skipped", "first", "last", "parameters")
+_COLUMNS = ("layer", "share", "wrong", "steps", "skipped", "first", "last", "parameters")
 _TENSORS = ["start_ns", "numel", "nan", "inf"]
 _OPS = ["start_ns", "duration_ns", "name", "scope", "module", "sequence"]
 
@@ -57,7 +57,7 @@ def not_finite_layers(run: Run) -> pd.DataFrame:
     table["first"], table["last"] = by_layer["step"].min(), by_layer["step"].max()
     table["parameters"] = by_layer["parameter"].nunique()
     order = [layer for layer in rows["layer"].unique() if layer in table.index]
-    return table.reindex(order).rename_axis("layer").reset_index()[list(COLUMNS)]
+    return table.reindex(order).rename_axis("layer").reset_index()[list(_COLUMNS)]
 
 
 def not_finite_elements(run: Run) -> pd.Series:

@@ -28,10 +28,10 @@ from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
 TOTAL, PARAMETERS = "whole gradient", "per parameter"
-ALL = "all"
+_ALL = "all"
 
 
-LEAD = (
+_LEAD = (
     "L2 norm of each parameter's gradient as the optimizer saw it, after clipping and after "
     "ranks were averaged. Click a point to see its step on the timeline."
 )
@@ -43,7 +43,7 @@ def layout(context: Context) -> Component:
     if not run.counts["gradient"]:
         return widgets.page(
             "Gradients",
-            LEAD,
+            _LEAD,
             states.empty(
                 "This run holds no gradient norms.",
                 "They are recorded at every ",
@@ -52,10 +52,10 @@ def layout(context: Context) -> Component:
                 "recording ended before the first, has none.",
             ),
         )
-    ranks = [{"label": "all ranks", "value": ALL}, *widgets.rank_options(run.ranks, str)]
+    ranks = [{"label": "all ranks", "value": _ALL}, *widgets.rank_options(run.ranks, str)]
     return widgets.page(
         "Gradients",
-        LEAD,
+        _LEAD,
         widgets.controls(
             widgets.choice("norm of the", ids.GRADIENT_OF, [TOTAL, PARAMETERS]),
             widgets.choice("rank", ids.GRADIENT_RANK, ranks),
@@ -63,7 +63,7 @@ def layout(context: Context) -> Component:
         ),
         widgets.graph(ids.GRADIENT_CHART, height=320, what="gradient norms"),
         html.P(id=ids.GRADIENT_NOTE, className="muted"),
-        states.body("Adding up the gradients of all layers"),
+        states.body_place("Adding up the gradients of all layers"),
     )
 
 
@@ -102,7 +102,7 @@ def register(app: Dash, context: Context) -> None:
         Input(frame_ids.THEME, "data"),
     )
     def draw(of: str, rank: str, scale: str, theme: Theme | None) -> tuple[go.Figure, str]:
-        return figure(context.run, of, rank, scale == "log", theme or "light")
+        return _figure(context.run, of, rank, scale == "log", theme or "light")
 
     @app.callback(
         Output(ids.PARAMETER_TABLE, "filterModel"),
@@ -134,15 +134,15 @@ def register(app: Dash, context: Context) -> None:
         return step_link(context.run, int(rank), int(point["x"]))
 
 
-def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Figure, str]:
+def _figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Figure, str]:
     """Returns the chart and what there is to say about it."""
     if of == TOTAL:
         norms = _norms(run)
-        chosen = norms if rank == ALL else norms[norms["rank"] == int(rank)]
+        chosen = norms if rank == _ALL else norms[norms["rank"] == int(rank)]
         note = ""
         if _sharded(run):
             note = "Parameters are sharded: a line is the norm of what its rank holds of them. "
-        elif rank == ALL and len(run.ranks) > 1 and _alike(norms):
+        elif rank == _ALL and len(run.ranks) > 1 and _alike(norms):
             note = "All ranks have the same norms: their lines coincide. "
         ranks = int(chosen["rank"].nunique())
         if ranks > MAX_LINES:
@@ -151,10 +151,10 @@ def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Fi
         if _constant(chosen):
             note += "The norm hardly changes: gradients are clipped to it before the step."
         return charts.total_norms(chosen, theme, log=log), note
-    number = run.ranks[0] if rank == ALL else int(rank)
+    number = run.ranks[0] if rank == _ALL else int(rank)
     table = _gradients(run)
     parameters = table.loc[table["rank"] == number, "parameter"].nunique()
-    note = f"Rank {number}. " if rank == ALL else ""
+    note = f"Rank {number}. " if rank == _ALL else ""
     if parameters > MAX_LINES:
         note += (
             f"The {MAX_LINES} parameters with the greatest norms of "

@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
 from lanescope.webapp.plugins.gradients import ids
-from lanescope.webapp.plugins.gradients.backward_threads import MEASURES, backward_threads
+from lanescope.webapp.plugins.gradients.backward_threads import THREAD_MEASURES, backward_threads
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
@@ -18,7 +18,7 @@ from lanescope.webapp.ui.charts import MAX_LINES
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-WORDS = {
+_WORDS = {
     "added": "L2 norm of what each thread's backward added to the gradients in a step, before it "
     "was added; of several backwards the root of the sum of squares. ",
     "accumulations": "How many gradients each thread added to those of parameters in a step: "
@@ -38,10 +38,10 @@ def section(context: Context) -> list[Component]:
     """Returns a chart of threads by step; nothing where no rank has two threads that run
     backward."""
     table = backward_threads(context.run)
-    known = [name for name in MEASURES if table[name].notna().any()]
+    known = [name for name in THREAD_MEASURES if table[name].notna().any()]
     if not known:
         return []
-    options = [{"label": MEASURES[name], "value": name} for name in known]
+    options = [{"label": THREAD_MEASURES[name], "value": name} for name in known]
     ranks = widgets.rank_options(table["rank"].unique(), str)
     choices = (
         widgets.choice("show the", ids.THREADS_MEASURE, options, wide=True),
@@ -63,20 +63,20 @@ def register(app: Dash, context: Context) -> None:
         Input(frame_ids.THEME, "data"),
     )
     def draw(measure: str, rank: str, theme: Theme | None) -> tuple[go.Figure, str]:
-        return figure(context.run, measure, int(rank), theme or "light")
+        return threads_figure(context.run, measure, int(rank), theme or "light")
 
 
-def figure(run: Run, measure: str, rank: int, theme: Theme) -> tuple[go.Figure, str]:
+def threads_figure(run: Run, measure: str, rank: int, theme: Theme) -> tuple[go.Figure, str]:
     """Returns the chart of a measure of `MEASURES` on a rank, and what it is."""
     curves = _curves(run, measure, rank)
-    note = WORDS[measure]
+    note = _WORDS[measure]
     if backward_threads(run)["added"].isna().all():
         note += NOT_RECORDED
     if len(curves) > MAX_LINES:
         note += f"The {MAX_LINES} of {len(curves)} threads with the most of it are drawn."
         most = sorted(curves, key=lambda name: -curves[name].sum())[:MAX_LINES]
         curves = {name: series for name, series in curves.items() if name in most}
-    title = MEASURES[measure]
+    title = THREAD_MEASURES[measure]
     if measure == "backward_s":
         longest = max((float(series.max()) for series in curves.values()), default=0.0)
         factor, unit = units.unit_for(longest * 1e9, "ns")

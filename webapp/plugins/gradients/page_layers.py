@@ -21,11 +21,11 @@ from lanescope.webapp.plugins.gradients.layer_map import (
     AXES,
     DECAY,
     HEALTHY,
-    MEASURES,
+    LAYER_MEASURES,
     SAMPLED,
-    cut,
     depths,
     layer_map,
+    path_at_depth,
     quantiles,
 )
 from lanescope.webapp.plugins.gradients.not_finite import (
@@ -41,7 +41,7 @@ from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
 EVERY = "all"
-STEPS, QUANTILES_OF = "chosen steps", "quantiles over steps"
+_STEPS, QUANTILES_OF = "chosen steps", "quantiles over steps"
 LINES = 5
 """Steps that are drawn by depth at first."""
 MAX_DEPTH_LINES = 8
@@ -49,9 +49,9 @@ DEPTH_WORDS = (
     "From the first layer of the forward, on the left, to the last, on the right. Where a line "
     "falls to the left, the gradient vanishes on its way to the input; where it rises, it explodes."
 )
-READABLE = 60
+_READABLE = 60
 """Rows of the heat map; of more, the module tree is collapsed at first."""
-MAX_RANKS = 8
+_MAX_RANKS = 8
 """Lines of ranks that can be distinguished."""
 
 
@@ -63,7 +63,7 @@ def section(context: Context) -> list[Component]:
     levels += [{"label": f"{n} of {deepest} levels", "value": str(n)} for n in range(1, deepest)]
     measures = [
         {"label": words, "value": name}
-        for name, words in MEASURES.items()
+        for name, words in LAYER_MEASURES.items()
         if (name != "baseline" or context.baseline is not None)
         and (name not in SAMPLED or run.counts["parameter"])
     ]
@@ -75,7 +75,7 @@ def section(context: Context) -> list[Component]:
     )
     steps = gradient_rows(run)["step"].unique()
     lines = (
-        widgets.choice("lines", ids.DEPTH_LINES, [STEPS, QUANTILES_OF], STEPS),
+        widgets.choice("lines", ids.DEPTH_LINES, [_STEPS, QUANTILES_OF], _STEPS),
         _steps_box(sorted(int(step) for step in steps)),
     )
     return [
@@ -88,7 +88,7 @@ def section(context: Context) -> list[Component]:
         html.P(id=ids.LAYER_NOTE, className="muted"),
         html.H2("The layer over time"),
         widgets.graph(ids.LAYER_CURVES, height=300, what="the course of the layer"),
-        *not_finite(context),
+        *not_finite_part(context),
         *few_bits(context),
     ]
 
@@ -100,7 +100,7 @@ def _steps_box(steps: Sequence[int]) -> Component:
     return widgets.find_box(ids.DEPTH_STEPS, f"such as {steps[0]} {steps[-1]}", "steps", shown)
 
 
-def not_finite(context: Context) -> list[Component]:
+def not_finite_part(context: Context) -> list[Component]:
     """Returns table of the layers with NaN or infinite gradients; nothing where there are none."""
     table = not_finite_layers(context.run)
     if table.empty:
@@ -233,7 +233,7 @@ def register(app: Dash, context: Context) -> None:
     def choose(
         click: dict[str, Any] | None, measure: str, depth: str, rank: str, theme: Theme | None
     ) -> tuple[go.Figure, list[Any]]:
-        return chosen(context, click, measure, depth_of(depth), int(rank), theme or "light")
+        return chosen_layer(context, click, measure, depth_of(depth), int(rank), theme or "light")
 
 
 def depth_figure(
@@ -269,7 +269,7 @@ def _at_or_before(table: pd.DataFrame, step: int) -> int:
     return earlier[-1] if earlier else int(table.columns[0])
 
 
-def chosen(
+def chosen_layer(
     context: Context,
     click: dict[str, Any] | None,
     measure: str,
@@ -286,7 +286,7 @@ def chosen(
     point = (click or {}).get("points", [{}])[0]
     name, column = str(point.get("y", "")), str(point.get("x", ""))
     picked = charts_heat.greatest_cell(table, name, column)
-    layer = cut("" if name == charts_layers.MODEL else name, depth)
+    layer = path_at_depth("" if name == charts_layers.MODEL else name, depth)
     if picked is not None:
         layer, step = picked
     elif click and layer in table.index and column.isdigit():  # clicked in another map
@@ -296,7 +296,7 @@ def chosen(
     band = HEALTHY if measure == "gradient" else None
     curves = {}
     for other in [rank, *[one for one in ranks_with_gradients(context.run) if one != rank]][
-        :MAX_RANKS
+        :_MAX_RANKS
     ]:
         mine = _table(context, other, measure, depth)
         if layer in mine.index:
@@ -335,12 +335,12 @@ def _table(context: Context, rank: int, measure: str, depth: int | None) -> pd.D
 def _depth(context: Context) -> str:
     """The deepest cut that leaves a readable number of layers."""
     layers = [str(layer) for layer in gradient_rows(context.run)["layer"].unique()]
-    if len(layers) <= READABLE or depths(context.run) == 1:
+    if len(layers) <= _READABLE or depths(context.run) == 1:
         return EVERY
     fits = [
         n
         for n in range(1, depths(context.run))
-        if len({cut(layer, n) for layer in layers}) <= READABLE
+        if len({path_at_depth(layer, n) for layer in layers}) <= _READABLE
     ]
     return str(max(fits, default=1))
 

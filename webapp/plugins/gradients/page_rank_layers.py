@@ -25,9 +25,9 @@ from lanescope.webapp.ui.context import Context
 
 TITLE = "Layers by rank"
 ALL = "all"
-MAX_ROWS = 60
+_MAX_ROWS = 60
 """Layers that are drawn: those farthest from the median."""
-NAMED = 3
+_NAMED = 3
 
 
 def section(context: Context) -> list[Component]:
@@ -65,7 +65,7 @@ def register(app: Dash, context: Context) -> None:
         Input(frame_ids.THEME, "data"),
     )
     def draw(across: str, depth: str, theme: Theme | None) -> tuple[go.Figure, dict[str, str]]:
-        return figure(rank_map(context.run, layers.depth_of(depth)), across, theme or "light")
+        return ranks_figure(rank_map(context.run, layers.depth_of(depth)), across, theme or "light")
 
     @app.callback(
         Output(ids.RANKS_NOTE, "children"),
@@ -73,7 +73,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.LAYER_DEPTH, "value"),
     )
     def choose(click: dict[str, Any] | None, depth: str) -> list[Any]:
-        return chosen(context, click, layers.depth_of(depth))
+        return chosen_cell(context, click, layers.depth_of(depth))
 
 
 def words_of(found: RankMap) -> str:
@@ -91,7 +91,7 @@ def words_of(found: RankMap) -> str:
     if len(names) == len(found.layers):
         where = f"in all {units.counted(len(names), 'layer')}"
     else:
-        some = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+        some = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
         where = f"in {units.count(len(names))} of {units.count(len(found.layers))} layers ({some})"
     ratio, steps = found.farthest()
     away = np.abs(np.log(np.clip(ratio.to_numpy(), 1e-300, 1e300)))
@@ -100,7 +100,7 @@ def words_of(found: RankMap) -> str:
     has = (
         "a norm that is NaN or infinite"
         if np.isinf(value)
-        else (f"{charts_layers.times(value)} the median of all ranks")
+        else (f"{charts_layers.factor(value)} the median of all ranks")
     )
     farthest = ratio.index[layer] or charts_layers.MODEL
     most = (
@@ -110,7 +110,7 @@ def words_of(found: RankMap) -> str:
     return f"Norms differ {where}, on {which}, from step {step} on. {most}"
 
 
-def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[str, str]]:
+def ranks_figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[str, str]]:
     """Returns the heat map of the layers in which ranks differ, and its height."""
     if across == ALL:
         table, steps = found.farthest()
@@ -121,7 +121,7 @@ def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[s
         )
     with np.errstate(divide="ignore"):
         away = np.abs(np.log(table)).max(axis=1)
-    rows = away[found.layers_apart].nlargest(MAX_ROWS).index
+    rows = away[found.layers_apart].nlargest(_MAX_ROWS).index
     kept = table.index.isin(rows)
     drawn = charts_heat.rank_heat(
         table[kept], steps[kept], None if across == ALL else int(across), theme
@@ -129,7 +129,7 @@ def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[s
     return drawn, layers.heat_style(int(kept.sum()) + 2)
 
 
-def chosen(context: Context, click: dict[str, Any] | None, depth: int | None) -> list[Any]:
+def chosen_cell(context: Context, click: dict[str, Any] | None, depth: int | None) -> list[Any]:
     """Returns the norms of all ranks at the cell that was clicked, and the way to its backward."""
     what = (
         "Norm of each layer's gradient, relative to the median of all ranks at the same step; of "

@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 from lanescope.webapp.plugins.gradients import charts_heat, ids
 from lanescope.webapp.plugins.gradients import page_layers as layers
 from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer
-from lanescope.webapp.plugins.gradients.layer_map import as_in_model, cut
+from lanescope.webapp.plugins.gradients.layer_map import as_in_model, path_at_depth
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import widgets
@@ -66,7 +66,7 @@ def by_thread(run: Run, rank: int, thread: str, depth: int | None) -> pd.DataFra
     rows = added_by_layer(run)
     rows = rows[rows["rank"] == rank]
     steps = rows["step"].nunique()
-    groups = {layer: cut(str(layer), depth) for layer in rows["layer"].unique()}
+    groups = {layer: path_at_depth(str(layer), depth) for layer in rows["layer"].unique()}
     rows = rows.assign(group=rows["layer"].map(groups), square=rows["added"] ** 2)
     if thread:
         squares = rows[rows["thread"] == thread].groupby(["group", "step"], sort=False)["square"]

@@ -14,13 +14,13 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.parameter_history import gradient_rows, layers_of, samples
-from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES, cut_off
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import NO_GRADIENT_CAUSES, cut_off
 from lanescope.webapp.plugins.gradients.layer_map import as_in_model
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 NORMS = ("first", "last", "least", "greatest")
-COLUMNS = ("parameter", "gradient", "numel", "dtype", *NORMS, "missing")
+_COLUMNS = ("parameter", "gradient", "numel", "dtype", *NORMS, "missing")
 
 
 @lru_cache(maxsize=2)
@@ -48,7 +48,7 @@ def parameter_table(run: Run) -> pd.DataFrame:
     order = as_in_model(run, run.ranks[0], list(layers.unique()))
     places = layers.map({layer: place for place, layer in enumerate(order)})
     table = table.iloc[np.argsort(places.to_numpy(), kind="stable")]
-    return table.rename_axis("parameter").reset_index()[list(COLUMNS)]
+    return table.rename_axis("parameter").reset_index()[list(_COLUMNS)]
 
 
 def _over_steps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -91,7 +91,7 @@ def _words(run: Run, table: pd.DataFrame, free: set[str]) -> list[str]:
             text = "None: it is frozen (requires_grad=False)"
         elif row.without:
             text = f"None at {units.count(int(row.without))} {of}"
-            text += f": its module {CAUSES[cause]}" if row.never and cause else ""
+            text += f": its module {NO_GRADIENT_CAUSES[cause]}" if row.never and cause else ""
         elif row.wrong:
             text = f"NaN or infinite at {units.count(int(row.wrong))} {of}"
         else:

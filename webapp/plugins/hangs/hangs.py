@@ -56,7 +56,7 @@ MIN_STUCK_NS = 10_000_000_000
 """A call that all made moves data, which may take long: only from here on it is said to hang where
 neither a watchdog nor an error says so."""
 
-FAILED = ("raised", "died")
+_FAILED = ("raised", "died")
 """How a rank ended by its own fault."""
 
 ADVICE = {
@@ -222,7 +222,7 @@ def _stuck(
     least = MIN_STUCK_NS if wait.group != schema.RENDEZVOUS else MIN_WAIT_NS
     long = waited >= max(least, normal_wait_ns(run, wait.group))
     known = rank_states(run)
-    gone = tuple(sorted(rank for rank in _made(run, wait) if known[rank].ending.how in FAILED))
+    gone = tuple(sorted(rank for rank in _made(run, wait) if known[rank].ending.how in _FAILED))
     if gone and not set(gone) >= set(wait.ranks):
         return _failed_inside(run, wait, gone, others)
     if not long and not _made_no_progress(run, wait):

@@ -26,7 +26,7 @@ from lanescope.webapp.ui import findings as cards
 from lanescope.webapp.ui import source, states, widgets
 from lanescope.webapp.ui.context import Context
 
-KINDS = ("hang", "collective_mismatch", "deadlock")
+_KINDS = ("hang", "collective_mismatch", "deadlock")
 FRAMES = 6
 """Frames of a stack that are shown, innermost first."""
 RANKS = 40
@@ -34,7 +34,7 @@ RANKS = 40
 DUMPED = 16
 """Ranks whose threads are shown."""
 
-LEAD = (
+_LEAD = (
     "Where each rank stood when the recording ended: what its main thread did, in which collective "
     "it waits, and for whom. It is worked out after the fact too, for processes that were killed."
 )
@@ -42,7 +42,7 @@ LEAD = (
 
 def layout(_: Context) -> Component:
     """Returns the head of the page; `body` reads the last events of all ranks."""
-    return widgets.page("Hangs", LEAD, states.body("Comparing where the ranks stand"))
+    return widgets.page("Hangs", _LEAD, states.body_place("Comparing where the ranks stand"))
 
 
 def body(context: Context) -> list[Component]:
@@ -65,10 +65,10 @@ def body(context: Context) -> list[Component]:
     ]
 
 
-def verdict(context: Context) -> Component:
+def hang_verdict(context: Context) -> Component:
     """Returns the findings about calls that did not come about, or why there are none."""
     run = context.run
-    found = [one for one in findings(run) if one.kind in KINDS]
+    found = [one for one in findings(run) if one.kind in _KINDS]
     if found:
         return cards.cards(context, found)
     if not run.counts["collective"]:
@@ -164,8 +164,10 @@ def _since(
     end = max(start + 1, standing.end_ns)
     link = timeline_address(start, end, run.duration_ns, at)
     over = not held and standing.left
-    lasted = "" if over or end - start <= 1_000_000 else f", for {widgets.duration(end - start)}"
-    return dcc.Link(f"{widgets.duration(start)}{lasted}", href=context.address(link))
+    lasted = (
+        "" if over or end - start <= 1_000_000 else f", for {widgets.duration_text(end - start)}"
+    )
+    return dcc.Link(f"{widgets.duration_text(start)}{lasted}", href=context.address(link))
 
 
 def _threads(run: Run) -> list[Component]:
@@ -195,7 +197,7 @@ def _threads(run: Run) -> list[Component]:
             ]
             for row in last
         ]
-        quiet = f"nothing recorded for {widgets.duration(last[0]['duration_ns'])}"
+        quiet = f"nothing recorded for {widgets.duration_text(last[0]['duration_ns'])}"
         when = "when SIGTERM came" if last[0]["reason"] == "signal" else quiet
         heads = ("thread", "waits for", "held by", "last op", "CPU", "stack, innermost first")
         made.append(html.H3(f"rank {rank}, {when}"))
@@ -221,7 +223,7 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(Output(ids.HANG_VERDICT, "children"), Input(ids.HANG_VERDICT, "id"))
     def judge(_: str) -> Component:
-        return verdict(context)
+        return hang_verdict(context)
 
     @app.callback(
         Output(ids.HANG_RANKS, "children"),

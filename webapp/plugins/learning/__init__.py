@@ -17,7 +17,7 @@ PLUGIN = Plugin(
     questions=(
         Question(
             "Diverging data-parallel replicas",
-            "consistency:divergence",
+            "consistency:rank_divergence",
             ("rank_divergence",),
             order=40,
             area="Learning",

@@ -22,7 +22,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number
 
-LISTED = 20  # parameters named in the evidence
+_LISTED = 20  # parameters named in the evidence
 
 _COLUMNS = ["rank", "parameter", "step", "norm", "missing"]
 
@@ -98,7 +98,7 @@ def _judged(
                 "message": f"{measured}, expected {expected}",
                 "measured": None if at["missing"] else json_number(float(at["norm"])),
                 "expected": expected,
-                "parameters": parameters[:LISTED],
+                "parameters": parameters[:_LISTED],
             },
             link=step_link(run, int(at["rank"]), step),
         )

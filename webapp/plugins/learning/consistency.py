@@ -45,7 +45,7 @@ from lanescope.webapp.plugins.learning.parting_causes import (
 )
 from lanescope.webapp.plugins.learning.replicas import (
     _REDUCES,
-    SHARE,
+    EQUAL_SHARE,
     _bytes_of_step,
     _equal_at_first,
     _meant_equal,
@@ -59,7 +59,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-LISTED = 20
+_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Parting:
     rows: pd.DataFrame  # rank, step, time_ns, thread, parameter, hash: all of that step that differ
 
 
-def divergence(run: Run) -> list[Finding]:
+def rank_divergence(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`. Raises NotApplicable where nothing can be
     compared."""
     if run.world_size == 1:
@@ -171,7 +171,7 @@ def parted(run: Run, ranks: tuple[int, ...]) -> tuple[list[str], int]:
     apart = values[~values["equal"]].reset_index()
     last = apart.loc[apart["step"] == rows["step"].max(), "parameter"]
     names = [name for name in sizes.index if name in began and name in set(last)]
-    if sizes[names].sum() < SHARE * sizes.sum() or not names:
+    if sizes[names].sum() < EQUAL_SHARE * sizes.sum() or not names:
         return [], 0
     return names, int(apart.loc[apart["parameter"].isin(names), "step"].min())
 
@@ -204,7 +204,7 @@ def _come_together(
     at_start = (calls["name"] == "broadcast") & (calls["start_ns"] < first)
     calls = calls[(calls["phase"] != schema.PhaseKind.backward.name) & ~at_start]
     moved = calls.groupby("step")["bytes"].sum()
-    enough = moved >= SHARE * _bytes_of_step(rows[rows["rank"] == ranks[0]])
+    enough = moved >= EQUAL_SHARE * _bytes_of_step(rows[rows["rank"] == ranks[0]])
     averaged = set(moved.index[enough])
     # What happens in every step is how gradients are synchronised by hand.
     now_and_then = (
@@ -223,7 +223,7 @@ def _not_after_all(
         since = before[1] if before is not None else 0
         until = mine.loc[mine["step"] == step, "time_ns"].min()
         between = calls["start_ns"].between(since, until)
-        yield bool(calls.loc[between, "bytes"].sum() >= SHARE * _bytes_of_step(mine))
+        yield bool(calls.loc[between, "bytes"].sum() >= EQUAL_SHARE * _bytes_of_step(mine))
 
 
 def _finding(run: Run, parting: Parting) -> Finding:
@@ -299,7 +299,7 @@ def _evidence(run: Run, parting: Parting, names: list[str], first: pd.DataFrame)
         "group_title": group_title(run, parting.group),
         "parameter": names[0],
         "what": parting.what,
-        "parameters": names[:LISTED],
+        "parameters": names[:_LISTED],
         "differing": len(names),
         "compared": parting.compared,
         "last_equal_step": parting.last_equal,

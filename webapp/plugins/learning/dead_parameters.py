@@ -40,7 +40,7 @@ from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.plugins.learning.held_in_vain import UNNAMED, Found, frozen, join_replaced
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.lost_gradients import (
-    Place,
+    LossPlace,
     end_of_gradient,
     thrown_away,
     where_all_are_lost,
@@ -51,12 +51,12 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
 UNUSED_STEPS = 2  # optimizer steps
-ZERO_STEPS = 5  # optimizer steps
+_ZERO_STEPS = 5  # optimizer steps
 FELL_SILENT = 10  # optimizer steps, the last of the run
 TURNS = 2.0  # times the longest stretch before that it was zero for
 DECAY_SAMPLES = 3  # samples, the last of the run
 SHRUNK = 0.5  # of the first norm
-LISTED = 20  # parameters named in the evidence
+_LISTED = 20  # parameters named in the evidence
 
 _WORDS = {
     "unused": (
@@ -247,7 +247,7 @@ def _zero(layer: pd.DataFrame) -> int | None:
     largest = there.groupby("call")["norm"].max()
     steps = there.groupby("call")["step"].first()
     if len(largest) and not (largest != 0).any():
-        return int(steps.iloc[0]) if len(largest) >= ZERO_STEPS else None
+        return int(steps.iloc[0]) if len(largest) >= _ZERO_STEPS else None
     since = _silent_since(largest.to_numpy() == 0)
     return None if since is None else int(steps.iloc[since])
 
@@ -306,7 +306,7 @@ def _finding(
         where=where,
         evidence={
             "cause": cause,
-            "parameters": list(names)[:LISTED],
+            "parameters": list(names)[:_LISTED],
             "dead": len(names),
             "elements": sum(numel for _, numel, _ in names.values()),
         },
@@ -314,7 +314,7 @@ def _finding(
     )
 
 
-def _cut(run: Run, rank: int, name: str) -> Place | None:
+def _cut(run: Run, rank: int, name: str) -> LossPlace | None:
     """Returns where the gradient ends on its way to a parameter that forward used, and what to do.
 
     None where the recorded graph has no such place, or several.
@@ -333,7 +333,7 @@ def _called(name: str, elements: int) -> str:
     return f"Parameter {place[2]} of optimizer {place[1]} ({size})"
 
 
-def _zero_advice(run: Run, rank: int) -> Place:
+def _zero_advice(run: Run, rank: int) -> LossPlace:
     if _clips_to_zero(run, rank):
         return None, "They are clipped to 0: raise max_norm (or clip_value)."
     flat = "The loss is flat (a margin that all samples keep, everything masked)"
@@ -344,7 +344,7 @@ def _zero_advice(run: Run, rank: int) -> Place:
     )
 
 
-def _none_advice(run: Run, rank: int, first: str) -> Place:
+def _none_advice(run: Run, rank: int, first: str) -> LossPlace:
     if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", rank)):
         return None, "No backward ran: call loss.backward() before step()."
     if UNNAMED.match(first):

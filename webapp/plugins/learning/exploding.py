@@ -26,7 +26,7 @@ from lanescope.webapp.runs.typed_json import json_number
 EXPLODED = 100.0  # times the largest of the first steps
 EXPLODED_STEPS = 2  # consecutive steps
 FIRST_STEPS = 5  # steps
-LISTED = 20  # parameters named in the evidence
+_LISTED = 20  # parameters named in the evidence
 
 
 def exploding(run: Run) -> list[Finding]:
@@ -78,7 +78,7 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
         time_ns=int(first["time_ns"].iloc[0]),
         evidence={
             "cause": "not_finite",
-            "parameters": names[:LISTED],
+            "parameters": names[:_LISTED],
             "not_finite": len(names),
             "norm": json_number(float(first["norm"].iloc[0])),
             "all_parameters": int((rows["call"] == first["call"].iloc[0]).sum()),

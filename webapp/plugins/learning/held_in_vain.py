@@ -13,7 +13,7 @@ import re
 
 import pandas as pd
 
-MIN_SAMPLES = 4  # sampled steps
+_MIN_SAMPLES = 4  # sampled steps
 UNNAMED = re.compile(r"optimizer(\d+)\.parameter(\d+)")
 """A parameter of no module that was called, by its place in its optimizer."""
 
@@ -27,7 +27,7 @@ def frozen(sampled: pd.DataFrame) -> pd.DataFrame:
     idle = ~held["trainable"].astype(bool) & held["missing"]
     parts = [held.iloc[:0]]
     for _, rows in held.assign(idle=idle).groupby(["rank", "optimizer"], sort=True):
-        if rows["step"].nunique() < MIN_SAMPLES:
+        if rows["step"].nunique() < _MIN_SAMPLES:
             continue
         settings = [rows[name].fillna(-1.0) for name in ("lr", "weight_decay")]
         # Settings may change from step to step, but for all of a group at once.

@@ -30,7 +30,7 @@ from lanescope.webapp.runs.run import Run
 
 MIN_PAIRS = 5  # pairs of steps
 LOOKED_AT = 8  # pairs at the beginning, at the end, and apart from each other in between
-MIN_SHARE = 0.5  # of the gradients of a step
+_MIN_SHARE = 0.5  # of the gradients of a step
 
 _APART = 0.6180339887498949
 """Multiples of it are spread evenly over [0, 1) without a period, so that
@@ -72,7 +72,7 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
     for pair in pairs:
         until = times[pair + 2] if pair + 2 < len(times) else run.duration_ns + 1
         kept = _kept(run, rank, thread, (times[pair], times[pair + 1], until))
-        if kept < MIN_SHARE * int(calls["count"].iloc[pair]):
+        if kept < _MIN_SHARE * int(calls["count"].iloc[pair]):
             return []
     first, last = pairs[0], len(times) - 1
     step = int(calls["step"].iloc[first + 1])

@@ -23,7 +23,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.collective_calls import collective_calls, group_title, members
+from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import last_logged, sharded_names
@@ -32,10 +32,10 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 3
+_MIN_STEPS = 3
 MIN_CLIPPED_BY_HAND = 6
 
-AS_LARGE = 1e-4
+_AS_LARGE = 1e-4
 """Relative difference of norms that were scaled to one limit, whose last bits may differ."""
 
 
@@ -51,7 +51,7 @@ def local_clipping(run: Run) -> list[Finding]:
     found = []
     of_rank = cache(partial(_gradients, run))  # a rank is in a group of each dimension
     for group, own in calls.groupby("group", sort=True):
-        ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
+        ranks = tuple(rank for rank in group_members(run)[str(group)] if rank in run.ranks)
         if len(ranks) < 2 or _are_replicas(run, ranks):
             continue
         table = pd.DataFrame({rank: norms[rank] for rank in ranks}).dropna()
@@ -63,7 +63,7 @@ def local_clipping(run: Run) -> list[Finding]:
         scaled = over.reindex(table.index).fillna(value=False).any(axis=1)
         exchanged = together.reindex(table.index).fillna(value=False)
         apart = table.nunique(axis=1) > 1
-        if scaled.sum() >= MIN_STEPS and exchanged.all() and apart.all():
+        if scaled.sum() >= _MIN_STEPS and exchanged.all() and apart.all():
             found.append(_finding(run, str(group), ranks, table[scaled]))
     return found
 
@@ -90,7 +90,7 @@ def _by_hand(
     if tuple(table.columns) != ranks or not together.reindex(table.index, fill_value=False).all():
         return []
     limit = table.max().max()
-    clipped = table >= limit * (1 - AS_LARGE)
+    clipped = table >= limit * (1 - _AS_LARGE)
     rows = pd.concat([of_rank(rank)[0] for rank in ranks])
     apart = rows.groupby(["step", "parameter"])["norm"].nunique() > 1
     if limit <= 0 or not (clipped.sum() >= MIN_CLIPPED_BY_HAND).all() or not apart.any():

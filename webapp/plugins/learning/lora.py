@@ -33,11 +33,11 @@ from lanescope.webapp.plugins.learning.update_effects import decays, is_undone
 from lanescope.webapp.runs.run import Run
 
 NO_GRADIENT_STEPS = 3  # optimizer steps
-ZERO_STEPS = 5  # steps after which B must have left zero
+_ZERO_STEPS = 5  # steps after which B must have left zero
 DECAYED = 0.1  # of the largest norm that B had
 APART = 1e-3  # relative difference of gradient norms between ranks
 CLIPPED = 1e-7  # of the gradient is left
-LISTED = 20  # modules named in the evidence
+_LISTED = 20  # modules named in the evidence
 
 _NAME = re.compile(
     r"(?P<module>.*?)\.?lora_(?:embedding_)?(?P<side>A|B|a|b|down|up)"
@@ -78,7 +78,7 @@ class _Adapter:
     others: pd.DataFrame  # rows of the parameter table of the rank's other adapters
 
 
-Verdict = tuple[int, list[str]] | None
+_Verdict = tuple[int, list[str]] | None
 """Since which step, and the modules."""
 
 
@@ -119,7 +119,7 @@ def _last(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby("parameter", sort=False).last()
 
 
-def _not_trainable(one: _Adapter) -> Verdict:
+def _not_trainable(one: _Adapter) -> _Verdict:
     last = _last(one.samples)
     frozen = last[~last["trainable"].astype(bool)]
     if len(frozen) == len(last):
@@ -131,19 +131,19 @@ def _not_trainable(one: _Adapter) -> Verdict:
     return _since(one.samples, stuck)
 
 
-def _not_in_optimizer(one: _Adapter) -> Verdict:
+def _not_in_optimizer(one: _Adapter) -> _Verdict:
     held = set(one.gradients["parameter"])
     rows = one.samples[~one.samples["parameter"].isin(held) & one.samples["trainable"].astype(bool)]
     values = rows.groupby("parameter")["norm"].nunique()  # of more than one something trains it
     return _stuck(rows, values <= 1)
 
 
-def _compiled_away(one: _Adapter) -> Verdict:
+def _compiled_away(one: _Adapter) -> _Verdict:
     compiled = "compiled" in texts_of(one.run, "op", "scope", one.rank)
     return _no_gradient(one) if compiled else None
 
 
-def _no_gradient(one: _Adapter) -> Verdict:
+def _no_gradient(one: _Adapter) -> _Verdict:
     trained = one.samples.loc[one.samples["trainable"].astype(bool), "parameter"]
     own = one.gradients[one.gradients["parameter"].isin(set(trained))]  # others wait
     groups = own.groupby("parameter", sort=False)
@@ -151,7 +151,7 @@ def _no_gradient(one: _Adapter) -> Verdict:
     return _stuck(own, never)
 
 
-def _not_synchronised(one: _Adapter) -> Verdict:
+def _not_synchronised(one: _Adapter) -> _Verdict:
     run = one.run
     if len(run.ranks) < 2 or not run.counts["collective"]:
         return None
@@ -172,7 +172,7 @@ def _not_synchronised(one: _Adapter) -> Verdict:
     return _since(rows, _last(rows))
 
 
-def _clipped(one: _Adapter) -> Verdict:
+def _clipped(one: _Adapter) -> _Verdict:
     norms = last_logged(one.run, one.rank, CLIP_NORM)
     limits = last_logged(one.run, one.rank, CLIP_LIMIT)
     left = (limits / (norms + 1e-6)).reindex(norms.index)
@@ -189,20 +189,20 @@ def _trained_b(one: _Adapter) -> pd.DataFrame:
     return rows[rows["trainable"].astype(bool) & rows["norm"].notna()]
 
 
-def _undone(one: _Adapter) -> Verdict:
+def _undone(one: _Adapter) -> _Verdict:
     b = _trained_b(one)
     rows = b[is_undone(b)]
     return _since(rows, _last(rows))
 
 
-def _zero(one: _Adapter) -> Verdict:
+def _zero(one: _Adapter) -> _Verdict:
     b = _trained_b(one)
     groups = b.groupby("parameter", sort=False)
-    stuck = (groups["norm"].max() == 0) & (groups["call"].max() >= ZERO_STEPS)
+    stuck = (groups["norm"].max() == 0) & (groups["call"].max() >= _ZERO_STEPS)
     return _stuck(b, stuck)
 
 
-def _decayed(one: _Adapter) -> Verdict:
+def _decayed(one: _Adapter) -> _Verdict:
     b = _trained_b(one)
     if b.empty:
         return None
@@ -221,7 +221,7 @@ def _decayed(one: _Adapter) -> Verdict:
     return _since(rows, _last(rows))
 
 
-_CAUSES: tuple[tuple[str, Callable[[_Adapter], Verdict]], ...] = (
+_CAUSES: tuple[tuple[str, Callable[[_Adapter], _Verdict]], ...] = (
     ("not_trainable", _not_trainable),
     ("not_in_optimizer", _not_in_optimizer),
     ("compiled_away", _compiled_away),
@@ -234,13 +234,13 @@ _CAUSES: tuple[tuple[str, Callable[[_Adapter], Verdict]], ...] = (
 )
 
 
-def _stuck(rows: pd.DataFrame, which: pd.Series) -> Verdict:
+def _stuck(rows: pd.DataFrame, which: pd.Series) -> _Verdict:
     """The verdict on the parameters for which `which`, indexed by parameter, holds."""
     rows = rows[rows["parameter"].isin(set(which.index[which.to_numpy(bool)]))]
     return _since(rows, _last(rows))
 
 
-def _since(rows: pd.DataFrame, stuck: pd.DataFrame) -> Verdict:
+def _since(rows: pd.DataFrame, stuck: pd.DataFrame) -> _Verdict:
     """The first step of the parameters in `stuck` (indexed by parameter), and their modules."""
     if stuck.empty:
         return None
@@ -269,7 +269,7 @@ def _finding(
         evidence={
             "cause": cause,
             "adapter": adapter,
-            "modules": modules[:LISTED],
+            "modules": modules[:_LISTED],
             "inactive": len(modules),
         },
         link=step_link(run, rank, step),

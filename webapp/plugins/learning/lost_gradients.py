@@ -21,7 +21,7 @@ from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
 from lanescope.webapp.runs.run import Run
 
-Place = tuple[str | None, str]
+LossPlace = tuple[str | None, str]
 """file.py:12, and a sentence that says what happens there and what to do."""
 
 NUMBERS = ("aten::item", "aten::_local_scalar_dense")
@@ -48,7 +48,7 @@ _ENDS = {
 """Causes of breaks in the autograd graph that a program can take away, and how."""
 
 
-def where_all_are_lost(run: Run, rank: int) -> Place | None:
+def where_all_are_lost(run: Run, rank: int) -> LossPlace | None:
     """Where the gradients of all parameters of a rank are lost; None: not known."""
     phases = _phases(run, rank)
     backward = phases[phases["kind"] == _BACKWARD]
@@ -66,12 +66,12 @@ def where_all_are_lost(run: Run, rank: int) -> Place | None:
     return thrown if cut is None else (cut[0], f"The gradient ends at {cut[1]}.")
 
 
-def thrown_away(run: Run, rank: int) -> Place | None:
+def thrown_away(run: Run, rank: int) -> LossPlace | None:
     """Where gradients are set to zero after the last backward before the last step."""
     return _thrown_away(run, rank, _phases(run, rank), zeroed=True)
 
 
-def end_of_gradient(run: Run, rank: int, *, single: bool) -> Place | None:
+def end_of_gradient(run: Run, rank: int, *, single: bool) -> LossPlace | None:
     """The break in the recorded graph that all its ends lead to; with `single` it has one place.
 
     Without, the first of several lines is where the gradient ends for what comes before it.
@@ -86,7 +86,7 @@ def end_of_gradient(run: Run, rank: int, *, single: bool) -> Place | None:
     return where, f"{where}: {cut.op} {_ENDS[cut.cause]}"
 
 
-def cut_before(run: Run, rank: int, instant: int) -> Place | None:
+def cut_before(run: Run, rank: int, instant: int) -> LossPlace | None:
     """Where the loss of a backward that begins at an instant was cut off from the parameters."""
     phases = _phases(run, rank)
     ended = phases[phases["kind"].isin((_BACKWARD, _OPTIMIZER)) & (phases["end_ns"] <= instant)]
@@ -129,7 +129,7 @@ def _operators(run: Run, rank: int, thread: str | None, start: int, end: int) ->
     return ops.assign(name=ops["name"].astype("str"), module=ops["module"].astype("str"))
 
 
-def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> Place | None:
+def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> LossPlace | None:
     """Between which lines gradients are thrown away; `zeroed`: only if an operator shows it."""
     steps = phases[phases["kind"] == _OPTIMIZER]
     for _, step in steps.iloc[::-1].iterrows():
@@ -165,7 +165,7 @@ def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> 
     return at[1] or at[0], words
 
 
-def _at(run: Run, rank: int, op: pd.Series, words: str) -> Place:
+def _at(run: Run, rank: int, op: pd.Series, words: str) -> LossPlace:
     stack = op["stack"]
     where = own_place(run, rank, None if pd.isna(stack) else int(stack))
     named = f"{where}: {op['name']}" if where else str(op["name"])

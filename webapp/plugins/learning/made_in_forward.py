@@ -18,7 +18,7 @@ from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 3
+_MIN_STEPS = 3
 
 
 def made_in_forward(run: Run) -> list[Finding]:
@@ -36,7 +36,7 @@ def made_in_forward(run: Run) -> list[Finding]:
         if not gone or not reached & own:
             continue
         ops = _of_roots(run, rank, {_class(name) for name in gone})
-        if ops["step"].nunique() >= MIN_STEPS and ops["root"].nunique() >= MIN_STEPS:
+        if ops["step"].nunique() >= _MIN_STEPS and ops["root"].nunique() >= _MIN_STEPS:
             found.append(_finding(run, rank, sorted(gone), ops))
     return found
 

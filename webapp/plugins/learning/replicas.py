@@ -7,12 +7,12 @@ from functools import lru_cache
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.collective_calls import collective_calls, members
+from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.plugins.learning.parting_causes import wrapped
 from lanescope.webapp.runs.run import Run
 
-SHARE = 0.5
+EQUAL_SHARE = 0.5
 
 _ITEM_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
 
@@ -23,7 +23,7 @@ _REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scat
 def replicas(run: Run) -> dict[str, tuple[int, ...]]:
     """Returns groups whose recorded ranks are data-parallel replicas, by the definition above."""
     found: dict[str, tuple[int, ...]] = {}
-    for group, ranks in sorted(members(run).items(), key=lambda item: -len(item[1])):
+    for group, ranks in sorted(group_members(run).items(), key=lambda item: -len(item[1])):
         present = tuple(sorted(rank for rank in ranks if rank in run.ranks))
         if len(present) < 2 or present in found.values() or not _synchronises(run, group, present):
             continue
@@ -33,7 +33,7 @@ def replicas(run: Run) -> dict[str, tuple[int, ...]]:
             continue
         sizes = common.groupby("parameter", sort=False)["numel"].first()
         equal = sizes[sizes.index.isin(_meant_equal(run, group, present))].sum()
-        if equal >= SHARE * sizes.sum():
+        if equal >= EQUAL_SHARE * sizes.sum():
             found[group] = present
     return found
 
@@ -103,9 +103,9 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
     early = calls[(calls["name"] == "broadcast") & (calls["start_ns"] < mine["time_ns"].min())]
     reduced = gradient_reductions(run, group, ranks[0]).groupby("step")["bytes"].sum()
     moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
-    if all(wrapped(run).get(rank) == len(members(run)[group]) for rank in ranks):
+    if all(wrapped(run).get(rank) == len(group_members(run)[group]) for rank in ranks):
         return True
-    return moved >= SHARE * _bytes_of_step(mine)
+    return moved >= EQUAL_SHARE * _bytes_of_step(mine)
 
 
 def bytes_of_step(run: Run, rank: int) -> float:

@@ -33,8 +33,8 @@ SKIPPED_SHARE = 0.2  # of the updates after these
 MIN_UPDATES = 20  # for a share of them
 MIN_CLIPPED = 3  # steps at which gradients were clipped
 MAGNIFIES = 4.0  # a smaller scale looks like no scale
-AS_LARGE = 0.01  # relative difference of norms
-LISTED = 20  # parameters named in the evidence
+_AS_LARGE = 0.01  # relative difference of norms
+_LISTED = 20  # parameters named in the evidence
 
 
 def scaler_skips(run: Run) -> list[Finding]:
@@ -70,7 +70,7 @@ def scaler_skips(run: Run) -> list[Finding]:
                 "skipped": len(mine),
                 "updates": int((scales["rank"] == rank).sum()),
                 "scale": float(scales.loc[scales["rank"] == rank, "value"].iloc[-1]),
-                "parameters": where[:LISTED],
+                "parameters": where[:_LISTED],
             },
             link=timeline_address(time, time, run.duration_ns),
         )
@@ -87,7 +87,7 @@ def clipped_while_scaled(run: Run) -> list[Finding]:
             continue
         asked = True
         steps = _clipped_steps(run, rank, scales, clips)
-        wrong = steps[(steps["left"] * steps["scale"] / steps["limit"] - 1).abs() < AS_LARGE]
+        wrong = steps[(steps["left"] * steps["scale"] / steps["limit"] - 1).abs() < _AS_LARGE]
         if len(wrong) >= max(MIN_CLIPPED, len(steps) / 2):
             found[rank] = wrong.iloc[0]
     if not asked:

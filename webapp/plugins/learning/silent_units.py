@@ -24,11 +24,11 @@ from lanescope.webapp.runs.run import Run
 
 MIN_DEAD_SHARE = 0.75  # of the elements of a bias
 MIN_UNITS = 16
-MIN_ROWS = 8  # of a batch: of fewer, none may reach a unit by chance
-MIN_SAMPLES = 4  # sampled steps
+_MIN_ROWS = 8  # of a batch: of fewer, none may reach a unit by chance
+_MIN_SAMPLES = 4  # sampled steps
 SLOPE = 0.03  # mean slope of an activation below which it is saturated
-MIN_ELEMENTS = 64
-LISTED = 20  # layers named in the evidence
+_MIN_ELEMENTS = 64
+_LISTED = 20  # layers named in the evidence
 
 _ADVICE = (
     "Check the scale of the input, the initialisation and the learning rate; normalise before the "
@@ -50,7 +50,7 @@ def silent_units(run: Run) -> list[Finding]:
 
 def _dead(run: Run, rank: int, sampled: pd.DataFrame) -> list[Finding]:
     rows = logged(run, rank, prefix=BATCH_ROWS)
-    few = rows["name"].astype("str").str.startswith("input/") & (rows["value"].abs() < MIN_ROWS)
+    few = rows["name"].astype("str").str.startswith("input/") & (rows["value"].abs() < _MIN_ROWS)
     known = ways(run, rank)
     inner = [layer for layer, passed in zip(known.layers, known.some, strict=True) if passed.any()]
     if rows.empty or few.any() or not inner:
@@ -63,7 +63,7 @@ def _dead(run: Run, rank: int, sampled: pd.DataFrame) -> list[Finding]:
     dead = (
         (least >= MIN_DEAD_SHARE)
         & (groups["grad_zeros"].max() > 0)
-        & (groups.size() >= MIN_SAMPLES)
+        & (groups.size() >= _MIN_SAMPLES)
     )
     dead &= groups["grad_norm"].max() > 0  # zero as a whole is another finding
     if not dead.any():
@@ -93,7 +93,7 @@ def _saturated(run: Run, rank: int) -> list[Finding]:
     # A sigmoid's results are of one sign, and so a mean square next to 1 means a mean next to 1.
     slope = slope.mask(kind == "Sigmoid", np.minimum(np.sqrt(square), 1 - square))
     own = rows.assign(slope=slope)[slope.notna() & (rows["time_ns"] < last)]
-    own = own[own["numel"] >= MIN_ELEMENTS]
+    own = own[own["numel"] >= _MIN_ELEMENTS]
     highest = own.groupby("module", sort=False, observed=True)["slope"].max()
     names = [str(one) for one in highest.index[highest < SLOPE]]
     if not names:
@@ -117,6 +117,6 @@ def _finding(run: Run, rank: int, step: int, title: str, cause: str, names: list
         rank=rank,
         ranks=(rank,),
         step=step,
-        evidence={"cause": cause, "layers": names[:LISTED], "dead": len(names)},
+        evidence={"cause": cause, "layers": names[:_LISTED], "dead": len(names)},
         link=step_link(run, rank, step),
     )

@@ -17,18 +17,18 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import SAMPLER_EPOCH
-from lanescope.webapp.analysis.collective_calls import calls, collective_calls, members
+from lanescope.webapp.analysis.collective_calls import calls, collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.consistency import parted
-from lanescope.webapp.plugins.learning.replicas import SHARE, bytes_of_step, hashes, replicas
+from lanescope.webapp.plugins.learning.replicas import EQUAL_SHARE, bytes_of_step, hashes, replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 3
+_MIN_STEPS = 3
 
 _PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
 
@@ -42,7 +42,7 @@ def unsynchronised(run: Run) -> list[Finding]:
     known = [set(ranks) for ranks in replicas(run).values()]
     found: list[Finding] = []
     for group, own in calls(run).groupby("group", sort=True):
-        ranks = tuple(rank for rank in members(run)[str(group)] if rank in run.ranks)
+        ranks = tuple(rank for rank in group_members(run)[str(group)] if rank in run.ranks)
         if len(ranks) < 2 or any(len(same & {*ranks}) > 1 for same in known):
             continue
         if any({*one.ranks} & {*ranks} for one in found) or not _trains_together(run, ranks, own):
@@ -60,14 +60,14 @@ def _trains_together(run: Run, ranks: tuple[int, ...], own: pd.DataFrame) -> boo
         return False
     every = calls(run)
     moved = every[every["rank"] == ranks[0]].groupby("step")["bytes"].sum()
-    if len(moved) and moved.max() >= SHARE * bytes_of_step(run, ranks[0]):
+    if len(moved) and moved.max() >= EQUAL_SHARE * bytes_of_step(run, ranks[0]):
         return False
     sampled = logged(run, None, prefix=SAMPLER_EPOCH)
     shared = set(sampled["rank"]) >= set(ranks)
     reduced = collective_calls(run)
     reduced = reduced[(reduced["rank"] == ranks[0]) & (reduced["name"] == "all_reduce")]
     steps = len(run.steps(ranks[0]))
-    each = steps >= MIN_STEPS and reduced["step"].nunique() >= steps - 1
+    each = steps >= _MIN_STEPS and reduced["step"].nunique() >= steps - 1
     return shared or each
 
 

@@ -23,15 +23,15 @@ from lanescope.webapp.analysis.parameter_history import last_logged
 from lanescope.webapp.runs.run import Run
 
 CLIPPED_AWAY = 1e4  # times the norm to which it is clipped
-UNMOVED = 1e-7  # of the norm of all parameters
+_UNMOVED = 1e-7  # of the norm of all parameters
 STALLED = 0.05  # of the learning rate, per element
-MIN_SAMPLES = 4  # sampled steps
-MIN_SHARE = 0.5  # of the elements
-ROUNDING = 1e-2  # of a bound, in 16 bits
-LOST = 0.25  # of the norm of a step
+_MIN_SAMPLES = 4  # sampled steps
+_MIN_SHARE = 0.5  # of the elements
+_ROUNDING = 1e-2  # of a bound, in 16 bits
+_LOST = 0.25  # of the norm of a step
 CHANGED = 1e-6  # of the norm of a parameter
 FADED = 1e-6  # of the largest learning rate
-MIN_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
+_MIN_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
 
 LOW = ("bfloat16", "float16")
 SCALE_FREE = ("Adam", "NAdam", "RAdam")
@@ -60,8 +60,8 @@ def is_undone(rows: pd.DataFrame) -> pd.Series:
     groups = rows.groupby("parameter", sort=False)
     same = (groups["norm"].nunique(dropna=False) == 1) & groups["norm"].first().notna()
     changed = groups["update_ratio"].min() > CHANGED  # infinite: it was zero
-    often = groups.size() >= MIN_SAMPLES
-    large = groups["numel"].first() >= MIN_ELEMENTS
+    often = groups.size() >= _MIN_SAMPLES
+    large = groups["numel"].first() >= _MIN_ELEMENTS
     undone = same & changed & often & large
     return rows["parameter"].isin(set(undone.index[undone]))
 
@@ -73,9 +73,9 @@ def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
     elements = rows["numel"] * (1 - rows["grad_zeros"].fillna(0.0))
     due = (rows["lr"] ** 2 * elements).groupby(rows["step"]).sum()
     adam = bool(rows["rule"].str.startswith(SCALE_FREE).all())
-    still = (ratio < UNMOVED) | (adam & (np.sqrt(changes / due) < STALLED))
+    still = (ratio < _UNMOVED) | (adam & (np.sqrt(changes / due) < STALLED))
     away = (_away_by_norm(run, rank, ratio.index) | _away_by_value(run, rank, rows)) & still
-    return rows if len(away) >= MIN_SAMPLES and away.all() else rows.iloc[:0]
+    return rows if len(away) >= _MIN_SAMPLES and away.all() else rows.iloc[:0]
 
 
 def _away_by_norm(run: Run, rank: int, steps: pd.Index) -> pd.Series:
@@ -87,20 +87,20 @@ def _away_by_norm(run: Run, rank: int, steps: pd.Index) -> pd.Series:
 def _away_by_value(run: Run, rank: int, rows: pd.DataFrame) -> pd.Series:
     """By step, whether half of the elements of some parameter, or more, are at the bound."""
     bound = rows["step"].map(last_logged(run, rank, CLIP_VALUE)).astype("float64")
-    at_bound = (rows["grad_norm"] / bound) ** 2 > MIN_SHARE * rows["numel"]
-    within = rows["grad_max"] <= bound * (1 + ROUNDING)
+    at_bound = (rows["grad_norm"] / bound) ** 2 > _MIN_SHARE * rows["numel"]
+    within = rows["grad_max"] <= bound * (1 + _ROUNDING)
     return (at_bound & within).groupby(rows["step"]).any()
 
 
 def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of parameters in 16 bits that have a gradient at most elements, and stay."""
     rows = rows[rows["dtype"].isin(LOW) & (rows["lr"] > 0) & (rows["grad_norm"] > 0)]
-    rows = rows[rows["update_ratio"].notna() & (rows["grad_zeros"].fillna(0.0) < MIN_SHARE)]
+    rows = rows[rows["update_ratio"].notna() & (rows["grad_zeros"].fillna(0.0) < _MIN_SHARE)]
     due = (rows["lr"] * rows["grad_norm"] / rows["norm"]).where(rows["rule"] == "SGD", np.inf)
     groups = rows.assign(kept=rows["update_ratio"] / due).groupby("parameter", sort=False)
     still = (groups["update_ratio"].max() == 0) & (groups["norm"].nunique() == 1)
-    lost = groups["kept"].max().between(0, LOST, inclusive="neither")
-    stuck = (still | lost) & (groups.size() >= MIN_SAMPLES)
+    lost = groups["kept"].max().between(0, _LOST, inclusive="neither")
+    stuck = (still | lost) & (groups.size() >= _MIN_SAMPLES)
     return rows[rows["parameter"].isin(set(stuck.index[stuck]))]
 
 
@@ -113,7 +113,7 @@ def _without_rate(rows: pd.DataFrame) -> pd.DataFrame:
     tail = rows[rows["call"] > last_step.fillna(-1)]
     tails = tail.groupby("parameter", sort=False)
     middle = (groups["step"].first() + groups["step"].last()) / 2
-    long = (tails.size() >= MIN_SAMPLES) & (
+    long = (tails.size() >= _MIN_SAMPLES) & (
         tails["step"].first() < middle.reindex(tails.size().index)
     )
     learns = tails["grad_norm"].max() > 0

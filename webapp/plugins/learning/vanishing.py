@@ -38,9 +38,9 @@ GONE_STEPS = 2  # consecutive steps, the last of the run among them
 RISING = 10.0  # times, from the first step of a streak to its last
 RISING_STEPS = 10  # steps
 HOPELESS = 1e-8  # the same as VANISHED
-LISTED = 20  # layers named in the evidence
+_LISTED = 20  # layers named in the evidence
 
-PASSED, MODEL = "the layers after it", "the model"
+PASSED, _MODEL = "the layers after it", "the model"
 """What a layer's gradient is held against."""
 
 
@@ -90,7 +90,7 @@ def _relative(run: Run, rank: int, rows: pd.DataFrame) -> Iterator[tuple[str, pd
         for layer in own["layer"].unique():
             if layer in table.columns:
                 series = table[layer].dropna()
-                yield str(layer), series.set_axis(steps[series.index]), MODEL
+                yield str(layer), series.set_axis(steps[series.index]), _MODEL
 
 
 def _relative_to_all(rows: pd.DataFrame) -> pd.DataFrame:
@@ -139,7 +139,7 @@ def _finding(run: Run, gone: tuple[Vanished, ...], ranks: list[int]) -> Finding:
         ranks=tuple(ranks),
         step=since,
         evidence={
-            "layers": [asdict(one) for one in gone[:LISTED]],
+            "layers": [asdict(one) for one in gone[:_LISTED]],
             "vanished": len(gone),
             "limit": VANISHED,
             "limit_at_once": GONE,

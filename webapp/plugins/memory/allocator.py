@@ -19,9 +19,9 @@ from lanescope.webapp.plugins.memory.storages import (
     PHASES,
     Storages,
     allocation_sites,
-    categories,
     phase_at,
     phase_spans,
+    storage_categories,
 )
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Window
@@ -100,7 +100,7 @@ def _storages(run: Run, rank: int, window: Window, rows: list[list[Any]]) -> Sto
     for name in ("forward", "backward"):
         used[name] &= ~made_by_optimizer
     none = np.zeros(len(size), bool)
-    kinds = categories(none, phase, used, again & made_by_optimizer, none)
+    kinds = storage_categories(none, phase, used, again & made_by_optimizer, none)
     kinds[thread == ""] = "before"
     sites = {key: np.full(len(size), "", dtype=object) for key in ("op", "module", "where")}
     for one in dict.fromkeys(thread[thread != ""].tolist()):

@@ -10,7 +10,7 @@ from lanescope.webapp.analysis.beside import BASE, beside, largest_first, paired
 from lanescope.webapp.plugins.memory.usage import PEAK_COLUMNS, memory_peak
 from lanescope.webapp.runs.run import Run
 
-KEYS = PEAK_COLUMNS[:-2]
+_KEYS = PEAK_COLUMNS[:-2]
 VALUES = PEAK_COLUMNS[-2:]
 CHANGE = "change_bytes"
 
@@ -31,23 +31,30 @@ def memory_changes(base: Run, run: Run) -> pd.DataFrame:
         before, now = theirs[theirs["rank"] == other], mine[mine["rank"] == rank]
         if before.empty or now.empty:
             continue
-        table = beside(before, now, ["device", *KEYS], VALUES)
+        table = beside(before, now, ["device", *_KEYS], VALUES)
         table.insert(0, "base_rank", other)
         table.insert(0, "rank", rank)
         parts.append(table)
     if not parts:
-        shown = ["rank", "base_rank", "device", *KEYS, *(f"{BASE}{one}" for one in VALUES), *VALUES]
+        shown = [
+            "rank",
+            "base_rank",
+            "device",
+            *_KEYS,
+            *(f"{BASE}{one}" for one in VALUES),
+            *VALUES,
+        ]
         return pd.DataFrame(columns=[*shown, CHANGE])
-    return ranked(pd.concat(parts, ignore_index=True))
+    return _ranked(pd.concat(parts, ignore_index=True))
 
 
-def ranked(table: pd.DataFrame) -> pd.DataFrame:
+def _ranked(table: pd.DataFrame) -> pd.DataFrame:
     """Returns rows with `bytes` and `base_bytes`, with `change_bytes`, the largest change first."""
     found = table.assign(**{CHANGE: table["bytes"] - table[f"{BASE}bytes"]})
     return largest_first(found, CHANGE)
 
 
-def changes_by(changes: pd.DataFrame, key: str) -> pd.DataFrame:
+def memory_changes_by(changes: pd.DataFrame, key: str) -> pd.DataFrame:
     """Returns rows of `memory_changes` summed by one of their columns, the largest change first."""
     values = [*VALUES, *(f"{BASE}{one}" for one in VALUES)]
-    return ranked(changes.groupby(key, sort=True)[values].sum().reset_index())
+    return _ranked(changes.groupby(key, sort=True)[values].sum().reset_index())

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 import plotly.graph_objects as go
 
-from lanescope.webapp.plugins.memory.storages import CATEGORIES
+from lanescope.webapp.plugins.memory.storages import STORAGE_CATEGORIES
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.ui.charts import escaped
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import template
 
-TOKENS = {
+STORAGE_TOKENS = {
     "parameters": "forward",
     "optimizer_state": "optimizer",
     "gradients": "backward",
@@ -41,11 +41,11 @@ def over_time(
     seconds = (instants * 1e-9).tolist()
     cycle = template(theme).layout.colorway
     for i, (name, sizes) in enumerate(groups.items()):
-        token = TOKENS.get(name)
+        token = STORAGE_TOKENS.get(name)
         figure.add_scatter(
             x=seconds,
             y=(sizes * MB).tolist(),
-            name=escaped(CATEGORIES.get(name, name)),
+            name=escaped(STORAGE_CATEGORIES.get(name, name)),
             stackgroup="all",
             mode="lines",
             line={"width": 0.5, "color": colours[token] if token else cycle[i % len(cycle)]},
@@ -82,6 +82,6 @@ def add_baseline_peak(figure: go.Figure, size: int) -> None:
         )
 
 
-def bins(window: tuple[int, int], count: int) -> Int64Array:
+def bin_edges(window: tuple[int, int], count: int) -> Int64Array:
     """Returns edges of equal parts of a window, ns, ascending and each once."""
     return np.unique(np.linspace(*window, count + 1).astype(np.int64))

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.plugins.memory import charts, page_baseline
-from lanescope.webapp.plugins.memory.storages import CATEGORIES, Storages
+from lanescope.webapp.plugins.memory.storages import STORAGE_CATEGORIES, Storages
 from lanescope.webapp.plugins.memory.usage import Usage, devices_of, storages_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -24,23 +24,23 @@ from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-RANK = "memory-rank"
-DEVICE = "memory-device"
-BY = "memory-by"
-CHART = "memory-chart"
-ABOUT = "memory-about"
+_RANK = "memory-rank"
+_DEVICE = "memory-device"
+_BY = "memory-by"
+_CHART = "memory-chart"
+_ABOUT = "memory-about"
 INSTANT = "memory-instant"
-TABLE = "memory-table"
+_TABLE = "memory-table"
 
-GROUPS = {"category": "category", "module": "module", "where": "line of the program"}
+_GROUPS = {"category": "category", "module": "module", "where": "line of the program"}
 POINTS = 400
-MAX_GROUPS = 9
-MAX_ROWS = 25
-MIN_SHARE = 0.001
+_MAX_GROUPS = 9
+_MAX_ROWS = 25
+_MIN_SHARE = 0.001
 """Of the bytes at an instant; smaller rows are only counted."""
 
 REST = "all others"
-NO_GROUP = {"module": "outside of modules", "where": "no line recorded"}
+_NO_GROUP = {"module": "outside of modules", "where": "no line recorded"}
 
 
 def layout(context: Context) -> Component:
@@ -61,20 +61,20 @@ def layout(context: Context) -> Component:
                 " and import the trace.",
             ),
         )
-    by = [{"label": title, "value": name} for name, title in GROUPS.items()]
+    by = [{"label": title, "value": name} for name, title in _GROUPS.items()]
     return widgets.page(
         "Memory",
         lead,
         widgets.controls(
-            widgets.choice("rank", RANK, widgets.rank_options(run.ranks)),
-            widgets.choice("device", DEVICE, devices),
-            widgets.choice("by", BY, by),
+            widgets.choice("rank", _RANK, widgets.rank_options(run.ranks)),
+            widgets.choice("device", _DEVICE, devices),
+            widgets.choice("by", _BY, by),
         ),
-        html.P(id=ABOUT),
-        widgets.graph(CHART, height=380, what="memory over time"),
+        html.P(id=_ABOUT),
+        widgets.graph(_CHART, height=380, what="memory over time"),
         html.P("Click the chart to list another instant.", className="muted"),
         html.H2(id=INSTANT),
-        html.Div(states.loading("Listing what the peak consists of"), id=TABLE),
+        html.Div(states.loading("Listing what the peak consists of"), id=_TABLE),
         widgets.downloads("memory", "memory_peak"),
         *([] if context.baseline is None else page_baseline.section()),
     )
@@ -84,23 +84,23 @@ def register(app: Dash, context: Context) -> None:
     """Fills chart and table for the rank, the device and the grouping."""
     run, base = context.run, context.baseline
     if base is not None:
-        page_baseline.register(app, base, run, RANK, DEVICE)
+        page_baseline.register(app, base, run, _RANK, _DEVICE)
 
     @app.callback(
-        Output(CHART, "figure"),
-        Output(ABOUT, "children"),
-        Input(RANK, "value"),
-        Input(DEVICE, "value"),
-        Input(BY, "value"),
+        Output(_CHART, "figure"),
+        Output(_ABOUT, "children"),
+        Input(_RANK, "value"),
+        Input(_DEVICE, "value"),
+        Input(_BY, "value"),
         Input(frame_ids.THEME, "data"),
     )
     def show(rank: int, device: str, by: str, theme: Theme | None) -> tuple[go.Figure, Any]:
         usage = _usage(run, rank, device)
         if usage is None:
             return nothing(f"rank {rank} has no record of allocations on {device}"), ""
-        edges = charts.bins(_shown(run, usage), POINTS)
+        edges = charts.bin_edges(_shown(run, usage), POINTS)
         instants = usage.peaks(edges)
-        groups = _groups(usage, by if by in GROUPS else "category", instants)
+        groups = _groups(usage, by if by in _GROUPS else "category", instants)
         best = usage.peak
         peak = int(usage.time_ns[best]), int(usage.bytes[best])
         figure = charts.over_time(groups, instants, peak, theme or "light")
@@ -110,10 +110,10 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         Output(INSTANT, "children"),
-        Output(TABLE, "children"),
-        Input(RANK, "value"),
-        Input(DEVICE, "value"),
-        Input(CHART, "clickData"),
+        Output(_TABLE, "children"),
+        Input(_RANK, "value"),
+        Input(_DEVICE, "value"),
+        Input(_CHART, "clickData"),
     )
     def explain(rank: int, device: str, click: dict[str, Any] | None) -> tuple[Any, Any]:
         usage = _usage(run, rank, device)
@@ -121,7 +121,7 @@ def register(app: Dash, context: Context) -> None:
             return "", ""
         instant, words = int(usage.time_ns[usage.peak]), "At the peak"
         points = (click or {}).get("points", [])
-        if ctx.triggered_id == CHART and points:
+        if ctx.triggered_id == _CHART and points:
             instant = int(points[0]["customdata"])
             words = f"At {units.number(instant * 1e-9, 6)} s"
         parts = usage.parts(instant)
@@ -157,14 +157,14 @@ def _groups(usage: Usage, by: str, instants: Int64Array) -> dict[str, Int64Array
     """Bytes of each group at the instants: categories in their order, else the largest first."""
     labels = getattr(usage.storages, by)
     if by != "category":
-        labels = np.where(labels == "", NO_GROUP[by], labels)
+        labels = np.where(labels == "", _NO_GROUP[by], labels)
     found = usage.by(labels, instants)
     if by == "category":
-        return {name: found[name] for name in CATEGORIES if name in found}
+        return {name: found[name] for name in STORAGE_CATEGORIES if name in found}
     order = sorted(found, key=lambda name: -int(found[name].max(initial=0)))
-    kept = {name: found[name] for name in order[:MAX_GROUPS]}
-    if len(order) > MAX_GROUPS:
-        kept[REST] = np.sum([found[name] for name in order[MAX_GROUPS:]], axis=0)
+    kept = {name: found[name] for name in order[:_MAX_GROUPS]}
+    if len(order) > _MAX_GROUPS:
+        kept[REST] = np.sum([found[name] for name in order[_MAX_GROUPS:]], axis=0)
     return kept
 
 
@@ -207,14 +207,14 @@ def _op(name: str, rank: int) -> Component:
 
 def _table(parts: pd.DataFrame, rank: int) -> Component:
     whole = max(int(parts["bytes"].sum()), 1)
-    shown = parts[parts["bytes"] >= MIN_SHARE * whole].head(MAX_ROWS)
+    shown = parts[parts["bytes"] >= _MIN_SHARE * whole].head(_MAX_ROWS)
     head, sizes = widgets.in_unit("size", shown["bytes"], "B")
     rows = [
         (
             html.Span(
                 [
-                    widgets.swatch(charts.TOKENS[row.category]),
-                    CATEGORIES[row.category],
+                    widgets.swatch(charts.STORAGE_TOKENS[row.category]),
+                    STORAGE_CATEGORIES[row.category],
                 ]
             ),
             row.name or _op(row.op, rank),

@@ -20,11 +20,15 @@ from lanescope.webapp.plugins.memory.storages import (
     PHASES,
     Storages,
     allocation_sites,
-    categories,
     phase_at,
     phase_spans,
+    storage_categories,
 )
-from lanescope.webapp.plugins.races.access_table import Columns, generations, outermost
+from lanescope.webapp.plugins.races.access_table import (
+    AccessColumns,
+    generations,
+    outermost_accesses,
+)
 from lanescope.webapp.plugins.time.breakdown import training_thread
 from lanescope.webapp.runs.intervals import Intervals, enclosing
 from lanescope.webapp.runs.run import Run
@@ -93,7 +97,7 @@ def _sites(
     run: Run,
     rank: int,
     threads: list[str],
-    rows: Columns,
+    rows: AccessColumns,
     chosen: Int64Array,
     window: Window,
 ) -> dict[str, np.ndarray]:
@@ -114,7 +118,7 @@ def _sites(
 def _categories(
     steps: Steps,
     spans: Mapping[str, Intervals],
-    rows: Columns,
+    rows: AccessColumns,
     which: Int64Array,
     named: BoolArray,
     born: np.ndarray,
@@ -135,10 +139,10 @@ def _categories(
     np.maximum.at(highest, which[mine], step[mine])
     used = {name: touched(phase == name) for name in PHASES}
     reduced = touched((phase == "backward") & rows["write"].astype(bool))
-    return categories(named, born, used, highest > lowest, reduced)
+    return storage_categories(named, born, used, highest > lowest, reduced)
 
 
-def _accesses(run: Run, rank: int, window: Window) -> tuple[Columns | None, list[str]]:
+def _accesses(run: Run, rank: int, window: Window) -> tuple[AccessColumns | None, list[str]]:
     """Returns accesses of the rank's own process, and its threads, by number in column thread."""
     pid = training_thread(run, rank).pid
     threads = [one.thread for one in run.threads_of(rank) if one.pid == pid]
@@ -146,7 +150,7 @@ def _accesses(run: Run, rank: int, window: Window) -> tuple[Columns | None, list
     for number, thread in enumerate(threads):
         table = run.events("access", rank, thread, _COLUMNS, window)
         if len(table):
-            columns = outermost({name: table[name].to_numpy() for name in _COLUMNS})
+            columns = outermost_accesses({name: table[name].to_numpy() for name in _COLUMNS})
             columns["thread"] = np.full(len(columns["start_ns"]), number)
             parts.append(columns)
     if not parts:

@@ -15,7 +15,7 @@ from lanescope.webapp.runs.intervals import Intervals, enclosing
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Int64Array, Window
 
-CATEGORIES: Mapping[str, str] = {
+STORAGE_CATEGORIES: Mapping[str, str] = {
     "parameters": "parameters and buffers",
     "optimizer_state": "optimizer state",
     "gradients": "gradients",
@@ -92,7 +92,7 @@ def phase_at(spans: Mapping[str, Intervals], instants: Int64Array) -> np.ndarray
     return found
 
 
-def categories(
+def storage_categories(
     named: BoolArray,
     born: np.ndarray,
     used: Mapping[str, BoolArray],

@@ -13,11 +13,11 @@ import pandas as pd
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.memory.allocator import allocated_storages
 from lanescope.webapp.plugins.memory.recorded import recorded_storages
-from lanescope.webapp.plugins.memory.storages import CATEGORIES, Storages
+from lanescope.webapp.plugins.memory.storages import STORAGE_CATEGORIES, Storages
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array, Window
 
-MAX_ACCESSES = 3_000_000
+_MAX_ACCESSES = 3_000_000
 """Accesses that are read at once; of a longer run its last steps."""
 
 PEAK_COLUMNS = ["category", "name", "module", "where", "op", "bytes", "storages"]
@@ -128,7 +128,7 @@ def _window(run: Run, rank: int) -> Window:
     starts = [0, *run.steps(rank).start_ns.tolist()]
 
     def few(start: int) -> bool:
-        return run.rows.within("access", [rank], (start, run.duration_ns)) <= MAX_ACCESSES
+        return run.rows.within("access", [rank], (start, run.duration_ns)) <= _MAX_ACCESSES
 
     at = bisect.bisect_left(starts, True, hi=len(starts) - 1, key=few)
     return starts[at], run.duration_ns
@@ -144,12 +144,12 @@ def memory(run: Run) -> pd.DataFrame:
     """Returns the peak of each step: one row per rank, device and step.
 
     Columns rank, device, step, time_ns (of the peak, from the start of the run), peak_bytes (in
-    use), at_most_bytes (that may have been allocated at once in the step, see `storages.Storages`),
+    use), at_most_bytes (that may have been allocated at once in the step, see `Storages`),
     and `<category>_bytes` at the peak for each of CATEGORIES, which add up to peak_bytes. No rows
     where no rank has a record of allocations.
     """
     columns = ["rank", "device", "step", "time_ns", "peak_bytes", "at_most_bytes"]
-    rows = [pd.DataFrame(columns=columns + [f"{name}_bytes" for name in CATEGORIES])]
+    rows = [pd.DataFrame(columns=columns + [f"{name}_bytes" for name in STORAGE_CATEGORIES])]
     for rank, usage, device in _usages(run):
         steps = run.steps(rank)
         inside = steps.start_ns >= usage.storages.window[0]
@@ -162,7 +162,7 @@ def memory(run: Run) -> pd.DataFrame:
         )
         table["peak_bytes"] = sum(parts.values(), nothing)
         table["at_most_bytes"] = [usage.at_most(*one) for one in spans.tolist()]
-        for name in CATEGORIES:
+        for name in STORAGE_CATEGORIES:
             table[f"{name}_bytes"] = parts.get(name, nothing)
         rows.append(table)
     return _joined(rows)

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp.analysis.checks import Check, Report, number
+from lanescope.webapp.analysis.checks import Check, Report, metric_text
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.links import step_bounds, timeline_address
 from lanescope.webapp.analysis.plugin import Figure, figures, load, metric
@@ -177,7 +177,7 @@ def _path(run: Run) -> list[Component]:
     if median_step(run) is None:
         return []
     window = job_step(run, None)
-    length = widgets.duration(window.end_ns - window.start_ns)
+    length = widgets.duration_text(window.end_ns - window.start_ns)
     title: list[Any] = [
         "Critical path of a median step ",
         html.Small(f"step {window.step}, {length}"),
@@ -193,17 +193,17 @@ def _path(run: Run) -> list[Component]:
             [
                 html.Span(
                     [
-                        widgets.swatch(charts.TOKENS[row.category]),
+                        widgets.swatch(charts.CATEGORY_TOKENS[row.category]),
                         f"{short_title(row.name)}, rank {row.rank} ",
                         html.Code(row.where) if row.where else "",
                     ],
                     title=f"{row.name}, rank {row.rank} {row.where}".strip(),
                 ),
                 html.I(className="bar", style={"--share": f"{row.duration_ns / most:.4f}"}),
-                html.Span(widgets.duration(row.duration_ns), className="n"),
+                html.Span(widgets.duration_text(row.duration_ns), className="n"),
                 html.Span(units.share(row.share), className="n muted"),
             ],
-            className=f"share {charts.TOKENS[row.category]}",
+            className=f"share {charts.CATEGORY_TOKENS[row.category]}",
         )
         for row in path.itertuples()
     ]
@@ -226,7 +226,7 @@ def _what_would_help(run: Run) -> list[Component]:
         html.Li(
             [
                 f"{one.words}: ",
-                html.B(widgets.duration(one.step_ns)),
+                html.B(widgets.duration_text(one.step_ns)),
                 f" a step (×{one.speedup:.2f})",
             ]
         )
@@ -259,7 +259,8 @@ def _nothing(report: Report) -> str:
 def _limit(one: Check) -> Component:
     """A metric that is over its limit."""
     about = metric(one.name)
-    limits = f"{number(one.name, one.value)}, limit {about.bound} {number(one.name, one.limit)}"
+    value, limit = (metric_text(one.name, number) for number in (one.value, one.limit))
+    limits = f"{value}, limit {about.bound} {limit}"
     return widgets.note(
         [
             html.B("over the limit"),

@@ -8,7 +8,7 @@ from typing import Any
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.analysis.checks import Check, Report, number
+from lanescope.webapp.analysis.checks import Check, Report, metric_text
 from lanescope.webapp.analysis.findings import AnalysisResult, ranked
 from lanescope.webapp.analysis.plugin import Metric, metrics, questions
 from lanescope.webapp.runs import units
@@ -89,14 +89,14 @@ _NOUNS = {"error": "error", "warning": "warning", "info": "note"}
 
 def _row(context: Context, one: AnalysisResult) -> list[Any]:
     if not one.findings:
-        state = html.Span(findings.answer(one), className=findings.tone(one))
+        state = html.Span(findings.result_text(one), className=findings.tone(one))
         return [one.question, state, "", ""]
     worst = ranked(list(one.findings))[0]
     tone = findings.TONES[worst.severity]
     return [
         one.question,
         html.Span(
-            [html.B(findings.answer(one), className=tone), f" · {worst.title}"],
+            [html.B(findings.result_text(one), className=tone), f" · {worst.title}"],
         ),
         "",
         dcc.Link("Show", href=context.address(worst.link)),
@@ -105,12 +105,14 @@ def _row(context: Context, one: AnalysisResult) -> list[Any]:
 
 def _limit_row(report: Report, metric: Metric, checks: dict[str, Check]) -> list[Any]:
     name, one = metric.name, checks.get(metric.name)
-    limit = f"{metric.bound} {number(name, one.limit)}" if one else ""
+    limit = f"{metric.bound} {metric_text(name, one.limit)}" if one else ""
     if name in report.unmeasured:
         state: Any = html.B(f"not checked: {report.unmeasured[name]}", className="bad")
     elif one is not None:
         tone, word = ("good", "passed") if one.passed else ("bad", "over the limit")
-        state = html.Span([html.B(word, className=tone), f" · {number(name, one.value)}{one.note}"])
+        state = html.Span(
+            [html.B(word, className=tone), f" · {metric_text(name, one.value)}{one.note}"]
+        )
     else:
         state = _value(metric, report.metrics[name])
     return [html.Span(metric.title, title=name), state, limit, dcc.Link("Show", href=metric.link)]
@@ -122,5 +124,5 @@ def _value(metric: Metric, value: Any) -> Component | str:
     known = [one for one in values if one is not None]
     if not known:
         return html.Span(f"not checked: {metric.unmeasured}", className="muted")
-    low, high = number(metric.name, min(known)), number(metric.name, max(known))
+    low, high = metric_text(metric.name, min(known)), metric_text(metric.name, max(known))
     return low if low == high else f"{low} to {high} over {units.count(len(known))} ranks"

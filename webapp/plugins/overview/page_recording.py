@@ -12,7 +12,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import widgets
 
-EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
+_EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 NAMES = {
     "op": "ops",
     "collective": "collectives",
@@ -102,13 +102,13 @@ def _ranks(run: Run) -> Component:
                 units.count(len(own)),
                 units.count(sum(t.rank == rank for t in run.threads)),
                 units.count(len(run.steps(rank))),
-                *[units.count(counts[table]) for table in EVENTS],
+                *[units.count(counts[table]) for table in _EVENTS],
                 units.count(run.dropped_of(rank)),
             )
         )
     rows += [(str(rank), "not recorded", *[""] * 11) for rank in run.missing_ranks]
     heads = ["rank", "host", "pid", "processes", "threads", "steps"]
-    heads += [*[NAMES[table] for table in EVENTS], "dropped"]
+    heads += [*[NAMES[table] for table in _EVENTS], "dropped"]
     return widgets.plain_table(heads, rows, range(2, len(heads)))
 
 
@@ -149,4 +149,4 @@ def _recording(run: Run) -> Component:
 def _clock(run: Run) -> str:
     if not run.clock_calibrated:
         return "not calibrated between hosts"
-    return f"calibrated, ± {widgets.duration(run.clock_uncertainty_ns)}"
+    return f"calibrated, ± {widgets.duration_text(run.clock_uncertainty_ns)}"

@@ -42,5 +42,5 @@ PLUGIN = Plugin(
             height=820,
         ),
     ),
-    span_facts="span_provider:facts",
+    span_facts="span_provider:race_facts",
 )

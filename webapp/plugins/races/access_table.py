@@ -20,7 +20,7 @@ from lanescope.webapp.analysis.access_site import CallSites
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Int64Array, Window
 
-Columns = dict[str, NDArray[Any]]
+AccessColumns = dict[str, NDArray[Any]]
 
 _COLUMNS = (
     "start_ns",
@@ -112,7 +112,7 @@ class Accesses:
         return replace(chosen, old=np.ones(len(chosen), bool))
 
 
-def joined(before: Accesses, after: Accesses) -> Accesses:
+def joined_accesses(before: Accesses, after: Accesses) -> Accesses:
     """Returns both, sorted by storage and generation."""
     both = {
         f.name: np.concatenate([getattr(before, f.name), getattr(after, f.name)])
@@ -151,7 +151,7 @@ class Reader:
         threads: Sequence[str],
         storages: Int64Array,
         sites: CallSites,
-        placed: Callable[[int, Columns], tuple[Int64Array, Int64Array]],
+        placed: Callable[[int, AccessColumns], tuple[Int64Array, Int64Array]],
     ) -> None:
         self._run = run
         self._rank = rank
@@ -163,7 +163,7 @@ class Reader:
 
     def read(self, window: Window | None) -> Accesses:
         """Returns those that begin in the next stretch; their operators go to the sites."""
-        parts: list[Columns] = []
+        parts: list[AccessColumns] = []
         for position, thread in enumerate(self.threads):
             table = self._run.events("access", self._rank, thread, list(_COLUMNS), window)
             wanted = pc.is_in(table["storage"], pa.array(self._storages))
@@ -172,7 +172,9 @@ class Reader:
             table = table.set_column(  # null: from before it was recorded
                 table.column_names.index("stream"), "stream", table["stream"].fill_null(0)
             )
-            columns = outermost({name: table[name].filter(wanted).to_numpy() for name in _COLUMNS})
+            columns = outermost_accesses(
+                {name: table[name].filter(wanted).to_numpy() for name in _COLUMNS}
+            )
             start = columns["start_ns"]
             if columns["depth"].any():
                 every = {name: table[name].to_numpy() for name in _PLACED}
@@ -198,7 +200,7 @@ class Reader:
         return [self._sites.known[number].op for number in numbers.tolist()]
 
 
-def outermost(columns: Columns) -> Columns:
+def outermost_accesses(columns: AccessColumns) -> AccessColumns:
     """Returns rows of one thread that are not within another's access to the same storage.
 
     An operator that calls another reads and writes what that one does: it counts once. What was
@@ -239,7 +241,7 @@ def outermost(columns: Columns) -> Columns:
     return rows
 
 
-def generations(rows: Columns) -> Int64Array:
+def generations(rows: AccessColumns) -> Int64Array:
     """Returns how many storages were born at each row's address up to it, its own birth included.
 
     A birth counts from the end of its operator: until then only that operator knows the storage.
@@ -296,7 +298,7 @@ def _kind(write: BoolArray, birth: BoolArray) -> NDArray[np.int8]:
     return write.astype(np.int8) + 2 * birth.astype(np.int8)
 
 
-def _folded(rows: Columns) -> Accesses:
+def _folded(rows: AccessColumns) -> Accesses:
     start = rows["start_ns"].astype(np.int64)
     low = rows["offset"].astype(np.int64)
     write, birth = rows["write"].astype(bool), rows["birth"].astype(bool)
@@ -325,18 +327,18 @@ def _folded(rows: Columns) -> Accesses:
     )
 
 
-KERNELS = "aten::"
+_KERNELS = "aten::"
 """What torch itself brings is written in C++ and touches nothing that it is not given."""
 
 
 def begins_scratch(
-    every: Columns, rows: Columns, name: Callable[[Int64Array, Int64Array], list[str]]
+    every: AccessColumns, rows: AccessColumns, name: Callable[[Int64Array, Int64Array], list[str]]
 ) -> BoolArray:
     """Returns which of `rows` write to memory of an operator around them, and so begin a storage.
 
     `every`: all accesses of a thread (start_ns, duration_ns, depth); `rows`: those not
-    within another's to the same storage (`access_table.outermost`). `name` returns the operators of
-    a thread by start and depth. An operator made of others has no accesses of its own, and is not
+    within another's to the same storage (`outermost_accesses`). `name` returns the operators of a
+    thread by start and depth. An operator made of others has no accesses of its own, and is not
     looked for.
     """
     found = np.zeros(len(rows["start_ns"]), bool)
@@ -359,7 +361,7 @@ def begins_scratch(
         if not len(chosen):
             continue
         starts = units[0][at[chosen]]
-        kernels = [one.startswith(KERNELS) for one in name(starts, np.full(len(starts), level))]
+        kernels = [one.startswith(_KERNELS) for one in name(starts, np.full(len(starts), level))]
         around[chosen[kernels]] = starts[kernels]
     births: dict[int, list[int]] = {}
     for row in np.flatnonzero(rows["birth"]).tolist():

@@ -28,7 +28,7 @@ class Hogwild:
     races: tuple[Race, ...]
 
 
-def fold(run: Run, races: Sequence[Race]) -> tuple[list[Hogwild], list[Race]]:
+def split_hogwild(run: Run, races: Sequence[Race]) -> tuple[list[Hogwild], list[Race]]:
     """Returns the Hogwild training, and the races that are not part of it."""
     found, rest = [], list(races)
     for rank in sorted({race.rank for race in races}):

@@ -15,12 +15,12 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.context import Context
 
-PAIRS = "races-pairs"
+_PAIRS = "races-pairs"
 """Id of the component that holds the table."""
 
-MAX_ROWS = 200
+_MAX_ROWS = 200
 
-LEAD = (
+_LEAD = (
     "A data race: two threads or streams use the same memory, at least one of them writes, and no "
     "recorded synchronisation orders the two accesses."
 )
@@ -30,9 +30,9 @@ def layout(_: Context) -> Component:
     """Returns the table comes by a callback: looking for races reads all accesses of the run."""
     return widgets.page(
         "Races and deadlocks",
-        LEAD,
+        _LEAD,
         html.H2("Racing pairs"),
-        html.Div(states.loading("Looking for data races"), id=PAIRS, className="wide-table"),
+        html.Div(states.loading("Looking for data races"), id=_PAIRS, className="wide-table"),
         widgets.downloads("races"),
     )
 
@@ -40,7 +40,7 @@ def layout(_: Context) -> Component:
 def register(app: Dash, context: Context) -> None:
     """Fills the table."""
 
-    @app.callback(Output(PAIRS, "children"), Input(PAIRS, "id"))
+    @app.callback(Output(_PAIRS, "children"), Input(_PAIRS, "id"))
     def show(_: str) -> Component:
         return _pairs(context.run)
 
@@ -64,7 +64,7 @@ def _pairs(run: Run) -> Component:
             units.count(row["pairs"]),
             dcc.Link("Show", href=_address(run, row)),
         )
-        for row in table.head(MAX_ROWS).to_dict("records")
+        for row in table.head(_MAX_ROWS).to_dict("records")
     ]
     heads = ("tensor", "rank", "first access", "second access", "at once", "times", "")
     return widgets.plain_table(heads, rows, (1, 5))

@@ -12,7 +12,7 @@ from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.plugins.races.forked_functions import forked_races
-from lanescope.webapp.plugins.races.hogwild import Hogwild, fold
+from lanescope.webapp.plugins.races.hogwild import Hogwild, split_hogwild
 from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.races import Race
 from lanescope.webapp.plugins.races.shared_memory import races_of_processes
@@ -43,7 +43,7 @@ def race_findings(run: Run) -> list[Finding]:
     if not run.counts["access"]:
         raise NotApplicable("record with --level access and the native engine")
     found = all_races(run)
-    trained, rest = fold(run, [race for race in found if not race.first.stream])
+    trained, rest = split_hogwild(run, [race for race in found if not race.first.stream])
     return [
         *(_hogwild(run, one) for one in trained),
         *(_finding(run, race) for race in rest),

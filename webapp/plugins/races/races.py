@@ -29,12 +29,12 @@ from lanescope.webapp.analysis.access_site import (
     storage_names,
 )
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.stack_frames import frame_texts, line, place
+from lanescope.webapp.analysis.stack_frames import frame_texts, innermost_line, innermost_place
 from lanescope.webapp.plugins.races.access_table import (
+    AccessColumns,
     Accesses,
-    Columns,
     Reader,
-    joined,
+    joined_accesses,
     shared_storages,
 )
 from lanescope.webapp.plugins.races.racing_pairs import RacingPair, racing_pairs
@@ -42,7 +42,7 @@ from lanescope.webapp.plugins.races.vector_clocks import Order, order_of
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array, Window
 
-BATCH_ROWS = 2_000_000
+ACCESSES_AT_ONCE = 2_000_000
 """Accesses that are examined together; of those before, only the last of each kind is kept."""
 
 
@@ -105,7 +105,7 @@ def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str])
         return []
     order, sites = order_of(run, rank, process, own), CallSites()
 
-    def placed(thread: int, columns: Columns) -> tuple[Int64Array, Int64Array]:
+    def placed(thread: int, columns: AccessColumns) -> tuple[Int64Array, Int64Array]:
         start = columns["start_ns"]
         return np.full(len(start), thread, np.int64), order.segments(thread, start)
 
@@ -131,7 +131,7 @@ def races_read(
     for window in windows:
         accesses = reader.read(window)
         if before is not None:
-            accesses = joined(before, accesses)
+            accesses = joined_accesses(before, accesses)
         groups: dict[tuple[object, object], list[RacingPair]] = {}
         places = [_place(site, stacks) for site in sites.known]
         for pair in racing_pairs(order, accesses, sites.known, steps, empty=empty):
@@ -146,13 +146,13 @@ def races_read(
 
 
 def windows_of(run: Run, rank: int, process: Sequence[str]) -> list[Window | None]:
-    """Stretches of time of about `BATCH_ROWS` accesses; [None]: all at once.
+    """Stretches of time of about `ACCESSES_AT_ONCE` accesses; [None]: all at once.
 
     While a process records, they end where all of its threads are known: later on, what orders an
     access may be missing, and what it touches may be other memory by then.
     """
     until = run.read_at_ns.get((rank, int(process[0].partition("-")[0])))
-    count = -(-run.counts["access"] // BATCH_ROWS)
+    count = -(-run.counts["access"] // ACCESSES_AT_ONCE)
     if count <= 1 and until is None:
         return [None]
     first, last = -(2**62), 2**62 if until is None else until
@@ -161,7 +161,7 @@ def windows_of(run: Run, rank: int, process: Sequence[str]) -> list[Window | Non
         low, high = 0, run.duration_ns + 1
         while low < high:  # the instant before which there are so many
             middle = (low + high) // 2
-            if run.rows_about("access", (first, middle)) < i * BATCH_ROWS:
+            if run.rows_about("access", (first, middle)) < i * ACCESSES_AT_ONCE:
                 low = middle + 1
             else:
                 high = middle
@@ -187,7 +187,7 @@ def _merged(races: Sequence[Race]) -> Race:
 def _place(site: CallSite, stacks: dict[int, list[str]]) -> object:
     """Returns what two accesses must share to be one race: the line, with any caller."""
     frames = _frames(site, stacks)
-    return line(frames) or (site.op, site.module, site.phase)
+    return innermost_line(frames) or (site.op, site.module, site.phase)
 
 
 def _frames(site: CallSite, stacks: dict[int, list[str]]) -> tuple[str, ...]:
@@ -196,7 +196,7 @@ def _frames(site: CallSite, stacks: dict[int, list[str]]) -> tuple[str, ...]:
 
 
 def _touch_place(touch: MemoryAccess) -> object:
-    return line(touch.stack) or (touch.op, touch.module, touch.phase)
+    return innermost_line(touch.stack) or (touch.op, touch.module, touch.phase)
 
 
 def _race(
@@ -300,5 +300,5 @@ def _made(
     site = sites.known[int(accesses.site[rows[0]])]
     if not site.op:
         return "an unnamed tensor (allocated by torch.empty or similar)"
-    at = place(_frames(site, stacks)) or site.module
+    at = innermost_place(_frames(site, stacks)) or site.module
     return f"the tensor made by {site.op}" + (f" at {at}" if at else "")

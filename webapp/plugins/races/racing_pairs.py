@@ -14,7 +14,7 @@ import numpy as np
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.access_site import CallSite
 from lanescope.webapp.plugins.races.access_table import Accesses, sorted_apart
-from lanescope.webapp.plugins.races.vector_clocks import Clock, Order
+from lanescope.webapp.plugins.races.vector_clocks import Order, VectorClock
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 
@@ -53,7 +53,7 @@ def racing_pairs(
             for other in kinds[i + 1 :]:
                 if one.thread == other.thread or not _matter(one, other, steps):
                     continue
-                if not share(one.span, other.span):
+                if not share_bytes(one.span, other.span):
                     continue
                 pair = _unordered(accesses, one, other)
                 if pair is not None:
@@ -70,8 +70,8 @@ class _Kind:
     write: bool
     span: Span
     site: CallSite
-    own: Clock  # of each row's segment
-    clocks: Clock  # rows x threads
+    own: VectorClock  # of each row's segment
+    clocks: VectorClock  # rows x threads
     old: BoolArray  # which rows were compared with each other before
     birth: bool  # the storage was made by it
 
@@ -221,7 +221,7 @@ class Span:
         return max(1, -(-(self.high - self.low - self.run) // self.stride) + 1)
 
 
-def share(a: Span, b: Span) -> bool:
+def share_bytes(a: Span, b: Span) -> bool:
     """Returns whether they surely share a byte. With uneven gaps this is unknown: False."""
     if a.low >= b.high or b.low >= a.high:
         return False

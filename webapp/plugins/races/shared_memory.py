@@ -22,9 +22,9 @@ from lanescope.collector.format.names import SHARED_ADDRESS, SHARED_FILE
 from lanescope.webapp.analysis.access_site import CallSites, MemoryAccess, storage_names
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.stack_frames import frame_texts
-from lanescope.webapp.plugins.races.access_table import outermost
+from lanescope.webapp.plugins.races.access_table import outermost_accesses
 from lanescope.webapp.plugins.races.races import Race, processes_of
-from lanescope.webapp.plugins.races.racing_pairs import Span, share
+from lanescope.webapp.plugins.races.racing_pairs import Span, share_bytes
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
@@ -105,7 +105,7 @@ def _processes(run: Run, rank: int, shared: pd.DataFrame) -> list[_Process]:
         first, last = _LAST, -_LAST
         for thread in threads:
             rows = run.events("access", rank, thread, columns=_COLUMNS)
-            columns = outermost({name: rows[name].to_numpy() for name in _COLUMNS})
+            columns = outermost_accesses({name: rows[name].to_numpy() for name in _COLUMNS})
             frame = pd.DataFrame(columns).assign(thread=thread)
             if len(frame):
                 first = min(first, int(frame["start_ns"].min()))
@@ -170,7 +170,7 @@ def _pairs(a: _Process, b: _Process) -> Iterator[tuple[_Process, pd.Series, _Pro
         ]
         for mine, rows in ranges[0]:
             for theirs, others in ranges[1]:
-                if share(_span(mine), _span(theirs)):
+                if share_bytes(_span(mine), _span(theirs)):
                     pair = _first(a, rows, b, others) or _first(b, others, a, rows)
                     if pair is not None:
                         yield pair

@@ -7,7 +7,7 @@ from typing import Any
 from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.links import thread_lane
 from lanescope.webapp.analysis.source_lines import Excerpt, stack_excerpts
-from lanescope.webapp.analysis.stack_frames import parts
+from lanescope.webapp.analysis.stack_frames import line_and_function
 from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.stream_races import all_races
 from lanescope.webapp.runs.run import Run
@@ -16,11 +16,11 @@ from lanescope.webapp.timeline.lanes import BASELINE, Lane
 from lanescope.webapp.timeline.search.lookup import slice_at
 from lanescope.webapp.timeline.timeline import Timeline
 
-MAX_ACCESSES = 20_000_000
+_MAX_ACCESSES = 20_000_000
 """Above this many accesses, selecting a slice does not look for races."""
 
 
-def facts(timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]) -> dict[str, Any]:
+def race_facts(timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]) -> dict[str, Any]:
     """Returns `races` of an operator's slice (as `span_details` describes it), and an arrow to
     each."""
     if table != "op" or lane.kind == BASELINE:
@@ -41,7 +41,7 @@ def _races(timeline: Timeline, lane: Lane, span: dict[str, Any]) -> list[dict[st
 
     Each race is reported once per pair of source lines; only that representative pair has it.
     """
-    if not 0 < timeline.run.counts["access"] <= MAX_ACCESSES:
+    if not 0 < timeline.run.counts["access"] <= _MAX_ACCESSES:
         return []
     found = []
     for race in all_races(timeline.run):
@@ -74,7 +74,7 @@ def _races(timeline: Timeline, lane: Lane, span: dict[str, Any]) -> list[dict[st
 
 def _source(run: Run, rank: int, other: MemoryAccess) -> list[Excerpt | None]:
     """Returns the lines of the program at the frames of an access's stack."""
-    places = (parts(frame)[0].rpartition(":") for frame in other.stack)
+    places = (line_and_function(frame)[0].rpartition(":") for frame in other.stack)
     frames = [{"file": file, "line": int(line)} for file, _, line in places if line.isdecimal()]
     return stack_excerpts(run, rank, frames) if len(frames) == len(other.stack) else []
 

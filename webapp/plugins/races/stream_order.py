@@ -25,7 +25,7 @@ _RECEIVING = [kind.name for kind in schema.RECEIVING | schema.OF_DEVICES]
 _DEFAULT = 1
 
 
-def stream_name(ordinal: int) -> str:
+def _stream_name(ordinal: int) -> str:
     """Returns what a stream is called, by its number in its process."""
     return "the default stream" if ordinal == _DEFAULT else f"stream {ordinal}"
 
@@ -47,7 +47,7 @@ def stream_order(run: Run, rank: int, process: Sequence[str], streams: Int64Arra
         _handovers(run, rank, process, streams.tolist()),
         key=lambda handover: handover.instant,
     )
-    return order_by(handovers, [stream_name(stream) for stream in streams.tolist()])
+    return order_by(handovers, [_stream_name(stream) for stream in streams.tolist()])
 
 
 class _StreamCall(NamedTuple):
@@ -66,7 +66,7 @@ def _handovers(
     latest: dict[int, int] = {}  # event -> how often it has been recorded: the last time counts
     rows = heapq.merge(*(_stream_calls(run, rank, thread) for thread in process))
     for instant, thread, kind, stream, event in rows:
-        name = stream_name(stream)
+        name = _stream_name(stream)
         if kind in ("", "device_event_record"):
             yield SyncEvent(instant, thread, ("given", thread), True)
             yield SyncEvent(instant, name, ("given", thread), False)
@@ -79,7 +79,7 @@ def _handovers(
             yield SyncEvent(instant, thread, ("event", event, latest.get(event)), False)
         elif kind:
             for one in [stream] if kind == "stream_synchronize" else streams:
-                yield SyncEvent(instant, stream_name(one), ("stream", one), True)
+                yield SyncEvent(instant, _stream_name(one), ("stream", one), True)
                 yield SyncEvent(instant, thread, ("stream", one), False)
 
 

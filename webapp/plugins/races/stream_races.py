@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.access_site import CallSites
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.plugins.races.access_table import Columns, Reader
+from lanescope.webapp.plugins.races.access_table import AccessColumns, Reader
 from lanescope.webapp.plugins.races.races import (
     Race,
     find_races,
@@ -66,7 +66,7 @@ def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:
         return []
     order, sites = stream_order(run, rank, threads, streams), CallSites()
 
-    def placed(_: int, columns: Columns) -> tuple[Int64Array, Int64Array]:
+    def placed(_: int, columns: AccessColumns) -> tuple[Int64Array, Int64Array]:
         return _placed(order, streams, columns)
 
     reader = Reader(run, rank, threads, storages, sites, placed)
@@ -92,7 +92,9 @@ def _shared(
     return np.intersect1d(addresses[count > 1], np.concatenate(written))
 
 
-def _placed(order: Order, streams: Int64Array, columns: Columns) -> tuple[Int64Array, Int64Array]:
+def _placed(
+    order: Order, streams: Int64Array, columns: AccessColumns
+) -> tuple[Int64Array, Int64Array]:
     """Position and segment of the stream that each access was given to; -1: to none."""
     stream = columns["stream"].astype(np.int64)
     position = np.where(stream > 0, np.searchsorted(streams, stream), -1)

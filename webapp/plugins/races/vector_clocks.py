@@ -20,7 +20,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 
-Clock = NDArray[np.int32]
+VectorClock = NDArray[np.int32]
 
 _PEERS = {
     schema.SyncKind.thread_start.name: ("begin", True),
@@ -46,8 +46,8 @@ class Order:
     threads: tuple[str, ...]
     first: Int64Array
     starts: Int64Array
-    own: Clock
-    clocks: Clock
+    own: VectorClock
+    clocks: VectorClock
 
     def segments(self, thread: int, instants: Int64Array) -> Int64Array:
         """Returns row of the segment of `thread` (position in `threads`) that holds each
@@ -65,15 +65,15 @@ def order_by(events: Iterable[SyncEvent], threads: Sequence[str]) -> Order:
     """Returns the order among `threads` that hand-overs bring about, those of others among them."""
     position = {thread: i for i, thread in enumerate(threads)}
     width = len(threads)
-    current: dict[str, Clock] = {}
+    current: dict[str, VectorClock] = {}
     for thread in threads:
         current[thread] = np.zeros(width, np.int32)
         current[thread][position[thread]] = 1
-    rows: list[list[tuple[int, Clock]]] = [
+    rows: list[list[tuple[int, VectorClock]]] = [
         [(-(2**62), current[thread].copy())] for thread in threads
     ]
-    published: dict[object, Clock] = {}
-    items: dict[object, deque[Clock]] = {}  # of those that are received once
+    published: dict[object, VectorClock] = {}
+    items: dict[object, deque[VectorClock]] = {}  # of those that are received once
     for instant, thread, target, publishes, once in events:
         clock = current.get(thread)
         if clock is None:
@@ -103,7 +103,7 @@ def order_by(events: Iterable[SyncEvent], threads: Sequence[str]) -> Order:
     return Order(tuple(threads), first, starts, clocks[np.arange(len(clocks)), owner], clocks)
 
 
-def _taken(items: dict[object, deque[Clock]], target: object) -> Clock | None:
+def _taken(items: dict[object, deque[VectorClock]], target: object) -> VectorClock | None:
     """The first of those put under that number. An item may be put again before it is taken."""
     waiting = items.get(target)
     if not waiting:

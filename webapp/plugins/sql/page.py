@@ -22,19 +22,19 @@ from lanescope.webapp.analysis.links import (
     timeline_address,
 )
 from lanescope.webapp.analysis.plugin import tables
-from lanescope.webapp.analysis.tables import MAX_ROWS, json_text
+from lanescope.webapp.analysis.tables import MAX_ANSWER_ROWS, json_text
 from lanescope.webapp.plugins.sql import ids
 from lanescope.webapp.plugins.sql.queries import Queries
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.context import Context
-from lanescope.webapp.ui.table_files import KINDS, file_of
+from lanescope.webapp.ui.table_files import TABLE_FORMATS, file_of
 
 SHOWN = 2_000
 """Rows that the page shows; the files have all."""
 
-MAX_LENGTH = 500
+_MAX_LENGTH = 500
 """Characters of a cell that the page shows."""
 
 EXACT = 1 << 53
@@ -77,7 +77,7 @@ ORDER BY norm
 LIMIT 50""",
 }
 
-LEAD = (
+_LEAD = (
     "Query the run's tables in DuckDB's SQL. Times are whole nanoseconds from the start of the "
     "run, on one axis for all ranks. A query reads these tables only: no file, no network, no "
     "extension; it ends after some seconds."
@@ -89,7 +89,7 @@ def layout(_: Context) -> Component:
     first = next(iter(EXAMPLES.values()))
     return widgets.page(
         "SQL",
-        LEAD,
+        _LEAD,
         widgets.controls(widgets.choice("example", ids.SQL_EXAMPLE, list(EXAMPLES), wide=True)),
         html.Label("query", htmlFor=ids.SQL_QUERY),
         dcc.Textarea(
@@ -118,10 +118,10 @@ def register(app: Dash, context: Context) -> None:
 
     @server.get("/query.<kind>")
     def query(kind: str) -> Any:
-        if kind not in KINDS:
+        if kind not in TABLE_FORMATS:
             flask.abort(404)
         try:
-            answer = queries.answer(flask.request.args.get("sql", ""), MAX_ROWS)
+            answer = queries.answer(flask.request.args.get("sql", ""), MAX_ANSWER_ROWS)
         except RunError as error:
             return {"error": str(error)}, 400
         return file_of("query", kind, iter([answer]))
@@ -210,13 +210,13 @@ def rows_of(answer: pa.Table) -> list[dict[str, Any]]:
     """Returns rows as the page's table takes them, fields c0, c1, ...: a query may name columns
     alike."""
     columns = [
-        [shown(value) for value in column.slice(0, SHOWN).to_pylist()] for column in answer.columns
+        [_shown(value) for value in column.slice(0, SHOWN).to_pylist()] for column in answer.columns
     ]
     names = [f"c{i}" for i in range(len(columns))]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def shown(value: Any) -> Any:
+def _shown(value: Any) -> Any:
     """Returns a value as JSON can say it without changing it; what it cannot is text."""
     if isinstance(value, Decimal):
         value = int(value) if value == value.to_integral_value() else float(value)
@@ -227,7 +227,7 @@ def shown(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return value
     text = json_text(value) if isinstance(value, (list, dict)) else str(value)
-    return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]} ..."
+    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]} ..."
 
 
 def _numeric(kind: pa.DataType) -> bool:

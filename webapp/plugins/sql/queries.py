@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.plugin import tables
-from lanescope.webapp.analysis.tables import MAX_ROWS, pieces_of
+from lanescope.webapp.analysis.tables import MAX_ANSWER_ROWS, table_pieces
 from lanescope.webapp.plugins.sql.query_process import REFUSED
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
@@ -120,13 +120,14 @@ class Queries:
             return path
         if not filled:
             table = self._run.rows.read(name, (), None, None)
-        elif (rows := self._run.counts.get(name, 0)) > MAX_ROWS:
+        elif (rows := self._run.counts.get(name, 0)) > MAX_ANSWER_ROWS:
             raise QueryError(
-                f"{name} has {count(rows)} rows, the most here is {count(MAX_ROWS)}: lanescope "
-                f"export RUN --to parquet --table {name} -o FILE, and query that with DuckDB"
+                f"{name} has {count(rows)} rows, the most here is {count(MAX_ANSWER_ROWS)}: "
+                f"lanescope export RUN --to parquet --table {name} -o FILE, and query that with "
+                "DuckDB"
             )
         else:
-            table = pa.concat_tables(pieces_of(self._run, name), promote_options="permissive")
+            table = pa.concat_tables(table_pieces(self._run, name), promote_options="permissive")
         unfinished = path.with_suffix(".tmp")
         with pa.ipc.new_file(str(unfinished), table.schema) as sink:
             sink.write_table(table.unify_dictionaries())

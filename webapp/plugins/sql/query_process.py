@@ -26,7 +26,7 @@ REFUSED = 3
 BEYOND_POOL = 2
 """DuckDB counts the pages it pools; texts under way, threads and Python come on top."""
 
-MAX_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 """Of an answer: the server takes it into its memory."""
 
 LOCKS = {
@@ -108,8 +108,8 @@ def _answered(asked: dict[str, Any]) -> pa.Table:
         batches.append(batch.slice(0, left))
         left -= len(batches[-1])
         size += batch.nbytes
-        if size > MAX_BYTES:
-            raise Refused(f"the answer has more than {MAX_BYTES >> 20} MB; choose fewer columns")
+        if size > _MAX_BYTES:
+            raise Refused(f"the answer has more than {_MAX_BYTES >> 20} MB; choose fewer columns")
         if left <= 0:
             break
     return pa.Table.from_batches(batches, reader.schema)

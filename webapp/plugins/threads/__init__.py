@@ -104,5 +104,5 @@ PLUGIN = Plugin(
             body="page:body",
         ),
     ),
-    routes={"overlap": "timeline_overlap:answer"},
+    routes={"overlap": "timeline_overlap:overlap_answer"},
 )

@@ -26,7 +26,7 @@ from lanescope.webapp.runs.run import Run
 
 _PHASE = schema.PhaseKind.backward.name
 
-NAMED = 4  # threads, in a title
+_NAMED = 4  # threads, in a title
 
 
 def concurrent_backwards(run: Run) -> list[Finding]:
@@ -102,10 +102,10 @@ def _finding(
 def _called(names: Sequence[str]) -> str:
     """Returns each name once: many threads, one per step, may share few names."""
     unique = list(dict.fromkeys(names))
-    if len(unique) == len(names) <= NAMED:
+    if len(unique) == len(names) <= _NAMED:
         return f"Threads {' and '.join(unique)}"
-    more = ", …" if len(unique) > NAMED else ""
-    return f"{len(names)} threads ({', '.join(unique[:NAMED])}{more})"
+    more = ", …" if len(unique) > _NAMED else ""
+    return f"{len(names)} threads ({', '.join(unique[:_NAMED])}{more})"
 
 
 def _shared_nodes(run: Run, rank: int, threads: Sequence[str]) -> int:

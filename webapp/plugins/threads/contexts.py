@@ -54,7 +54,7 @@ def _finding(run: Run, rank: int, variable: str, path: str, reads: list[dict[str
     title = (
         f"Context variable {variable} is lost: it is set where the {first['what']} is "
         f"started ({started}), but {who(run, rank, reads)} found {first['saw']} "
-        f"at {where}{times(reads)}. {_ADVICE}"
+        f"at {where}{times_text(reads)}. {_ADVICE}"
     )
     facts = {"variable": variable, "found": first["saw"], "advice": _ADVICE}
     return lost(run, rank, reads, title, where, int(first["start_ns"]), facts)
@@ -68,7 +68,7 @@ def who(run: Run, rank: int, several: list[dict[str, Any]]) -> str:
     return f"{name}{and_more(len(threads), 'thread')}"
 
 
-def times(several: list[dict[str, Any]]) -> str:
+def times_text(several: list[dict[str, Any]]) -> str:
     """Returns how often something was missed, as the end of a clause."""
     return f", {units.count(len(several))} times" if len(several) > 1 else ""
 

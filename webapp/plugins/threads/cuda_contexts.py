@@ -46,7 +46,7 @@ class Use:
 
 
 @dataclass
-class Process:
+class _Process:
     """What one process did with devices; numbers of devices are its own."""
 
     rank: int
@@ -79,7 +79,7 @@ def cuda_contexts(run: Run) -> list[Finding]:
     """Returns findings of kind `cuda_context`: another rank's device, a thread's, use after a
     fork."""
     processes = list(_processes(run))
-    owners: dict[tuple[str, str], Process] = {}
+    owners: dict[tuple[str, str], _Process] = {}
     for one in processes:
         if one.own is not None and one.own in one.uses:
             owners.setdefault(one.card(one.own), one)
@@ -97,9 +97,9 @@ def cuda_contexts(run: Run) -> list[Finding]:
     return found
 
 
-def _processes(run: Run) -> Iterator[Process]:
+def _processes(run: Run) -> Iterator[_Process]:
     by = {
-        (p["rank"], p["pid"]): Process(p["rank"], p["pid"], p["host"])
+        (p["rank"], p["pid"]): _Process(p["rank"], p["pid"], p["host"])
         for p in run.manifest["processes"]
     }
     of = {}
@@ -122,7 +122,7 @@ def _processes(run: Run) -> Iterator[Process]:
             yield process
 
 
-def _note(process: Process, thread: str, start: int, name: str) -> None:
+def _note(process: _Process, thread: str, start: int, name: str) -> None:
     if begun := CudaBegun.parse(name):
         # Not yet a use of that device: to set another one begins with CUDA too.
         process.count = begun.count
@@ -157,7 +157,7 @@ def _computed(run: Run, rank: int, thread: str) -> Iterator[tuple[int, Use]]:
         yield int(device.removeprefix("cuda:")), Use(thread, op["start_ns"], place, op["name"])
 
 
-def _strays(run: Run, process: Process, device: int) -> Iterator[Use]:
+def _strays(run: Run, process: _Process, device: int) -> Iterator[Use]:
     """Uses of device 0 by threads that chose none, begun after the process had chosen another."""
     chosen = min(
         (start for start, thread, *_ in process.chosen if thread == process.main), default=None
@@ -171,7 +171,7 @@ def _strays(run: Run, process: Process, device: int) -> Iterator[Use]:
             yield use
 
 
-def _foreign(run: Run, process: Process, device: int, owner: Process) -> Finding:
+def _foreign(run: Run, process: _Process, device: int, owner: _Process) -> Finding:
     use = process.uses[device][0]
     title = (
         f"{units.sentence(ranks_in(run, (process.rank,)))} runs {use.op} on "
@@ -183,7 +183,7 @@ def _foreign(run: Run, process: Process, device: int, owner: Process) -> Finding
     return _finding(run, process, use, "warning", title, device, evidence)
 
 
-def _stray(run: Run, process: Process, device: int, use: Use) -> Finding:
+def _stray(run: Run, process: _Process, device: int, use: Use) -> Finding:
     title = (
         f"Device cuda:{device} runs {use.op} of {_name(run, process.rank, use.thread)}"
         f"{_at(use.where)}: that thread chose no device, and the main thread had chosen "
@@ -194,7 +194,7 @@ def _stray(run: Run, process: Process, device: int, use: Use) -> Finding:
 
 
 def _refused(
-    run: Run, process: Process, start: int, thread: str, where: str, forked: str
+    run: Run, process: _Process, start: int, thread: str, where: str, forked: str
 ) -> Finding:
     advice = "Start processes with spawn or forkserver, or use CUDA only after the fork."
     title = (
@@ -207,7 +207,7 @@ def _refused(
 
 def _finding(
     run: Run,
-    process: Process,
+    process: _Process,
     use: Use,
     severity: Severity,
     title: str,

@@ -8,7 +8,7 @@ import pandas as pd
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
 
-COLUMNS = ("rank", "thread", "step", "forward_end_ns", "backward_start_ns", "window_ns")
+_COLUMNS = ("rank", "thread", "step", "forward_end_ns", "backward_start_ns", "window_ns")
 
 
 def forward_to_backward(run: Run) -> pd.DataFrame:
@@ -37,4 +37,4 @@ def forward_to_backward(run: Run) -> pd.DataFrame:
                 found.append((rank, thread, row.step, end, row.start_ns, row.start_ns - end))
             length = run.duration_ns if np.isnan(row.duration_ns) else row.duration_ns
             since = row.start_ns + int(length)
-    return pd.DataFrame(found, columns=list(COLUMNS))
+    return pd.DataFrame(found, columns=list(_COLUMNS))

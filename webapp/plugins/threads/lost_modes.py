@@ -20,7 +20,7 @@ from lanescope.collector.format.marks import LostMode
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.stack_frames import where_of
-from lanescope.webapp.plugins.threads.contexts import lost, times, who
+from lanescope.webapp.plugins.threads.contexts import lost, times_text, who
 from lanescope.webapp.runs.run import Run
 
 _COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
@@ -87,7 +87,7 @@ def _finding(
     stack = None if pd.isna(op["stack"]) else int(op["stack"])
     title = (
         f"Mode {mode} does not reach the {first['what']} that is started in it at {started}: "
-        f"{_WORKS[kind].format(who(run, rank, several))} ({op['name']}{times(several)}). "
+        f"{_WORKS[kind].format(who(run, rank, several))} ({op['name']}{times_text(several)}). "
         f"Modes of torch hold on one thread. {_ADVICE[kind]}"
     )
     facts = {"variable": mode, "found": str(op["name"]), "advice": _ADVICE[kind]}

@@ -25,7 +25,7 @@ from lanescope.webapp.runs.intervals import Intervals, at_least, union
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 
-COLUMNS: Mapping[str, str] = {
+_COLUMNS: Mapping[str, str] = {
     "rank": "int64",
     "a": "str",
     "b": "str",
@@ -141,7 +141,7 @@ def overlap(
             rate = shared / min(left.total, right.total)
             name_a, name_b = names[rank, a], names[rank, b]
             rows.append((rank, a, b, name_a, name_b, left.total, right.total, shared, rate))
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict(COLUMNS))
+    frame = pd.DataFrame(rows, columns=list(_COLUMNS)).astype(dict(_COLUMNS))
     return frame.sort_values("rate", ascending=False, kind="stable", ignore_index=True)
 
 

@@ -25,7 +25,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-PAIRS = 10
+_PAIRS = 10
 """Pairs of threads in the evidence, those with the highest rates."""
 
 
@@ -51,7 +51,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
     names = {t.thread: t.name for t in run.threads_of(longest.rank)}
     ranks = tuple(sorted({region.rank for region in regions}))
     pairs = overlap(run)
-    pairs = pairs[pairs["overlap_ns"] > 0].head(PAIRS)
+    pairs = pairs[pairs["overlap_ns"] > 0].head(_PAIRS)
     length = longest.end_ns - longest.start_ns
     who = " and ".join(dict.fromkeys(names[thread] for thread in longest.threads[:3]))
     shared = shared_gradients(run)

@@ -29,8 +29,8 @@ from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.matrices import Compared, compared
 
-PHASES = ("backward", "forward", "optimizer", "data", "evaluation", "user")
-REGIONS = 20
+_PHASES = ("backward", "forward", "optimizer", "data", "evaluation", "user")
+_REGIONS = 20
 _CELL_PX, _AROUND_PX = (64, 28), (320, 90)  # width and height in the chart of rates, and around it
 
 _Click = dict[str, Any] | None
@@ -44,7 +44,7 @@ def layout(context: Context) -> Component:
         "Threads of one rank in the same phase at the same time. Two backward passes at once may "
         "write the same gradients. The rate of a pair is the time that both are in the phase, as a "
         "share of the shorter one's time in it.",
-        widgets.controls(widgets.choice("phase", ids.OVERLAP_PHASE, list(PHASES), "backward")),
+        widgets.controls(widgets.choice("phase", ids.OVERLAP_PHASE, list(_PHASES), "backward")),
         html.Div(states.loading("Measuring the overlap of threads"), id=ids.OVERLAP_BODY),
         html.Div(
             [
@@ -66,7 +66,7 @@ def layout(context: Context) -> Component:
         widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
         html.P("Click a stretch to see it on the timeline.", className="muted"),
         widgets.downloads("overlap"),
-        states.body("Measuring the time from forward to backward"),
+        states.body_place("Measuring the time from forward to backward"),
     )
 
 
@@ -246,7 +246,7 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
     regions = overlap_regions(run, phase)
     if not regions:
         return html.P("No two threads were in it at the same instant.", className="muted")
-    shown = regions[:REGIONS]
+    shown = regions[:_REGIONS]
     at, starts = widgets.in_unit("at", [one.start_ns for one in shown])
     length, lengths = widgets.in_unit("length", [one.end_ns - one.start_ns for one in shown])
     rows = [
@@ -268,9 +268,11 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
     table = html.Div(
         widgets.plain_table((at, length, "rank", "threads"), rows, (0, 1, 2)), className="tall-list"
     )
-    if len(regions) <= REGIONS:
+    if len(regions) <= _REGIONS:
         return table
-    more = f"{units.count(len(regions) - REGIONS)} shorter ones are on the timeline: press O there."
+    more = (
+        f"{units.count(len(regions) - _REGIONS)} shorter ones are on the timeline: press O there."
+    )
     return html.Div([table, html.P(more, className="muted")])
 
 

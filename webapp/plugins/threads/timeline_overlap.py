@@ -13,32 +13,32 @@ from lanescope.webapp.plugins.threads.overlap import (
     overlap_regions,
 )
 from lanescope.webapp.runs.errors import RunError, shown
-from lanescope.webapp.timeline.arguments import BadRequest, window
+from lanescope.webapp.timeline.arguments import BadRequest, window_of
 from lanescope.webapp.timeline.timeline import Timeline
 
-Json = dict[str, Any]
+_Json = dict[str, Any]
 
-PHASES = tuple(kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark)
+_PHASES = tuple(kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark)
 
 MAX_REGIONS = 2000
 """Overlap regions that one answer lists; it counts all."""
 
 
-def answer(timeline: Timeline, arguments: Mapping[str, str]) -> Json:
+def overlap_answer(timeline: Timeline, arguments: Mapping[str, str]) -> _Json:
     """Returns the overlap of a phase, or of ops with a name, in the window asked for or the whole
     run."""
     phase = arguments.get("phase", "backward")
     try:
-        known = name_pattern(phase) is not None or phase in PHASES
+        known = name_pattern(phase) is not None or phase in _PHASES
     except RunError as error:
         raise BadRequest(str(error)) from None
     if not known:
-        raise BadRequest(f"phase is {shown(phase)}, expected one of {', '.join(PHASES)}")
-    within = window(arguments) if "t0" in arguments or "t1" in arguments else None
+        raise BadRequest(f"phase is {shown(phase)}, expected one of {', '.join(_PHASES)}")
+    within = window_of(arguments) if "t0" in arguments or "t1" in arguments else None
     return overlap_facts(timeline, phase, within)
 
 
-def overlap_facts(timeline: Timeline, phase: str, window: tuple[int, int] | None) -> Json:
+def overlap_facts(timeline: Timeline, phase: str, window: tuple[int, int] | None) -> _Json:
     """Returns where threads of a rank are in a phase at once, and how much of the time each pair
     is."""
     run = timeline.run

@@ -14,10 +14,10 @@ KEPT = 5_000_000
 """Synchronisation events of a run whose waits are kept for the next window; of a larger run those
 of each window are read."""
 
-COLUMNS = ["rank", "thread", "kind", "waiting_ns", "share", "open"]
+_COLUMNS = ["rank", "thread", "kind", "waiting_ns", "share", "open"]
 
 
-def waiting(run: Run, window: tuple[int, int]) -> pd.DataFrame:
+def waiting_threads(run: Run, window: tuple[int, int]) -> pd.DataFrame:
     """Returns one row per thread that waited in the window W = [t0, t1) ns, the longest first.
 
     waiting_ns: |union of the thread's waits & W|, int64; share: of W; kind: of
@@ -35,7 +35,7 @@ def waiting(run: Run, window: tuple[int, int]) -> pd.DataFrame:
         waited = Intervals.of(own["start_ns"], own["end_ns"]).total
         longest = (own["end_ns"] - own["start_ns"]).groupby(own["kind"]).sum().idxmax()
         rows.append((rank, thread, longest, waited, waited / (high - low), bool(own["open"].any())))
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = pd.DataFrame(rows, columns=_COLUMNS)
     return table.sort_values("waiting_ns", ascending=False, kind="stable", ignore_index=True)
 
 

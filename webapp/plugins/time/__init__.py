@@ -27,15 +27,21 @@ PLUGIN = Plugin(
         "what_if": "what_if:what_if",
     },
     figures=(
-        Figure("Step time, median", "headlines:step_length", 10, "/time"),
-        Figure("Waiting for other ranks", "headlines:waiting", 20, "/collectives", "waiting"),
+        Figure("Step time, median", "headlines:step_length_headline", 10, "/time"),
         Figure(
-            "Exposed communication", "headlines:communication", 30, "/collectives", "collective"
+            "Waiting for other ranks", "headlines:waiting_headline", 20, "/collectives", "waiting"
         ),
-        Figure("Data loading", "headlines:data_loading", 40, "/time", "data"),
-        Figure("Python between operators", "headlines:python", 70, "/time", "python"),
-        Figure("Backward", "headlines:backward", 80, "/time", "backward"),
-        Figure("Forward", "headlines:forward", 90, "/time", "forward"),
-        Figure("Optimizer", "headlines:optimizer", 100, "/time", "optimizer"),
+        Figure(
+            "Exposed communication",
+            "headlines:communication_headline",
+            30,
+            "/collectives",
+            "collective",
+        ),
+        Figure("Data loading", "headlines:data_loading_headline", 40, "/time", "data"),
+        Figure("Python between operators", "headlines:python_headline", 70, "/time", "python"),
+        Figure("Backward", "headlines:backward_headline", 80, "/time", "backward"),
+        Figure("Forward", "headlines:forward_headline", 90, "/time", "forward"),
+        Figure("Optimizer", "headlines:optimizer_headline", 100, "/time", "optimizer"),
     ),
 )

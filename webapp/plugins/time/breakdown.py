@@ -42,7 +42,7 @@ from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.thread_waits import thread_waits
 from lanescope.webapp.plugins.collectives.communication import in_calls, operators
 from lanescope.webapp.plugins.collectives.devices import DeviceTime, device_time, talks_on_device
-from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals
 from lanescope.webapp.plugins.time import pipeline
 from lanescope.webapp.plugins.time.partners import partners
 from lanescope.webapp.runs.intervals import Intervals, union
@@ -79,7 +79,7 @@ WAKE_NS = 1_000_000
 """A thread without operators whose collective completes this shortly before its next operator was
 waiting for it: a wait for the result of an asynchronous call leaves no span of its own."""
 
-MIN_GAP_NS = 1_000_000
+_MIN_GAP_NS = 1_000_000
 """Less between two operators of backward is autograd's own time."""
 
 
@@ -163,7 +163,7 @@ def _thread_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
 def pipeline_waits(run: Run, rank: int) -> pd.DataFrame:
     """Returns `pipeline.stage_waits` of a rank; no rows in runs that record threads of Python."""
     if between_operators(run, rank) != "idle":
-        return pd.DataFrame(columns=pipeline.COLUMNS, dtype="int64")
+        return pd.DataFrame(columns=pipeline.PIPELINE_COLUMNS, dtype="int64")
     lanes = tuple((one, training_thread(run, one).thread) for one in run.ranks)
     return pipeline.stage_waits(run, lanes)[rank]
 
@@ -210,9 +210,9 @@ def collective_waits(run: Run, rank: int) -> pd.DataFrame:
         int(g): (int(end), int(i))
         for g, end, i in sorted(zip(gap[ended], until[ended], np.flatnonzero(ended), strict=True))
     }
-    for g in np.flatnonzero(in_backward & (gaps.end - gaps.start >= MIN_GAP_NS)).tolist():
+    for g in np.flatnonzero(in_backward & (gaps.end - gaps.start >= _MIN_GAP_NS)).tolist():
         low, high = gaps.start[g], gaps.end[g]
-        if high - rows.get(g, (low, 0))[0] >= MIN_GAP_NS:
+        if high - rows.get(g, (low, 0))[0] >= _MIN_GAP_NS:
             pending = np.flatnonzero((begun <= low) & (done > high) & (came <= high))
             if len(pending):
                 rows[g] = int(high), int(pending[np.argmax(came[pending])])
@@ -287,8 +287,12 @@ def _last_arrivals(run: Run, frame: pd.DataFrame) -> Int64Array:
     own: Int64Array = frame["start_ns"].to_numpy()
     if not run.clock_calibrated:
         return own
-    came = arrivals(run)[[*KEYS, "last_ns"]]
-    last = frame[KEYS].merge(came, on=KEYS, how="left")["last_ns"].to_numpy(float)
+    came = arrivals(run)[[*COLLECTIVE_KEYS, "last_ns"]]
+    last = (
+        frame[COLLECTIVE_KEYS]
+        .merge(came, on=COLLECTIVE_KEYS, how="left")["last_ns"]
+        .to_numpy(float)
+    )
     paired = frame["name"].isin(PAIRED).to_numpy()
     partner = partners(run)["partner_ns"].reindex(frame.index).to_numpy(float)
     last = np.where(paired, np.maximum(partner, own), last)

@@ -21,7 +21,7 @@ MAX_TIMES_MEDIAN = 3.0
 """A bar longer than this, as the first step's often is, is cut off and its length written on it:
 else no other could be read."""
 
-MIN_SHARE = 0.002
+_MIN_SHARE = 0.002
 """Of all steps together; categories below are not drawn."""
 
 MAX_BARS = 150
@@ -33,7 +33,7 @@ BINS = 700
 MAX_PIECES, MIN_BINS = 400, 64
 """Pieces of all lanes, each with two elements of the page: of more the bins are wider."""
 
-TOKENS = {
+CATEGORY_TOKENS = {
     "data_loading": "data",
     "forward": "forward",
     "backward": "backward",
@@ -76,14 +76,14 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
     top = 1.1 * float(lengths[usual].max())
     for name, title in CATEGORIES.items():
         values = means[f"{name}_ns"] / factor
-        if values.sum() <= MIN_SHARE * lengths.sum():
+        if values.sum() <= _MIN_SHARE * lengths.sum():
             continue
         figure.add_bar(
             x=first.tolist(),
             y=values.tolist(),
             name=title,
             width=per_bar * 0.86,
-            marker={"color": colours[TOKENS[name]], "line": {"width": 0}},
+            marker={"color": colours[CATEGORY_TOKENS[name]], "line": {"width": 0}},
             customdata=customdata,
             hovertemplate=f"<b>{title}</b> %{{y:.4~g}} {unit}<br>%{{customdata[2]}}<extra></extra>",
         )
@@ -112,7 +112,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
     apart = {name: changes[f"{name}_ns"] - changes[f"base_{name}_ns"] for name in CATEGORIES}
     factor, unit = units.unit_for(float(changes["duration_ns"].max()), "ns")
     steps = changes["step"].astype(int).tolist()
-    least = MIN_SHARE * float(changes["duration_ns"].sum())
+    least = _MIN_SHARE * float(changes["duration_ns"].sum())
     for name, title in CATEGORIES.items():
         if apart[name].abs().sum() <= least:
             continue
@@ -120,7 +120,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
             x=steps,
             y=(apart[name] / factor).tolist(),
             name=title,
-            marker={"color": colours[TOKENS[name]], "line": {"width": 0}},
+            marker={"color": colours[CATEGORY_TOKENS[name]], "line": {"width": 0}},
             hovertemplate=f"<b>{title}</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
         )
     total = (changes["duration_ns"] - changes["base_duration_ns"]) / factor
@@ -250,7 +250,7 @@ def _bars(
         x=[(end - start) / factor for _, start, end in pieces],
         y=[lane] * len(pieces),
         orientation="h",
-        marker={"color": [colours[TOKENS[n]] for n, _, _ in pieces], "line": {"width": 0}},
+        marker={"color": [colours[CATEGORY_TOKENS[n]] for n, _, _ in pieces], "line": {"width": 0}},
         opacity=opacity,
         customdata=about,
         hovertemplate=f"<b>{escaped(lane)}</b><br>%{{customdata[2]}}<extra></extra>",

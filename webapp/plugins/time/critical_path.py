@@ -38,7 +38,7 @@ from lanescope.webapp.analysis.arrow_columns import ends_ns, to_frame
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.plugins.collectives.communication import operators
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
-from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals
 from lanescope.webapp.plugins.time.breakdown import (
     CATEGORIES,
     autograd_threads,
@@ -51,7 +51,7 @@ from lanescope.webapp.plugins.time.job_steps import JobStep, job_step
 from lanescope.webapp.plugins.time.lane_work import LaneWork, Row
 from lanescope.webapp.plugins.time.partners import partners
 from lanescope.webapp.plugins.time.stream_work import StreamWork
-from lanescope.webapp.plugins.time.streams import dependency, host_waits, last_kernels, streams
+from lanescope.webapp.plugins.time.streams import dependency, host_waits, last_kernels, rank_streams
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
@@ -66,10 +66,10 @@ PATH_CATEGORIES: Mapping[str, str] = {**CATEGORIES, UNEXPLAINED: "unexplained wa
 """Name -> what people read."""
 
 _EXTENT = ["rank", "thread", "start_ns", "end_ns", "duration_ns"]
-COLUMNS = [*_EXTENT, "category", "name", "module", "where"]
+PATH_COLUMNS = [*_EXTENT, "category", "name", "module", "where"]
 
 
-class Lane(NamedTuple):
+class RankThread(NamedTuple):
     """A thread of a rank."""
 
     rank: int
@@ -84,7 +84,7 @@ class Wait(NamedTuple):
 
     start_ns: int
     end_ns: int
-    waker: Lane | None
+    waker: RankThread | None
     woken_ns: int
     name: str
     category: str
@@ -106,9 +106,9 @@ def critical_path(run: Run, step: int | None = None) -> pd.DataFrame:
     window = job_step(run, step)
     walk = _Walk(run, window)
     rows = [row for stretch in reversed(list(walk.back())) for row in stretch]
-    path = pd.DataFrame(rows, columns=[name for name in COLUMNS if name != "duration_ns"])
+    path = pd.DataFrame(rows, columns=[name for name in PATH_COLUMNS if name != "duration_ns"])
     path["duration_ns"] = path["end_ns"] - path["start_ns"]
-    return _merged(path[COLUMNS])
+    return _merged(path[PATH_COLUMNS])
 
 
 def _merged(path: pd.DataFrame) -> pd.DataFrame:
@@ -119,7 +119,7 @@ def _merged(path: pd.DataFrame) -> pd.DataFrame:
     merged = grouped.first()
     merged["end_ns"] = grouped["end_ns"].last()
     merged["duration_ns"] = merged["end_ns"] - merged["start_ns"]
-    return merged[COLUMNS].reset_index(drop=True)
+    return merged[PATH_COLUMNS].reset_index(drop=True)
 
 
 def summed(path: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -129,7 +129,7 @@ def summed(path: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return table.sort_values("duration_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _while_waiting(wait: Wait, waker: Lane | None) -> str:
+def _while_waiting(wait: Wait, waker: RankThread | None) -> str:
     """Category of a wait that nothing on another lane explains."""
     return UNEXPLAINED if waker is None else wait.category
 
@@ -140,17 +140,17 @@ class _Walk:
     def __init__(self, run: Run, window: JobStep) -> None:
         self.run = run
         self.window = window
-        self._lanes: dict[Lane, LaneWork | StreamWork] = {}
-        self._waits: dict[Lane, list[Wait]] = {}
-        self._begins: dict[Lane, Int64Array] = {}
+        self._lanes: dict[RankThread, LaneWork | StreamWork] = {}
+        self._waits: dict[RankThread, list[Wait]] = {}
+        self._begins: dict[RankThread, Int64Array] = {}
         self._sync: dict[int, pd.DataFrame] = {}
 
     def back(self) -> Iterator[list[Row]]:
         """Rows of each stretch of the path, the last stretch first."""
         rank = self.window.last_rank
-        lane = Lane(rank, training_thread(self.run, rank).thread)
+        lane = RankThread(rank, training_thread(self.run, rank).thread)
         at, first = self.window.end_ns, self.window.start_ns
-        visited: set[Lane] = set()  # since `at` was earlier: two waits may name each other
+        visited: set[RankThread] = set()  # since `at` was earlier: two waits may name each other
         while at > first:
             wait = self._wait_before(lane, at)
             if wait is None or wait.end_ns <= first:
@@ -175,9 +175,9 @@ class _Walk:
             visited.add(lane)
             at, lane = woken, waker
 
-    def _work(self, lane: Lane, start: int, end: int) -> list[Row]:
+    def _work(self, lane: RankThread, start: int, end: int) -> list[Row]:
         if lane not in self._lanes:
-            stream = streams(self.run, lane.rank).get(lane.thread)
+            stream = rank_streams(self.run, lane.rank).get(lane.thread)
             self._lanes[lane] = (
                 LaneWork(self.run, lane, (self.window.start_ns, self.window.end_ns))
                 if stream is None
@@ -185,10 +185,10 @@ class _Walk:
             )
         return self._lanes[lane].rows(start, end)
 
-    def _wait_before(self, lane: Lane, at: int) -> Wait | None:
+    def _wait_before(self, lane: RankThread, at: int) -> Wait | None:
         """The last wait that began before an instant."""
         if lane not in self._waits:
-            if lane.thread in streams(self.run, lane.rank):
+            if lane.thread in rank_streams(self.run, lane.rank):
                 found = sorted(self._stream_waits(lane))
             else:
                 waits = (
@@ -208,7 +208,7 @@ class _Walk:
 
     # ---- collectives ----
 
-    def _collective_waits(self, lane: Lane) -> Iterator[Wait]:
+    def _collective_waits(self, lane: RankThread) -> Iterator[Wait]:
         run, window = self.run, self.window
         if lane.thread != training_thread(run, lane.rank).thread or talks_on_device(run, lane.rank):
             return
@@ -230,15 +230,15 @@ class _Walk:
                 waker, instant = came if came is not None else (lane, int(start))
                 yield Wait(int(start), int(end), waker, instant, str(call["name"]), TRANSFER)
 
-    def _partner(self, label: int) -> tuple[Lane, int] | None:
+    def _partner(self, label: int) -> tuple[RankThread, int] | None:
         """The call that a send or receive waited for."""
         known = partners(self.run)
         if label not in known.index:
             return None
         rank, thread, instant = known.loc[label]
-        return Lane(int(rank), str(thread)), int(instant)
+        return RankThread(int(rank), str(thread)), int(instant)
 
-    def _last_arrival(self, group: str, sequence: int) -> tuple[Lane, int] | None:
+    def _last_arrival(self, group: str, sequence: int) -> tuple[RankThread, int] | None:
         came = _arrivals(self.run)
         if (group, sequence) not in came.index:
             return None
@@ -249,35 +249,35 @@ class _Walk:
             & (frame["group"] == group)
             & (frame["sequence"] == sequence)
         ]
-        return Lane(int(row["last_rank"]), str(own["thread"].iloc[0])), int(row["last_ns"])
+        return RankThread(int(row["last_rank"]), str(own["thread"].iloc[0])), int(row["last_ns"])
 
-    def _stage_waits(self, lane: Lane) -> Iterator[Wait]:
+    def _stage_waits(self, lane: RankThread) -> Iterator[Wait]:
         """Waits for another stage of a pipeline."""
         training = training_thread(self.run, lane.rank)
         if lane.thread != training.thread:
             return
         for row in pipeline_waits(self.run, lane.rank).itertuples():
-            waker = Lane(row.waker, training_thread(self.run, row.waker).thread)
+            waker = RankThread(row.waker, training_thread(self.run, row.waker).thread)
             name = f"microbatch {row.microbatch}"
             yield Wait(row.start_ns, row.end_ns, waker, row.woken_ns, name, "idle")
 
     # ---- devices ----
 
-    def _device_waits(self, lane: Lane) -> Iterator[Wait]:
+    def _device_waits(self, lane: RankThread) -> Iterator[Wait]:
         """The thread's waits for kernels, each for the last that ended."""
-        own = streams(self.run, lane.rank)
+        own = rank_streams(self.run, lane.rank)
         window = self.window.start_ns, self.window.end_ns
         for wait in host_waits(self.run, *lane, window):
             ended = {thread: int(own[thread].end[j]) for thread, j in wait.kernels.items()}
             thread = max(ended, key=lambda one: ended[one])
-            waker = Lane(lane.rank, thread)
+            waker = RankThread(lane.rank, thread)
             yield Wait(wait.start_ns, wait.end_ns, waker, ended[thread], wait.name, LAUNCH)
 
-    def _stream_waits(self, lane: Lane) -> Iterator[Wait]:
+    def _stream_waits(self, lane: RankThread) -> Iterator[Wait]:
         """What the kernels of a stream waited for before they began, and those of collectives
         within."""
         run, window = self.run, self.window
-        stream = streams(run, lane.rank)[lane.thread]
+        stream = rank_streams(run, lane.rank)[lane.thread]
         low = int(np.searchsorted(stream.end, window.start_ns, side="right"))
         high = int(np.searchsorted(stream.start, window.end_ns))
         arrived = last_kernels(run)
@@ -288,16 +288,16 @@ class _Walk:
             key = stream.calls[i]
             if key is not None and key in arrived and arrived[key][0] != lane.rank:
                 rank, thread, came = arrived[key]
-                yield Wait(start, end, Lane(rank, thread), came, stream.names[i], TRANSFER)
+                yield Wait(start, end, RankThread(rank, thread), came, stream.names[i], TRANSFER)
             found = dependency(run, stream, i)
             if found is not None:
-                other = streams(run, lane.rank)[found[0]]
+                other = rank_streams(run, lane.rank)[found[0]]
                 ended = int(other.end[found[1]])
                 yield Wait(
-                    before, start, Lane(lane.rank, found[0]), ended, "another stream", LAUNCH
+                    before, start, RankThread(lane.rank, found[0]), ended, "another stream", LAUNCH
                 )
             elif stream.launched[i] > before:
-                launcher = Lane(lane.rank, stream.launchers[i])
+                launcher = RankThread(lane.rank, stream.launchers[i])
                 launched = int(stream.launched[i])
                 yield Wait(before, start, launcher, launched, stream.names[i], LAUNCH)
             else:
@@ -306,7 +306,7 @@ class _Walk:
 
     # ---- threads ----
 
-    def _thread_waits(self, lane: Lane) -> Iterator[Wait]:
+    def _thread_waits(self, lane: RankThread) -> Iterator[Wait]:
         frame = self._sync_of(lane.rank)
         mine = frame[frame["thread"] == lane.thread]
         near = mine[
@@ -325,7 +325,7 @@ class _Walk:
                     & (frame["peer"] == lane.thread)
                 ]
                 for start in starts.itertuples():
-                    parent = Lane(lane.rank, str(start.thread))
+                    parent = RankThread(lane.rank, str(start.thread))
                     sent = int(start.start_ns)
                     yield Wait(sent - 1, int(row.start_ns), parent, sent, "its start", WAKE)
             elif row.kind in _SENDERS and row.end_ns > row.start_ns:
@@ -337,7 +337,7 @@ class _Walk:
                 yield self._wait(lane, row, sent, row.kind.replace("_", " "))
         yield from self._backward_waits(lane)
 
-    def _wait(self, lane: Lane, row: Any, senders: pd.DataFrame, name: str) -> Wait:
+    def _wait(self, lane: RankThread, row: Any, senders: pd.DataFrame, name: str) -> Wait:
         """A wait that the last of `senders` before its end has ended."""
         start, end = int(row.start_ns), int(row.end_ns)
         before = senders[senders["start_ns"] <= end]
@@ -345,7 +345,12 @@ class _Walk:
             return Wait(start, end, None, start, name, WAKE)
         last = before.loc[before["start_ns"].idxmax()]
         return Wait(
-            start, end, Lane(lane.rank, str(last["thread"])), int(last["start_ns"]), name, WAKE
+            start,
+            end,
+            RankThread(lane.rank, str(last["thread"])),
+            int(last["start_ns"]),
+            name,
+            WAKE,
         )
 
     def _sync_of(self, rank: int) -> pd.DataFrame:
@@ -357,17 +362,19 @@ class _Walk:
             self._sync[rank] = frame.sort_values("start_ns", kind="stable")
         return self._sync[rank]
 
-    def _backward_waits(self, lane: Lane) -> Iterator[Wait]:
+    def _backward_waits(self, lane: RankThread) -> Iterator[Wait]:
         """backward() waits for the threads of autograd that do its work, and these for it."""
         training = training_thread(self.run, lane.rank)
-        helpers = [Lane(lane.rank, one.thread) for one in autograd_threads(self.run, training)]
+        helpers = [
+            RankThread(lane.rank, one.thread) for one in autograd_threads(self.run, training)
+        ]
         spans = phases_of(self.run, training).get("backward")
         if spans is None:
             return
         spans = spans.clip(self.window.start_ns, self.window.end_ns)
         if lane in helpers:
             for start in spans.start.tolist():
-                began = Lane(lane.rank, training.thread)
+                began = RankThread(lane.rank, training.thread)
                 yield Wait(start - 1, start, began, start, "backward", WAKE)
         elif lane.thread == training.thread:
             own = self._ops(lane)
@@ -377,7 +384,7 @@ class _Walk:
                 for start, end in zip(busy.start.tolist(), busy.end.tolist(), strict=True):
                     yield Wait(start, end, helper, end, "autograd thread", WAKE)
 
-    def _ops(self, lane: Lane) -> Intervals:
+    def _ops(self, lane: RankThread) -> Intervals:
         window = self.window.start_ns, self.window.end_ns
         rows = self.run.events("op", *lane, ["start_ns", "duration_ns"], window=window)
         return Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, self.run))
@@ -390,4 +397,4 @@ _SENDERS: Mapping[str, str] = {came.name: sent.name for came, sent in HANDED.ite
 def _arrivals(run: Run) -> pd.DataFrame:
     """`skew.arrivals` by group and sequence number; empty where clocks were not compared."""
     came = arrivals(run)
-    return (came if run.clock_calibrated else came.iloc[:0]).set_index(KEYS)
+    return (came if run.clock_calibrated else came.iloc[:0]).set_index(COLLECTIVE_KEYS)

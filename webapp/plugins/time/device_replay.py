@@ -20,17 +20,23 @@ from lanescope.webapp.plugins.time.breakdown import (
     phases_of,
     training_thread,
 )
-from lanescope.webapp.plugins.time.critical_path import Lane
+from lanescope.webapp.plugins.time.critical_path import RankThread
 from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.plugins.time.lane_work import LaneWork
-from lanescope.webapp.plugins.time.replay import Actor, Event, Replay, arriving_ranks, pieces_of
+from lanescope.webapp.plugins.time.replay import (
+    Actor,
+    Replay,
+    StretchEnd,
+    arriving_ranks,
+    work_pieces,
+)
 from lanescope.webapp.plugins.time.stream_work import launching
 from lanescope.webapp.plugins.time.streams import (
     Stream,
     dependency,
     host_waits,
     last_kernels,
-    streams,
+    rank_streams,
 )
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
@@ -46,7 +52,7 @@ def device_replay(run: Run, window: JobStep) -> Replay:
         step = step_bounds(run, rank, window.step)
         if step is not None:
             actors.append(_host(run, rank, step))
-            lanes = enumerate(streams(run, rank).values())
+            lanes = enumerate(rank_streams(run, rank).values())
             actors += [_stream(run, stream, f"stream {k}", step) for k, stream in lanes]
     last = last_kernels(run)
     outside = {
@@ -73,14 +79,16 @@ def _launched(stream: Stream, i: int) -> tuple[str, int]:
 
 def _host(run: Run, rank: int, step: Window) -> Actor:
     """The threads of a rank that launch its kernels, as one actor."""
-    own = streams(run, rank)
+    own = rank_streams(run, rank)
     shares = _shares(run, rank, step)
     # At one instant a launch comes before the wait that begins with it.
-    events: list[tuple[int, int, Event]] = []
+    events: list[tuple[int, int, StretchEnd]] = []
     for stream in own.values():
         for i in _inside(stream, step):
             if step[0] <= stream.launched[i] < step[1]:
-                events.append((int(stream.launched[i]), 0, Event("post", _launched(stream, i))))
+                events.append(
+                    (int(stream.launched[i]), 0, StretchEnd("post", _launched(stream, i)))
+                )
     waits = _NOTHING
     for lane, mine in shares.items():
         for wait in host_waits(run, *lane, step):
@@ -90,7 +98,7 @@ def _host(run: Run, rank: int, step: Window) -> Actor:
             if len(span):
                 waits = waits.union(span)
                 events += [
-                    (int(span.end[-1]), 1, Event("await", _ended(own[thread], j)))
+                    (int(span.end[-1]), 1, StretchEnd("await", _ended(own[thread], j)))
                     for thread, j in wait.kernels.items()
                     if j in _inside(own[thread], step)
                 ]
@@ -101,7 +109,7 @@ def _host(run: Run, rank: int, step: Window) -> Actor:
         work = LaneWork(run, lane, step)
         busy = mine.subtraction(waits)
         for low, high in zip(busy.start.tolist(), busy.end.tolist(), strict=True):
-            pieces += pieces_of(work, low, high, instants)
+            pieces += work_pieces(work, low, high, instants)
     return Actor(
         rank,
         step[0],
@@ -112,7 +120,7 @@ def _host(run: Run, rank: int, step: Window) -> Actor:
     )
 
 
-def _shares(run: Run, rank: int, step: Window) -> dict[Lane, Intervals]:
+def _shares(run: Run, rank: int, step: Window) -> dict[RankThread, Intervals]:
     """Which of the threads of a rank works for its step at each instant: an autograd thread where
     it has an operator in backward and the training thread has none, else the training thread."""
     training = training_thread(run, rank)
@@ -122,14 +130,14 @@ def _shares(run: Run, rank: int, step: Window) -> dict[Lane, Intervals]:
     found = {}
     for helper in autograd_threads(run, training):
         mine = idle.intersection(operators(run, rank, helper.thread)[0])
-        found[Lane(rank, helper.thread)] = mine
+        found[RankThread(rank, helper.thread)] = mine
         idle, rest = idle.subtraction(mine), rest.subtraction(mine)
-    return {Lane(rank, training.thread): rest, **found}
+    return {RankThread(rank, training.thread): rest, **found}
 
 
 def _stream(run: Run, stream: Stream, lane: str, step: Window) -> Actor:
     """The kernels of a stream within a step."""
-    events: list[Event] = []
+    events: list[StretchEnd] = []
     length: list[float] = []
     stretch: list[int] = []
     about: list[tuple[str, tuple[str, ...], str]] = []
@@ -147,12 +155,12 @@ def _stream(run: Run, stream: Stream, lane: str, step: Window) -> Actor:
         key = stream.calls[i]
         if key is not None and key in last:
             came = max(begin, last[key][2])
-            events += [Event("arrive", key), Event("wait", key, max(end - came, 0))]
+            events += [StretchEnd("arrive", key), StretchEnd("wait", key, max(end - came, 0))]
         else:
             length.append(end - begin)
             stretch.append(len(events))
             about.append((stream.categories[i], (*names, stream.names[i]), module))
-        events.append(Event("post", _ended(stream, i)))
+        events.append(StretchEnd("post", _ended(stream, i)))
         ready = end
     return Actor(
         stream.rank,
@@ -166,12 +174,12 @@ def _stream(run: Run, stream: Stream, lane: str, step: Window) -> Actor:
     )
 
 
-def _conditions(run: Run, stream: Stream, i: int, step: Window) -> Iterator[tuple[Event, int]]:
+def _conditions(run: Run, stream: Stream, i: int, step: Window) -> Iterator[tuple[StretchEnd, int]]:
     """What a kernel waits for besides the kernel before it, and when that was done, ns."""
     if step[0] <= stream.launched[i] < step[1]:
-        yield Event("await", _launched(stream, i)), int(stream.launched[i])
+        yield StretchEnd("await", _launched(stream, i)), int(stream.launched[i])
     found = dependency(run, stream, i)
     if found is not None:
-        other = streams(run, stream.rank)[found[0]]
+        other = rank_streams(run, stream.rank)[found[0]]
         if found[1] in _inside(other, step):
-            yield Event("await", _ended(other, found[1])), int(other.end[found[1]])
+            yield StretchEnd("await", _ended(other, found[1])), int(other.end[found[1]])

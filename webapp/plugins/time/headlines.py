@@ -11,7 +11,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 
-def step_length(run: Run) -> Headline | None:
+def step_length_headline(run: Run) -> Headline | None:
     """Returns the median length of a step, mean over ranks."""
     steps = mean_steps(run)
     length = steps["duration_ns"]
@@ -23,14 +23,14 @@ def step_length(run: Run) -> Headline | None:
     return Headline(units.duration(median), note, [*length])
 
 
-def waiting(run: Run) -> Headline | None:
+def waiting_headline(run: Run) -> Headline | None:
     """Returns share of a step in which ranks wait for others in a collective."""
     if run.world_size == 1 or not run.clock_calibrated:  # then who came when is not known
         return None
     return _share(run, "waiting_for_ranks")
 
 
-def communication(run: Run) -> Headline | None:
+def communication_headline(run: Run) -> Headline | None:
     """Returns share of a step in which ranks only communicate."""
     if run.world_size == 1:
         return None
@@ -40,27 +40,27 @@ def communication(run: Run) -> Headline | None:
     return _share(run, "exposed_communication", note)
 
 
-def data_loading(run: Run) -> Headline | None:
+def data_loading_headline(run: Run) -> Headline | None:
     """Returns share of a step in which the training thread fetches a batch."""
     return _share(run, "data_loading")
 
 
-def python(run: Run) -> Headline | None:
+def python_headline(run: Run) -> Headline | None:
     """Returns share of a step in which no recorded operator runs."""
     return _share(run, "python")
 
 
-def forward(run: Run) -> Headline | None:
+def forward_headline(run: Run) -> Headline | None:
     """Returns share of a step in operators of forward."""
     return _share(run, "forward")
 
 
-def backward(run: Run) -> Headline | None:
+def backward_headline(run: Run) -> Headline | None:
     """Returns share of a step in operators of backward."""
     return _share(run, "backward")
 
 
-def optimizer(run: Run) -> Headline | None:
+def optimizer_headline(run: Run) -> Headline | None:
     """Returns share of a step in operators of the optimizer."""
     return _share(run, "optimizer")
 

@@ -10,19 +10,19 @@ import pandas as pd
 
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.links import step_bounds
-from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals
 from lanescope.webapp.plugins.time.breakdown import collective_waits, training_thread
 from lanescope.webapp.plugins.time.buckets import gradients_ready, reductions
-from lanescope.webapp.plugins.time.critical_path import Lane
+from lanescope.webapp.plugins.time.critical_path import RankThread
 from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.plugins.time.lane_work import LaneWork
 from lanescope.webapp.plugins.time.replay import (
     Actor,
     CallKey,
-    Event,
     Replay,
+    StretchEnd,
     arriving_ranks,
-    pieces_of,
+    work_pieces,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -34,7 +34,7 @@ def host_replay(run: Run, window: JobStep, gradients: bool) -> Replay:
     """Returns the training threads of all ranks in a step of the job; `gradients`: with these."""
     last = {
         (str(group), int(sequence)): int(came)
-        for (group, sequence), came in arrivals(run).set_index(KEYS)["last_ns"].items()
+        for (group, sequence), came in arrivals(run).set_index(COLLECTIVE_KEYS)["last_ns"].items()
     }
     found = (_rank_step(run, rank, window.step, last, gradients) for rank in run.ranks)
     actors = tuple(one for one in found if one is not None)
@@ -55,7 +55,7 @@ def _rank_step(
     if bounds is None:
         return None
     start, end = bounds
-    lane = Lane(rank, training_thread(run, rank).thread)
+    lane = RankThread(rank, training_thread(run, rank).thread)
     frame = calls(run)
     mine = frame[frame["rank"] == rank]
     waits = _waits(run, lane, mine, (start, end))
@@ -64,13 +64,14 @@ def _rank_step(
     ready, sizes = gradients_ready(run, rank, (start, end)) if gradients else (none, none)
     keys = {label: _key(frame, label) for label in {*arriving.index, *(w[2] for w in waits)}}
     # At one instant a gradient is ready before its call arrives, and that before the wait begins.
-    events = [(at, 0, Event("ready", ("", i))) for i, at in enumerate(ready.tolist())]
+    events = [(at, 0, StretchEnd("ready", ("", i))) for i, at in enumerate(ready.tolist())]
     events += [
-        (int(at), 1, Event("arrive", keys[label])) for label, at in arriving["start_ns"].items()
+        (int(at), 1, StretchEnd("arrive", keys[label]))
+        for label, at in arriving["start_ns"].items()
     ]
     for _, high, label in waits:
         transfer = max(high - last.get(keys[label], high), 0)
-        events.append((high, 2, Event("wait", keys[label], transfer)))
+        events.append((high, 2, StretchEnd("wait", keys[label], transfer)))
     events.sort(key=lambda one: one[:2])
     instants = np.array([one[0] for one in events], np.int64)
     work = LaneWork(run, lane, (start, end))
@@ -79,7 +80,7 @@ def _rank_step(
         piece
         for low, high in itertools.pairwise(edges.tolist())
         if not any(a <= low and high <= b for a, b, _ in waits)
-        for piece in pieces_of(work, low, high, instants)
+        for piece in work_pieces(work, low, high, instants)
     ]
     return Actor(
         rank,
@@ -95,7 +96,9 @@ def _rank_step(
     )
 
 
-def _waits(run: Run, lane: Lane, calls_of: pd.DataFrame, step: tuple[int, int]) -> list[_Wait]:
+def _waits(
+    run: Run, lane: RankThread, calls_of: pd.DataFrame, step: tuple[int, int]
+) -> list[_Wait]:
     """Waits of a training thread for collectives, within a step."""
     start, end = step
     found: list[_Wait] = [

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lanescope.webapp.analysis.arrow_columns import ends_ns
 from lanescope.webapp.analysis.stack_frames import where_of
-from lanescope.webapp.plugins.collectives.slow_places import MIN_GAP_NS, around
+from lanescope.webapp.plugins.collectives.slow_places import MIN_GAP_NS, lines_around
 from lanescope.webapp.plugins.time.breakdown import (
     autograd_threads,
     between_operators,
@@ -113,7 +113,7 @@ class LaneWork:
             (int(self._stacks[op]), self._names[op], self._modules[op] or "")
             for op in (before[np.argmax(ends)], after[0])
         ]
-        first = around(self._run, self._lane[0], sites[0], sites[1])[0]
+        first = lines_around(self._run, self._lane[0], sites[0], sites[1])[0]
         return "" if first.startswith("operator ") else first
 
     def _line(self, stack: int) -> str:

@@ -37,19 +37,19 @@ from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
-FLAME = Section(ids.FLAME, width_px=700)
+_FLAME = Section(ids.FLAME, width_px=700)
 
-MAX_ROWS = 12
-MAX_LANES = 24
+_MAX_ROWS = 12
+_MAX_LANES = 24
 """Lanes of the path's chart: of more ranks, those on the path and the first others."""
 
 
-LEAD = "Where a step goes, what limits it, and what would help."
+_LEAD = "Where a step goes, what limits it, and what would help."
 
 
 def layout(_: Context) -> Component:
     """Returns the head of the page; `body` reads the steps of all ranks."""
-    return widgets.page("Time", LEAD, states.body("Adding up the time of all steps"))
+    return widgets.page("Time", _LEAD, states.body_place("Adding up the time of all steps"))
 
 
 def body(context: Context) -> list[Component]:
@@ -72,9 +72,9 @@ def body(context: Context) -> list[Component]:
         *([] if context.baseline is None else [_changes_panel(context.baseline, run)]),
         _path_panel(run),
         html.Div([_table_panel(), _what_if_panel()], className="split"),
-        widgets.panel("Flame graph", "what all threads did in the step", FLAME.layout(context)),
+        widgets.panel("Flame graph", "what all threads did in the step", _FLAME.layout(context)),
         _steps_panel(run),
-        *([page_slowdown.panel(run)] if len(run.ranks) > 1 else []),
+        *([page_slowdown.slowdown_panel(run)] if len(run.ranks) > 1 else []),
         widgets.downloads(
             "step_time",
             "critical_path",
@@ -106,7 +106,7 @@ def _path_panel(run: Run) -> Component:
         "open it on the timeline"
     )
     chart = widgets.graph(
-        ids.PATH, height=120 + 30 * min(len(run.ranks), MAX_LANES), what="the critical path"
+        ids.PATH, height=120 + 30 * min(len(run.ranks), _MAX_LANES), what="the critical path"
     )
     return widgets.panel("Critical path", about, chart)
 
@@ -163,13 +163,13 @@ def _changes_panel(base: Run, run: Run) -> Component:
     more = "longer" if length >= before else "shorter"
     change = abs(length - before) / max(before, 1.0)
     words = (
-        f"A step takes {widgets.duration(length)}, {units.share(change)} {more} than in the "
-        f"baseline ({widgets.duration(before)}): mean of {units.counted(len(kept), 'step')}"
+        f"A step takes {widgets.duration_text(length)}, {units.share(change)} {more} than in the "
+        f"baseline ({widgets.duration_text(before)}): mean of {units.counted(len(kept), 'step')}"
         f"{'' if len(kept) == len(table) else ' without the first'}."
     )
     titles, times = widgets.before_and_now(found["base_ns"], found["run_ns"])
     rows = [
-        (html.Span([widgets.swatch(charts.TOKENS[name]), CATEGORIES[name]]), *texts)
+        (html.Span([widgets.swatch(charts.CATEGORY_TOKENS[name]), CATEGORIES[name]]), *texts)
         for name, texts in zip(found["category"], times, strict=True)
     ]
     heads = ("category", *titles)
@@ -211,7 +211,7 @@ def register(app: Dash, context: Context) -> None:
         chosen = job_step(run, step)
         return chosen.start_ns, chosen.end_ns
 
-    FLAME.register(app, context, Input(ids.STEP, "value"), window_of)
+    _FLAME.register(app, context, Input(ids.STEP, "value"), window_of)
 
     @app.callback(
         Output(ids.PREDICTIONS, "children"),
@@ -267,7 +267,7 @@ def _shown(run: Run, step: int | None, theme: Theme) -> tuple[go.Figure, Compone
     path = critical_path(run, step)
     first = {rank: (rank, training_thread(run, rank).thread) for rank in run.ranks}
     on_path = [*dict.fromkeys(zip(path["rank"], path["thread"], strict=True))]
-    lanes = [*first.values()][:MAX_LANES]
+    lanes = [*first.values()][:_MAX_LANES]
     lanes += [lane for lane in on_path if lane not in lanes]
     lanes.sort(key=lambda lane: (lane[0], lane != first[lane[0]]))
     known = widgets.thread_names(run)
@@ -278,16 +278,16 @@ def _shown(run: Run, step: int | None, theme: Theme) -> tuple[go.Figure, Compone
     drawn = {rank: categories(run, rank) for rank in run.ranks if first[rank] in names}
     figure = charts.path_lanes(path, window, drawn, names, theme)
     unexplained = int(path.loc[path["category"] == UNEXPLAINED, "duration_ns"].sum())
-    about = widgets.duration(window.end_ns - window.start_ns)
+    about = widgets.duration_text(window.end_ns - window.start_ns)
     about += ", of median length" if window.step == median_step(run) else ""
-    about += f" · {widgets.duration(unexplained)} unexplained" if unexplained else ""
+    about += f" · {widgets.duration_text(unexplained)} unexplained" if unexplained else ""
     return figure, _table(run, path), about
 
 
 def _table(run: Run, path: Any) -> Component:
     rows = []
     keys = ["category", "name", "rank", "thread", "where"]
-    shown = summed(path, keys).head(MAX_ROWS)
+    shown = summed(path, keys).head(_MAX_ROWS)
     time, texts = widgets.in_unit("time", shown["duration_ns"])
     for row, text in zip(shown.itertuples(), texts, strict=True):
         same = path[(path[keys] == [getattr(row, key) for key in keys]).all(axis=1)]
@@ -299,7 +299,7 @@ def _table(run: Run, path: Any) -> Component:
             (
                 html.Span(
                     [
-                        widgets.swatch(charts.TOKENS[row.category]),
+                        widgets.swatch(charts.CATEGORY_TOKENS[row.category]),
                         PATH_CATEGORIES[row.category],
                     ]
                 ),
@@ -335,7 +335,7 @@ def _predictions(run: Run, step: int | None, spec: str) -> list[Component]:
             [
                 html.Span(one.words, title=one.spec),
                 html.I(className="bar", style={"--share": f"{one.step_ns / most:.4f}"}),
-                html.Span(widgets.duration(one.step_ns), className="n"),
+                html.Span(widgets.duration_text(one.step_ns), className="n"),
                 html.B(f"×{one.speedup:.2f}", className="n good" if one.speedup > 1 else "n"),
             ],
             className="share prediction",

@@ -23,7 +23,7 @@ from lanescope.webapp.ui.colours import Theme
 MAX_WORKERS = 12
 
 
-def panel(run: Run) -> Component:
+def slowdown_panel(run: Run) -> Component:
     """Returns the slowdown by rank and step, and sentences about it."""
     heat = widgets.graph(
         ids.SLOWDOWN_HEAT,
@@ -39,7 +39,7 @@ def panel(run: Run) -> Component:
 
 def _slowdown_words(found: Slowdown) -> list[Component]:
     """Sentences about what stragglers cost the job, and what causes it."""
-    ideal, length = widgets.duration(found.ideal_ns), widgets.duration(found.step_ns)
+    ideal, length = widgets.duration_text(found.ideal_ns), widgets.duration_text(found.step_ns)
     if found.slowest_share is None:
         text = f"Steps take {length}, and {ideal} with all work spread evenly over the ranks: no "
         return [html.P([text, "rank slows the others."])]
@@ -57,7 +57,7 @@ def _slowdown_words(found: Slowdown) -> list[Component]:
         fixed += f" The last pipeline stage (ranks {ranks_text(found.last_stage)}): {share}."
     rows: list[tuple[widgets.Child, str]] = [
         (
-            html.Span([widgets.swatch(charts.TOKENS[name]), CATEGORIES[name]]),
+            html.Span([widgets.swatch(charts.CATEGORY_TOKENS[name]), CATEGORIES[name]]),
             f"×{factor:.2f}",
         )
         for name, factor in sorted(found.operations.items(), key=lambda one: -one[1])

@@ -24,7 +24,7 @@ _IN_ARGUMENTS = (
 )
 _IN_NAME = r"(?i)^(?:f|fwd|forward|b|bwd|backward)[-_ #]{0,2}(?P<number>\d{1,9})$"
 
-COLUMNS = ["start_ns", "end_ns", "waker", "woken_ns", "microbatch"]
+PIPELINE_COLUMNS = ["start_ns", "end_ns", "waker", "woken_ns", "microbatch"]
 
 
 @lru_cache(maxsize=4)

@@ -37,7 +37,7 @@ About = tuple[str, tuple[str, ...], str]
 _REBUCKETED = "buckets of the replay"
 
 
-class Event(NamedTuple):
+class StretchEnd(NamedTuple):
     """What ends a stretch. `transfer_ns` is that of a wait."""
 
     kind: str  # arrive, wait, post, await, ready (a gradient), or none
@@ -56,7 +56,7 @@ class Actor:
 
     rank: int
     start_ns: float
-    events: tuple[Event, ...]
+    events: tuple[StretchEnd, ...]
     length: Float64Array
     stretch: Int64Array
     about: tuple[About, ...]
@@ -80,7 +80,7 @@ class Actor:
         return np.concatenate([[0], np.cumsum(arrives, dtype=np.int64)])
 
 
-Stretches = Callable[[Actor], Float64Array]
+_Stretches = Callable[[Actor], Float64Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class Replay:
         return sorted({one.rank for one in self.actors})
 
     def run(
-        self, stretches: Stretches = Actor.stretches, transfer: float = 1.0, wait: bool = True
+        self, stretches: _Stretches = Actor.stretches, transfer: float = 1.0, wait: bool = True
     ) -> float:
         """Returns length of the replayed step, ns."""
         length = [stretches(one).tolist() for one in self.actors]
@@ -208,19 +208,21 @@ def _rebucketed(one: Actor, buckets: Sequence[Sequence[int]], per_byte: float) -
     old = set(one.reductions)
     closes = {bucket[-1]: k for k, bucket in enumerate(buckets)}
     cost = [per_byte * float(one.gradients[bucket].sum()) for bucket in buckets]
-    events: list[Event] = []
+    events: list[StretchEnd] = []
     of_stretch: list[int] = []  # the old stretch's place among the new ones
     gradient = 0
     for event in one.events:
         of_stretch.append(len(events))
         if event.kind == "ready":
             k = closes.get(gradient)
-            events.append(event if k is None else Event("arrive", (_REBUCKETED, k)))
+            events.append(event if k is None else StretchEnd("arrive", (_REBUCKETED, k)))
             gradient += 1
             if gradient == len(one.gradients):
-                events += [Event("wait", (_REBUCKETED, j), spent) for j, spent in enumerate(cost)]
+                events += [
+                    StretchEnd("wait", (_REBUCKETED, j), spent) for j, spent in enumerate(cost)
+                ]
         else:
-            events.append(Event("none", event.key) if event.key in old else event)
+            events.append(StretchEnd("none", event.key) if event.key in old else event)
     of_stretch.append(len(events))
     return dataclasses.replace(
         one, events=tuple(events), stretch=np.array(of_stretch, np.int64)[one.stretch]
@@ -237,7 +239,7 @@ def arriving_ranks(actors: Iterable[Actor]) -> dict[CallKey, set[int]]:
     return found
 
 
-def pieces_of(
+def work_pieces(
     work: LaneWork, start: int, end: int, instants: Int64Array
 ) -> list[tuple[int, int, About]]:
     """Returns the work of a thread in [start, end), in pieces that hold no event: begin and length,
@@ -267,7 +269,7 @@ class _State:
         self._complete: dict[CallKey, float] = {}
         self._posted: dict[tuple[str, int], float] = {}
 
-    def passed(self, event: Event, at: float) -> float | None:
+    def passed(self, event: StretchEnd, at: float) -> float | None:
         """When an actor that comes to an event at an instant goes on; None: not known yet."""
         kind, key, _ = event
         if kind == "arrive":
@@ -284,7 +286,7 @@ class _State:
                 return max(at, self._completion(event))
         return at
 
-    def _completion(self, event: Event) -> float:
+    def _completion(self, event: StretchEnd) -> float:
         begun = self._last.get(event.key, self._outside.get(event.key, 0.0))
         if event.key in self._after:
             begun = max(begun, self._complete.get(self._after[event.key], 0.0))

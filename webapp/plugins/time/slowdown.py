@@ -45,7 +45,7 @@ MIN_SLOWDOWN = 1.01
 """A smaller slowdown of the job is not divided among workers: the replay is not more exact."""
 
 MAX_REPLAYS = 1500
-MAX_OPS = 400_000
+_MAX_OPS = 400_000
 """Replays of a run, and operators in the replayed steps: of a longer run, steps at equal distances
 are taken."""
 
@@ -110,7 +110,7 @@ def slowdown(run: Run) -> Slowdown:
 def _chosen(run: Run, steps: list[int]) -> list[int]:
     """Returns the steps to replay: all, or as many as MAX_REPLAYS and MAX_OPS allow."""
     per_step = run.counts["op"] // max(len(steps), 1)
-    most = min(MAX_REPLAYS // (2 * len(run.ranks)), MAX_OPS // max(per_step, 1))
+    most = min(MAX_REPLAYS // (2 * len(run.ranks)), _MAX_OPS // max(per_step, 1))
     return steps[:: -(-len(steps) // max(most, 1))] if steps else []
 
 

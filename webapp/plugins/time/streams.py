@@ -23,13 +23,13 @@ import pyarrow as pa
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import COMMUNICATION_KERNEL, SYNCHRONISING
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having, texts_of
-from lanescope.webapp.analysis.collective_calls import calls, members
+from lanescope.webapp.analysis.collective_calls import calls, group_members
 from lanescope.webapp.plugins.time.breakdown import phases_of, training_thread
 from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array, Window
 
-CallKey = tuple[str, int]
+_CallKey = tuple[str, int]
 
 _KERNEL = schema.OpScope.kernel.name
 _COPY = re.compile(r"Memcpy|Memset|^dma")
@@ -66,11 +66,11 @@ class Stream:
     launchers: list[str]
     names: list[str]
     categories: list[str]
-    calls: list[CallKey | None]
+    calls: list[_CallKey | None]
 
 
 @lru_cache(maxsize=64)
-def streams(run: Run, rank: int) -> Mapping[str, Stream]:
+def rank_streams(run: Run, rank: int) -> Mapping[str, Stream]:
     """Returns the streams of a rank by the id of their lane; none where no kernel was recorded."""
     if _KERNEL not in texts_of(run, "op", "scope", rank):
         return {}
@@ -113,11 +113,11 @@ def _category(name: str, phase: str) -> str:
 
 def _calls_of(
     run: Run, rank: int, names: list[str], launched: Int64Array, launchers: list[str]
-) -> list[CallKey | None]:
+) -> list[_CallKey | None]:
     """The collective within whose call each communication kernel was launched."""
     frame = calls(run)
     frame = frame[(frame["rank"] == rank) & frame["name"].isin(SYNCHRONISING)]
-    found: list[CallKey | None] = [None] * len(names)
+    found: list[_CallKey | None] = [None] * len(names)
     talks = np.array([bool(COMMUNICATION_KERNEL.search(name)) for name in names])
     for thread, own in frame.groupby("thread", observed=True):
         start, end = own["start_ns"].to_numpy(), own["returned_ns"].to_numpy()
@@ -141,7 +141,7 @@ def _launches(run: Run, rank: int, thread: str) -> tuple[Int64Array, Int64Array]
     """Launches by a thread, ascending, and the length of each kernel, ns."""
     none = np.zeros(0, np.int64)
     launched, length = [none], [none]
-    for stream in streams(run, rank).values():
+    for stream in rank_streams(run, rank).values():
         mine = (np.array(stream.launchers, dtype=object) == thread) & (stream.launched >= 0)
         launched.append(stream.launched[mine])
         length.append((stream.end - stream.start)[mine])
@@ -151,18 +151,18 @@ def _launches(run: Run, rank: int, thread: str) -> tuple[Int64Array, Int64Array]
 
 
 @lru_cache(maxsize=4)
-def last_kernels(run: Run) -> Mapping[CallKey, tuple[int, str, int]]:
+def last_kernels(run: Run) -> Mapping[_CallKey, tuple[int, str, int]]:
     """Returns for each collective whose kernels all ranks of its group recorded the rank, stream
     and start of the last of them to begin. Empty where clocks were not compared."""
-    begun: dict[CallKey, dict[int, tuple[int, str]]] = defaultdict(dict)
+    begun: dict[_CallKey, dict[int, tuple[int, str]]] = defaultdict(dict)
     for rank in run.ranks if run.clock_calibrated else ():
-        for thread, stream in streams(run, rank).items():
+        for thread, stream in rank_streams(run, rank).items():
             for key, start in zip(stream.calls, stream.start.tolist(), strict=True):
                 if key is not None and start >= begun[key].get(rank, (start, ""))[0]:
                     begun[key][rank] = start, thread
     found = {}
     for key, own in begun.items():
-        expected = {rank for rank in members(run).get(key[0], ()) if rank in run.ranks}
+        expected = {rank for rank in group_members(run).get(key[0], ()) if rank in run.ranks}
         if expected and set(own) == expected:
             rank = max(own, key=lambda one: own[one][0])
             found[key] = rank, own[rank][1], own[rank][0]
@@ -199,7 +199,7 @@ def dependency(run: Run, stream: Stream, i: int) -> tuple[str, int] | None:
     ready = max(launched, int(stream.end[i - 1]) if i else -1)
     start = int(stream.start[i])
     best: tuple[int, str, int] | None = None
-    for thread, other in streams(run, stream.rank).items():
+    for thread, other in rank_streams(run, stream.rank).items():
         j = int(np.searchsorted(other.end, start, side="right")) - 1
         if thread != stream.thread and j >= 0 and other.end[j] > ready:
             best = max(best or (0, "", 0), (int(other.end[j]), thread, j))
@@ -222,7 +222,7 @@ def host_waits(run: Run, rank: int, thread: str, window: Window) -> tuple[HostWa
     """Returns when a thread waited for a device: within a call in which a kernel ended, and that
     synchronises or launches on a stream whose queue is full. A recorded synchronisation lasts to
     the end of the operator that made it."""
-    own = streams(run, rank)
+    own = rank_streams(run, rank)
     if thread in own or not own:
         return ()
     ops = run.events("op", rank, thread, ["start_ns", "duration_ns", "name"], window=window)
@@ -256,7 +256,7 @@ def _full_queues(run: Run, rank: int, ops: pa.Table, ends: Int64Array) -> list[H
     chosen = np.flatnonzero(having(ops["name"], _LAUNCHES.match))
     start, end = ops["start_ns"].to_numpy()[chosen], ends[chosen]
     found = []
-    for lane, stream in streams(run, rank).items():
+    for lane, stream in rank_streams(run, rank).items():
         queued = np.searchsorted(np.sort(stream.launched), start) - np.searchsorted(
             stream.end, start, side="right"
         )

@@ -21,7 +21,7 @@ KEPT_OPS = 5_000_000
 MAX_OPS = 2_000_000
 """Ops of a window of a larger run that a table is made of: read each time, 300 bytes each."""
 
-COLUMNS = ("op", "kind", "count", "total_ns", "self_ns", "mean_ns", "p50_ns", "p99_ns", "max_ns")
+OP_COLUMNS = ("op", "kind", "count", "total_ns", "self_ns", "mean_ns", "p50_ns", "p99_ns", "max_ns")
 
 PREFIXES = (
     (("c10d::", "gloo:", "nccl:"), "collective"),
@@ -69,7 +69,7 @@ def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
     inside |= (ops.start == ops.end) & (ops.start >= low) & (ops.start < high)
     chosen = np.flatnonzero(inside)
     if not len(chosen):
-        return _typed(pd.DataFrame(columns=list(COLUMNS)))
+        return _typed(pd.DataFrame(columns=list(OP_COLUMNS)))
     name, parent = ops.name[chosen], ops.parent[chosen]
     cut = np.minimum(ops.end[chosen], high) - np.maximum(ops.start[chosen], low)
     # Sums of times stay below 2^53, so the weights' float64 holds them exactly.

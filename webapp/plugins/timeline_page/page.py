@@ -27,18 +27,18 @@ from lanescope.webapp.ui.colours import token_of
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.matrices import matrices
 
-TIMES = dict.fromkeys(("total", "self"), "sums") | dict.fromkeys(("mean", "p50", "p99", "max"), "")
+_TIMES = dict.fromkeys(("total", "self"), "sums") | dict.fromkeys(("mean", "p50", "p99", "max"), "")
 USUAL = "backward"
 """The phase whose overlap is looked for unless another one is chosen."""
 
 WAITING_THREADS = 10
 """Threads that the dock lists with their waits, the longest."""
 
-REGIONS = 100
+_REGIONS = 100
 """Longest regions that the dock lists."""
 
 
-FLAME = Section("flame", width_px=440)
+_FLAME = Section("flame", width_px=440)
 
 
 def layout(context: Context) -> Component:
@@ -95,7 +95,7 @@ def _op_columns() -> list[dict[str, Any]]:
             widgets.column(
                 name, name, base="ns", together=of, minWidth=80 if name == "mean" else 72
             )
-            for name, of in TIMES.items()
+            for name, of in _TIMES.items()
         ),
         widgets.column("share", "share", number=True, text=True, minWidth=72),
     ]
@@ -116,9 +116,9 @@ def register(app: Dash, context: Context) -> None:
         prevent_initial_call=True,
     )
     def open_flame(view: dict[str, Any]) -> list[Component]:
-        return [dcc.Store(id=ids.FLAME_VIEW, data=view), FLAME.layout(context)]
+        return [dcc.Store(id=ids.FLAME_VIEW, data=view), _FLAME.layout(context)]
 
-    FLAME.register(app, context, Input(ids.FLAME_VIEW, "data"), _window)
+    _FLAME.register(app, context, Input(ids.FLAME_VIEW, "data"), _window)
 
     @app.callback(
         Output(ids.OPS_TITLE, "children"),
@@ -132,7 +132,10 @@ def register(app: Dash, context: Context) -> None:
     def show(view: dict[str, Any]) -> tuple[Any, Any, Any, int]:
         window = _window(view)
         what = "Range" if view["range"] else "Window"
-        title = [f"{what} ", html.Span(widgets.duration(window[1] - window[0]), className="muted")]
+        title = [
+            f"{what} ",
+            html.Span(widgets.duration_text(window[1] - window[0]), className="muted"),
+        ]
         limit = context.settings.limit("thread_overlap_rate")
         pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL, limit)
         rows: list[dict[str, Any]] = []
@@ -150,7 +153,7 @@ def _ops(rows: list[dict[str, Any]], *, first: bool) -> Any:
     columns = _op_columns()
     if first:
         return widgets.grid(ids.OPS, columns, rows, label="Ops", height="100%", leads="op")
-    heads, shown = widgets.measured(columns, rows)
+    heads, shown = widgets.with_units(columns, rows)
     set_props(ids.OPS, {"columnDefs": heads, "rowData": shown})
     return no_update
 
@@ -179,7 +182,7 @@ def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
         made = {"op": row["op"], "kind": token_of(row["kind"]), "share": share}
         made |= {"share_text": units.share(share), "count": row["count"]}
         made["count_text"] = units.count(row["count"])
-        rows.append(made | {name: row[f"{name}_ns"] for name in TIMES})
+        rows.append(made | {name: row[f"{name}_ns"] for name in _TIMES})
     return rows
 
 
@@ -266,15 +269,15 @@ def _regions(run: Run, regions: list[Region]) -> Component:
         html.Li(
             html.Button(
                 [
-                    html.B(widgets.duration(one.end_ns - one.start_ns)),
-                    f" at {widgets.duration(one.start_ns)} · rank {one.rank}",
+                    html.B(widgets.duration_text(one.end_ns - one.start_ns)),
+                    f" at {widgets.duration_text(one.start_ns)} · rank {one.rank}",
                 ],
                 className="link",
                 title=", ".join(known[one.rank, thread] for thread in one.threads),
                 **widgets.attributes(data_region=f"{one.start_ns}-{one.end_ns}-{one.rank}"),
             )
         )
-        for one in regions[:REGIONS]
+        for one in regions[:_REGIONS]
     ]
     more = len(regions) - len(rows)
     if more > 0:
@@ -288,7 +291,7 @@ def _all_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
 
 def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     """How long threads waited for other threads: in locks, queues, events, futures, joins."""
-    table = waiting.waiting(run, window)
+    table = waiting.waiting_threads(run, window)
     if table.empty:
         return []
     known = widgets.thread_names(run)
@@ -303,7 +306,7 @@ def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
                     ),
                 ]
             ),
-            widgets.duration(row.waiting_ns),
+            widgets.duration_text(row.waiting_ns),
             units.share(row.share),
         )
         for row in table.head(WAITING_THREADS).itertuples()
@@ -318,11 +321,11 @@ def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
 
 def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     """How long each rank waited for others."""
-    table = skew.waiting(run, window)
+    table = skew.waiting_ranks(run, window)
     if table.empty:
         return []
     rows = [
-        (f"rank {row.rank}", widgets.duration(row.waiting_ns), units.share(row.share))
+        (f"rank {row.rank}", widgets.duration_text(row.waiting_ns), units.share(row.share))
         for row in table.itertuples()
     ]
     heads = ("rank", "waiting for others", "share")

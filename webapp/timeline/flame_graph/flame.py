@@ -22,13 +22,13 @@ from lanescope.webapp.timeline.flame_graph.lane_walk import By, LaneWalk, Stretc
 MIN_SHARE = 0.001
 """Of the selection; frames below are gathered into one beside their siblings, and counted."""
 
-MAX_FRAMES = 2000
+_MAX_FRAMES = 2000
 """Frames of a picture; of more, the shortest are gathered as well."""
 
-PIECE = 2_000_000
+OPERATORS_AT_ONCE = 2_000_000
 """About as many operators are walked at once, some 200 bytes each."""
 
-COLUMNS = (
+_COLUMNS = (
     "node",
     "parent",  # -1: none
     "depth",
@@ -40,22 +40,22 @@ COLUMNS = (
     "base_self_ns",
 )
 
-Part = tuple[Thread, Window]
+ThreadWindow = tuple[Thread, Window]
 """What is selected of a thread."""
 
 
 def parts_of(
     run: Run, window: Window | None = None, ranks: Sequence[int] | None = None
-) -> tuple[Part, ...]:
+) -> tuple[ThreadWindow, ...]:
     """Returns a window of all threads of some ranks; None: all of the run, all ranks."""
     chosen = (0, max(run.duration_ns, 1)) if window is None else window
     return tuple((one, chosen) for one in run.threads if ranks is None or one.rank in ranks)
 
 
-def walked(run: Run, walk: LaneWalk, part: Part) -> Iterator[Stretches]:
+def walked(run: Run, walk: LaneWalk, part: ThreadWindow) -> Iterator[Stretches]:
     """Yields the stretches of a thread, piece by piece: of a long one not all fit in memory."""
     thread, (low, high) = part
-    pieces = 1 + run.rows_about("op", (low, high)) // PIECE
+    pieces = 1 + run.rows_about("op", (low, high)) // OPERATORS_AT_ONCE
     edges = np.unique(np.linspace(low, high, pieces + 1).astype(np.int64)).tolist()
     for piece in itertools.pairwise(edges):
         yield walk.stretches(thread, piece)
@@ -63,7 +63,7 @@ def walked(run: Run, walk: LaneWalk, part: Part) -> Iterator[Stretches]:
 
 def fold(
     run: Run,
-    parts: Sequence[Part],
+    parts: Sequence[ThreadWindow],
     by: By,
     tree: FrameTree,
     renamed: Callable[[Frame], Frame] = lambda frame: frame,
@@ -84,7 +84,7 @@ def fold(
     return own
 
 
-def missing(run: Run, by: By, frames: Iterable[Frame | None]) -> str:
+def missing_frames(run: Run, by: By, frames: Iterable[Frame | None]) -> str:
     """Returns why no frame is a stack's or a module's, and what to record; "" where some are."""
     kinds = {frame.kind for frame in frames if frame is not None}
     if by == "stack" and "python" not in kinds:
@@ -105,7 +105,7 @@ class Flame:
     own: Int64Array
     base_own: Int64Array | None = None
 
-    def frames(self, least: float = MIN_SHARE, most: int = MAX_FRAMES) -> pd.DataFrame:
+    def frames(self, least: float = MIN_SHARE, most: int = _MAX_FRAMES) -> pd.DataFrame:
         """Returns one row per frame that is shown, parents first, with COLUMNS.
 
         Frames with less than `least` of the total, and all but about `most`, are gathered per
@@ -139,7 +139,7 @@ class Flame:
             table[f"{name}self_ns"] = np.concatenate([own[row, at], rest[row]])
         frames = [tree.frames[tree.frame[node]] if node else None for node in at.tolist()]
         table["frame"] = pd.Series([*frames, *[None] * len(anchor)], dtype="object")
-        return table[list(COLUMNS)]
+        return table[list(_COLUMNS)]
 
 
 def _gathered(

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import numpy as np
 
-from lanescope.webapp.timeline.search.marks import Wanted
+from lanescope.webapp.timeline.search.marks import SearchRequest
 from lanescope.webapp.timeline.spans import SAMPLES
 from lanescope.webapp.timeline.styles import STYLES
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
@@ -51,14 +51,16 @@ def slice_at(timeline: Timeline, key: str, start_ns: int) -> tuple[int, int, int
     return None
 
 
-CHUNK = 1 << 16
+LOOKUP_ROWS = 1 << 16
 """Slices of a row looked at in one go: a match is mostly near, and then the rest is not read."""
 
 Key = tuple[int, int, int]
 """(start in ns, lane, row)."""
 
 
-def find(timeline: Timeline, wanted: Wanted, place: Key, forward: bool) -> dict[str, Any] | None:
+def find(
+    timeline: Timeline, wanted: SearchRequest, place: Key, forward: bool
+) -> dict[str, Any] | None:
     """Returns the slice after (or before) `place` that is wanted; None: not found.
 
     The answer is like that of `span_details.nearest`.
@@ -92,7 +94,7 @@ def find(timeline: Timeline, wanted: Wanted, place: Key, forward: bool) -> dict[
 def _in_row(
     timeline: Timeline,
     row: int,
-    wanted: Wanted,
+    wanted: SearchRequest,
     place: Key,
     here: tuple[int, int],
     forward: bool,
@@ -110,7 +112,9 @@ def _in_row(
         side = "right" if here < place[1:] else "left"
     at = int(np.searchsorted(starts, place[0], side=side))
     while 0 <= at <= len(starts):
-        low, high = (at, min(at + CHUNK, len(starts))) if forward else (max(at - CHUNK, 0), at)
+        low, high = (
+            (at, min(at + LOOKUP_ROWS, len(starts))) if forward else (max(at - LOOKUP_ROWS, 0), at)
+        )
         if low == high:
             return None
         nearest = int(starts[low if forward else high - 1])

@@ -13,25 +13,25 @@ from typing import Any
 import numpy as np
 
 from lanescope.webapp.runs.types import BoolArray, UInt32Array
-from lanescope.webapp.timeline.lanes import THREAD
-from lanescope.webapp.timeline.spans import SAMPLES, SOURCES
+from lanescope.webapp.timeline.lanes import THREAD_LANE
+from lanescope.webapp.timeline.spans import SAMPLES, SPAN_TABLES
 from lanescope.webapp.timeline.styles import coded
 from lanescope.webapp.timeline.timeline import Timeline
 
-CHUNK = 1 << 20
+MARKED_ROWS = 1 << 20
 """Slices looked at in one go: as many as fit the processor's cache."""
 
 MAX_MODULES = 20_000_000
 """Ops up to which modules are searched: their codes are kept in memory, four bytes each."""
 
-MAX_SLICES = 2_000
+MAX_LISTED_HITS = 2_000
 """Hits in a window up to which each is listed, so that the page can outline exactly these."""
 
 MAX_BUCKETS = 4_096
 
 
 @dataclass(frozen=True, eq=False)
-class Modules:
+class _Modules:
     """Modules of all ops: the texts, and per lane the code of each row of its op table."""
 
     texts: tuple[str, ...]
@@ -39,15 +39,15 @@ class Modules:
 
 
 @lru_cache(maxsize=2)
-def modules(timeline: Timeline) -> Modules:
+def modules(timeline: Timeline) -> _Modules:
     """Returns the modules that ops ran in; none where the run has more than MAX_MODULES ops."""
     run = timeline.run
     if run.counts["op"] > MAX_MODULES:
-        return Modules((), {})
+        return _Modules((), {})
     known: dict[str, int] = {}
     codes = {}
     for lane in timeline.index.lanes:
-        if lane.kind != THREAD:
+        if lane.kind != THREAD_LANE:
             continue
         column = run.events("op", lane.rank, lane.thread, ["module"])["module"]
         if not len(column):
@@ -55,10 +55,10 @@ def modules(timeline: Timeline) -> Modules:
         own, texts = coded(column)
         ids = np.array([known.setdefault(text, len(known)) for text in texts], np.uint32)
         codes[lane.id] = ids[own]
-    return Modules(tuple(known), codes)
+    return _Modules(tuple(known), codes)
 
 
-class Wanted:
+class SearchRequest:
     """Which slices are searched for: those with one of these names, or in one of these modules.
 
     Where given, they last at least `least` and at most `most` ns, are on one of `ranks`, and ran in
@@ -80,7 +80,7 @@ class Wanted:
         self._timeline = timeline
         self._names = _flags(names, len(timeline.index.names))
         read = in_modules or within is not None
-        self._modules = modules(timeline) if read else Modules((), {})
+        self._modules = modules(timeline) if read else _Modules((), {})
         self._in = _flags(in_modules, len(self._modules.texts))
         self._within = None if within is None else _flags(within, len(self._modules.texts))
         self._lanes = {
@@ -94,7 +94,7 @@ class Wanted:
             return np.zeros(end - begin, np.bool_)
         found: BoolArray = self._names[index.slices.name[begin:end]]
         codes = self._modules.codes.get(lane)
-        if codes is not None and SOURCES[index.arrays["row_table"][row]] == "op":
+        if codes is not None and SPAN_TABLES[index.arrays["row_table"][row]] == "op":
             own = codes[index.arrays["source"][begin:end]]
             found |= self._in[own]
             found &= True if self._within is None else self._within[own]
@@ -109,7 +109,11 @@ class Wanted:
 
 
 def hits(
-    timeline: Timeline, wanted: Wanted, window: tuple[int, int], lanes: Collection[int], many: int
+    timeline: Timeline,
+    wanted: SearchRequest,
+    window: tuple[int, int],
+    lanes: Collection[int],
+    many: int,
 ) -> dict[str, Any]:
     """Returns what begins in [t0, t1) of that which is wanted.
 
@@ -134,7 +138,7 @@ def hits(
         if lane not in by_lane:
             continue
         by_lane[lane][part] = True
-        if total <= MAX_SLICES:
+        if total <= MAX_LISTED_HITS:
             number = row - timeline.index.lane_rows[lane][0]
             extents = np.stack([starts[begin:end][at], ends[begin:end][at]], axis=1).tolist()
             slices.setdefault(lane, []).extend([number, *extent] for extent in extents)
@@ -142,11 +146,13 @@ def hits(
         "total": total,
         "marks": _bits(marks),
         "lanes": {str(lane): _bits(found) for lane, found in by_lane.items() if found.any()},
-        "slices": slices if total <= MAX_SLICES else None,
+        "slices": slices if total <= MAX_LISTED_HITS else None,
     }
 
 
-def place_among(timeline: Timeline, wanted: Wanted, key: tuple[int, int, int]) -> tuple[int, int]:
+def place_among(
+    timeline: Timeline, wanted: SearchRequest, key: tuple[int, int, int]
+) -> tuple[int, int]:
     """Returns how many are not after (start, lane, row) in the order of `search_next`, and how many
     there are.
     """
@@ -176,8 +182,8 @@ def _parts(
             if window is not None:
                 low, high = index.slices.start[begin:end].searchsorted(window)
                 begin, end = begin + int(low), begin + int(high)
-            for at in range(begin, end, CHUNK):
-                yield lane.id, row, at, min(at + CHUNK, end)
+            for at in range(begin, end, MARKED_ROWS):
+                yield lane.id, row, at, min(at + MARKED_ROWS, end)
 
 
 def _flags(numbers: Collection[int], size: int) -> BoolArray:

@@ -15,21 +15,21 @@ from lanescope.webapp.timeline.search.lookup import find
 from lanescope.webapp.timeline.search.marks import (
     MAX_BUCKETS,
     MAX_MODULES,
-    Wanted,
+    SearchRequest,
     hits,
     modules,
     place_among,
 )
 from lanescope.webapp.timeline.timeline import Timeline
 
-Answer = dict[str, Any] | tuple[dict[str, Any], int]
+_Answer = dict[str, Any] | tuple[dict[str, Any], int]
 
 
 def register(server: flask.Flask, timeline: Timeline) -> None:
     """Adds /api/modules, /api/find and /api/hits."""
 
     @server.get("/api/modules/<etag>")
-    def known_modules(etag: str) -> Answer:
+    def known_modules(etag: str) -> _Answer:
         if etag != timeline.etag:
             return _other()
         if timeline.run.counts["op"] > MAX_MODULES:
@@ -38,7 +38,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
         return {"modules": list(modules(timeline).texts), "left_out": ""}
 
     @server.post("/api/find/<etag>")
-    def find_next(etag: str) -> Answer:
+    def find_next(etag: str) -> _Answer:
         if etag != timeline.etag:
             return _other()
         asked: Any = flask.request.get_json(silent=True)
@@ -56,7 +56,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
         return found
 
     @server.post("/api/hits/<etag>")
-    def all_hits(etag: str) -> Answer:
+    def all_hits(etag: str) -> _Answer:
         if etag != timeline.etag:
             return _other()
         asked: Any = flask.request.get_json(silent=True)
@@ -73,7 +73,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
         return hits(timeline, wanted, window, lanes, many)
 
 
-def _wanted(timeline: Timeline, asked: Any) -> Wanted:
+def _wanted(timeline: Timeline, asked: Any) -> SearchRequest:
     names = [int(name) for name in asked["names"]]
 
     def listed(part: str) -> list[int] | None:
@@ -82,7 +82,7 @@ def _wanted(timeline: Timeline, asked: Any) -> Wanted:
     def limit(part: str) -> int | None:
         return None if asked.get(part) is None else int(asked[part])
 
-    return Wanted(
+    return SearchRequest(
         timeline,
         names,
         listed("modules") or [],
@@ -93,5 +93,5 @@ def _wanted(timeline: Timeline, asked: Any) -> Wanted:
     )
 
 
-def _other() -> Answer:
+def _other() -> _Answer:
     return {"error": "another run is being served now; reload the page"}, 409

@@ -12,9 +12,9 @@ from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, 
 from lanescope.webapp.plugins.autograd_graph.charts import MAX_BOXES, MAX_CUT_OFF, graph_drawing
 from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graph_of, fx_graphs, refusals, tied
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
-from lanescope.webapp.plugins.autograd_graph.module_graph import OUTSIDE, Graph, Group, matches
+from lanescope.webapp.plugins.autograd_graph.module_graph import OUTSIDE, Graph, ModuleBox, matches
 from lanescope.webapp.plugins.autograd_graph.page import toggled
-from lanescope.webapp.plugins.autograd_graph.page_graph_parts import broken, norms, note
+from lanescope.webapp.plugins.autograd_graph.page_graph_parts import broken, graph_note, norms
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder
@@ -213,7 +213,7 @@ def test_the_drawing(run: Run) -> None:
 
 
 def test_of_very_many_boxes_the_first_are_drawn() -> None:
-    groups = tuple(Group(f"layer{n}", 1, (), (), f"layer{n}") for n in range(2000))
+    groups = tuple(ModuleBox(f"layer{n}", 1, (), (), f"layer{n}") for n in range(2000))
     edges = {(f"layer{n}", f"layer{n + 1}"): 1 for n in range(1999)}
     causes = {f"gone{n}": "not_called" for n in range(2000)}
     graph = Graph(0, groups, edges, causes)
@@ -221,12 +221,14 @@ def test_of_very_many_boxes_the_first_are_drawn() -> None:
     assert len(drawing["boxes"]) == MAX_BOXES
     assert len(drawing["edges"]) == MAX_BOXES - 1
     assert len(drawing["alone"]) == MAX_CUT_OFF
-    assert "The first 300 of 2\N{THIN SPACE}000 boxes are drawn" in note(graph, "autograd", {}, "")
+    assert "The first 300 of 2\N{THIN SPACE}000 boxes are drawn" in graph_note(
+        graph, "autograd", {}, ""
+    )
 
 
 def test_a_long_path_is_shortened_to_its_end() -> None:
     names = ["layers.1", "base_model.model.layers.1.self_attention.q_proj.lora_A.default"]
-    groups = tuple(Group(name, 1, (), (), name) for name in names)
+    groups = tuple(ModuleBox(name, 1, (), (), name) for name in names)
     figure = graph_drawing(Graph(0, groups, {}), {names[1]: 1234.5}, "light", "chart")["figure"]
     (boxes,) = [trace for trace in figure.data if trace.type == "bar" and not trace.name]
     assert list(boxes.text) == ["…q_proj.lora_A.default · 1200"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.plugins.collectives.skew import waiting
+from lanescope.webapp.plugins.collectives.skew import waiting_ranks
 from lanescope.webapp.plugins.threads.overlap import overlap, phase_lanes
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_each_rank_waits_for_the_last_one(run: Run) -> None:
     # Each rank comes 1 us after the one before, once per step.
-    table = waiting(run)
+    table = waiting_ranks(run)
     assert table["rank"].tolist() == [0, 1, 2]
     assert table["waiting_ns"].tolist() == [2000 * STEPS, 1000 * STEPS, 0]
     assert table["share"][0] == pytest.approx(2000 * STEPS / run.duration_ns)
@@ -31,17 +31,17 @@ def test_each_rank_waits_for_the_last_one(run: Run) -> None:
 
 def test_only_calls_in_the_window_count(run: Run) -> None:
     start = run.events("collective", 0, columns=["start_ns"])["start_ns"][0].as_py()
-    table = waiting(run, (start + 500, start + 1500))
+    table = waiting_ranks(run, (start + 500, start + 1500))
     assert table["waiting_ns"].tolist() == [1000, 500, 0]
     assert table["share"].tolist() == [1.0, 0.5, 0.0]
 
 
 def test_a_call_that_never_ended_is_waited_for_to_the_end(tmp_path: Path) -> None:
     run = open_run(write_missing_rank(tmp_path / "stuck", 1000, 5000))
-    table = waiting(run)
+    table = waiting_ranks(run)
     assert table["rank"].tolist() == [0, 1]
     assert table["waiting_ns"].tolist() == [4000, 0]
-    assert waiting(run, (2000, 3000))["share"].tolist() == [1.0, 0.0]
+    assert waiting_ranks(run, (2000, 3000))["share"].tolist() == [1.0, 0.0]
 
 
 def test_overlap_of_names(run: Run) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lanescope.webapp.plugins.devices.annotations import device_annotations
-from lanescope.webapp.plugins.devices.idle import CAUSES, streams
+from lanescope.webapp.plugins.devices.idle import IDLE_CAUSES, streams
 from lanescope.webapp.plugins.devices.kernels import (
     copies,
     device_operators,
@@ -68,7 +68,7 @@ def test_idle_time_by_cause_on_paper(run: Run) -> None:
     """The kernel at 160 was launched at 145, that at 400 at 340, and waited for the copy."""
     table = streams(run).set_index("kernels")
     first = table.loc[3]
-    idle = {name: first[f"idle_{name}_ns"] / US for name in CAUSES if first[f"idle_{name}_ns"]}
+    idle = {name: first[f"idle_{name}_ns"] / US for name in IDLE_CAUSES if first[f"idle_{name}_ns"]}
     assert idle == {"host": 80, "copy": 50, "start": 20}
     assert first["busy_ns"] == 150 * US
     assert first["window_ns"] == 300 * US
@@ -197,7 +197,7 @@ def test_a_real_trace_counted_from_its_file(tmp_path: Path) -> None:
     delays = [event["ts"] - starts[event["args"]["correlation"]] for event in activities]
     (row,) = streams(run).to_dict("records")
     assert row["launch_delay_p50_ns"] == pytest.approx(np.median(delays) * US, abs=2 * US)
-    idle = sum(row[f"idle_{name}_ns"] for name in CAUSES)
+    idle = sum(row[f"idle_{name}_ns"] for name in IDLE_CAUSES)
     assert row["busy_ns"] + idle == row["window_ns"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lanescope.collector.format.steps import Steps
 from lanescope.webapp.plugins.diff import timeline_lanes as timeline_index
-from lanescope.webapp.plugins.diff.differences import PAIRS, PLACE
+from lanescope.webapp.plugins.diff.differences import PAIRS, PLACE_COLUMNS
 from lanescope.webapp.plugins.diff.timeline_lanes import Warp
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.server.server import make_app
@@ -245,7 +245,7 @@ def test_an_index_beside_a_baseline_is_stored_for_these_runs(
 
     def answer(one: Timeline) -> tuple[Any, ...]:
         assert one.differences is not None
-        places = [getattr(one.differences, name).tolist() for name in PLACE]
+        places = [getattr(one.differences, name).tolist() for name in PLACE_COLUMNS]
         partners = one.differences.partners
         places += [getattr(partners, name).tolist() for name in PAIRS]
         arrays = {name: array.tolist() for name, array in one.index.arrays.items()}

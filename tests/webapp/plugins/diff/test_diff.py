@@ -16,8 +16,8 @@ from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.cli import main
 from lanescope.webapp.plugins.diff.diff import Comparison, Mode, compare, diff
 from lanescope.webapp.plugins.diff.divergence import divergence
-from lanescope.webapp.plugins.diff.page import verdict
-from lanescope.webapp.plugins.diff.verdict_words import headline, markdown, uncompared
+from lanescope.webapp.plugins.diff.page import verdict_part
+from lanescope.webapp.plugins.diff.verdict_words import headline, uncompared, verdict_markdown
 from lanescope.webapp.runs.run import Run, RunError, open_run
 from lanescope.webapp.ui.context import Context
 from tests.support.synthetic import START_NS, Builder, write_run
@@ -177,8 +177,8 @@ def test_what_only_one_side_has_is_counted(tmp_path: Path) -> None:
         "baseline; 1 gradient norm, 4 calls (z 4) of the run"
     )
     assert uncompared(found) == alone
-    assert f"- {alone}" in markdown(found, "base", "run").splitlines()
-    page = str(verdict(found, Context(run, base), base))
+    assert f"- {alone}" in verdict_markdown(found, "base", "run").splitlines()
+    page = str(verdict_part(found, Context(run, base), base))
     assert "Identical in what both runs have" in page
     assert alone[1:] in page
     ops = found.table[found.table["kind"] == "op"]

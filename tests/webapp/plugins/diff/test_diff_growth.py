@@ -11,9 +11,9 @@ from rich.console import Console
 from lanescope.webapp.commands.diff import show
 from lanescope.webapp.plugins.diff.charts import growth_by_layer, growth_by_step
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
-from lanescope.webapp.plugins.diff.page import tables
+from lanescope.webapp.plugins.diff.page import difference_tables
 from lanescope.webapp.plugins.diff.timing_differences import timing_differences
-from lanescope.webapp.plugins.diff.verdict_words import markdown, step_times
+from lanescope.webapp.plugins.diff.verdict_words import step_times, verdict_markdown
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context
 from tests.support.beside import US, pair
@@ -123,7 +123,7 @@ def test_times_are_shown_wherever_the_verdict_is(
     run = timed(tmp_path / "run", 6, **{"slow|er": 200}, new=50)
     found = compare(base, run)
     assert found.verdict == "diverged"  # nothing in common but ops, and not equally many
-    answer = markdown(found, "base", "run")
+    answer = verdict_markdown(found, "base", "run")
     assert "| `slow¦er` | `m` | 100 us | 200 us | x 2 | slower |" in answer
     assert "| `new` | `m` | 0 ns | 50.0 us |  | added |" in answer
     assert "ops by module: 1 slower, 1 added" in answer
@@ -131,7 +131,9 @@ def test_times_are_shown_wherever_the_verdict_is(
     printed = capsys.readouterr().out
     assert "a step takes 10.0 ms, in the baseline 10.0 ms (x 1, median of 5 steps)" in printed
     assert "x 2" in printed
-    page = json.dumps(tables(found, Context(run)), default=lambda part: part.to_plotly_json())
+    page = json.dumps(
+        difference_tables(found, Context(run)), default=lambda part: part.to_plotly_json()
+    )
     assert "diff-timing" in page
     assert '"ratio_text": "x 2"' in page
 

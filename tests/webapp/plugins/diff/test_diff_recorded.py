@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.cli import main
 from lanescope.webapp.plugins.diff.diff import compare
-from lanescope.webapp.plugins.diff.page import tables, verdict
+from lanescope.webapp.plugins.diff.page import difference_tables, verdict_part
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.ui.context import Context
 from tests.support.recording import record_program
@@ -77,11 +77,13 @@ def test_a_recorded_pair_parts_at_the_changed_line(tmp_path: Path) -> None:
     assert printed == found.to_json()
 
     page = json.dumps(
-        verdict(found, Context(run, base), base), default=lambda part: part.to_plotly_json()
+        verdict_part(found, Context(run, base), base), default=lambda part: part.to_plotly_json()
     )
     lane = f"at=0%2F{first['thread']}@{first['run']['time_ns']}"
     assert lane in page
-    page = json.dumps(tables(found, Context(run, base)), default=lambda part: part.to_plotly_json())
+    page = json.dumps(
+        difference_tables(found, Context(run, base)), default=lambda part: part.to_plotly_json()
+    )
     assert "diff-tensor" in page
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from lanescope.webapp.plugins.efficiency.changes import changes_by, efficiency_changes
-from lanescope.webapp.plugins.efficiency.flops import FORMULAS, Call, arguments_of, work_of
+from lanescope.webapp.plugins.efficiency.changes import efficiency_changes, efficiency_changes_by
+from lanescope.webapp.plugins.efficiency.flops import FORMULAS, OperatorCall, arguments_of, work_of
 from lanescope.webapp.plugins.efficiency.rates import efficiency, step_flops
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_program
@@ -102,7 +102,7 @@ def query(heads: int, length: int, width: int) -> tuple[int, ...]:
 )
 def test_formulas_are_those_of_torch(name: str, shapes: list[tuple[int, ...]]) -> None:
     tensors = [torch.empty(shape, device="meta") for shape in shapes]
-    work = work_of(f"aten::{name}", Call(tuple(shapes)))
+    work = work_of(f"aten::{name}", OperatorCall(tuple(shapes)))
     assert work is not None
     assert work.flops == flop_registry[getattr(torch.ops.aten, name)](*tensors)
 
@@ -119,9 +119,9 @@ def test_all_operators_of_torchs_registry_but_inner_ones_have_a_formula() -> Non
 
 
 def test_calls_that_do_not_hold_enough() -> None:
-    assert work_of("aten::add", Call(((3, 4), (3, 4)))) is None
-    assert work_of("aten::mm", Call(())) is None
-    assert work_of("aten::convolution", Call(((1, 3, 8, 8), (4, 3, 3, 3)))) is None
+    assert work_of("aten::add", OperatorCall(((3, 4), (3, 4)))) is None
+    assert work_of("aten::mm", OperatorCall(())) is None
+    assert work_of("aten::convolution", OperatorCall(((1, 3, 8, 8), (4, 3, 3, 3)))) is None
     assert arguments_of("[1]") == arguments_of("no") == arguments_of(None) == ()
 
 
@@ -190,6 +190,6 @@ def test_rates_beside_those_of_a_baseline(tmp_path: Path) -> None:
     assert table.loc["b", "base_calls"] == table.loc["c", "calls"] == 0
     assert np.isnan(table.loc["b", "base_flops_per_s"])
     assert np.isnan(table.loc["c", "flops_per_s"])
-    (whole,) = changes_by(efficiency_changes(base, run), ["name"]).to_dict("records")
+    (whole,) = efficiency_changes_by(efficiency_changes(base, run), ["name"]).to_dict("records")
     assert whole["flops_per_s"] == pytest.approx(3 * flops / 11e-3)
     assert whole["base_flops_per_s"] == pytest.approx(3 * flops / 9e-3)

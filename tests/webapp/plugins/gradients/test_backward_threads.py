@@ -117,7 +117,7 @@ def test_norms_that_threads_add(tmp_path: Path) -> None:
     assert table.loc[table["thread"] == FIRST, "added"].tolist() == [5.0, 5.0]
     assert table.loc[table["thread"] == SECOND, "added"].isna().all()
     assert page.section(Context(run))[1].children[0].children[1].value == "added"
-    figure, note = page.figure(run, "added", 0, "light")
+    figure, note = page.threads_figure(run, "added", 0, "light")
     assert [trace.name for trace in figure.data] == ["Thread-1"]
     assert "not measured" not in note
 
@@ -126,20 +126,20 @@ def test_what_the_page_shows(tmp_path: Path) -> None:
     run = run_of(tmp_path / "two", FIRST, SECOND)
     dropdown = page.section(Context(run))[1].children[0].children[1]
     assert [one["value"] for one in dropdown.options] == ["accumulations", "elements", "backward_s"]
-    figure, note = page.figure(run, "accumulations", 0, "light")
+    figure, note = page.threads_figure(run, "accumulations", 0, "light")
     assert [trace.name for trace in figure.data] == ["Thread-1", "Thread-2"]
     assert list(figure.data[1].x) == [0, 1]
     assert list(figure.data[1].y) == [2.0, 2.0]
     assert "was not measured in this run" in note
     own = run_of(tmp_path / "own", FIRST, SECOND, steps_on=(FIRST, SECOND))
-    figure, note = page.figure(own, "norm", 0, "dark")
+    figure, note = page.threads_figure(own, "norm", 0, "dark")
     assert list(figure.data[0].y) == [5.0, None]
     assert "own optimizer steps" in note
 
 
 def test_many_threads_are_cut_to_those_with_most(tmp_path: Path) -> None:
     run = run_of(tmp_path, *[f"1000-{k}" for k in range(1, 15)])
-    figure, note = page.figure(run, "backward_s", 0, "light")
+    figure, note = page.threads_figure(run, "backward_s", 0, "light")
     assert [trace.name for trace in figure.data] == [
         f"Thread-{k}" for k in range(3, 15)
     ]  # in the order of threads

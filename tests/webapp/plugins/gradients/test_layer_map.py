@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.plugins.gradients.charts import depth_lines
 from lanescope.webapp.plugins.gradients.charts_heat import greatest_cell, layer_heat
 from lanescope.webapp.plugins.gradients.layer_map import depths, layer_map, quantiles
-from lanescope.webapp.plugins.gradients.page_layers import _depth, chosen, depth_figure
+from lanescope.webapp.plugins.gradients.page_layers import _depth, chosen_layer, depth_figure
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context
 from tests.support.synthetic import START_NS, Builder
@@ -213,12 +213,12 @@ def test_layers_stand_in_the_order_of_the_forward(tmp_path: Path) -> None:
 
 def test_the_text_of_a_cell(run: Run) -> None:
     click = {"points": [{"y": "head", "x": "1"}]}
-    curves, note = chosen(Context(run), click, "update", None, 0, "light")
+    curves, note = chosen_layer(Context(run), click, "update", None, 0, "light")
     assert [trace.name for trace in curves.data] == ["rank 0"]
     assert note[0].children == "head"
     assert note[1] == " at step 0, rank 0: 0.5. "  # the last sampled one before step 1
     assert note[2].href.startswith("/timeline?t=")
-    _, note = chosen(Context(run), None, "gradient", None, 0, "dark")
+    _, note = chosen_layer(Context(run), None, "gradient", None, 0, "dark")
     assert note[0].startswith("Click a cell")
 
 

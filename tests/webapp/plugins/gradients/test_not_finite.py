@@ -15,10 +15,10 @@ from lanescope.webapp.plugins.gradients.not_finite import (
     not_finite_layers,
 )
 from lanescope.webapp.plugins.gradients.page_layers import (
-    chosen,
+    chosen_layer,
     depth_figure,
     few_bits,
-    not_finite,
+    not_finite_part,
 )
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context
@@ -166,7 +166,7 @@ def test_shares_of_what_underflows_and_overflows_by_layer(tmp_path: Path) -> Non
 def test_a_healthy_run_has_no_such_layers(tmp_path: Path) -> None:
     run = run_of(tmp_path, wrong=False)
     assert not_finite_layers(run).empty
-    assert not_finite(Context(run)) == []
+    assert not_finite_part(Context(run)) == []
 
 
 def test_the_page_neither_hides_them_nor_calls_them_zero(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_page_neither_hides_them_nor_calls_them_zero(tmp_path: Path) -> None
     assert wrong.name == "NaN or infinite"
     assert np.argwhere(wrong.z == 1)[:2].tolist() == [[0, 1], [0, 2]]
     click = {"points": [{"y": "a", "x": "2"}]}
-    _, note = chosen(Context(run), click, "gradient", None, 0, "light")
+    _, note = chosen_layer(Context(run), click, "gradient", None, 0, "light")
     assert note[1] == " at step 2, rank 0: NaN or infinite. "
     depth = depth_figure(Context(run), "2", "gradient", None, 0, "light")
     assert list(depth.data[0].y) == [None, None, 2.0]

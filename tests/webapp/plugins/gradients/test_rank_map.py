@@ -10,8 +10,8 @@ import pytest
 
 from lanescope.webapp.plugins.gradients.page_rank_layers import (
     ALL,
-    chosen,
-    figure,
+    chosen_cell,
+    ranks_figure,
     section,
     words_of,
 )
@@ -58,20 +58,20 @@ def test_the_rank_that_is_apart(tmp_path: Path) -> None:
         "Norms differ in 2 of 4 layers (blocks.1, head), on rank 2, from step 2 on. The farthest "
         "is blocks.1 at step 3, where rank 2 has 0.25 × the median of all ranks."
     )
-    drawn, _ = figure(found, ALL, "light")
+    drawn, _ = ranks_figure(found, ALL, "light")
     (heat,) = drawn.data
     assert list(heat.y) == ["blocks.1", "head"]
     assert list(heat.x) == [f"rank {rank}" for rank in range(4)]
     assert list(heat.text[0]) == ["", "", "0.25 ×", ""]
     assert heat.customdata[0][2] == "rank 2, step 3"
-    by_step, _ = figure(found, "2", "dark")
+    by_step, _ = ranks_figure(found, "2", "dark")
     assert by_step.data[0].customdata[1][3] == "rank 2, step 3"
-    what = chosen(
+    what = chosen_cell(
         Context(run), {"points": [{"y": "blocks.1", "customdata": "rank 2, step 2"}]}, None
     )
     assert what[1] == " at step 2. rank 0: 2, rank 1: 2, rank 2: 3, rank 3: 2. "
     assert unquote(what[2].href).startswith("/timeline?t=")
-    assert "Click a cell" in chosen(Context(run), None, None)[0]
+    assert "Click a cell" in chosen_cell(Context(run), None, None)[0]
 
 
 def test_all_agree(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_cells_that_are_nan_on_one_rank_alone_and_collapsed_ones(tmp_path: Path)
     assert found.layers == ["embed", "blocks", "head"]
     assert found.ratios[1, 2, 1] == np.inf
     assert "rank 2 has a norm that is NaN or infinite." in words_of(found)
-    drawn, _ = figure(found, ALL, "light")
+    drawn, _ = ranks_figure(found, ALL, "light")
     assert drawn.data[0].text[0][2] == "NaN or infinite"
 
 

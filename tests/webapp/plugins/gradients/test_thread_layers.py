@@ -12,7 +12,7 @@ from lanescope.webapp.plugins.gradients import page_thread_layers as page
 from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.lanes import COUNTER, lanes_of
-from lanescope.webapp.timeline.spans import Names
+from lanescope.webapp.timeline.spans import SpanNames
 from lanescope.webapp.ui.context import Context
 from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder
@@ -80,7 +80,7 @@ def test_what_the_page_offers(tmp_path: Path) -> None:
         "Thread-1, by step",
         "Thread-2, by step",
     ]
-    assert COUNTER not in {lane.kind for lane, _ in lanes_of(run, Names())}  # they are too many
+    assert COUNTER not in {lane.kind for lane, _ in lanes_of(run, SpanNames())}  # they are too many
     empty = Builder(tmp_path / "none")
     empty.op(START_NS, 5)
     assert page.section(Context(open_run(empty.write()))) == []

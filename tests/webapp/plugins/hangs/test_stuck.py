@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.collective_calls import members
+from lanescope.webapp.analysis.collective_calls import group_members
 from lanescope.webapp.analysis.findings import NotApplicable, findings
 from lanescope.webapp.plugins.collectives.mismatches import mismatches
 from lanescope.webapp.plugins.hangs.hangs import hangs
-from lanescope.webapp.plugins.learning.consistency import divergence
+from lanescope.webapp.plugins.learning.consistency import rank_divergence
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.finding_places import marks_of
 from tests.support.synthetic import START_NS, Builder
@@ -171,7 +171,7 @@ def test_a_group_of_the_same_name_is_not_held_against_another(tmp_path: Path) ->
     run = open_run(builder.write())
     assert mismatches(run) == []
     assert hangs(run) == []
-    assert members(run) == {"1": ()}
+    assert group_members(run) == {"1": ()}
 
 
 def test_the_last_attempt_of_a_job_is_judged_alone(tmp_path: Path) -> None:
@@ -220,4 +220,4 @@ def test_the_last_attempt_of_a_job_is_judged_alone(tmp_path: Path) -> None:
     assert found.title.startswith("Rank 1 raised ValueError: first, which ended attempt 1 of 2")
     assert found.where == "train.py:7"
     with pytest.raises(NotApplicable, match="replicas"):
-        divergence(run)
+        rank_divergence(run)

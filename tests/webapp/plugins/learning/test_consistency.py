@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.plugins.learning.consistency import divergence
+from lanescope.webapp.plugins.learning.consistency import rank_divergence
 from lanescope.webapp.runs.run import open_run
 from tests.support.synthetic import START_NS, Builder
 
@@ -73,7 +73,7 @@ def training(
                     param_hash=param,
                 )
             builder.phase(at + 200, 100, "optimizer", rank=rank, thread=thread, step=step)
-    return divergence(open_run(builder.write()))
+    return rank_divergence(open_run(builder.write()))
 
 
 def equal(rank: int, step: int, name: str) -> tuple[int, int]:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from lanescope.webapp.analysis.findings import NotApplicable
-from lanescope.webapp.plugins.memory.changes import changes_by, memory_changes
-from lanescope.webapp.plugins.memory.page_baseline import about
-from lanescope.webapp.plugins.memory.storages import CATEGORIES
+from lanescope.webapp.plugins.memory.changes import memory_changes, memory_changes_by
+from lanescope.webapp.plugins.memory.page_baseline import peak_note
+from lanescope.webapp.plugins.memory.storages import STORAGE_CATEGORIES
 from lanescope.webapp.plugins.memory.usage import Usage, memory, memory_peak, storages_of
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_program
@@ -67,7 +67,7 @@ TRAINING = """
 
 def bytes_of(row: dict[str, Any]) -> dict[str, int]:
     """Categories of a row that are not zero."""
-    found = {name: int(row[f"{name}_bytes"]) for name in CATEGORIES if row[f"{name}_bytes"]}
+    found = {name: int(row[f"{name}_bytes"]) for name in STORAGE_CATEGORIES if row[f"{name}_bytes"]}
     assert sum(found.values()) == row["peak_bytes"]
     return found
 
@@ -192,19 +192,19 @@ def test_the_peaks_of_two_runs(tmp_path: Path) -> None:
     changes = memory_changes(base, run)
     assert changes["change_bytes"].sum() == memory_peak(run)["bytes"].sum() - (1000 + 100)
     by = {
-        key: changes_by(changes, key).set_index(key)["change_bytes"].to_dict()
+        key: memory_changes_by(changes, key).set_index(key)["change_bytes"].to_dict()
         for key in ("category", "module", "op")
     }
     assert by["category"] == {"activations": 5000, "parameters": 0}
     assert by["module"] == {"net": 5000, "": 0}
     assert by["op"]["aten::mm"] == 5000
-    assert about(changes) == (
+    assert peak_note(changes) == (
         "Peak 6.10 kB, 5.00 kB more than the baseline's 1.10 kB. "
         "Activations + 5.00 kB, most of it in net by aten::mm."
     )
     same = memory_changes(run, run)
     assert not same["change_bytes"].any()
-    assert about(same) == "Peak 6.10 kB, as much as the baseline's."
+    assert peak_note(same) == "Peak 6.10 kB, as much as the baseline's."
 
 
 def test_runs_without_allocations_have_no_changes(tmp_path: Path, run: Run) -> None:

@@ -19,7 +19,7 @@ from lanescope.webapp.plugins.races.access_table import begins_scratch
 from lanescope.webapp.plugins.races.inplace import inplace_modifications
 from lanescope.webapp.plugins.races.race_findings import race_findings
 from lanescope.webapp.plugins.races.races import Race, find_races
-from lanescope.webapp.plugins.races.racing_pairs import Span, share
+from lanescope.webapp.plugins.races.racing_pairs import Span, share_bytes
 from lanescope.webapp.plugins.threads.concurrent_backward import concurrent_backwards
 from lanescope.webapp.plugins.threads.deadlocks import deadlocks
 from lanescope.webapp.runs.run import Run
@@ -128,7 +128,7 @@ def examined_in_stretches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = answer()
     for at_once in (30, 100):
-        monkeypatch.setattr(detector, "BATCH_ROWS", at_once)
+        monkeypatch.setattr(detector, "ACCESSES_AT_ONCE", at_once)
         find_races.cache_clear()
         parts = answer()
         assert parts.keys() == whole.keys()
@@ -185,7 +185,7 @@ def test_accesses_within_others_are_reported_once(monkeypatch: pytest.MonkeyPatc
     inner = [(110, 190, 1, 7), (150, 160, 2, 7), (300, 310, 1, 7), (150, 160, 2, 9)]
     for largest in (access_table._MAX_COMBINED, 0):
         monkeypatch.setattr(access_table, "_MAX_COMBINED", largest)
-        kept = access_table.outermost(rows(inner + outer))
+        kept = access_table.outermost_accesses(rows(inner + outer))
         found = set(zip(*(kept[name].tolist() for name in ("start_ns", "storage")), strict=True))
         assert found == {(start, storage) for start, _, _, storage in [*outer, inner[-1]]}
         born = dict(
@@ -294,10 +294,10 @@ def test_a_rest_that_may_be_meant(
 
 def test_the_line_of_a_frame() -> None:
     stack = ("/my runs/train 2.py:12 step (where the task was started)", "/b.py:3 <module>")
-    assert stack_frames.place(stack) == "train 2.py:12"
-    assert stack_frames.line(stack) == "/my runs/train 2.py:12"
-    assert stack_frames.parts(stack[1]) == ("/b.py:3", "<module>")
-    assert stack_frames.place(()) is None
+    assert stack_frames.innermost_place(stack) == "train 2.py:12"
+    assert stack_frames.innermost_line(stack) == "/my runs/train 2.py:12"
+    assert stack_frames.line_and_function(stack[1]) == ("/b.py:3", "<module>")
+    assert stack_frames.innermost_place(()) is None
 
 
 @pytest.mark.parametrize(
@@ -316,5 +316,5 @@ def test_the_line_of_a_frame() -> None:
     ],
 )
 def test_shared_bytes(a: Span, b: Span, shared: bool) -> None:
-    assert share(a, b) is shared
-    assert share(b, a) is shared
+    assert share_bytes(a, b) is shared
+    assert share_bytes(b, a) is shared

@@ -8,7 +8,7 @@ import pytest
 
 from lanescope.webapp.analysis.thread_waits import WAITS_FOR, thread_waits
 from lanescope.webapp.plugins.threads import waiting as of_threads
-from lanescope.webapp.plugins.threads.waiting import waiting
+from lanescope.webapp.plugins.threads.waiting import waiting_threads
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_program
 from tests.support.run_builder import START_NS, Builder
@@ -43,7 +43,7 @@ def _sync(builder: Builder, thread: int, start: int, length: int | None, kind: s
 
 
 def rows(run: Run, low: int, high: int) -> list[tuple[object, ...]]:
-    table = waiting(run, (low * MS, high * MS))
+    table = waiting_threads(run, (low * MS, high * MS))
     columns = ("thread", "kind", "waiting_ns", "share", "open")
     return [tuple(getattr(row, name) for name in columns) for row in table.itertuples()]
 
@@ -120,5 +120,5 @@ def test_a_killed_program_has_the_waits_it_was_in(tmp_path: Path) -> None:
     assert found["waiter"] == ("event_wait", True)
     assert found["locker"] == ("lock_acquire", True)
     assert found["main"] == ("thread_join", True)
-    table = waiting(run, (0, run.duration_ns))
+    table = waiting_threads(run, (0, run.duration_ns))
     assert set(table.loc[table["open"], "thread"].map(names)) >= set(found)

@@ -52,6 +52,6 @@ def test_on_the_pages(run: Run) -> None:
             shares = table.pivot(index="rank", columns="step", values=f"{name}_ns")
             lengths = table.pivot(index="rank", columns="step", values="duration_ns")
             assert np.array(heat.z) == pytest.approx((shares / lengths * 100).to_numpy())
-    figure = headlines.step_length(run)
+    figure = headlines.step_length_headline(run)
     assert figure is not None
     assert figure.value == units.duration(float(means["duration_ns"].median()))

@@ -9,7 +9,7 @@ import pytest
 
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.time.job_steps import JobStep
-from lanescope.webapp.plugins.time.replay import Actor, Event, Replay
+from lanescope.webapp.plugins.time.replay import Actor, Replay, StretchEnd
 from lanescope.webapp.plugins.time.slowdown import (
     pipeline_stages,
     slowdown,
@@ -28,7 +28,7 @@ def step(number: int, forward: list[int], transfer: int = 6, optimizer: int = 4)
         Actor(
             rank,
             0.0,
-            (Event("arrive", ("0", 0)), Event("wait", ("0", 0), transfer)),
+            (StretchEnd("arrive", ("0", 0)), StretchEnd("wait", ("0", 0), transfer)),
             np.array([length, optimizer], float),
             np.array([0, 2]),
             (("forward", (), ""), ("optimizer", (), "")),
@@ -80,7 +80,11 @@ def test_a_long_last_stage() -> None:
 
 def test_ranks_without_the_same_collectives_are_compared_by_the_step() -> None:
     long, short = step(1, [30, 10]).actors
-    both = (Event("arrive", ("0", 0)), Event("arrive", ("1", 0)), Event("wait", ("0", 0), 6))
+    both = (
+        StretchEnd("arrive", ("0", 0)),
+        StretchEnd("arrive", ("1", 0)),
+        StretchEnd("wait", ("0", 0), 6),
+    )
     other = Actor(1, 0.0, both, short.length, np.array([0, 3]), short.about)
     found = slowdown_of({1: Replay(JobStep(1, 0, 40, 0), (long, other), {})}, {})
     assert found.ideal_ns == pytest.approx(20 + 6 + 4)

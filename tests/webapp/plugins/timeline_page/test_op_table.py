@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.plugins.timeline_page import op_table as ranges
-from lanescope.webapp.plugins.timeline_page.op_table import COLUMNS, op_table
+from lanescope.webapp.plugins.timeline_page.op_table import OP_COLUMNS, op_table
 from lanescope.webapp.runs.run import Run, RunError, open_run
 from tests.support.synthetic import START_NS, Builder, write_run
 
@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Run:
 
 def rows(run: Run, window: tuple[int, int] | None = None) -> dict[str, tuple[int, int, int, str]]:
     table = op_table(run, window)
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == OP_COLUMNS
     return {r.op: (r.count, r.total_ns, r.self_ns, r.kind) for r in table.itertuples()}
 
 
@@ -79,7 +79,7 @@ def test_quantiles_are_those_of_whole_calls(run: Run) -> None:
 def test_empty_window(run: Run) -> None:
     table = op_table(run, (110, 190))
     assert table.empty
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == OP_COLUMNS
 
 
 def test_edges_belong_to_the_window_as_half_open(run: Run) -> None:

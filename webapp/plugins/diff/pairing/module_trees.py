@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-Norms = Mapping[str, float]
+_Norms = Mapping[str, float]
 """Parameter -> norm of its gradient, in a step that both runs have."""
 
 
@@ -82,7 +82,7 @@ class Matching:
     """Pairs the modules of two forests. `found`: module of the baseline -> module of the run."""
 
     def __init__(
-        self, base: Sequence[Module], run: Sequence[Module], base_norms: Norms, run_norms: Norms
+        self, base: Sequence[Module], run: Sequence[Module], base_norms: _Norms, run_norms: _Norms
     ) -> None:
         self.found: dict[Module, Module] = {}
         self._taken: set[Module] = set()

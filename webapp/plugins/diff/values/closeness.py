@@ -32,7 +32,7 @@ SIMPLE = 1e-4
 IDENTITY = ("hash", "shape", "dtype")
 """Columns of the tensor table that are equal of identical tensors."""
 
-Columns = dict[str, NDArray[Any]]
+_Columns = dict[str, NDArray[Any]]
 
 
 def relative_of(dtype: str) -> float:
@@ -41,7 +41,7 @@ def relative_of(dtype: str) -> float:
 
 
 def tensor_states(
-    base: Columns, run: Columns, dtypes: Sequence[str], mode: Mode, least: float = 0.0
+    base: _Columns, run: _Columns, dtypes: Sequence[str], mode: Mode, least: float = 0.0
 ) -> Any:
     """Returns 0 identical, 1 within tolerance, 2 different, for each pair of tensors.
 
@@ -80,7 +80,7 @@ def tensor_states(
     return state
 
 
-def relative_differences(base: Columns, run: Columns) -> Float64Array:
+def relative_differences(base: _Columns, run: _Columns) -> Float64Array:
     """Returns how far the statistics of each pair of tensors are apart, as mode tolerance measures
     it.
 

@@ -26,7 +26,7 @@ from lanescope.webapp.plugins.diff.values.closeness import (
 )
 from lanescope.webapp.plugins.diff.values.noise import Floor
 from lanescope.webapp.plugins.diff.values.precision import least_tolerance
-from lanescope.webapp.plugins.diff.values.world_sizes import joined, optimizing, shares_differ
+from lanescope.webapp.plugins.diff.values.world_sizes import inside_steps, optimizing, shares_differ
 from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.types import BoolArray, Float64Array, Int64Array
@@ -99,7 +99,7 @@ def compared_ops(
     old, new, one, two = with_overwritten(old, new, left, right, one, two)
     left_out = 0
     if shares_differ(base, run):
-        kept = joined(run, new, words)[new.owner[two]]
+        kept = inside_steps(run, new, words)[new.owner[two]]
         one, two, left_out = one[kept], two[kept], int((~kept).sum())
     # Most are identical: of these nothing more is looked at.
     unequal = np.zeros(len(one), np.bool_)

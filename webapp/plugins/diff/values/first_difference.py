@@ -11,8 +11,8 @@ import numpy as np
 
 from lanescope.webapp.analysis import stack_frames
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.collective_calls import calls, members
-from lanescope.webapp.analysis.op_inputs import Place, operands
+from lanescope.webapp.analysis.collective_calls import calls, group_members
+from lanescope.webapp.analysis.op_inputs import OperatorKey, operands
 from lanescope.webapp.analysis.stack_frames import frame_texts
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
 from lanescope.webapp.plugins.diff.values.compared_ops import ComparedOps
@@ -42,7 +42,7 @@ class First:
 
     state: int  # of the worst of its tensors: 1 within tolerance, 2 different
     entry: dict[str, Any]  # as `diff --json` prints it
-    places: dict[str, Place]  # of the operator in "base" and in "run"
+    places: dict[str, OperatorKey]  # of the operator in "base" and in "run"
     alone: dict[
         str, Int64Array
     ]  # positions, in its thread of "base" and of "run", of the operators
@@ -110,7 +110,7 @@ def explained(base: Run, run: Run, first: First, firsts: Mapping[int, First]) ->
         inputs = operands(one, rank, first.places[side], in_place=entry["op"].endswith("_"))
         entry[side]["stack"] = stack
         entry[side]["inputs"] = [_input(one, rank, found) for found in inputs[:MAX_INPUTS]]
-    entry["where"] = stack_frames.place(entry["run"]["stack"])
+    entry["where"] = stack_frames.innermost_place(entry["run"]["stack"])
     entry["origin"] = _origin(base, run, firsts, first)
     if shares_differ(base, run):
         return []
@@ -175,17 +175,17 @@ def _input(run: Run, rank: int, found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def called(run: Run, rank: int, place: Place) -> str:
+def called(run: Run, rank: int, place: OperatorKey) -> str:
     """Returns an operator by its name and line."""
     thread, start, depth = place
     ops = run.events("op", rank, thread, ["start_ns", "depth", "name"], window=(start, start + 1))
     found = (op for op in ops.to_pylist() if (op["start_ns"], op["depth"]) == (start, depth))
     name = next((op["name"] for op in found), "an operator")
-    where = stack_frames.place(_stack(run, rank, place))
+    where = stack_frames.innermost_place(_stack(run, rank, place))
     return f"{name} at {where}" if where else str(name)
 
 
-def _stack(run: Run, rank: int, place: Place) -> list[str]:
+def _stack(run: Run, rank: int, place: OperatorKey) -> list[str]:
     """Frames of an operator, else of the one that it is part of, innermost first."""
     thread, start, depth = place
     columns = ["start_ns", "depth", "stack"]
@@ -230,7 +230,7 @@ def _before(run: Run, first: First, side: str, other: str) -> str:
     alone = first.alone[side]
     columns = ["name", "module", "start_ns", "depth"]
     [op] = run.events("op", rank, thread, columns=columns).slice(int(alone[-1]), 1).to_pylist()
-    where = stack_frames.place(_stack(run, rank, (thread, op["start_ns"], op["depth"])))
+    where = stack_frames.innermost_place(_stack(run, rank, (thread, op["start_ns"], op["depth"])))
     count = units.counted(len(alone), "operator")
     here, there = ("baseline" if one == "base" else one for one in (side, other))
     return (
@@ -282,7 +282,7 @@ def _through_collective(
             continue
         if call.name == "recv":
             return int(call.peer) if call.peer >= 0 else None
-        peers = [rank for rank in members(run).get(call.group, ()) if rank != entry["rank"]]
+        peers = [rank for rank in group_members(run).get(call.group, ()) if rank != entry["rank"]]
         same = every[(every["group"] == call.group) & (every["sequence"] == call.sequence)]
         same = same[same["name"] != "recv"]
         begun = {int(r): int(t) for r, t in zip(same["rank"], same["start_ns"], strict=True)}

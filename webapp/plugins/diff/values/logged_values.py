@@ -22,7 +22,7 @@ _OF_THE_MACHINE = re.compile(
 """Series that differ between two recordings of one program: they do not decide."""
 
 
-def beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
+def _beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
     """Returns values of two runs that have the same rank, step and name, and the same place among
     these."""
     keys = ["rank", "step", "name"]
@@ -42,10 +42,10 @@ def batches_differ(base: Run, run: Run) -> pd.DataFrame:
     rank, step, name (loaded/0, input/<class>/0, output/<class>/0), call, rows_base and rows_run
     (how many rows of it were looked at). Callers must not change it.
     """
-    both = beside(*(logged(one, None, prefix=BATCH_HASH) for one in (base, run)))
+    both = _beside(*(logged(one, None, prefix=BATCH_HASH) for one in (base, run)))
     if both.empty:
         return both.assign(rows_base=np.nan, rows_run=np.nan)
-    rows = beside(*(logged(one, None, prefix=BATCH_ROWS) for one in (base, run)))
+    rows = _beside(*(logged(one, None, prefix=BATCH_ROWS) for one in (base, run)))
     keys = ["rank", "step", "name", "call"]
     counts = rows.assign(rows_base=rows["value_base"].abs(), rows_run=rows["value_run"].abs())
     both = both.merge(counts[[*keys, "rows_base", "rows_run"]], on=keys, how="left")
@@ -84,7 +84,7 @@ def values_differ(base: Run, run: Run, relative: float) -> str | None:
     By more than `relative` of the larger. Series of times, speeds and memory are left out. None: no
     such series, or all are equal.
     """
-    both = beside(_values(base), _values(run))
+    both = _beside(_values(base), _values(run))
     low, high = both["value_base"], both["value_run"]
     far = (low - high).abs() > relative * low.abs().combine(high.abs(), max)
     apart = both[far | (low.isna() != high.isna())]

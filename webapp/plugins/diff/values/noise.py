@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.types import Float64Array, Int64Array
 
-TIMES = 2.0
+_TIMES = 2.0
 """Two baselines are one sample of their difference; another pair may well be further apart."""
 
 
@@ -41,7 +41,7 @@ class Floor:
             {
                 str(name): (
                     rows["step"].to_numpy(np.int64),
-                    TIMES * np.maximum.accumulate(rows["apart"].to_numpy(np.float64)),
+                    _TIMES * np.maximum.accumulate(rows["apart"].to_numpy(np.float64)),
                 )
                 for name, rows in most.groupby("dtype")
             }

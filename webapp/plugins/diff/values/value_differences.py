@@ -12,7 +12,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.grouped_rows import grouped_rows
-from lanescope.webapp.analysis.op_inputs import Place
+from lanescope.webapp.analysis.op_inputs import OperatorKey
 from lanescope.webapp.analysis.sequence_alignment import by_occurrence, pools, thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words, read_ops
 from lanescope.webapp.plugins.diff.values.closeness import Mode
@@ -24,7 +24,7 @@ from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.run_warnings import ranks_named
 from lanescope.webapp.runs.types import Int64Array
 
-KEPT = 100_000
+_KEPT = 100_000
 """Differing tensors of a thread that are kept, the earliest; all are counted."""
 
 _STATES = np.array(["identical", "within_tolerance", "different"], object)
@@ -41,8 +41,8 @@ class ValueDifferences:
     different: int = 0  # tensors
     within_tolerance: int = 0
     left_out: int = 0  # tensors that both sides have and that say nothing, see `world_sizes`
-    unset: list[tuple[int, str, Place]] = field(default_factory=list)  # rank, side and operator of
-    # each tensor made of uninitialised memory
+    # rank, side and operator of each tensor made of uninitialised memory
+    unset: list[tuple[int, str, OperatorKey]] = field(default_factory=list)
     tables: list[pd.DataFrame] = field(default_factory=list)
     firsts: dict[int, First] = field(default_factory=dict)  # rank -> earliest of the worst state
     names: dict[tuple[int, str], str] = field(default_factory=dict)  # of base's threads, in run
@@ -125,7 +125,7 @@ def of_rank(
     return found
 
 
-def _unset_words(base: Run, run: Run, unset: list[tuple[int, str, Place]]) -> str:
+def _unset_words(base: Run, run: Run, unset: list[tuple[int, str, OperatorKey]]) -> str:
     rank, side, place = min(unset, key=lambda one: one[2][1])
     return (
         f"not compared: {units.count(len(unset))} tensors of uninitialised memory "
@@ -209,7 +209,7 @@ def _compare_thread(
     first = first_of(pairs, rows, words)
     if rank not in found.firsts or first.order < found.firsts[rank].order:
         found.firsts[rank] = first
-    found.tables.append(_table(rank, theirs, old, new, one, two, state, rows[:KEPT], words))
+    found.tables.append(_table(rank, theirs, old, new, one, two, state, rows[:_KEPT], words))
 
 
 def _growth(pairs: ComparedOps, words: Words) -> pd.DataFrame:

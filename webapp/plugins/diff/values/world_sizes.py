@@ -31,7 +31,7 @@ SAME_FACTOR = 1e-3
 PLAINLY = 0.01
 """Rounding cannot make a factor this far from 1."""
 
-ROUNDING = 10.0
+_ROUNDING = 10.0
 """What another order of a sum may do to a norm, in tolerances of its dtype (`relative_of`)."""
 
 SAME_SHAPES = 0.5
@@ -74,7 +74,7 @@ def _in_modules(run: Run) -> set[tuple[str, str, str]]:
     return {(row["module"], row["name"], row["shapes"]) for row in every if row["shapes"]}
 
 
-def joined(run: Run, ops: Ops, words: Words) -> BoolArray:
+def inside_steps(run: Run, ops: Ops, words: Words) -> BoolArray:
     """Returns for each operator of a thread whether it is inside a step of an optimizer: all are of
     a run in which none steps, for its ranks have nothing to join.
     """
@@ -228,7 +228,7 @@ def _is_rounding(norms: pd.DataFrame, first: dict[str, Any] | None, half: str | 
             for was, now in zip(*sides, strict=True)
         ]
     return all(
-        abs(high - low) <= max(ROUNDING * relative_of(dtype), coarse) * max(abs(low), abs(high))
+        abs(high - low) <= max(_ROUNDING * relative_of(dtype), coarse) * max(abs(low), abs(high))
         for low, high, dtype in pairs
     )
 

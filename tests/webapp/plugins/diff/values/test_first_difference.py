@@ -10,7 +10,7 @@ from rich.console import Console
 from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.commands.diff import show
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
-from lanescope.webapp.plugins.diff.verdict_words import inputs, markdown, origin, stack
+from lanescope.webapp.plugins.diff.verdict_words import inputs, origin, stack, verdict_markdown
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import START_NS, Builder
@@ -114,7 +114,7 @@ def test_its_stack_and_its_inputs_are_shown(tmp_path: Path) -> None:
         "[2, 4] float32 of -1 to 2, written by aten::gelu at train.py:12, the same in both"
     )
     assert origin(first) == "computed on rank 0 from inputs that are equal as far as recorded"
-    pasted = markdown(found, "base", "run")
+    pasted = verdict_markdown(found, "base", "run")
     assert "- stack: `train.py:12 step` < `train.py:40 main`" in pasted
     console = Console(record=True, width=200)
     show(found, console)
