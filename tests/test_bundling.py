@@ -35,7 +35,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_all_modules_are_in_a_script_and_unchanged_in_its_map() -> None:
-    assert bundling.ENTRIES == (server.ENTRY, html_page.ENTRY)
+    assert bundling.ENTRIES == (server.PAGE_SCRIPT, html_page.OFFLINE_SCRIPT)
     maps = [json.loads(bundling.script(entry)[1]) for entry in bundling.ENTRIES]
     texts = {
         name: text
@@ -50,7 +50,7 @@ def test_all_modules_are_in_a_script_and_unchanged_in_its_map() -> None:
 
 def test_the_map_leads_to_the_line(tmp_path: Path) -> None:
     """Asks the debugger's own reader of maps where a text of the script comes from."""
-    text, source_map = bundling.script(server.ENTRY)
+    text, source_map = bundling.script(server.PAGE_SCRIPT)
     kept = tmp_path / "map.json"
     kept.write_text(source_map)
     wanted = "/api/run"

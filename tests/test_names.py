@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.test_layers import SHIMS, modules, room, source
 
 PROTOCOL = {
-    "HOOK",  # record of what is observed; hooks/base.py
+    "HOOK",  # record of hooks/base.py
     "install",  # of a hook
     "PLUGIN",  # record of a question; analysis/plugin.py
     "layout",  # of a page, as are the next three
