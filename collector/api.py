@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .compaction import manifest
 from .format.options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options, default_run
 from .format.record_kinds import PhaseKind
-from .journal.limits import check_buffer, resident_bytes
+from .journal.memory_limit import check_buffer, resident_bytes
 from .recorder.messages import say
 from .recorder.versions import unsupported
 

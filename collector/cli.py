@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from .format.options import DEVICES, ENGINES, LEVELS, ON_HANG, STACKS, Options, default_run
-from .journal.limits import check_buffer
+from .journal.memory_limit import check_buffer
 from .session.config_file import read_config
 
 _NOT_IN_FILES = ("config", "command", "program", "arguments", "module", "help")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..compaction import arrow_columns
 from ..compaction.arrow_columns import numbers
-from .limits import MAX_ARGUMENT_BYTES
+from .import_limits import MAX_ARGUMENT_BYTES
 
 _Rows = NDArray[np.void]
 

@@ -10,7 +10,7 @@ import click
 
 from ..recorder.progress import working
 from ..recorder.workers import cluster_option, connected
-from .limits import ImportRejected
+from .import_limits import ImportRejected
 from .run_writer import import_files
 from .workers import Fields
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from .limits import ImportRejected
+from .import_limits import ImportRejected
 
 BLOCK_BYTES = 1 << 20
 """Size of a block: its decoded contents stay in the processor's cache, and the overhead per block

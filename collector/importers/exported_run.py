@@ -18,7 +18,7 @@ from ..format.manifest import File, Manifest, Process
 from ..format.record_kinds import FORMAT_VERSION
 from ..format.schema import TABLES
 from .events import TraceEvent
-from .limits import MAX_TABLE_ROWS, ImportRejected
+from .import_limits import MAX_TABLE_ROWS, ImportRejected
 
 _THREAD = re.compile(r"\d{1,10}-\d{1,9}")
 _MAX_RANKS = 1_000_000

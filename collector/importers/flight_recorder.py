@@ -22,9 +22,9 @@ from .base import Importer
 from .calls import backend_name, bytes_of, groups_of
 from .decompress import Blocks
 from .events import decode_events
+from .import_limits import MAX_DUMP_ENTRIES, MAX_DUMP_VALUES, ImportRejected
 from .json_stream import Document, Member, Metadata
 from .kineto import COMMUNICATION_DTYPES
-from .limits import MAX_DUMP_ENTRIES, MAX_DUMP_VALUES, ImportRejected
 from .plain_pickle import MAX_PICKLE_BYTES, plain_pickle
 from .spill import CollectiveCall, Trace
 from .timestamps import MAX_NS

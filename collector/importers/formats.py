@@ -9,7 +9,7 @@ from .base import Importer
 from .chrome_trace.importer import ChromeTrace
 from .decompress import Blocks
 from .flight_recorder import FlightRecorderDump
-from .limits import ImportRejected
+from .import_limits import ImportRejected
 from .spill import Trace
 
 IMPORTERS: tuple[Importer, ...] = (FlightRecorderDump(), ChromeTrace())

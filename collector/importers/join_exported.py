@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .limits import ImportRejected
+from .import_limits import ImportRejected
 from .spill import Trace
 
 

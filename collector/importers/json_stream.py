@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from .events import max_values
-from .limits import MAX_EVENT_BYTES, MAX_METADATA_BYTES, MAX_METADATA_VALUES, ImportRejected
+from .import_limits import MAX_EVENT_BYTES, MAX_METADATA_BYTES, MAX_METADATA_VALUES, ImportRejected
 
 MAX_MEMBER_BYTES = MAX_METADATA_BYTES
 """Size of a member or text; a longer member is skipped, a longer text is rejected."""

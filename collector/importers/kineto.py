@@ -14,7 +14,7 @@ from ..format.array_types import Int64Array
 from ..format.names import LAUNCH_SUFFIXES, ON_DEVICE
 from ..format.record_kinds import PhaseKind
 from .base import Dialect
-from .limits import MAX_STEPS
+from .import_limits import MAX_STEPS
 from .spill import (
     BACKWARD_SLICE,
     FUNCTION_SLICE,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..format.array_types import Int64Array
-from .limits import ImportRejected
+from .import_limits import ImportRejected
 from .spill import UNFINISHED, StructArray, gather
 
 MAX_DEPTH = 32_000

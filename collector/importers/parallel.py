@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from .formats import read_file
-from .limits import ImportRejected
+from .import_limits import ImportRejected
 from .spill import Trace
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .limits import ImportRejected
+from .import_limits import ImportRejected
 
 MAX_PICKLE_BYTES = 64 << 20
 

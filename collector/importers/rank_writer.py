@@ -18,8 +18,8 @@ from ..format.file_names import part_file, rank_folder, thread_folder
 from ..format.names import COMMUNICATION_KERNEL
 from ..format.record_kinds import MAX_TIME_NS
 from ..format.schema import INT32, TABLES, Clock, File, Process
+from .import_limits import MAX_COLLECTIVES
 from .kineto import ProfilerSteps, profiler_steps
-from .limits import MAX_COLLECTIVES
 from .spill import (
     KERNEL_SLICE,
     PHASE_KIND,

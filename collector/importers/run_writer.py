@@ -28,8 +28,8 @@ from .clock_offsets import (
     same_call_order,
     with_systematic_error,
 )
+from .import_limits import ImportRejected
 from .join_exported import join_exported
-from .limits import ImportRejected
 from .parallel import read_files
 from .rank_writer import Rank, RankWriter
 from .spill import CollectiveCall, StructArray, Trace, release_pages

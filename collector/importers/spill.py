@@ -17,7 +17,7 @@ from ..format.record_kinds import ThreadKind
 from .arguments import Arguments
 from .events import Label
 from .exported_run import ExportedRun
-from .limits import MAX_ALL_NAME_CHARS, MAX_NAMES, MAX_TABLE_ROWS, ImportRejected
+from .import_limits import MAX_ALL_NAME_CHARS, MAX_NAMES, MAX_TABLE_ROWS, ImportRejected
 
 StructArray = NDArray[np.void]
 

@@ -16,8 +16,8 @@ from ..format.array_types import Int64Array
 from ..format.names import PAIRED
 from ..format.record_kinds import OpScope, PhaseKind, SyncKind
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
+from .import_limits import MAX_LAUNCHES, MAX_PHASES
 from .kineto import PROFILER_STEP, ProfilerSteps
-from .limits import MAX_LAUNCHES, MAX_PHASES
 from .nesting import TimeChunk, batches_by_start, nesting_order, time_chunks_of
 from .spill import (
     KERNEL_SLICE,

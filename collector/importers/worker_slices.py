@@ -12,7 +12,7 @@ import numpy as np
 from ..format.names import ANY_TOOL
 from ..format.record_kinds import PhaseKind
 from . import kineto
-from .limits import MAX_COLLECTIVES, MAX_STEPS, ImportRejected
+from .import_limits import MAX_COLLECTIVES, MAX_STEPS, ImportRejected
 from .spill import (
     FUNCTION_SLICE,
     NONE,

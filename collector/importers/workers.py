@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .limits import ImportRejected
+from .import_limits import ImportRejected
 from .spill import GLOBAL, WORKER_LABEL, Trace
 from .worker_slices import LAST_NUMBER, move_by_argument
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.findings import (
     SEVERITIES,
     AnalysisResult,
@@ -21,7 +22,6 @@ from lanescope.webapp.analysis.findings import (
     run_questions,
 )
 from lanescope.webapp.analysis.plugin import load, metric, metrics, questions
-from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run

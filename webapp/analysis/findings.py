@@ -16,8 +16,8 @@ from pathlib import Path, PurePath
 from threading import Lock
 from typing import Any, Literal, TypedDict
 
+from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
-from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, named_line
 from lanescope.webapp.analysis.stack_frames import line_and_function
 from lanescope.webapp.runs import units

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from lanescope.collector.recorder.progress import working
 from lanescope.collector.recorder.workers import cluster_option, connected
+from lanescope.webapp.analysis.check_limits import load_settings
 from lanescope.webapp.analysis.checks import Check, Report, counts, metric_text
 from lanescope.webapp.analysis.checks import check as check_run
 from lanescope.webapp.analysis.cluster import ask_ahead, is_large
 from lanescope.webapp.analysis.findings import Finding, Severity
-from lanescope.webapp.analysis.settings import load_settings
 from lanescope.webapp.analysis.source_lines import named_line
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.commands.run_argument import run_argument, run_option, settings_option

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from lanescope.collector.recorder.progress import working
-from lanescope.webapp.analysis.settings import load_settings
+from lanescope.webapp.analysis.check_limits import load_settings
 from lanescope.webapp.plugins.diff.repeats import FILE, Repeats, repeats
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError

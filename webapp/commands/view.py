@@ -15,8 +15,8 @@ import click
 
 from lanescope.collector.recorder.progress import working
 from lanescope.collector.recorder.workers import cluster_option, connected
+from lanescope.webapp.analysis.check_limits import Settings, load_settings
 from lanescope.webapp.analysis.cluster import ask_ahead
-from lanescope.webapp.analysis.settings import Settings, load_settings
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.commands.choose_run import chosen_run
 from lanescope.webapp.commands.run_argument import (

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from html import escape
 from urllib.parse import urlencode
 
-from lanescope.webapp.analysis.settings import load_settings
+from lanescope.webapp.analysis.check_limits import load_settings
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server.auth import TOKEN_PARAMETER

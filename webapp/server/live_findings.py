@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.findings import (
     AnalysisResult,
     Finding,
@@ -17,7 +18,6 @@ from lanescope.webapp.analysis.findings import (
     run_question,
 )
 from lanescope.webapp.analysis.plugin import Question, questions
-from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 

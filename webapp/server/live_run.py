@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lanescope.collector.compaction.journal_folders import is_abandoned
-from lanescope.webapp.analysis.settings import Settings
+from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run

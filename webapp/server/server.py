@@ -24,9 +24,9 @@ from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
 from lanescope.assets.bundling import MODULES, script
+from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.analysis.plugin import Page, load, pages
-from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server import finding_routes, frame, table_routes
 from lanescope.webapp.server.auth import LOCAL_NAMES, TOKEN_PARAMETER

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.checks import DEFAULTS, Report, check
-from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...format.names import RECORDER_MEMORY
 from ...journal import own_files
-from ...journal.limits import resident_bytes
+from ...journal.memory_limit import resident_bytes
 from ...recorder.recorder import Recorder
 
 _SERIES = "lanescope/rss"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...format.array_types import BoolArray, Int64Array
 from ..arguments import joined_texts, merged
 from ..events import TraceEvent
-from ..limits import ImportRejected
+from ..import_limits import ImportRejected
 from ..spill import (
     ARGS_FIELDS,
     UNFINISHED,

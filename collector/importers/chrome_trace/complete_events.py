@@ -18,6 +18,7 @@ from ...format.names import ON_DEVICE
 from ...format.record_kinds import PhaseKind
 from ..arguments import joined_texts
 from ..events import Args, TraceEvent, decode_args
+from ..import_limits import MAX_COLLECTIVES, MAX_INPUT_SIGNATURES, MAX_SIGNATURE_CHARS
 from ..kineto import (
     COLLECTIVE_PREFIXES,
     OPERATOR_OF_2021,
@@ -28,7 +29,6 @@ from ..kineto import (
     phase_of,
     signature_of,
 )
-from ..limits import MAX_COLLECTIVES, MAX_INPUT_SIGNATURES, MAX_SIGNATURE_CHARS
 from ..spill import (
     FUNCTION_SLICE,
     LAUNCHING_SLICE,

@@ -16,7 +16,7 @@ from ...format.names import stream_name
 from ...format.record_kinds import PhaseKind
 from ..arguments import joined_texts
 from ..events import Label, TraceEvent, decode_memory, decode_numbers, decode_plain, is_number
-from ..limits import MAX_NAMED_THREADS
+from ..import_limits import MAX_NAMED_THREADS
 from ..spill import (
     GLOBAL,
     PHASE_KIND,

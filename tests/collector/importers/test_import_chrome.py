@@ -13,8 +13,8 @@ import pytest
 from lanescope.collector.format.array_types import Int64Array
 from lanescope.collector.importers import nesting
 from lanescope.collector.importers.events import TraceEvent, decode_events, decode_one
+from lanescope.collector.importers.import_limits import ImportRejected
 from lanescope.collector.importers.json_stream import Document, Member
-from lanescope.collector.importers.limits import ImportRejected
 from lanescope.collector.importers.nesting import (
     MAX_DEPTH,
     end_times,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lanescope.collector.format import schema
-from lanescope.collector.importers.limits import ImportRejected
+from lanescope.collector.importers.import_limits import ImportRejected
 from lanescope.collector.importers.workers import Fields
 from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.exporters.perfetto import write_trace

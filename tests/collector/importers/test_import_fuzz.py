@@ -21,7 +21,7 @@ from lanescope.collector.importers import (
     to_tables,
 )
 from lanescope.collector.importers.chrome_trace import complete_events, other_events
-from lanescope.collector.importers.limits import ImportRejected
+from lanescope.collector.importers.import_limits import ImportRejected
 from lanescope.collector.importers.run_writer import import_files
 from lanescope.webapp.runs.run import open_run
 from tests.collector.importers.test_import_ranks import dump

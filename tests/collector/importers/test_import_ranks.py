@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.collector.importers.clock_offsets import Source, comparable_groups, rank_offsets
-from lanescope.collector.importers.limits import ImportRejected
+from lanescope.collector.importers.import_limits import ImportRejected
 from lanescope.collector.importers.plain_pickle import plain_pickle
 from lanescope.collector.importers.run_writer import import_files
 from lanescope.collector.importers.spill import CollectiveCall

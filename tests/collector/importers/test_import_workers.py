@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lanescope.collector.importers.limits import ImportRejected
+from lanescope.collector.importers.import_limits import ImportRejected
 from lanescope.collector.importers.spill import USER_SLICE, Trace, new_slices
 from lanescope.collector.importers.worker_slices import by_rank, take_steps
 from lanescope.collector.importers.workers import Fields

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.findings import AnalysisResult, Finding
 from lanescope.webapp.analysis.plugin import Question
-from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.server import live_findings
 from lanescope.webapp.server.live_findings import TIMES_ANSWER, Examining

@@ -9,7 +9,7 @@ import pytest
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp import check, forward_to_backward, open_run
-from lanescope.webapp.analysis.settings import Settings
+from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.plugins.autograd_graph.traceability import untraceable_graphs, walks
 from lanescope.webapp.runs.run import Run
 from tests.support.recording import record_program

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lanescope.webapp.analysis.check_limits import Allowed, Settings
 from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.analysis.findings import AnalysisResult, NotApplicable, acknowledged
-from lanescope.webapp.analysis.settings import Allowed, Settings
 from lanescope.webapp.plugins.threads.overlap import (
     Region,
     overlap,

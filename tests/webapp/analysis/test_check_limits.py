@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.webapp import RunError
+from lanescope.webapp.analysis.check_limits import Allowed, Settings, load_settings
 from lanescope.webapp.analysis.checks import Check
 from lanescope.webapp.analysis.findings import AnalysisResult, Finding, acknowledged
-from lanescope.webapp.analysis.settings import Allowed, Settings, load_settings
 from lanescope.webapp.cli import main
 from tests.support.synthetic import write_run
 
