@@ -5,48 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from ..format.options import LEVELS
 from ..recorder.recorder import Recorder
 from .stacks import Stacks
 
-if TYPE_CHECKING:
-    from .collectives.clocks import Clocks
-    from .devices.cuda_contexts import CudaContexts
-    from .devices.device import Device
-    from .graphs.autograd_graph import Graphs
-    from .graphs.fx_graphs import FxGraphs
-    from .threads.contexts import Contexts
-    from .threads.sync_events import SyncRecorder
-    from .training.batches import Batches
-    from .training.gradients import Gradients
-    from .training.modules import Modules
-    from .training.norms import Norms
-    from .training.optimizers import Optimizers
-    from .training.thread_gradients import ThreadGradients
-    from .validators import Validators
-
 Undo = Callable[[], object]
+_T = TypeVar("_T")
 
 
 class HookContext:
     """Recorder and engine for a hook, and objects that earlier hooks leave for later ones."""
 
-    modules: Modules
-    norms: Norms
-    gradients: Gradients
-    optimizers: Optimizers
-    fx_graphs: FxGraphs
-    graphs: Graphs
-    thread_gradients: ThreadGradients
-    clocks: Clocks
-    sync: SyncRecorder
-    contexts: Contexts
-    validators: Validators
-    batches: Batches | None = None
-    cuda: CudaContexts | None = None
-    device: Device | None = None
     enter_engine: Callable[[], AbstractContextManager[None]]
     flush_node: Callable[[], None]
 
@@ -56,6 +27,23 @@ class HookContext:
         self.library = library
         self.stacks = Stacks(recorder.intern, recorder.options.stack_depth)
         self.collective_stacks = self.stacks if recorder.options.collective_stacks else None
+        self._shared: dict[type, Any] = {}
+
+    def share(self, made: _T) -> _T:
+        """Leaves an object for later hooks, which ask for it by its type; returns it."""
+        self._shared[type(made)] = made
+        return made
+
+    def find(self, kind: type[_T]) -> _T | None:
+        """Returns what an earlier hook left; None if it left nothing."""
+        return self._shared.get(kind)
+
+    def get(self, kind: type[_T]) -> _T:
+        """Returns what an earlier hook left. Raises LookupError if it left nothing."""
+        found = self.find(kind)
+        if found is None:
+            raise LookupError(f"no {kind.__name__}")
+        return found
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from . import dispatch_modes
 from .base import Hook, HookContext, Undo
 from .collectives.collectives import _flatten, _work, plan_for
 from .graphs import compiled_calls
+from .graphs.fx_graphs import FxGraphs
 from .not_compiled import run_as_it_is
 
 UNFUSED = ("eager", "aot_eager", "aot_eager_decomp_partition")
@@ -296,8 +297,9 @@ class Validators:
 
 
 def _hook(context: HookContext) -> Undo:
-    context.fx_graphs.captured = context.validators.captured
-    return context.validators.install()
+    validators = context.get(Validators)
+    context.get(FxGraphs).captured = validators.captured
+    return validators.install()
 
 
 HOOK = Hook("validators", _hook)

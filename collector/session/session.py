@@ -20,8 +20,12 @@ from ..format.options import SUPERVISOR_VARIABLE, Options
 from ..hooks import patches, registry
 from ..hooks.base import Hook, HookContext, Undo
 from ..hooks.collectives.collectives import Collectives
+from ..hooks.devices.cuda_contexts import CudaContexts
+from ..hooks.devices.device import Device
 from ..hooks.graphs import fx_graphs
+from ..hooks.threads.sync_events import SyncRecorder
 from ..hooks.training import memory, optimizers
+from ..hooks.training.thread_gradients import ThreadGradients
 from ..hooks.validators import Validators
 from ..journal import clock
 from ..journal.background_compactor import follower_command
@@ -58,7 +62,7 @@ class Session:
         alone = alone and recorder.options.keep_last_bytes is None
         recorder.store.follow(follower_command(recorder.run) if alone else b"")
         context = self._context = HookContext(recorder, self._library)
-        context.validators = Validators(recorder, dispatch_mode.DispatchMode)
+        context.share(Validators(recorder, dispatch_mode.DispatchMode))
         engine = self._engine(context)
         context.enter_engine, context.flush_node = engine.enter, engine.flush_node
         recorder.on_step = self._memory.sample
@@ -68,7 +72,7 @@ class Session:
         self._undo.append(engine.stop)
         for hook in registry.WITH_ENGINE:
             self._install(hook, context)
-        owner_of = context.sync.owner_of
+        owner_of = context.get(SyncRecorder).owner_of
         self._watchdog = Watchdog(recorder, self._library, owner_of, context.stacks.is_library)
         self._watchdog.start()
         recorder.on_interrupt = self._watchdog.interrupted
@@ -104,7 +108,7 @@ class Session:
     @property
     def optimizers(self) -> optimizers.Optimizers | None:
         """Returns the observed optimizers; None before the start."""
-        return self._context.optimizers if self._context is not None else None
+        return self._context.get(optimizers.Optimizers) if self._context is not None else None
 
     def stop(self) -> None:
         """Removes all hooks and closes the journal. Safe to call twice."""
@@ -123,8 +127,8 @@ class Session:
         recorder, context = self.recorder, self._context
         if recorder.closed or fx_graphs.forking or context is None:
             return
-        if context.device is not None:
-            context.device.forget()
+        if (device := context.find(Device)) is not None:
+            device.forget()
         try:
             recorder.after_fork(
                 pid=os.getpid(),
@@ -136,9 +140,9 @@ class Session:
                 ended="",
                 exception="",
             )
-            if context.cuda is not None:
-                context.cuda.forked()
-            context.thread_gradients.forked()
+            if (cuda := context.find(CudaContexts)) is not None:
+                cuda.forked()
+            context.get(ThreadGradients).forked()
             if self._watchdog is not None:
                 self._watchdog.start()
         except Exception as error:

@@ -171,7 +171,7 @@ def _shares(tensor: torch.Tensor, memory: Any) -> bool:
 
 HOOK = Hook(
     "accesses (external_memory)",
-    lambda context: install(context.recorder, context.sync, context.stacks),
+    lambda context: install(context.recorder, context.get(SyncRecorder), context.stacks),
     levels=("access", "numerics"),
     native=True,
 )

@@ -334,8 +334,7 @@ def _connect(hosts: list[str], port: int) -> socket.socket:
 
 
 def _hook(context: HookContext) -> Undo:
-    context.clocks = Clocks(context.recorder)
-    return context.clocks.stop
+    return context.share(Clocks(context.recorder)).stop
 
 
 HOOK = Hook("clocks of other hosts", _hook)

@@ -11,6 +11,7 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
+from .clocks import Clocks
 
 _DEFAULT = "_update_default_pg"
 """Function that torch calls whenever the default process group changes."""
@@ -96,4 +97,4 @@ def _describe(recorder: Recorder, group: Any, ranks: Mapping[int, int]) -> None:
     recorder.describe(groups={**known, group.group_name: entry})
 
 
-HOOK = Hook("process groups", lambda context: install(context.recorder, context.clocks.joined))
+HOOK = Hook("process groups", lambda context: install(context.recorder, context.get(Clocks).joined))

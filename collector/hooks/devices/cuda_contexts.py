@@ -130,7 +130,8 @@ def _surroundings() -> tuple[int, str, str]:
 
 
 def _hook(context: HookContext) -> Undo:
-    context.cuda, undo = install(context.recorder)
+    contexts, undo = install(context.recorder)
+    context.share(contexts)
     return undo
 
 

@@ -260,7 +260,8 @@ def _calls(hook: Callable[[], None]) -> Callable[..., None]:
 def _hook(context: HookContext) -> Undo | None:
     if not context.recorder.options.device_activity:
         return None
-    context.device, undo = install(context.recorder)
+    device, undo = install(context.recorder)
+    context.share(device)
     return undo
 
 

@@ -19,6 +19,7 @@ from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, RecordKind
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
+from ..training.modules import Modules
 
 _MAX_NODES = 50_000
 """Nodes of the largest graph that is walked; bounds the pause."""
@@ -110,7 +111,8 @@ def short_name(node: Any) -> str:
 def _hook(context: HookContext) -> None:
     # The portable engine does not see nodes that run no operator.
     counts = context.library is not None
-    context.graphs = Graphs(context.recorder, context.modules.parameter_name, counts=counts)
+    names = context.get(Modules).parameter_name
+    context.share(Graphs(context.recorder, names, counts=counts))
 
 
 HOOK = Hook("autograd graphs", _hook)

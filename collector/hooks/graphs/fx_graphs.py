@@ -352,8 +352,7 @@ def _prefix(modules: Modules, model: torch.nn.Module | None) -> str:
 
 
 def _hook(context: HookContext) -> Undo:
-    context.fx_graphs = FxGraphs(context.recorder)
-    return context.fx_graphs.install(context.modules)
+    return context.share(FxGraphs(context.recorder)).install(context.get(Modules))
 
 
 HOOK = Hook("torch.fx graphs", _hook)

@@ -199,4 +199,4 @@ def _barrier_action(sync: SyncRecorder, patches: Patches) -> None:
     )
 
 
-HOOK = Hook("order of threads (conditions)", lambda context: install(context.sync))
+HOOK = Hook("order of threads (conditions)", lambda context: install(context.get(SyncRecorder)))

@@ -269,8 +269,7 @@ def _trace(value: Any) -> tuple[type, Any]:
 
 
 def _hook(context: HookContext) -> Undo:
-    context.contexts = Contexts(context.recorder, context.collective_stacks)
-    return context.contexts.install()
+    return context.share(Contexts(context.recorder, context.collective_stacks)).install()
 
 
 HOOK = Hook("context variables", _hook)

@@ -181,4 +181,4 @@ def _loop(sync: SyncRecorder, patches: Patches) -> None:
     patches.ends(handle, "_run", runs, self_alone=True, when_concurrent=True, lost=lost)
 
 
-HOOK = Hook("order of threads (futures)", lambda context: install(context.sync))
+HOOK = Hook("order of threads (futures)", lambda context: install(context.get(SyncRecorder)))

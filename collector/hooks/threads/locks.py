@@ -47,4 +47,4 @@ def install(sync: SyncRecorder) -> Callable[[], None]:
     return patches.undo
 
 
-HOOK = Hook("order of threads (locks)", lambda context: install(context.sync))
+HOOK = Hook("order of threads (locks)", lambda context: install(context.get(SyncRecorder)))

@@ -172,4 +172,4 @@ def _put_simple(sync: SyncRecorder) -> Callable[..., None]:
     return begin
 
 
-HOOK = Hook("order of threads (queues)", lambda context: install(context.sync))
+HOOK = Hook("order of threads (queues)", lambda context: install(context.get(SyncRecorder)))

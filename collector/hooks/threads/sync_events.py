@@ -234,7 +234,7 @@ class SyncRecorder:
 
 
 def _hook(context: HookContext) -> None:
-    context.sync = SyncRecorder(context.recorder, context.collective_stacks)
+    context.share(SyncRecorder(context.recorder, context.collective_stacks))
 
 
 HOOK = Hook("order of threads", _hook)

@@ -18,6 +18,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import ChangedArguments, Patches, around
 from ..stacks import Stacks
+from ..validators import Validators
 from .contexts import NOTHING, Contexts, Inherited
 from .sync_events import SyncRecorder
 
@@ -274,13 +275,15 @@ def ended(context: contextlib.AbstractContextManager[None], _: Any) -> None:
 def _hook(context: HookContext) -> Undo:
     @contextlib.contextmanager
     def inside() -> Iterator[None]:
-        with context.enter_engine(), context.validators.enter():
+        with context.enter_engine(), context.get(Validators).enter():
             yield
 
     if threading.active_count() > 1:
-        context.sync.second_thread()
+        context.get(SyncRecorder).second_thread()
     stacks = context.collective_stacks
-    return install(context.recorder, stacks, context.sync, context.contexts, inside)
+    return install(
+        context.recorder, stacks, context.get(SyncRecorder), context.get(Contexts), inside
+    )
 
 
 HOOK = Hook("threads", _hook)

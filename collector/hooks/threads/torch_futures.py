@@ -137,4 +137,4 @@ def _collecting(numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
     return begin, done
 
 
-HOOK = Hook("order of threads (torch_futures)", lambda context: install(context.sync))
+HOOK = Hook("order of threads (torch_futures)", lambda context: install(context.get(SyncRecorder)))

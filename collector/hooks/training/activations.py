@@ -87,5 +87,6 @@ def tensors_in(output: Any) -> Iterator[torch.Tensor]:
 
 
 HOOK = Hook(
-    "activations", lambda context: install(context.recorder, context.modules, context.norms)
+    "activations",
+    lambda context: install(context.recorder, context.get(Modules), context.get(Norms)),
 )

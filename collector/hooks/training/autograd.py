@@ -14,8 +14,10 @@ from ...format.record_kinds import PhaseKind
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..exceptions import error_sentence
+from ..graphs.autograd_graph import Graphs
 from ..patches import Patches, caller
 from ..stacks import Stacks
+from .optimizers import Optimizers
 from .thread_gradients import ThreadGradients
 
 # Tensor.backward, autograd.backward and autograd.grad all end here.
@@ -88,10 +90,10 @@ def _caller(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:
 def _hook(context: HookContext) -> Undo:
     return install(
         context.recorder,
-        context.graphs.sample,
+        context.get(Graphs).sample,
         context.flush_node,
-        context.optimizers.backward_ended,
-        context.thread_gradients,
+        context.get(Optimizers).backward_ended,
+        context.get(ThreadGradients),
     )
 
 

@@ -36,7 +36,7 @@ from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
 from .activations import tensors_in
 from .device_readback import DeviceReadback
-from .modules import own_class, unwrap
+from .modules import Modules, own_class, unwrap
 from .norms import has_norm
 from .parameters import is_sampled
 from .replication import own_buffers, random_states, replication, short_hash
@@ -208,14 +208,13 @@ def _arguments() -> Any:
 
 
 def _hook(context: HookContext) -> Undo | None:
-    recorder, modules = context.recorder, context.modules
+    recorder, modules = context.recorder, context.get(Modules)
     is_transformed = optional(
         "torch._C._functorch", "is_functorch_wrapped_tensor", "batches and arguments of models"
     )
     if is_transformed is None or not recorder.options.sample_every:
         return None
-    batches = Batches(recorder, is_transformed)
-    context.batches = batches
+    batches = context.share(Batches(recorder, is_transformed))
     modules.began, modules.ended = batches.began, batches.ended
 
     def uninstall() -> None:

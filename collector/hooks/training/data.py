@@ -68,4 +68,4 @@ def _phase(
     return begin, done, raised
 
 
-HOOK = Hook("data loading", lambda context: install(context.recorder, context.batches))
+HOOK = Hook("data loading", lambda context: install(context.recorder, context.find(Batches)))

@@ -36,6 +36,7 @@ from .optimizer_parameters import (
     local_part,
 )
 from .parameters import Parameters, is_sampled
+from .thread_gradients import ThreadGradients
 
 _Hashed = tuple[ParameterInfo, torch.Tensor | None, torch.Tensor]
 
@@ -223,15 +224,14 @@ def _unscaled(norms: torch.Tensor, optimizer: Optimizer) -> torch.Tensor:
 
 def _hook(context: HookContext) -> Undo:
     reader = context.library.reader if context.library is not None else None
-    context.norms = Norms(reader)
-    context.gradients = Gradients(
+    gradients = Gradients(
         context.recorder,
-        context.modules,
-        context.norms,
+        context.get(Modules),
+        context.share(Norms(reader)),
         reader,
-        lambda: context.thread_gradients.alone(),  # which is installed later
+        lambda: context.get(ThreadGradients).alone(),  # which is installed later
     )
-    return context.gradients.close
+    return context.share(gradients).close
 
 
 HOOK = Hook("norms of gradients", _hook, required=True)

@@ -363,7 +363,8 @@ def _never(module: object) -> bool:
 
 
 def _hook(context: HookContext) -> Undo:
-    context.modules, undo = install(context.recorder)
+    modules, undo = install(context.recorder)
+    context.share(modules)
     return undo
 
 

@@ -17,6 +17,7 @@ from ...format.record_kinds import PhaseKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
+from .gradients import Gradients
 from .settings import record_settings
 
 
@@ -148,8 +149,9 @@ def install(
 
 
 def _hook(context: HookContext) -> Undo:
-    gradients = context.gradients
-    context.optimizers, undo = install(context.recorder, gradients.record, gradients.after)
+    gradients = context.get(Gradients)
+    optimizers, undo = install(context.recorder, gradients.record, gradients.after)
+    context.share(optimizers)
     return undo
 
 

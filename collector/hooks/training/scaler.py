@@ -14,6 +14,8 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches
 from .device_readback import DeviceReadback
+from .gradients import Gradients
+from .optimizers import Optimizers
 
 SKIP_MARK = "optimizer step skipped"
 
@@ -89,7 +91,7 @@ def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], 
 
 def _hook(context: HookContext) -> Undo:
     def skipped(optimizer: Any) -> None:
-        context.gradients.skipped(optimizer, context.optimizers.ordinal(optimizer))
+        context.get(Gradients).skipped(optimizer, context.get(Optimizers).ordinal(optimizer))
 
     return install(context.recorder, skipped)
 

@@ -135,8 +135,8 @@ class ThreadGradients:
 
 
 def _hook(context: HookContext) -> Undo:
-    context.thread_gradients = ThreadGradients(context.recorder, context.modules, context.norms)
-    return context.thread_gradients.remove
+    made = ThreadGradients(context.recorder, context.get(Modules), context.get(Norms))
+    return context.share(made).remove
 
 
 HOOK = Hook("gradients by thread", _hook)
