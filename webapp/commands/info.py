@@ -16,6 +16,7 @@ from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.cluster import steps_ahead
 from lanescope.webapp.commands.run_argument import next_command, run_argument
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.html_summary import EVENT_TABLES
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.runs.run_warnings import ranks_named
 
@@ -27,8 +28,6 @@ HOSTS = 32
 
 _WIDE = 110
 """Characters of a line of a host."""
-
-_EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 
 
 @click.command()
@@ -67,7 +66,7 @@ def summary(run: Run) -> dict[str, Any]:
         "threads": len(run.threads),
         "steps": max(len(run.steps(rank)) for rank in run.ranks),
         "duration_ns": run.duration_ns,
-        "events": {table: run.counts[table] for table in _EVENTS},
+        "events": {table: run.counts[table] for table in EVENT_TABLES},
         "dropped": run.dropped,
         "complete": run.complete,
         "clock": {
@@ -116,14 +115,14 @@ def _show(run: Run, console: Console) -> None:
     if len(run.ranks) > EACH:
         groups = _hosts(run)
     first = "rank" if len(run.ranks) <= EACH else "host"
-    for name in (first, "threads", "steps", *_EVENTS, "dropped"):
+    for name in (first, "threads", "steps", *EVENT_TABLES, "dropped"):
         table.add_column(name, justify="right", no_wrap=True)
     for title, ranks in groups.items():
         counts = [run.counts_of(rank) for rank in ranks]
         numbers = [
             sum(len(run.threads_of(rank)) for rank in ranks),
             max(len(run.steps(rank)) for rank in ranks),
-            *(sum(one[name] for one in counts) for name in _EVENTS),
+            *(sum(one[name] for one in counts) for name in EVENT_TABLES),
             sum(run.dropped_of(rank) for rank in ranks),
         ]
         table.add_row(units.printable(title), *(units.count(number) for number in numbers))

@@ -8,6 +8,8 @@ from html import escape
 from lanescope.webapp.runs import units
 
 EVENT_TABLES = ("op", "collective", "phase", "gradient", "sync", "value")
+"""Tables of events whose rows a summary of a run counts."""
+
 MAX_WARNINGS = 5
 
 

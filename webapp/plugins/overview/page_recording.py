@@ -9,10 +9,10 @@ from lanescope.collector.format.names import MISSING, UNTESTED
 from lanescope.webapp.analysis.source_lines import source_coverage
 from lanescope.webapp.plugins.overview import ids
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.html_summary import EVENT_TABLES
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import widgets
 
-_EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 NAMES = {
     "op": "ops",
     "collective": "collectives",
@@ -102,13 +102,13 @@ def _ranks(run: Run) -> Component:
                 units.count(len(own)),
                 units.count(sum(t.rank == rank for t in run.threads)),
                 units.count(len(run.steps(rank))),
-                *[units.count(counts[table]) for table in _EVENTS],
+                *[units.count(counts[table]) for table in EVENT_TABLES],
                 units.count(run.dropped_of(rank)),
             )
         )
     rows += [(str(rank), "not recorded", *[""] * 11) for rank in run.missing_ranks]
     heads = ["rank", "host", "pid", "processes", "threads", "steps"]
-    heads += [*[NAMES[table] for table in _EVENTS], "dropped"]
+    heads += [*[NAMES[table] for table in EVENT_TABLES], "dropped"]
     return widgets.plain_table(heads, rows, range(2, len(heads)))
 
 
