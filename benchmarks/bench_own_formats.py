@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lanescope.collector.compaction import parquet_footer
-from lanescope.webapp.runs.bundle import _KINDS, _LINK, _UTF8, _name, _placed, members_of
+from lanescope.webapp.runs.bundle import _KINDS, _LINK, _UTF8, _name, _placed, bundle_members
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.runs.storage import Bytes, LocalBytes
 from lanescope.webapp.timeline.index import open_index
@@ -133,7 +133,7 @@ def bundles(folder: Path, members: int) -> None:
     zip_of(path, members)
     in_turn(
         {
-            "ours": lambda: members_of(LocalBytes(path)),
+            "ours": lambda: bundle_members(LocalBytes(path)),
             "zipfile and checks": lambda: by_zipfile(LocalBytes(path)),
             "zipfile": lambda: zipfile.ZipFile(path).infolist(),
         }
@@ -148,7 +148,7 @@ def bundles(folder: Path, members: int) -> None:
         return LocalBytes(place)
 
     def ours(made: bytes) -> object:
-        found = members_of(stored(made)).values()
+        found = bundle_members(stored(made)).values()
         return {one.name: (one.header, one.size) for one in found}
 
     first = data.index(b"PK\1\2")
@@ -160,7 +160,7 @@ def bundles(folder: Path, members: int) -> None:
     end = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 1000, 1000, len(listing), 0, 0)
     forged = stored(listing + end)
     print(f"{len(listing) >> 20} MiB of a forged list, which says that it has 1,000 members")
-    for name, read in {"ours": members_of, "zipfile and checks": by_zipfile}.items():
+    for name, read in {"ours": bundle_members, "zipfile and checks": by_zipfile}.items():
         said, peak = in_child(lambda read=read: bool(read(forged)))
         print(f"  {name:22} {said}, peak {peak} MiB")
 
