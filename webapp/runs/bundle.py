@@ -14,6 +14,7 @@ anything is taken for granted or any memory is asked for.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _LINK, _KINDS = 0o120000, 0o170000
 _ENCRYPTED = 1
 _UTF8 = 1 << 11
+_PRINTED = re.compile(rb"[!-~]+")
+_NOWHERE = {"", ".", ".."}
 _MADE_BY = "expected a bundle, as written by `lanescope pack`"
 _COPY = "copy or pack it again"
 
@@ -308,9 +311,9 @@ def _large(extra: bytes, size: int, packed: int, header: int) -> tuple[int, int,
 
 def _name(raw: bytes) -> str:
     """A path that stays inside the run."""
-    if not 0 < len(raw) <= MAX_NAME or not all(0x20 < byte < 0x7F for byte in raw):
+    if not 0 < len(raw) <= MAX_NAME or not _PRINTED.fullmatch(raw):
         raise _Wrong(f"has a member named {shown(raw)}, which no file of a run is")
     name = raw.decode("ascii")
-    if any(piece in ("", ".", "..") for piece in name.split("/")) or "\\" in name or ":" in name:
+    if not _NOWHERE.isdisjoint(name.split("/")) or "\\" in name or ":" in name:
         raise _Wrong(f"has a member named {shown(name)}, expected paths that stay inside the run")
     return name
