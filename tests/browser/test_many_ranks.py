@@ -8,10 +8,12 @@ import pytest
 
 from benchmarks.generate_job import generate_job
 from benchmarks.job_plan import Faults
+from lanescope.webapp.analysis import plugin as plugins
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline import lane_pages
 from tests.browser.conftest import Opener, Server
 from tests.support.page import LanePage
+from tests.support.synthetic import write_run
 
 MOST_ELEMENTS = 3_000
 
@@ -57,6 +59,28 @@ def test_hosts_come_first_and_ranks_bring_their_lanes_also_for_a_slice(page: Lan
     page.idle()
     assert page.state["selection"]["lane"] == lane[0]
     assert "rank 12 · loader-1" in page.text("#slice-panel")
+
+
+def test_no_page_holds_more_elements_than_a_browser_draws_at_once(
+    opened: Opener, serve: Server, tmp_path: Path
+) -> None:
+    run = open_run(write_run(tmp_path / "run", ranks=64, steps=12, ops=10))
+    page = opened("/sql", at=serve(run))
+    for one in plugins.pages():
+        if not one.shown or plugins.load(one.shown)(run):
+            page.visit(one.path)
+            assert elements(page) <= MOST_ELEMENTS, one.name
+
+
+def test_a_comparison_holds_no_more(opened: Opener, serve: Server, tmp_path: Path) -> None:
+    run, baseline = (
+        open_run(write_run(tmp_path / str(scale), ranks=4, steps=90, gradient_scale=scale))
+        for scale in (1.0, 1.5)
+    )
+    page = opened("/sql", at=serve(run, baseline))
+    for path in ("/compare", "/time", "/gradients"):
+        page.visit(path)
+        assert elements(page) <= MOST_ELEMENTS, path
 
 
 _LANES_OF_12 = """async () => {

@@ -233,7 +233,7 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
     for row in path.head(_SHOWN).itertuples():
         rows.add_row(
             units.duration(row.duration_ns),
-            units.share(row.share),
+            units.share_cell(row.share),
             PATH_CATEGORIES[row.category],
             units.printable(short_title(row.name)),
             str(row.rank),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isnan
+from math import isfinite, isnan
 
 THIN = "\N{THIN SPACE}"
 
@@ -49,7 +49,7 @@ def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[st
     known = [None if value is None or isnan(value) else value for value in values]
     sizes = [abs(value) for value in known if value]
     largest, least = max(sizes, default=0.0), min(sizes, default=0.0)
-    factor, unit = unit_for(largest, base)
+    factor, unit = _unit(largest, _UNITS[base])
     for smaller in (one for one in _UNITS[base] if one[0] < factor):
         if least >= LEAST * factor or largest >= WIDEST * smaller[0]:
             break
@@ -59,9 +59,10 @@ def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[st
 
 
 def unit_for(largest: float, base: str) -> tuple[float, str]:
-    """Returns `(1e6, "ms")` for 12_300_000 ns: the divisor and the unit; bases as in
+    """Returns `(1e6, "ms")` for 12_300_000 ns: the divisor and the unit of an axis; bases as in
     `in_one_unit`."""
-    return _unit(largest, _UNITS[base])
+    factor, unit = _unit(largest, _UNITS[base])
+    return factor, unit.replace("us", "\N{MICRO SIGN}s")
 
 
 def count(number: int) -> str:
@@ -84,6 +85,14 @@ def share(rate: float | None) -> str:
     return "-" if rate is None else f"{number(rate * 100)} %"
 
 
+def share_cell(rate: float | None) -> str:
+    """Returns `4.2 %` for 0.0423, for a column of shares or a figure: one digit after the point;
+    `< 0.1 %` for less, a dash for what was not measured."""
+    if rate is None or isnan(rate):
+        return NO_VALUE
+    return "< 0.1 %" if 0 < rate < 0.0005 else f"{rate * 100:.1f} %"
+
+
 def number(value: float, digits: int = 3) -> str:
     """Returns `0.0123`, `1330`, `1e-5`: so many significant digits, an exponent only for very small
     or very large values, and no zeros in it."""
@@ -95,13 +104,19 @@ def number(value: float, digits: int = 3) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def aligned(value: float) -> str:
+    """Returns `9.00`, so that it stands below 8.93 with as many digits; `1 330` with a thin
+    space."""
+    text = number(value)
+    if value == 0 or not isfinite(value) or "e" in text:
+        return text
+    return count(int(text)) if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
+
+
 def _padded(value: float) -> str:
-    """`9.00`, so that it stands below 8.93 with as many digits."""
     if 0 < abs(value) < LEAST:
         return f"{'> -' if value < 0 else '< '}{LEAST}"
-    text = number(value)
-    plain = value == 0 or abs(value) >= 100 or "e" in text
-    return text if plain else f"{value:#.3g}".rstrip(".")
+    return aligned(value)
 
 
 def printable(text: str) -> str:

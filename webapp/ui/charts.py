@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from math import ceil, floor
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from lanescope.webapp.runs.types import Float64Array
 from lanescope.webapp.runs.units import duration
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import EITHER, POWERS, step_axis, template
@@ -22,8 +24,13 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 MAX_LINES = 12
 """More lines than this cannot be distinguished; the ones with the greatest norm are drawn."""
 
-MAX_MARKERS = 400
-"""Points of a chart that have a marker each: every marker is an element of the page."""
+MAX_MARKERS = 100
+"""Points of a chart that have a marker each: every marker is an element of the page, which has
+six charts and 3,000 elements at most."""
+
+MAX_HEAT_ROWS = 240
+MAX_HEAT_COLUMNS = 200
+"""Rows and columns drawn of a heat map; of more, the greatest of each bin."""
 
 FROM_ZERO: dict[str, Any] = {"autorangeoptions": {"include": 0}}
 """An axis that shows 0, with room beside it, unlike "tozero": on the very edge a point is half cut
@@ -176,7 +183,23 @@ def colour_bar(title: str, **more: Any) -> dict[str, Any]:
     return {"title": words, "thickness": 10, "outlinewidth": 0, **more}
 
 
-def powers(ticks: Sequence[int]) -> dict[str, Any]:
-    """Ticks of a colour bar that is in logarithms: powers of ten."""
+def bins(count: int, most: int) -> list[tuple[int, int]]:
+    """Returns (first position, positions) of at most `most` bins, all but the last of one size."""
+    size = -(-count // most) or 1
+    return [(low, min(size, count - low)) for low in range(0, count, size)]
+
+
+def greatest_of_bins(values: Float64Array, parts: Sequence[tuple[int, int]], axis: int = 0) -> Any:
+    """Returns the greatest of each bin, infinite ones among them; NaN: none in it has a value."""
+    if len(parts) == values.shape[axis] or not values.size:
+        return values
+    return np.fmax.reduceat(values, [low for low, _ in parts], axis=axis)
+
+
+def powers(low: float, high: float, most: int) -> dict[str, Any]:
+    """Returns ticks of a colour bar in logarithms between `low` and `high`: powers of ten, some
+    `most` of them."""
+    ticks = list(range(ceil(low), floor(high) + 1))
+    ticks = ticks[:: max(1, len(ticks) // most)]
     texts = [f"10<sup>{tick}</sup>" for tick in ticks]
-    return {"tickvals": list(ticks), "ticktext": texts}
+    return {"tickvals": ticks, "ticktext": texts}

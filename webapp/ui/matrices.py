@@ -16,6 +16,9 @@ from lanescope.webapp.ui.widgets import thread_names
 MAX_COMPARED = 32
 """Threads of a rank in a matrix, at most."""
 
+MAX_RANKS = 8
+"""Matrices, at most."""
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -61,9 +64,16 @@ def compared(run: Run, table: pd.DataFrame) -> Iterator[Compared]:
 
 
 def matrices(run: Run, table: pd.DataFrame) -> list[Component]:
-    """Returns a table per rank. Columns are numbered like rows: names are long, and there may be
-    many."""
-    return [_matrix(one) for one in compared(run, table)]
+    """Returns a table per rank, of many those that overlap most. Columns are numbered like rows:
+    names are long, and there may be many."""
+    by_rank = table.groupby("rank")["overlap_ns"].sum()
+    shown = by_rank.nlargest(MAX_RANKS).index
+    more = len(by_rank) - len(shown)
+    words = f"and {units.counted(more, 'rank')} that overlap{'s' if more == 1 else ''} less"
+    return [
+        *(_matrix(one) for one in compared(run, table[table["rank"].isin(shown)])),
+        *([html.P(words, className="muted")] if more else []),
+    ]
 
 
 def _matrix(of: Compared) -> Component:

@@ -31,6 +31,9 @@ LEADS = {
 }
 """What a click on a row of a table does."""
 
+MANY_ROWS, MANY_HEIGHT = 12, "340px"
+"""A longer table scrolls: every row in sight is many elements of the page."""
+
 LIST_PX = 320
 """Height that the list of a drop-down may take; a longer list scrolls."""
 
@@ -217,7 +220,8 @@ def grid(
 ) -> Component:
     """Returns a table that sorts and scrolls. Its cells are text; nothing in them is run as code.
 
-    `rows`: None for a table that asks for those in sight (`getRowsRequest`), sorted and filtered
+    Without a `height` a table is as high as its rows; more than MANY_ROWS of them scroll. `rows`:
+    None for a table that asks for those in sight (`getRowsRequest`), sorted and filtered
     by the server; it needs a height, and its columns `width` in place of `flex`. `selectable`: a
     click on a row puts it into `selectedRows`. `leads`: a click leads to the address in the row's
     `link`, or shows the calls of its `op`.
@@ -225,12 +229,13 @@ def grid(
     options: dict[str, Any] = {
         "rowHeight": 26,
         "headerHeight": 30,
-        "enableCellTextSelection": True,
         "localeText": {"noRowsToShow": empty},
         "animateRows": False,
         "rowBuffer": 2,  # rows beside those in sight that are drawn: each is many elements
     }
-    if height is None:
+    if height is None and len(rows or []) > MANY_ROWS:
+        height = MANY_HEIGHT
+    elif height is None:
         options["domLayout"] = "autoHeight"
     if selectable:
         options["rowSelection"] = {

@@ -166,7 +166,8 @@ def test_what_fails_says_so_in_its_place(opened: Opener, monkeypatch: pytest.Mon
         assert page.page.locator(".page .loading").count() == 0
         assert "Computing" not in text, name
     page.follow("Timeline")
-    assert "Internal error in the dock" in page.text("#dock-overlap")
+    assert "Internal error in the dock" in page.text(".op-table")
+    assert not page.text("#dock-overlap")
 
 
 def test_overview_does_not_wait_for_what_takes_long(

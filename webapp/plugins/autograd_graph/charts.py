@@ -229,8 +229,6 @@ def _colour_bar(
     figure: go.Figure, ramp: Sequence[tuple[float, str]], scale: tuple[float, float]
 ) -> None:
     low, high = scale
-    ticks = list(range(int(np.ceil(low)), int(np.floor(high)) + 1))
-    ticks = ticks[:: max(1, len(ticks) // 6)]
     figure.add_scatter(
         x=[None],
         y=[None],
@@ -244,7 +242,7 @@ def _colour_bar(
             "showscale": True,
             "colorscale": [list(stop) for stop in ramp],
             "colorbar": {
-                **colour_bar("gradient norm", **powers(ticks)),
+                **colour_bar("gradient norm", **powers(low, high, 6)),
                 "orientation": "h",
                 "x": 0,
                 "xanchor": "left",

@@ -103,9 +103,14 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
             hovertemplate=f"<b>{escaped(str(name))}</b><br>%{{x:.4s}}B: %{{y:.3s}}{unit}"
             "<extra></extra>",
         )
+    # Within a decade or so a tick for each would leave none, or one.
+    near = {name: known[name].max() < 30 * known[name].min() for name in ("bytes", column)}
     prefixed = {"type": "log", "dtick": 1, "exponentformat": "SI", "minexponent": 0}
-    figure.update_xaxes(prefixed, title_text="size of a call", ticksuffix="B")
-    figure.update_yaxes(prefixed, title_text=title, ticksuffix=unit)
+    few = {"dtick": "D2"}
+    figure.update_xaxes(
+        prefixed | (few if near["bytes"] else {}), title_text="size of a call", ticksuffix="B"
+    )
+    figure.update_yaxes(prefixed | (few if near[column] else {}), title_text=title, ticksuffix=unit)
     return figure
 
 

@@ -66,7 +66,7 @@ def body(context: Context) -> list[Component]:
             ],
             ids.COLLECTIVE_HEAT,
             ids.COLLECTIVE_NOTE,
-            height=170 + 22 * min(32, len(run.ranks)),
+            height=_heat_px(len(run.ranks)),
         ),
         html.H2("Ranks"),
         _ranks(run),
@@ -116,14 +116,16 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         Output(ids.COLLECTIVE_HEAT, "figure"),
+        Output(ids.COLLECTIVE_HEAT, "style"),
         Output(ids.COLLECTIVE_NOTE, "children"),
         Input(ids.COLLECTIVE_GROUP, "value"),
         Input(frame_ids.THEME, "data"),
     )
-    def heat(group: str, theme: Theme | None) -> tuple[go.Figure, str]:
+    def heat(group: str, theme: Theme | None) -> tuple[go.Figure, dict[str, str], str]:
         found = late_map(run, group)
         note = _note(run, group, found.late_ns, found.per_column)
-        return charts.late_heat(found, theme or "light"), note
+        height = {"height": f"{_heat_px(len(found.ranks))}px"}
+        return charts.late_heat(found, theme or "light"), height, note
 
     @app.callback(
         Output(ids.COLLECTIVE_LATENCY, "figure"),
@@ -151,6 +153,10 @@ def register(app: Dash, context: Context) -> None:
             return no_update
         rank = int(str(point["y"]).removeprefix("rank "))
         return context.address(call_address(run, group, sequence, rank) or "/timeline")
+
+
+def _heat_px(ranks: int) -> int:
+    return 170 + 22 * min(32, ranks)
 
 
 def call_address(run: Run, group: str, sequence: int, rank: int) -> str | None:
@@ -217,7 +223,7 @@ def _ranks(run: Run) -> Component:
                 "talk": talk.total,
                 "exposed": talk.total - both,
                 "hidden": both / talk.total if talk.total else None,
-                "hidden_text": units.share(both / talk.total) if talk.total else "–",
+                "hidden_text": units.share_cell(both / talk.total if talk.total else None),
             }
         )
     columns = [
@@ -229,8 +235,7 @@ def _ranks(run: Run) -> Component:
         widgets.column("exposed", "exposed", base="ns", minWidth=110),
         widgets.column("hidden", "overlapped with compute", number=True, text=True, minWidth=190),
     ]
-    height = None if len(rows) <= 16 else "440px"
-    return widgets.grid(ids.COLLECTIVE_RANKS, columns, rows, label="Ranks", height=height)
+    return widgets.grid(ids.COLLECTIVE_RANKS, columns, rows, label="Ranks")
 
 
 def _of(part: int, whole: int) -> str:
@@ -239,7 +244,7 @@ def _of(part: int, whole: int) -> str:
 
 def _table(context: Context, table: pd.DataFrame) -> Component:
     columns = [
-        widgets.column("name", "operation", flex=2, minWidth=150),
+        widgets.column("name", "operation", flex=2, minWidth=120),
         widgets.column("group", "group", minWidth=80, tooltipField="group"),
         widgets.column("ranks", "ranks", number=True),
         widgets.column("bytes", "size", base="B"),
@@ -267,10 +272,7 @@ def _table(context: Context, table: pd.DataFrame) -> Component:
         link = links.get((row["name"], row["group"], row["bytes"]))
         made["link"] = link and context.address(link)
         rows.append(made)
-    height = None if len(rows) <= 16 else "440px"
-    return widgets.grid(
-        ids.COLLECTIVE_TABLE, columns, rows, label="Operations", height=height, leads="link"
-    )
+    return widgets.grid(ids.COLLECTIVE_TABLE, columns, rows, label="Operations", leads="link")
 
 
 def _slowest(run: Run) -> dict[tuple[str, str, int], str]:

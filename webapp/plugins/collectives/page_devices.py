@@ -30,7 +30,7 @@ def section(run: Run) -> list[Component]:
     }
     made = [widgets.in_unit(title, table[name]) for title, name in titles.items()]
     shares = [
-        units.share(row["overlap"] if row["communication_ns"] else None)
+        units.share_cell(row["overlap"] if row["communication_ns"] else None)
         for row in table.to_dict("records")
     ]
     rows = list(zip(map(str, table["rank"]), *(texts for _, texts in made), shares, strict=True))

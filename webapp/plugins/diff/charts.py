@@ -12,6 +12,8 @@ from lanescope.webapp.ui.charts import (
     add_norm_line,
     colour_bar,
     escaped,
+    few_markers,
+    powers,
     step_figure,
 )
 from lanescope.webapp.ui.colours import Theme, tokens
@@ -35,12 +37,11 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     steps = [int(step) for step in sums.index]
     finite = [float(v) if 0 < v < np.inf else None for v in sums["largest"]]
     share = [float(v) for v in 100 * sums["differing"] / sums["tensors"]]
-    mode = "lines+markers" if len(steps) <= 200 else "lines"
     figure.add_scatter(
         x=steps,
         y=finite,
         name="largest relative difference",
-        mode=mode,
+        mode="lines+markers",
         marker={"size": 5},
         line={"width": 1.5, "color": colour["accent"]},
         hovertemplate="<b>step %{x}</b><br>largest relative difference %{y:.3g}<extra></extra>",
@@ -50,12 +51,13 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         y=share,
         name="tensors not bitwise identical",
         yaxis="y2",
-        mode=mode,
+        mode="lines+markers",
         marker={"size": 5, "symbol": "square"},
         line={"width": 1.5, "dash": "dot", "color": colour["muted"]},
         hovertemplate="<b>step %{x}</b><br>%{y:.3g} % of the tensors are not bitwise identical"
         "<extra></extra>",
     )
+    few_markers(figure)
     odd = [step for step, v in zip(steps, sums["largest"], strict=True) if not np.isfinite(v)]
     if odd:
         _crosses(figure, odd, colour["bad"])
@@ -136,7 +138,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         xgap=1 if len(steps) <= 120 else 0,
         ygap=1,
         hovertemplate="<b>%{y}, step %{x}</b><br>%{text}<extra></extra>",
-        colorbar=colour_bar("log10 of the relative difference"),
+        colorbar=colour_bar("relative difference", **powers(least, most, 8)),
     )
     figure.update_layout(BUTTONS_ABOVE)
     figure.update_xaxes(step_axis(steps), showgrid=False)

@@ -10,7 +10,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui.charts import DASHES, MARKERS, MAX_LINES, add_at_foot, escaped
+from lanescope.webapp.ui.charts import (
+    DASHES,
+    MARKERS,
+    MAX_LINES,
+    add_at_foot,
+    escaped,
+    few_markers,
+)
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, step_axis, template
 
@@ -32,7 +39,7 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
             x=[int(step) for step in rows["step"]],
             y=[float(v) if 0 < v < np.inf else None for v in rows["std"]],
             name=str(name),
-            mode="lines+markers" if len(rows) <= 200 else "lines",
+            mode="lines+markers",
             line={
                 "width": 1.5,
                 "color": colours[k % len(colours)],
@@ -41,6 +48,7 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
             marker={"size": 5, "symbol": MARKERS[k % len(MARKERS)]},
             hovertemplate=f"<b>{escaped(str(name))}</b><br>step %{{x}}: %{{y:.3g}}<extra></extra>",
         )
+    few_markers(figure)
     wrong = sorted({int(step) for step in worst[np.isinf(worst["std"])]["step"]})
     if wrong:
         add_at_foot(

@@ -232,10 +232,7 @@ def _timing(timing: Timing) -> list[Any]:
         widgets.column("calls", "calls, baseline / run", flex=1, minWidth=160),
         widgets.column("state", "state", flex=1),
     ]
-    height = None if len(made) <= 12 else "340px"
-    grid = widgets.grid(
-        "diff-timing", columns, made, label="Time per step", height=height, leads="link"
-    )
+    grid = widgets.grid("diff-timing", columns, made, label="Time per step", leads="link")
     return [lead, grid]
 
 
@@ -336,8 +333,7 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
         widgets.column("state", "state", flex=1, minWidth=96),
     ]
-    height = None if len(made) <= 12 else "340px"
-    grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height, leads="link")
+    grid = widgets.grid(f"diff-{kind}", columns, made, label=name, leads="link")
     if len(rows) <= _MAX_ROWS:
         return grid
     shown = f"The first {units.count(_MAX_ROWS)} of {units.count(len(rows))}"

@@ -146,8 +146,7 @@ def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
         widgets.column("std", "standard deviation", number=True, text=True, flex=1),
         widgets.column("share", "of the mean norm", number=True, text=True, flex=1),
     ]
-    height = None if len(made) <= 12 else "340px"
-    return [widgets.grid("repeat-parameters", columns, made, label="Parameters", height=height)]
+    return [widgets.grid("repeat-parameters", columns, made, label="Parameters")]
 
 
 @lru_cache(maxsize=4)

@@ -143,7 +143,7 @@ def _table(table: pd.DataFrame) -> Component:
             row.device,
             units.count(int(row.calls)),
             times[i],
-            units.share(row.time_ns / whole),
+            units.share_cell(row.time_ns / whole),
             *(texts[i] for _, texts in made),
         )
         for i, row in enumerate(shown.itertuples(index=False))

@@ -15,12 +15,7 @@ from lanescope.webapp.plugins.flame.baseline import flame
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Window
-from lanescope.webapp.timeline.flame_graph.flame import (
-    MIN_SHARE,
-    ThreadWindow,
-    missing_frames,
-    parts_of,
-)
+from lanescope.webapp.timeline.flame_graph.flame import ThreadWindow, missing_frames, parts_of
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT
 from lanescope.webapp.timeline.flame_graph.lane_walk import By
 from lanescope.webapp.ui import ids as frame_ids
@@ -268,7 +263,7 @@ class _Shown:
                 "node": row.node,
                 "frame": charts.title(row.frame, row.gathered),
                 "share": share,
-                "share_text": units.share(share),
+                "share_text": units.share_cell(share),
                 "change": row.total_ns - row.base_total_ns,
                 "change_text": charts.change(row.total_ns, row.base_total_ns),
             }
@@ -284,8 +279,7 @@ class _Shown:
         words += f" of {units.counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
         short = int(self._table["gathered"].sum())
         if short:
-            each = units.share(MIN_SHARE)
-            words += f" · {units.counted(short, 'frame')} of less than {each} gathered as “other”"
+            words += f" · {units.counted(short, 'short frame')} gathered as “other”"
         found: list[Component] = [html.Span(words, className="muted")]
         if not self._beside:
             legend = charts.legend(self._table).items()

@@ -11,9 +11,6 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from lanescope.webapp.plugins.gradients.charts_heat import (
-    MAX_HEAT_ROWS,
-    bins,
-    greatest_of_bins,
     others,
 )
 from lanescope.webapp.plugins.gradients.charts_layers import (
@@ -26,10 +23,13 @@ from lanescope.webapp.plugins.gradients.charts_layers import (
 from lanescope.webapp.runs.types import Float64Array
 from lanescope.webapp.ui.charts import (
     DASHES,
+    MAX_HEAT_ROWS,
     MAX_LINES,
     add_at_foot,
     add_norm_line,
+    bins,
     few_markers,
+    greatest_of_bins,
     mark_missing,
     step_figure,
 )
@@ -82,7 +82,8 @@ def depth_lines(
     The keys are steps from early to late, in colours from faint to strong, or `QUANTILES`, with the
     area between the 10 % and the 90 % filled; one that is named "baseline" is dotted.
     `decay` draws the first line's last value times decay per layer, towards the input. Where no
-    line has a value, a mark at the foot says so. Of more than MAX_ROWS layers the greatest of bins.
+    line has a value, a mark at the foot says so. Of more than MAX_HEAT_ROWS layers the
+    greatest of bins.
     """
     figure = _logarithmic(lines, title, theme, band)
     colour = tokens()[theme]

@@ -17,14 +17,18 @@ from lanescope.webapp.plugins.gradients.charts_layers import (
     plain_cells,
 )
 from lanescope.webapp.runs import units
-from lanescope.webapp.runs.types import BoolArray, Float64Array
-from lanescope.webapp.ui.charts import BUTTONS_ABOVE, colour_bar, powers
+from lanescope.webapp.runs.types import BoolArray
+from lanescope.webapp.ui.charts import (
+    BUTTONS_ABOVE,
+    MAX_HEAT_COLUMNS,
+    MAX_HEAT_ROWS,
+    bins,
+    colour_bar,
+    greatest_of_bins,
+    powers,
+)
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, template
-
-MAX_HEAT_ROWS = 240
-_MAX_COLUMNS = 200
-"""Layers and steps drawn of a heat map; of more, the greatest of each bin."""
 
 _MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
@@ -50,12 +54,12 @@ def layer_heat(
     """Returns a measure by layer and step, as `layer_map` has it, in logarithms.
 
     Zeros, infinite values and what has no gradient have no logarithm, and colours of their own.
-    `across` names the columns, `none` what NaN means. Of more than MAX_ROWS layers or MAX_COLUMNS
-    columns a cell is a bin with its greatest value, see `greatest_cell`.
+    `across` names the columns, `none` what NaN means. Of more than MAX_HEAT_ROWS layers or
+    MAX_HEAT_COLUMNS columns a cell is a bin with its greatest value, see `greatest_cell`.
     """
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    rows, columns = bins(len(table), MAX_HEAT_ROWS), bins(table.shape[1], _MAX_COLUMNS)
+    rows, columns = bins(len(table), MAX_HEAT_ROWS), bins(table.shape[1], MAX_HEAT_COLUMNS)
     values = greatest_of_bins(greatest_of_bins(table.to_numpy(float), rows), columns, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log10(values).astype(np.float32)
@@ -73,15 +77,13 @@ def layer_heat(
         "hoverongaps": False,
     }
     hover = f"<b>%{{y}}</b>{others(rows)}<br>{across} %{{x}}{others(columns)}<br>%{{text}}"
-    ticks = list(range(int(np.ceil(low)), int(np.floor(high)) + 1))
-    ticks = ticks[:: max(1, len(ticks) // 8)]
     figure.add_heatmap(
         z=np.where(np.isfinite(logs), logs, np.nan),
         text=[[units.number(value, 4) for value in row] for row in values],
         colorscale=SEQUENTIAL[theme],
         zmin=low - BELOW * (high - low),
         zmax=high,
-        colorbar=colour_bar(title, **powers(ticks)),
+        colorbar=colour_bar(title, **powers(low, high, 8)),
         hovertemplate=f"{hover}<extra></extra>",
         **common,
     )
@@ -110,12 +112,6 @@ def _one_colour(
     )
 
 
-def bins(count: int, most: int) -> list[tuple[int, int]]:
-    """Returns (first position, positions) of at most `most` bins, all but the last of one size."""
-    size = -(-count // most) or 1
-    return [(low, min(size, count - low)) for low in range(0, count, size)]
-
-
 def others(parts: Sequence[tuple[int, int]]) -> str:
     """Says beside the first of a bin how many follow it."""
     return f" and the next {parts[0][1] - 1}" if parts and parts[0][1] > 1 else ""
@@ -129,7 +125,7 @@ def greatest_cell(table: pd.DataFrame, layer: str, column: str) -> tuple[str, An
     found = []
     for names, name, most in (
         (layer_names(table.index), layer, MAX_HEAT_ROWS),
-        ([str(one) for one in table.columns], column, _MAX_COLUMNS),
+        ([str(one) for one in table.columns], column, MAX_HEAT_COLUMNS),
     ):
         parts = {names[low]: slice(low, low + count) for low, count in bins(len(names), most)}
         if name not in parts:
@@ -139,13 +135,6 @@ def greatest_cell(table: pd.DataFrame, layer: str, column: str) -> tuple[str, An
     values = cell.fillna(-1).to_numpy(float)
     row, at = np.unravel_index(int(values.argmax()), values.shape)
     return str(cell.index[row]), cell.columns[at]
-
-
-def greatest_of_bins(values: Float64Array, parts: Sequence[tuple[int, int]], axis: int = 0) -> Any:
-    """Returns the greatest of each bin, infinite ones among them; NaN: none in it has a value."""
-    if len(parts) == values.shape[axis] or not values.size:
-        return values
-    return np.fmax.reduceat(values, [low for low, _ in parts], axis=axis)
 
 
 def rank_heat(

@@ -80,7 +80,7 @@ def body(context: Context) -> list[Component]:
             "gradient over the run. Without counts the steps of all ranks without a gradient.",
             className="muted",
         ),
-        widgets.controls(widgets.find_box(ids.PARAMETER_FIND, "parameter, or a word such as None")),
+        widgets.controls(widgets.find_box(ids.PARAMETER_FIND, "parameter, or its gradient")),
         _table(context.run),
         widgets.downloads("gradients", "gradient_norms"),
     ]
@@ -146,8 +146,8 @@ def _figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.F
             note = "All ranks have the same norms: their lines coincide. "
         ranks = int(chosen["rank"].nunique())
         if ranks > MAX_LINES:
-            note += f"{MAX_LINES} of {units.count(ranks)} ranks are drawn, those farthest from the "
-            note += "median of all. "
+            which = "" if note else ", those farthest from the median of all"
+            note += f"{MAX_LINES} of {units.count(ranks)} ranks are drawn{which}. "
         if _constant(chosen):
             note += "The norm hardly changes: gradients are clipped to it before the step."
         return charts.total_norms(chosen, theme, log=log), note

@@ -131,7 +131,6 @@ def not_finite_part(context: Context) -> list[Component]:
             )
         ],
     ]
-    height = None if len(rows) <= 14 else "400px"
     label = "NaN and infinite gradients"
     also = (
         " The shares of elements are of all that the layer's backward computed in the run."
@@ -145,7 +144,7 @@ def not_finite_part(context: Context) -> list[Component]:
             "gradients. Skipped counts the steps that a gradient scaler left out." + also,
             className="muted",
         ),
-        widgets.grid("not-finite-table", columns, rows, label=label, height=height),
+        widgets.grid("not-finite-table", columns, rows, label=label),
     ]
 
 
@@ -183,7 +182,6 @@ def few_bits(context: Context) -> list[Component]:
             columns,
             rows,
             label=label,
-            height=None if len(rows) <= 14 else "400px",
         ),
     ]
 

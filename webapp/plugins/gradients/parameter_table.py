@@ -124,7 +124,7 @@ def asked_rows(table: pd.DataFrame, request: dict[str, Any]) -> dict[str, Any]:
         numel=[units.count(int(one)) for one in page["numel"]],
         missing=page["missing"].fillna(0).astype(int),
         **{
-            name: ["none" if pd.isna(norm) else units.number(norm, 4) for norm in page[name]]
+            name: ["none" if pd.isna(norm) else units.aligned(norm) for norm in page[name]]
             for name in NORMS
         },
     )

@@ -189,7 +189,7 @@ def _threads(run: Run) -> list[Component]:
                 row["waiting"] or "–",
                 row["owner"] or "–",
                 row["last_op"] or "–",
-                "–" if row["cpu"] is None else units.share(row["cpu"]),
+                units.share_cell(row["cpu"]),
                 html.Div(
                     _frames(run, rank, row["stack"]),
                     className="stack",

@@ -222,7 +222,7 @@ def _table(parts: pd.DataFrame, rank: int) -> Component:
             html.Code(row.where) if row.where else "",
             units.count(row.storages),
             size,
-            units.share(row.bytes / whole),
+            units.share_cell(row.bytes / whole),
         )
         for row, size in zip(shown.itertuples(index=False), sizes, strict=True)
     ]

@@ -47,7 +47,7 @@ def layout(context: Context) -> Component:
                             [
                                 "Step time by phase ",
                                 html.Small(
-                                    "ms, mean over ranks · click a step to open it on the timeline"
+                                    "mean over ranks · click a step to open it on the timeline"
                                 ),
                             ]
                         ),
@@ -201,7 +201,7 @@ def _path(run: Run) -> list[Component]:
                 ),
                 html.I(className="bar", style={"--share": f"{row.duration_ns / most:.4f}"}),
                 html.Span(widgets.duration_text(row.duration_ns), className="n"),
-                html.Span(units.share(row.share), className="n muted"),
+                html.Span(units.share_cell(row.share), className="n muted"),
             ],
             className=f"share {charts.CATEGORY_TOKENS[row.category]}",
         )

@@ -166,13 +166,11 @@ def answered(answer: pa.Table, query: str, context: Context) -> list[Component]:
         links += [", "] if kind == "parquet" else []
         address = f"/query.{kind}?sql={quote(query)}"
         links.append(html.A(title, href=address, download=f"query.{kind}"))
-    height = None if len(rows) <= 16 else "440px"
     grid = widgets.grid(
         ids.SQL_TABLE,
         columns,
         rows,
         label="Answer",
-        height=height,
         empty="The query returned no rows.",
         leads="link" if leads else "",
     )

@@ -17,6 +17,7 @@ from lanescope.webapp.ui.charts import (
     MAX_LINES,
     colour_bar,
     escaped,
+    few_markers,
     nothing,
     step_figure,
 )
@@ -34,6 +35,8 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     """
     if table["rate"].isna().all():
         return nothing("No thread is in this phase.")
+    if not table["rate"].any() and table["rank"].nunique() > MAX_LINES:
+        return nothing("On no rank are two threads in this phase at the same time.")
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     factor, unit = units.unit_for(float(table["end_ns"].max()), "ns")
     colours = template(theme).layout.colorway
@@ -41,7 +44,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     drawn = means.sort_values(ascending=False, kind="stable").index[:MAX_LINES]
     if len(means) > MAX_LINES:
         few = f"the {MAX_LINES} of {units.count(len(means))} ranks that overlap most"
-        figure.update_layout(legend_title_text=few)
+        figure.update_layout(legend_title={"text": few, "side": "top", "font_size": 12})
     shown = table[table["rank"].isin(drawn)]
     for position, (rank, stretches) in enumerate(shown.groupby("rank", sort=True)):
         # A step lasts until the next point: one that nothing follows needs a point at its end too.
@@ -96,7 +99,7 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
             x=[int(step) for step in rows["step"]],
             y=[float(window) / factor for window in rows["window_ns"]],
             name=name,
-            mode="lines+markers" if len(rows) <= 200 else "lines",
+            mode="lines+markers",
             line={
                 "width": 1.5,
                 "color": colours[position % len(colours)],
@@ -110,6 +113,7 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
             hovertemplate=f"<b>{escaped(name)}</b><br>step %{{x}}: %{{y:.3g}} {unit}"
             "<extra></extra>",
         )
+    few_markers(figure)
     return figure
 
 

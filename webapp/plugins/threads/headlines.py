@@ -32,4 +32,4 @@ def backward_overlap(run: Run) -> Headline | None:
     limit = metric("thread_overlap_rate").limit
     note = f"limit {units.share(limit)}"
     # Whether more than that does harm is for the findings to say.
-    return Headline(units.share(rate), note, course, "good" if rate < limit else "")
+    return Headline(units.share_cell(rate), note, course, "good" if rate < limit else "")

@@ -165,7 +165,7 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
             "a": known[row.rank, row.a],
             "b": known[row.rank, row.b],
             **{name: getattr(row, name) for name in ("a_ns", "b_ns", "overlap_ns", "rate")},
-            "rate_text": units.share(row.rate),
+            "rate_text": units.share_cell(row.rate),
         }
         for row in table[table["overlap_ns"] > 0].itertuples()
     ]
@@ -179,7 +179,6 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
         widgets.column("overlap_ns", "both", base="ns", together="times"),
         widgets.column("rate", "rate", number=True, text=True, flex=1),
     ]
-    height = None if len(rows) <= 16 else "440px"
     return [
         _verdict(run, rate, phase, limit),
         html.H2("Pairs of threads"),
@@ -188,7 +187,6 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
             columns,
             rows,
             label="Pairs",
-            height=height,
             leads="link",
             empty="No pair is in it at the same time.",
         ),
@@ -317,7 +315,6 @@ def _windows(run: Run) -> list[Component]:
         widgets.column("median", "median", base="ns"),
         widgets.column("longest", "longest", base="ns"),
     ]
-    height = None if len(rows) <= 16 else "440px"
     return [
         head,
         html.P(
@@ -327,7 +324,5 @@ def _windows(run: Run) -> list[Component]:
             className="muted",
         ),
         widgets.graph(ids.WINDOWS_CHART, height=240, what="the time from forward to backward"),
-        widgets.grid(
-            ids.WINDOWS_TABLE, columns, rows, label="Threads", height=height, leads="link"
-        ),
+        widgets.grid(ids.WINDOWS_TABLE, columns, rows, label="Threads", leads="link"),
     ]

@@ -13,7 +13,17 @@ from lanescope.webapp.plugins.time.critical_path import PATH_CATEGORIES
 from lanescope.webapp.plugins.time.job_steps import JobStep
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
-from lanescope.webapp.ui.charts import BUTTONS_ABOVE, colour_bar, escaped, nothing
+from lanescope.webapp.runs.types import Float64Array
+from lanescope.webapp.ui.charts import (
+    BUTTONS_ABOVE,
+    MAX_HEAT_COLUMNS,
+    MAX_HEAT_ROWS,
+    bins,
+    colour_bar,
+    escaped,
+    greatest_of_bins,
+    nothing,
+)
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, step_axis, template
 
@@ -24,8 +34,9 @@ else no other could be read."""
 _MIN_SHARE = 0.002
 """Of all steps together; categories below are not drawn."""
 
-MAX_BARS = 150
-"""Bars that can still be distinguished and clicked; of more steps, neighbours share one."""
+MAX_BARS = 75
+"""Bars that can still be distinguished and clicked; of more steps, neighbours share one. Each is
+two elements of the page for each of its categories."""
 
 BINS = 700
 """Parts of a step, of a pixel or two each, in which the category with the most time is drawn."""
@@ -62,13 +73,9 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
     if steps.empty:
         return nothing("no training step was recorded")
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    per_bar = max(1, -(-len(steps) // MAX_BARS))
-    bars = steps.groupby(np.arange(len(steps)) // per_bar)
-    means, first, last = bars.mean(), bars["step"].first(), bars["step"].last()
-    named = [
-        f"step {a}" if a == b else f"steps {a} to {b}" for a, b in zip(first, last, strict=True)
-    ]
-    customdata = list(zip(first.tolist(), last.tolist(), named, strict=True))
+    means, customdata = _sharing(steps)
+    first = [one for one, *_ in customdata]
+    width = 0.86 * max(1, -(-len(steps) // MAX_BARS))
     colours = tokens()[theme]
     usual = means["duration_ns"] <= MAX_TIMES_MEDIAN * means["duration_ns"].median()
     factor, unit = units.unit_for(float(means["duration_ns"][usual].max()), "ns")
@@ -79,10 +86,10 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
         if values.sum() <= _MIN_SHARE * lengths.sum():
             continue
         figure.add_bar(
-            x=first.tolist(),
+            x=first,
             y=values.tolist(),
             name=title,
-            width=per_bar * 0.86,
+            width=width,
             marker={"color": colours[CATEGORY_TOKENS[name]], "line": {"width": 0}},
             customdata=customdata,
             hovertemplate=f"<b>{title}</b> %{{y:.4~g}} {unit}<br>%{{customdata[2]}}<extra></extra>",
@@ -90,7 +97,7 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
     figure.update_layout(barmode="stack", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps["step"].tolist()))
     figure.update_yaxes(title_text=f"step time, {unit}", range=[0, top])
-    for step, length in zip(first.tolist(), lengths.tolist(), strict=True):
+    for step, length in zip(first, lengths.tolist(), strict=True):
         if length > top:
             figure.add_annotation(
                 x=step,
@@ -104,14 +111,25 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
     return figure
 
 
+def _sharing(steps: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[int, int, str]]]:
+    """The means of the steps that share a bar, and for each bar the first, the last, and words."""
+    bars = steps.groupby(np.arange(len(steps)) // max(1, -(-len(steps) // MAX_BARS)))
+    ends = zip(bars["step"].first().tolist(), bars["step"].last().tolist(), strict=True)
+    return bars.mean(), [
+        (int(a), int(b), f"step {a}" if a == b else f"steps {a} to {b}") for a, b in ends
+    ]
+
+
 def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
     """Draws the change of each category from the baseline, by step: what got longer above 0, what
     got shorter below. The rows of `changes.step_changes`."""
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = tokens()[theme]
+    changes, customdata = _sharing(changes)
     apart = {name: changes[f"{name}_ns"] - changes[f"base_{name}_ns"] for name in CATEGORIES}
     factor, unit = units.unit_for(float(changes["duration_ns"].max()), "ns")
-    steps = changes["step"].astype(int).tolist()
+    steps = [one for one, *_ in customdata]
+    hover = f"%{{y:+.4~g}} {unit}<br>%{{customdata[2]}}<extra></extra>"
     least = _MIN_SHARE * float(changes["duration_ns"].sum())
     for name, title in CATEGORIES.items():
         if apart[name].abs().sum() <= least:
@@ -121,7 +139,8 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
             y=(apart[name] / factor).tolist(),
             name=title,
             marker={"color": colours[CATEGORY_TOKENS[name]], "line": {"width": 0}},
-            hovertemplate=f"<b>{title}</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
+            customdata=customdata,
+            hovertemplate=f"<b>{title}</b> {hover}",
         )
     total = (changes["duration_ns"] - changes["base_duration_ns"]) / factor
     figure.add_scatter(
@@ -131,7 +150,8 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
         mode="lines+markers",
         line={"color": colours["ink"], "width": 1.5},
         marker={"size": 4},
-        hovertemplate=f"<b>whole step</b> %{{y:+.4~g}} {unit}<br>step %{{x}}<extra></extra>",
+        customdata=customdata,
+        hovertemplate=f"<b>whole step</b> {hover}",
     )
     figure.update_layout(barmode="relative", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps))
@@ -276,21 +296,35 @@ def slowdown_heat(table: pd.DataFrame, theme: Theme) -> go.Figure:
 def _heat(
     table: pd.DataFrame, value: str, title: str, hover: str, theme: Theme, **bounds: float
 ) -> go.Figure:
-    """A value by rank and step."""
+    """A value by rank and step; of many ranks or steps the greatest in each bin, with its place."""
     grid = table.pivot(index="rank", columns="step", values=value)
     if grid.empty:
         return nothing("no training step was recorded")
     figure = go.Figure(layout={"template": template(theme), "uirevision": title})
     figure.update_layout(BUTTONS_ABOVE)
+    ranks, steps = bins(len(grid), MAX_HEAT_ROWS), bins(grid.shape[1], MAX_HEAT_COLUMNS)
+    values = grid.to_numpy(float)
+    first = grid.columns[[low for low, _ in steps]].tolist()
     figure.add_heatmap(
-        x=grid.columns.tolist(),
-        y=[f"rank {rank}" for rank in grid.index],
-        z=grid.to_numpy().tolist(),
+        x=first,
+        y=[f"rank {grid.index[low]}" for low, _ in ranks],
+        z=greatest_of_bins(greatest_of_bins(values, ranks), steps, axis=1).tolist(),
+        text=[[_greatest(grid, values, rank, step) for step in steps] for rank in ranks],
         colorscale=SEQUENTIAL[theme],
         colorbar=colour_bar(title),
-        hovertemplate=f"%{{y}}, step %{{x}}<br>{hover}<extra></extra>",
+        hovertemplate=f"%{{text}}<br>{hover}<extra></extra>",
         **bounds,
     )
-    figure.update_xaxes(step_axis(grid.columns.tolist()))
+    figure.update_xaxes(step_axis(first))
     figure.update_yaxes(autorange="reversed", type="category")
     return figure
+
+
+def _greatest(
+    grid: pd.DataFrame, values: Float64Array, ranks: tuple[int, int], steps: tuple[int, int]
+) -> str:
+    """Where the greatest value of a bin is."""
+    (row, rows), (column, columns) = ranks, steps
+    part = np.nan_to_num(values[row : row + rows, column : column + columns], nan=-np.inf)
+    at = np.unravel_index(int(part.argmax()), part.shape)
+    return f"rank {grid.index[row + at[0]]}, step {grid.columns[column + at[1]]}"

@@ -36,7 +36,7 @@ def communication_headline(run: Run) -> Headline | None:
         return None
     hidden = [comm_compute_overlap(run, rank) for rank in run.ranks]
     known = [one for one in hidden if one is not None]
-    note = f"{units.share(sum(known) / len(known))} overlapped" if known else ""
+    note = f"{units.share_cell(sum(known) / len(known))} overlapped" if known else ""
     return _share(run, "exposed_communication", note)
 
 
@@ -75,4 +75,4 @@ def _share(run: Run, category: str, note: str = "") -> Headline | None:
         return None
     shares = spent / steps["duration_ns"].clip(lower=1)
     about = note or f"{units.duration(float(spent.median()))} of each step"
-    return Headline(units.share(float(shares.median())), about, [*shares])
+    return Headline(units.share_cell(float(shares.median())), about, [*shares])

@@ -307,7 +307,7 @@ def _table(run: Run, path: Any) -> Component:
                 str(row.rank),
                 html.Code(row.where) if row.where else "",
                 text,
-                units.share(row.share),
+                units.share_cell(row.share),
             )
         )
     heads = ("category", "what", "rank", "where", time, "share")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, html
+from dash import Dash, Input, Output, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import NotApplicable
@@ -78,12 +78,15 @@ def register(app: Dash, run: Run) -> None:
     @app.callback(
         Output(ids.SLOWDOWN, "children"),
         Output(ids.SLOWDOWN_HEAT, "figure"),
+        Output(ids.SLOWDOWN_HEAT, "style"),
         Input(ids.SLOWDOWN, "id"),
         Input(frame_ids.THEME, "data"),
     )
-    def slow(_: str, theme: Theme | None) -> tuple[Any, go.Figure]:
+    def slow(_: str, theme: Theme | None) -> tuple[Any, go.Figure, Any]:
         try:
             found = slowdown(run)
         except NotApplicable as reason:
-            return html.P(f"Not measured: {reason}.", className="muted"), nothing("")
-        return _slowdown_words(found), charts.slowdown_heat(found.by_step, theme or "light")
+            words = html.P(f"Not measured: {reason}.", className="muted")
+            return words, nothing(""), {"display": "none"}
+        figure = charts.slowdown_heat(found.by_step, theme or "light")
+        return _slowdown_words(found), figure, no_update

@@ -31,8 +31,8 @@ _TIMES = dict.fromkeys(("total", "self"), "sums") | dict.fromkeys(("mean", "p50"
 USUAL = "backward"
 """The phase whose overlap is looked for unless another one is chosen."""
 
-WAITING_THREADS = 10
-"""Threads that the dock lists with their waits, the longest."""
+WAITING = 10
+"""Threads, and ranks, that the dock lists with their waits, the longest."""
 
 _REGIONS = 100
 """Longest regions that the dock lists."""
@@ -158,12 +158,13 @@ def _ops(rows: list[dict[str, Any]], *, first: bool) -> Any:
     return no_update
 
 
-def _unanswered(error: Exception) -> tuple[str, Any, Component, int]:
-    """What the dock shows after an exception: the timeline waits for the number of its question."""
+def _unanswered(error: Exception) -> tuple[str, Component, list[Any], int]:
+    """What the dock shows after an exception, in place of the table, which the next answer brings
+    back: the timeline waits for the number of its question."""
     return (
         "Ops",
-        [],
         states.failed(error, "the dock"),
+        [],
         ctx.inputs[f"{ids.VIEW}.data"]["number"],
     )
 
@@ -180,7 +181,7 @@ def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
     for row in table.to_dict("records"):
         share = row["self_ns"] / whole
         made = {"op": row["op"], "kind": token_of(row["kind"]), "share": share}
-        made |= {"share_text": units.share(share), "count": row["count"]}
+        made |= {"share_text": units.share_cell(share), "count": row["count"]}
         made["count_text"] = units.count(row["count"])
         rows.append(made | {name: row[f"{name}_ns"] for name in _TIMES})
     return rows
@@ -307,15 +308,14 @@ def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
                 ]
             ),
             widgets.duration_text(row.waiting_ns),
-            units.share(row.share),
+            units.share_cell(row.share),
         )
-        for row in table.head(WAITING_THREADS).itertuples()
+        for row in table.head(WAITING).itertuples()
     ]
-    more = len(table) - len(rows)
     return [
         html.H2("Threads waiting for threads", className="below"),
         widgets.plain_table(("thread", "waiting", "share"), rows, (1, 2)),
-        *([html.P(f"and {units.count(more)} shorter ones", className="muted")] if more else []),
+        *_more(len(table) - len(rows)),
     ]
 
 
@@ -324,16 +324,19 @@ def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     table = skew.waiting_ranks(run, window)
     if table.empty:
         return []
+    longest = table.nlargest(WAITING, "waiting_ns").sort_values("rank")
     rows = [
-        (f"rank {row.rank}", widgets.duration_text(row.waiting_ns), units.share(row.share))
-        for row in table.itertuples()
+        (f"rank {row.rank}", widgets.duration_text(row.waiting_ns), units.share_cell(row.share))
+        for row in longest.itertuples()
     ]
     heads = ("rank", "waiting for others", "share")
     head = html.H2("Waiting in collectives", className="below")
     if len(run.ranks) > 1 and not run.clock_calibrated:
         words = "Not known: the clocks of the ranks were not compared."
         return [head, html.P(words, className="muted")]
-    return [
-        head,
-        widgets.plain_table(heads, rows, (1, 2)),
-    ]
+    return [head, widgets.plain_table(heads, rows, (1, 2)), *_more(len(table) - len(rows))]
+
+
+def _more(count: int) -> list[Component]:
+    words = f"and {units.count(count)} shorter ones"
+    return [html.P(words, className="muted")] if count else []

@@ -22,8 +22,8 @@ from lanescope.webapp.timeline.flame_graph.lane_walk import By, LaneWalk, Stretc
 MIN_SHARE = 0.001
 """Of the selection; frames below are gathered into one beside their siblings, and counted."""
 
-_MAX_FRAMES = 2000
-"""Frames of a picture; of more, the shortest are gathered as well."""
+_MAX_FRAMES = 150
+"""Frames of a picture, each four elements of a page; of more, the shortest are gathered too."""
 
 OPERATORS_AT_ONCE = 2_000_000
 """About as many operators are walked at once, some 200 bytes each."""

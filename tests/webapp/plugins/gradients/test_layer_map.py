@@ -168,7 +168,7 @@ def test_cells_of_many_layers_and_steps_are_bins(run: Run) -> None:
     lines = depth_lines({"step 0": many[0]}, "norm", "light", decay=0.7)
     (line,) = lines.data  # a line per bin would be no decay per layer
     assert len(line.x) == 200
-    assert line.mode == "lines+markers"
+    assert line.mode == "lines"
     assert line.y[1] == 9 * 600 + 1
 
 

@@ -65,7 +65,7 @@ def test_rows_are_sorted_and_filtered_by_the_server(wide: Run) -> None:
     assert first["rowCount"] == 10_016
     assert len(first["rowData"]) == 100
     assert first["rowData"][0]["parameter"] == "blocks.624.mlp.down.bias"
-    assert first["rowData"][0]["last"] == f"{3 * 10 ** (-4 * 9997 / 10000):.4g}"
+    assert first["rowData"][0]["last"] == f"{3 * 10 ** (-4 * 9997 / 10000):.3g}"
     found = asked_rows(table, {**ALL, "filterModel": {"parameter": {"filter": "NONE at 3"}}})
     assert [row["parameter"] for row in found["rowData"]] == [
         "blocks.624.adapter.weight",
