@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import shutil
 from collections.abc import Iterator
@@ -31,11 +32,9 @@ def pytest_collection_finish() -> None:
     """Collects garbage of the tests alone: what was imported stays, and is a million objects."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Lets the interpreter end as without that: bindings report objects that are left as leaks."""
-    gc.unfreeze()
+    # The interpreter ends as without that: bindings report objects that are left as leaks. Not
+    # before: pytest collects garbage at its end, twice.
+    atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(optionalhook=True)

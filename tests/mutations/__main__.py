@@ -45,7 +45,7 @@ MUTATIONS = (
         "one.group == wait.group and one.sequence > wait.sequence for one in",
     ),
     Mutation(
-        "gradients",
+        "learning",
         "webapp/plugins/learning/vanishing.py",
         "return bool(len(begin)) and bool(values[-1] > RISING * begin[0])",
         "return bool(len(begin)) and bool(values[-1] > begin[0])",
