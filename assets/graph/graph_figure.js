@@ -23,7 +23,7 @@ addEventListener("resize", () => {
   }, 100);
 });
 
-const roomOf = (chart) => (document.getElementById(chart)?.parentElement.clientWidth ?? 0) - EDGE;
+const roomOf = (chart) => (document.getElementById(`${chart}-place`)?.parentElement.clientWidth ?? 0) - EDGE;
 
 /**
  * @param {object} drawing figure, and what stands in it: `boxes` (name -> px), `edges`, `alone`

@@ -34,6 +34,7 @@ def test_no_violation_on_any_page(opened: Opener, theme: Literal["light", "dark"
         for tab in page.page.locator(".page-tab").all() or [one]:
             tab.click()
             page.idle()
+            page.draw_charts()
             found[urlsplit(page.page.url).path] = page.page.evaluate(_RUN)
     assert found == {one.path: [] for one in pages() if not one.shown}
 

@@ -63,6 +63,7 @@ def test_texts_of_a_stranger_are_only_text(opened: Opener, serve: Server, tmp_pa
     for link in page.page.locator(".rail a").all():
         link.click()
         page.idle()
+        page.draw_charts()
         assert page.page.evaluate("globalThis.hacked") is None
         assert page.page.locator("img[src='x']").count() == 0
         assert page.page.locator("script:not([src]):text('hacked = 1')").count() == 0

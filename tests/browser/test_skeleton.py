@@ -31,4 +31,4 @@ def test_page_finding_and_icon_appear(opened: Opener, serve: Server, tmp_path: P
         page.idle()
         assert page.page.locator("#page h1").inner_text() == "Long calls"
         assert page.page.locator("#page td", has_text="aten::mm").count() == 1
-        assert page.page.locator(f"#{NAME}-chart .bars path").count() == 1
+        assert page.chart(f"{NAME}-chart").locator(".bars path").count() == 1

@@ -77,8 +77,8 @@ MUTATIONS = (
     Mutation(
         "sql",
         "webapp/plugins/sql/query_process.py",
-        "if size > MAX_BYTES:",
-        "if size > 2 * MAX_BYTES:",
+        "if size > _MAX_BYTES:",
+        "if size > 2 * _MAX_BYTES:",
     ),
     Mutation(
         "timeline",

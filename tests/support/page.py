@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from playwright.sync_api import BrowserContext, ConsoleMessage, Request, ViewportSize
+from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Request, ViewportSize
 
 RUN = "RUN"
 """Header by which a server of several runs knows which is meant."""
@@ -115,6 +115,19 @@ class LanePage:
     @property
     def query(self) -> str:
         return urlsplit(self.page.url).query
+
+    def chart(self, name: str) -> Locator:
+        """A chart of the page, scrolled to: until then it is not drawn."""
+        undrawn_or_chart = f"#{name}-place:not([data-seen=true]), #{name}"
+        self.page.locator(undrawn_or_chart).first.scroll_into_view_if_needed()
+        self.idle()
+        return self.page.locator(f"#{name}")
+
+    def draw_charts(self) -> None:
+        """Scroll to each chart of the page that is not drawn yet."""
+        while (unseen := self.page.locator(".in-sight[data-seen=false]:visible")).count():
+            unseen.first.scroll_into_view_if_needed()
+            self.idle()
 
     def tile_requests(self) -> int:
         return sum("/tile/" in request.url for request in self.requests)

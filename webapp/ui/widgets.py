@@ -16,6 +16,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids
 from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.in_sight import InSight
 from lanescope.webapp.ui.theme import GRAPH_CONFIG
 
 Child = Component | str
@@ -53,17 +54,19 @@ def attributes(**names: str) -> dict[str, Any]:
     return {name.replace("_", "-"): value for name, value in names.items()}
 
 
-def graph(id: str, figure: go.Figure | None = None, height: int = 420, *, what: str) -> dcc.Graph:
+def graph(id: str, figure: go.Figure | None = None, height: int = 420, *, what: str) -> Component:
     """Returns a Plotly chart: the only place that makes one, so that all have the same settings.
 
-    Until there is a figure its place says that `what` is being computed.
+    It is drawn once it comes into sight. Until there is a figure its place says that `what` is
+    being computed.
     """
-    return dcc.Graph(
+    chart = dcc.Graph(
         id=id,
         figure=figure if figure is not None else nothing(f"Computing {what} …"),
         config=cast(Any, GRAPH_CONFIG),
         style={"height": f"{height}px"},
     )
+    return InSight(chart, id=f"{id}-place", height=f"{height}px")
 
 
 def controls(*children: Child, hidden: bool = False) -> Component:

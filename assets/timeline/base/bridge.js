@@ -28,7 +28,7 @@ export function setStore(id, data) {
 export function dashBusy() {
   if (!document.getElementById("frame")) return true;
   const drawn = [
-    [".dash-graph", ".main-svg"],
+    [".in-sight:not([data-seen=false])", ".js-plotly-plot:not(.dash-graph--pending)"],
     [".grid", ".ag-root"],
   ];
   for (const [part, inside] of drawn) {

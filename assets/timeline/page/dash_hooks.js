@@ -17,9 +17,32 @@ const made = (node) => {
   return window.React.createElement(tag, properties, ...children.map(made));
 };
 
-/** The component of webapp/ui/fixed.py. React is there before any component is made. */
+/** Says in `data-seen` whether a place is in sight or nearly so, until it is; then also calls `seen`. */
+const watched = (place, seen) => {
+  const observer = new IntersectionObserver(
+    (entries) => {
+      const { isIntersecting } = entries.at(-1);
+      place.dataset.seen = isIntersecting;
+      if (!isIntersecting) return;
+      observer.disconnect();
+      seen();
+    },
+    { scrollMargin: "200px" },
+  );
+  observer.observe(place);
+  return () => observer.disconnect();
+};
+
+/** The components of webapp/ui/fixed.py and in_sight.py. React is there before any component is made. */
 window.lanescope_elements = {
   Fixed: ({ tree }) => window.React.createElement(window.React.Fragment, null, ...tree.map(made)),
+  InSight: ({ id, style, children }) => {
+    const { createElement, useLayoutEffect, useRef, useState } = window.React;
+    const place = useRef(null);
+    const [seen, setSeen] = useState(false);
+    useLayoutEffect(() => watched(place.current, () => setSeen(true)), []);
+    return createElement("div", { id, ref: place, className: "in-sight", style }, seen && children);
+  },
 };
 
 const chosen = (part, value) => {

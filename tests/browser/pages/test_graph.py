@@ -25,7 +25,7 @@ ACROSS = """(() => {
   const boxes = [...document.querySelectorAll('#graph-chart .point')].map(
     one => one.getBoundingClientRect());
   const across = Math.max(...boxes.map(b => b.right)) - Math.min(...boxes.map(b => b.left));
-  return across / document.querySelector('#graph-chart').parentElement.clientWidth;
+  return across / document.querySelector('.wide-graph').clientWidth;
 })()"""
 """Share of the page's width from the first box to the last."""
 

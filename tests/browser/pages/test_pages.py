@@ -49,7 +49,7 @@ def click_point(page: LanePage, chart: str) -> None:
 
 def click_rate(page: LanePage) -> None:
     """A click on the first pair of the Overlap page's matrix that leads anywhere."""
-    page.page.locator("#overlap-matrix .heatmaplayer .hm").first.wait_for()
+    page.chart("overlap-matrix").locator(".heatmaplayer .hm").first.wait_for()
     x, y = page.page.evaluate(
         """() => { const drawn = document.querySelector("#overlap-matrix .js-plotly-plot");
         drawn.scrollIntoView({ block: "center" });
@@ -217,8 +217,8 @@ def test_overlap_page_and_its_way_to_the_timeline(tab: SharedTab) -> None:
     text = page.text(".page")
     assert "88.9 %" in text  # 4.0 of 4.5 ms, see write_run
     assert "Thread-1" in text
-    assert page.page.locator("#overlap-chart .scatterlayer .trace").count() == 2  # ranks
-    assert page.page.locator("#windows-chart .scatterlayer .trace").count() == 4  # threads
+    assert page.chart("overlap-chart").locator(".scatterlayer .trace").count() == 2  # ranks
+    assert page.chart("windows-chart").locator(".scatterlayer .trace").count() == 4  # threads
     assert "From forward to backward" in text
     page.page.locator("table.plain a").first.click()
     page.idle()
@@ -234,7 +234,7 @@ def test_overlap_page_and_its_way_to_the_timeline(tab: SharedTab) -> None:
     assert page.state["overlaps"]["shaded"] > 0
     for chart in ("overlap-chart", "windows-chart"):
         page.follow("Threads")
-        page.page.locator(f"#{chart} .scatterlayer .trace").first.wait_for()
+        page.chart(chart).locator(".scatterlayer .trace").first.wait_for()
         click_point(page, chart)
         page.page.wait_for_url("**/timeline?t=*")
         page.idle()
@@ -280,9 +280,7 @@ def test_a_chart_as_svg_and_with_shift_as_png(tab: SharedTab, tmp_path: Path) ->
 
 def test_gradients_page_and_its_way_to_the_timeline(tab: SharedTab, run: Run) -> None:
     page = tab("/gradients")
-    chart = page.page.locator("#gradient-chart .main-svg").first
-    chart.wait_for()
-    assert page.page.locator("#gradient-chart .scatterlayer .trace").count() == 2
+    assert page.chart("gradient-chart").locator(".scatterlayer .trace").count() == 2
     assert "gradient norm" in page.text("#gradient-chart")
     ticks = page.page.locator("#gradient-chart .xtick text").all_text_contents()
     assert ticks == [str(step) for step in range(len(ticks))]
@@ -291,8 +289,7 @@ def test_gradients_page_and_its_way_to_the_timeline(tab: SharedTab, run: Run) ->
     drawn = "getComputedStyle(document.querySelector('.modebar-btn svg')).backgroundColor"
     assert page.page.evaluate(drawn) == "rgba(0, 0, 0, 0)"
     # A click into the heat map chooses a layer; its backward is a link away.
-    heat = page.page.locator("#layer-heat .nsewdrag").first
-    heat.wait_for()
+    heat = page.chart("layer-heat").locator(".nsewdrag").first
     heat.scroll_into_view_if_needed()
     box = heat.bounding_box()
     assert box is not None
@@ -302,8 +299,8 @@ def test_gradients_page_and_its_way_to_the_timeline(tab: SharedTab, run: Run) ->
     last = layer_map(run, 0, "gradient").index[-1]
     page.page.locator("#layer-note", has_text=f"{last} at step").wait_for()
     page.idle()
-    assert page.page.locator("#layer-curves .scatterlayer .trace").count() == 2
-    assert page.page.locator("#depth-chart .scatterlayer .trace").count() == 6
+    assert page.chart("layer-curves").locator(".scatterlayer .trace").count() == 2
+    assert page.chart("depth-chart").locator(".scatterlayer .trace").count() == 6
     page.page.locator("#gradient-of").click()
     page.page.get_by_role("option", name="per parameter").click()
     page.idle()
@@ -330,7 +327,7 @@ def test_ten_thousand_parameters(opened: Opener, serve: Server, tmp_path: Path) 
     assert page.page.evaluate(elements) <= 3000
     page.page.locator("#layer-depth").click()
     page.page.get_by_role("option", name="every layer").click()
-    page.page.locator("#depth-chart", has_text="in blocks").wait_for()
+    page.chart("depth-chart").get_by_text("in blocks").first.wait_for()
     page.idle()
     assert page.page.evaluate(elements) <= 3000
     page.page.locator("#parameter-find").fill("no optimizer")
@@ -362,8 +359,7 @@ def test_diff_with_a_baseline(opened: Opener, compared: str, other: Run) -> None
     assert "step 0, rank 0, embed.weight" in text
     assert other.title in page.text(".header")
     assert "All ops ran equally often" in text
-    page.page.locator("#diff-chart .main-svg").first.wait_for()
-    assert page.page.locator("#diff-chart .scatterlayer .trace").count() == 2
+    assert page.chart("diff-chart").locator(".scatterlayer .trace").count() == 2
 
 
 def test_an_address_without_a_page(tab: SharedTab) -> None:

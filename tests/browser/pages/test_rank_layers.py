@@ -16,9 +16,10 @@ def test_the_rank_that_is_apart_is_seen_and_leads_to_its_backward(
     opened: Opener, serve: Server, tmp_path: Path
 ) -> None:
     run = run_of(tmp_path / "run", {("blocks.1", 2): 3.0, ("head", 3): 2.2})
-    page = opened("/gradients", at=serve(run)).page
+    tab = opened("/gradients", at=serve(run))
+    page = tab.page
     page.get_by_text("Norms differ in 2 of 4 layers (blocks.1, head), on rank 2").wait_for()
-    cell = page.locator("#ranks-heat .heatmap-label", has_text="1.5 ×")
+    cell = tab.chart("ranks-heat").locator(".heatmap-label", has_text="1.5 ×")
     cell.scroll_into_view_if_needed()
     box = cell.bounding_box()
     assert box is not None

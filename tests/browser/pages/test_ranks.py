@@ -29,7 +29,7 @@ def test_collectives_lead_to_their_place(tab: SharedTab) -> None:
 
 def test_a_cell_of_the_heat_map_leads_to_its_call(tab: SharedTab) -> None:
     page = tab("/collectives")
-    page.page.locator("#collective-heat .nsewdrag").first.click()
+    page.chart("collective-heat").locator(".nsewdrag").first.click()
     page.page.wait_for_url("**/timeline?**")
     page.idle()
     assert page.state["selection"] is not None

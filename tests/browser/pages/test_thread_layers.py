@@ -16,8 +16,8 @@ pytestmark = pytest.mark.browser
 
 def test_layers_by_thread_and_by_step(opened: Opener, serve: Server, tmp_path: Path) -> None:
     run = open_run(record_program(tmp_path, PROGRAM).run)
-    page = opened("/gradients", at=serve(run)).page
-    chart = page.locator("#threads-heat")
+    tab = opened("/gradients", at=serve(run))
+    page, chart = tab.page, tab.chart("threads-heat")
     chart.get_by_text("right", exact=True).wait_for()
     page.locator("#threads-heat-note", has_text="root mean square over the steps").wait_for()
     assert chart.get_by_text("thread", exact=True).count() == 1  # the axis

@@ -17,7 +17,7 @@ def test_a_step_its_path_and_what_would_help(opened: Opener, serve: Server, tmp_
     page = opened("/time", at=serve(open_run(straggling(tmp_path / "run").write())))
     rows = page.page.locator("#time-path-table tbody tr")
     rows.first.wait_for()
-    assert page.page.locator("#time-path .barlayer .trace").count() >= 3
+    assert page.chart("time-path").locator(".barlayer .trace").count() >= 3
     page.page.locator("#time-step").fill("7")
     page.page.locator("#time-predictions .share").first.wait_for()
     page.idle()
@@ -46,7 +46,7 @@ def test_what_got_longer_than_in_the_baseline(
     run = open_run(straggling(tmp_path / "run").write())
     page = opened("/time", at=serve(run, run))
     assert "0 % longer than in the baseline" in page.text(".page")
-    page.page.locator("#time-changes .scatterlayer .trace").first.wait_for()
+    page.chart("time-changes").locator(".scatterlayer .trace").first.wait_for()
 
 
 def test_a_run_without_steps_says_what_ends_one(
