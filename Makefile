@@ -15,7 +15,7 @@ TORCH    ?=
 CPU_TORCH ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 # Tests of one room: its folder, and files with its name.
 ROOM     ?=
-TESTS     = $(if $(ROOM),$(or $(shell find tests -type d -name '$(ROOM)' -o -name 'test_*$(ROOM)*.py'),$(error no tests are called $(ROOM))))
+TESTS     = $(if $(ROOM),$(or $(shell find tests -type d -name '$(ROOM)' -o -name 'test_$(ROOM)*.py' -o -name 'test_*_$(ROOM)*.py'),$(error no tests are called $(ROOM))))
 # Sizes that let four ranks finish in well under a minute on two cores.
 DEMO     ?= --dim 128 --seq 64 --steps 30 --clip 4 --slow-rank 2 --slow-ms 250
 
