@@ -101,6 +101,18 @@ class BackwardRaised(Mark):
 
 
 @dataclass(frozen=True)
+class OutsideGroup(Mark):
+    """A collective call of a group on a rank that is not in it."""
+
+    PREFIX = "outside of the group: "
+    TEMPLATE = "{function} at {place}"
+    PATTERN = r"(?P<function>\w+) at (?P<place>.*)"
+
+    function: str  # all_reduce
+    place: str  # "<file>:<line>" of the program that called it, or empty
+
+
+@dataclass(frozen=True)
 class LostContext(Mark):
     """A read of a context variable that a thread or task did not inherit."""
 

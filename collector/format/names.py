@@ -226,6 +226,23 @@ LEFT_OUT_CAUSES = ("unknown", "ignored")
 BUFFER_HASH = f"{BATCHES}buffer/"
 """Prefix; the name of a buffer follows: a hash of some of its elements."""
 
+TRAINING_MODE = "lanescope/training/"
+"""Prefix; the name of a model follows: whether it is in training mode as it is called with
+gradients, at the first such call and where that has changed."""
+
+LOSS_DIVISOR = "lanescope/loss_divisor"
+"""The number by which the loss was divided last of all before a backward, or the inverse of that
+with which it was multiplied; at the steps of GRAPH_SERIES."""
+
+WORKER_STATE = "lanescope/worker/state/"
+"""Prefix; an iteration over a DataLoader, the name of a random generator and file.py:12 of the
+worker_init_fn follow, each after a slash: a hash, below 2^52, of the generator's state in a worker
+before its first fetch, where this draws from it."""
+
+WORKER_BATCH = "lanescope/worker/batch/"
+"""Prefix; the iteration, a slash and 1 or 2 follow: a hash of the first and the second batch that a
+worker made of an IterableDataset."""
+
 REPLICAS = f"{BATCHES}replicas"
 """The number of ranks between which the DistributedDataParallel that is called reduces."""
 

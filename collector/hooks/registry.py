@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import exceptions, validators
 from .accesses import data_swap, external_memory, gradient_release
 from .base import Hook
-from .collectives import clocks, init_process_group, ranks, rpc
+from .collectives import clocks, init_process_group, outside_groups, ranks, rpc
 from .devices import cuda_contexts, device, streams
 from .graphs import autograd_graph, fx_graphs
 from .threads import (
@@ -48,6 +48,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     clocks.HOOK,
     init_process_group.HOOK,
     ranks.HOOK,
+    outside_groups.HOOK,
     rpc.HOOK,
     compiled.HOOK,
     scaler.HOOK,

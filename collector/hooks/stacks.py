@@ -88,3 +88,10 @@ class Stacks:
         if file.startswith(("<frozen", *self._inside)):
             return True
         return file.startswith(self._standard) and not file.startswith(self._packages)
+
+
+def program_line(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:
+    """Returns the line of the program that called, `file.py:12`, from the innermost frame on."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

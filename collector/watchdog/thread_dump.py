@@ -40,6 +40,8 @@ _PROCESS_WAITS = frozenset({"another process", "an item of another process's que
 _WAITING_FILES = frozenset(file for file, _ in _WAITS)
 """Files of Python in which a thread waits for something other than a collective."""
 
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
 _HARMLESS_FILES = ("tqdm/_monitor.py", "multiprocessing/resource_sharer.py")
 """Files of threads that wake up by themselves and never wake a thread of the program."""
 
@@ -72,7 +74,7 @@ def describe_thread(
         if not code.co_filename.startswith(_OWN):
             frames.append([code.co_filename, current.f_lineno, code.co_name])
         current = current.f_back
-    cause = WAITS if task is not None else cause_of_wait(frames) or waits_for(native)
+    cause = cause_of_wait(frames) or _acquires(thread, frames) or waits_for(native)
     return {
         "native_id": native,
         "name": thread.name if thread is not None else "",
@@ -80,10 +82,18 @@ def describe_thread(
         "cpu": round(share[native], 3) if native in share else None,
         "frames": frames,
         "last_op": doing.get("last_op", ""),
-        "waiting": doing.get("waiting", "") or cause,
+        "waiting": doing.get("waiting", "") or (cause if task is None else WAITS),
         "owner": doing.get("owner"),
         "collective": doing.get("collective"),
     }
+
+
+def _acquires(thread: threading.Thread | None, frames: list[list[Any]]) -> str:
+    """Returns what a thread waits for whose function is a lock's own, which has no frame."""
+    inner = (os.path.basename(frames[0][0]), frames[0][2]) if frames else ("", "")
+    target = getattr(thread, "_target", None) if inner == ("threading.py", "run") else None
+    lock = isinstance(getattr(target, "__self__", None), _LOCKS)
+    return "a lock" if lock and getattr(target, "__name__", "") in ("acquire", "__enter__") else ""
 
 
 def thread_wait(thread: dict[str, Any], is_library: Callable[[str], bool]) -> ThreadWait:

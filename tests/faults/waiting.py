@@ -315,12 +315,68 @@ def forked_by_hand_with_a_held_lock(planted: bool) -> None:
     os.waitpid(child, 0)
 
 
+_PUT = 100_000
+"""Numbers, which are more bytes than a pipe holds."""
+
+
+def _answers(results: Any, parts: int) -> None:
+    for _ in range(parts):
+        results.put([float(work())] * (_PUT // parts))
+
+
+def _forked(target: Any, *arguments: Any) -> Any:
+    process = multiprocessing.get_context("fork").Process(
+        target=target, args=arguments, daemon=True
+    )
+    process.start()
+    return process
+
+
+def joined_before_its_result_is_read(planted: bool) -> None:
+    """The parent waits for the end of a process whose result is still in the queue."""
+    results: Any = multiprocessing.get_context("fork").Queue()
+    work()
+    process = _forked(_answers, results, 1)
+    ctrl_c_at_rest()
+    if planted:
+        process.join()
+    results.get()
+    process.join()
+
+
+def one_of_two_results_is_read(planted: bool) -> None:
+    """Each process puts two results; the parent expects one."""
+    results: Any = multiprocessing.get_context("fork").Queue()
+    work()
+    processes = [_forked(_answers, results, 2) for _ in range(2)]
+    ctrl_c_at_rest()
+    for _ in range(2 if planted else 4):
+        results.get()
+    for process in processes:
+        process.join()
+
+
+def reports_are_read_at_the_end(planted: bool) -> None:
+    """A worker reports each of its steps; the parent collects the reports once it has ended."""
+    reports: Any = multiprocessing.get_context("fork").JoinableQueue()
+    work()
+    process = _forked(_answers, reports, 50)
+    ctrl_c_at_rest()
+    if not planted:
+        for _ in range(50):
+            reports.get()
+    process.join()
+    while not reports.empty():
+        reports.get()
+
+
 QUEUES, POOL, EVENT = (
     "two bounded queues",
     "a task waits for its own pool",
     "an event never set",
 )
 ASYNCIO, FORK = "asyncio futures never set", "a fork with a held lock"
+UNREAD = "a process joined before its queue is read"
 
 
 def _faults(name: str, *forms: Any, says: str = "waits for") -> tuple[Fault, ...]:
@@ -354,5 +410,12 @@ FAULTS = (
         forked_with_a_held_lock,
         forked_pool_with_a_held_lock,
         forked_by_hand_with_a_held_lock,
+    ),
+    *_faults(
+        UNREAD,
+        joined_before_its_result_is_read,
+        one_of_two_results_is_read,
+        reports_are_read_at_the_end,
+        says="a reader of its multiprocessing.Queue",
     ),
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...format.names import GRAPH_SERIES
+from ...format.names import GRAPH_SERIES, LOSS_DIVISOR
 from ...format.record_kinds import GradientScope
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, RecordKind
@@ -30,6 +30,10 @@ MAX_DRAWN = 20_000
 _ACCUMULATES = "AccumulateGrad"
 _NO_SEQUENCE = 2**62
 """Sequence numbers from here on belong to nodes that no operator made."""
+
+_SCALES = ("DivBackward0", "MulBackward0")
+_NUMBERS = (torch.int64, torch.float64)
+"""Dtypes in which autograd keeps a Python number."""
 
 _INPUTS = 4
 """Position of `inputs` among the engine's arguments; with it only part of the graph runs."""
@@ -59,12 +63,23 @@ class Graphs:
         if len(arguments) > _INPUTS and arguments[_INPUTS]:
             return
         self._sampled = step
+        self._divisor(arguments[0])
         nodes = _reached(arguments[0])
         if self._counts:
             for name, count in Counter(short_name(node) for node in nodes).items():
                 recorder.value(GRAPH_SERIES + name, count)
         if step == 0 and len(nodes) <= MAX_DRAWN:
             self._write(nodes)
+
+    def _divisor(self, roots: Any) -> None:
+        kept = _divided_by(roots)
+        if kept is None or kept.dim() or kept.device.type != "cpu":
+            return
+        with self._recorder.own_torch():
+            number = float(kept.item())
+        if number:
+            times = short_name(roots[0].grad_fn).startswith("Mul")
+            self._recorder.value(LOSS_DIVISOR, 1 / number if times else number)
 
     def _write(self, nodes: list[Any]) -> None:
         recorder, state, instant = self._recorder, self._recorder.thread(), clock.now()
@@ -86,6 +101,23 @@ class Graphs:
                 signature=recorder.intern(" ".join(map(str, following))),
                 extra=recorder.intern(parameter or ""),
             )
+
+
+def _divided_by(roots: Any) -> torch.Tensor | None:
+    """Returns the Python number, as autograd keeps it, by which a single root was divided or
+    multiplied last of all; None without such a number.
+
+    Runs no hook of the program by which a saved tensor is unpacked.
+    """
+    tensors = roots if isinstance(roots, (tuple, list)) else (roots,)
+    node = tensors[0].grad_fn if len(tensors) == 1 else None
+    if node is None or short_name(node) not in _SCALES:
+        return None
+    kept = getattr(node, "_raw_saved_other", None)
+    if getattr(kept, "unpack_hook", True) is not None:
+        return None
+    number = getattr(kept, "data", None)
+    return number if isinstance(number, torch.Tensor) and number.dtype in _NUMBERS else None
 
 
 def _reached(roots: Any) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import torch.autograd
@@ -16,7 +15,7 @@ from ..base import Hook, HookContext, Undo
 from ..exceptions import error_sentence
 from ..graphs.autograd_graph import Graphs
 from ..patches import Patches, caller
-from ..stacks import Stacks
+from ..stacks import Stacks, program_line
 from .optimizers import Optimizers
 from .thread_gradients import ThreadGradients
 
@@ -63,7 +62,7 @@ def install(
     def raised(began: tuple[int, bool], error: BaseException) -> None:
         if isinstance(error, Exception):
             with recorder.contain_errors():
-                place = _caller(caller(), is_library)
+                place = program_line(caller(), is_library)
                 recorder.mark(BackwardRaised(error_sentence(error), place).encode())
         ends(began, None)
 
@@ -78,13 +77,6 @@ def install(
         also=(torch.autograd.__name__,),
     )
     return patches.undo
-
-
-def _caller(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:
-    """Returns the line of the program that called, `file.py:12`, from the innermost frame on."""
-    while frame is not None and is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _hook(context: HookContext) -> Undo:

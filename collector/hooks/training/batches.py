@@ -4,7 +4,8 @@ At the steps at which parameters are sampled, a few elements of each tensor are 
 of a DataLoader, of the arguments of an outermost module in training and of its result. Beside the
 hash stands whether all rows are alike; beside that of a DataLoader's tensor its storage. The begin
 and the end of an iteration over a DataLoader are recorded, with a distributed sampler's epoch and
-seed; states of random generators, and what `replication` finds, as a model is called.
+seed; states of random generators, and what `replication` finds, as a model is called; whether it is
+in training mode, where that has changed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ...format.names import (
     SAMPLER_END,
     SAMPLER_EPOCH,
     SAMPLER_SEED,
+    TRAINING_MODE,
 )
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
@@ -58,10 +60,14 @@ _MAX_FRAMES = 6
 
 
 class Batches:
-    """Writes values named BATCH_* and LOADER_*, and SAMPLER_*."""
+    """Writes values named BATCH_* and LOADER_*, SAMPLER_*, and TRAINING_MODE."""
 
-    def __init__(self, recorder: Recorder, is_transformed: Callable[[Any], bool]) -> None:
+    def __init__(
+        self, recorder: Recorder, modules: Modules, is_transformed: Callable[[Any], bool]
+    ) -> None:
         self._recorder = recorder
+        self._modules = modules
+        self._modes: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._is_transformed = is_transformed
         self._readback = DeviceReadback()
         self._step = -1
@@ -95,7 +101,12 @@ class Batches:
             self._sample("loaded", batch)
 
     def began(self, module: torch.nn.Module) -> None:
-        """Samples the arguments of an outermost module that is being called."""
+        """Samples the arguments of an outermost module that is being called, and its mode."""
+        training = unwrap(module).training
+        if self._modes.get(module) is not training and self._recorder.active:
+            self._modes[module] = training
+            name = self._modules.model_name(module)
+            self._recorder.value(f"{TRAINING_MODE}{name}", float(training))
         if self._sampled():
             kind = own_class(unwrap(module)).__name__
             if self._due(f"input/{kind}"):
@@ -136,7 +147,7 @@ class Batches:
             plain = filter(self._is_plain, tensors_in(tree))
             for number, tensor in zip(range(_MAX_TENSORS), plain, strict=False):
                 write = partial(self._write, f"{name}/{number}", recorder.step)
-                self._readback.enqueue(_few(tensor), write)
+                self._readback.enqueue(few_of(tensor), write)
                 if name == "loaded":
                     place = float(tensor.untyped_storage().data_ptr())
                     recorder.value(f"{BATCH_STORAGE}{name}/{number}", place)
@@ -153,11 +164,11 @@ class Batches:
             for name, buffer in own_buffers(module):
                 if self._is_plain(buffer):
                     write = partial(self._write_buffer, f"{BUFFER_HASH}{name}", recorder.step)
-                    self._readback.enqueue(_few(buffer), write)
+                    self._readback.enqueue(few_of(buffer), write)
             self._readback.drain(wait=False)
 
     def _write_buffer(self, name: str, step: int, few: torch.Tensor) -> None:
-        self._recorder.value(name, short_hash(_bytes_of(few)), step)
+        self._recorder.value(name, short_hash(bytes_of(few)), step)
 
     def _is_plain(self, tensor: torch.Tensor) -> bool:
         if self._is_transformed(tensor) or not has_norm(tensor) or tensor.is_complex():
@@ -171,18 +182,19 @@ class Batches:
         recorder = self._recorder
         if few.dtype in _WITH_SIGNED_ZERO:
             few = few + 0.0
-        data = _bytes_of(few)
+        data = bytes_of(few)
         rows = len(few)
         alike = data == data[: len(data) // rows] * rows
         recorder.value(f"{BATCH_HASH}{name}", short_hash(data), step)
         recorder.value(f"{BATCH_ROWS}{name}", float(-rows if alike else rows), step)
 
 
-def _bytes_of(few: torch.Tensor) -> bytes:
+def bytes_of(few: torch.Tensor) -> bytes:
+    """Returns the bytes of the elements that `few_of` chose."""
     return few.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def _few(tensor: torch.Tensor) -> torch.Tensor:
+def few_of(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a view of evenly spaced elements, of some rows in all other dimensions."""
     few = tensor.detach()
     few = few[:: -(-few.shape[0] // _MAX_ROWS)]
@@ -214,7 +226,7 @@ def _hook(context: HookContext) -> Undo | None:
     )
     if is_transformed is None or not recorder.options.sample_every:
         return None
-    batches = context.share(Batches(recorder, is_transformed))
+    batches = context.share(Batches(recorder, modules, is_transformed))
     modules.began, modules.ended = batches.began, batches.ended
 
     def uninstall() -> None:

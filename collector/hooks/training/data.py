@@ -13,6 +13,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
 from .batches import Batches
+from .loader_workers import LoaderWorkers
 
 
 def _always(recorder: Recorder) -> bool:
@@ -39,12 +40,38 @@ _METHODS: tuple[tuple[str, str, str, str, Callable[[Recorder], bool]], ...] = (
 def install(recorder: Recorder, batches: Batches | None) -> Callable[[], None]:
     """Records data-loading phases; `batches` gets those of the trainer."""
     patches = Patches()
+    workers = None if batches is None else LoaderWorkers(recorder)
     for module, kind, name, label, wanted in _METHODS:
         owner = optional(module, kind, f"phases {label} of data loading")
         if owner is not None:
-            sampled = batches if wanted is _always else None
-            patches.ends(owner, name, *_phase(recorder, label, wanted, sampled), self_alone=True)
+            functions = (
+                _phase(recorder, label, wanted, batches)
+                if wanted is _always
+                else _fetch(recorder, label, workers)
+            )
+            patches.ends(owner, name, *functions, self_alone=True)
     return patches.undo
+
+
+def _fetch(
+    recorder: Recorder, label: str, workers: LoaderWorkers | None
+) -> tuple[Callable[..., Any], ...]:
+    def begin(fetcher: Any) -> tuple[int, Any] | None:
+        if not _in_worker(recorder):
+            return None
+        if workers is not None:
+            workers.fetches(fetcher)
+        return recorder.begin_phase(label, PhaseKind.data), fetcher
+
+    def done(begun: tuple[int, Any], batch: Any) -> None:
+        recorder.end_phase(begun[0])
+        if workers is not None:
+            workers.fetched(begun[1], batch)
+
+    def raised(begun: tuple[int, Any], error: BaseException) -> None:
+        recorder.end_phase(begun[0])
+
+    return begin, done, raised
 
 
 def _phase(

@@ -123,6 +123,10 @@ class Modules:
         known = [(reference(), name) for reference, name in list(self._parameters.values())]
         return [(parameter, name) for parameter, name in known if parameter is not None]
 
+    def model_name(self, model: torch.nn.Module) -> str:
+        """Returns the name of an outermost module."""
+        return self._prefixes.get(model, "").rstrip(".") or own_class(unwrap(model)).__name__
+
     def refresh(self) -> None:
         """Names parameters again: some may have been replaced or added."""
         for root, prefix in list(self._prefixes.items()):

@@ -38,6 +38,16 @@ PLUGIN = Plugin(
             misses="ranks that wait until the job is stopped, which are hangs; groups of one rank",
         ),
         Question(
+            "Calls of groups that a rank is not in",
+            "outside_groups:outside_groups",
+            ("collective_mismatch",),
+            order=26,
+            area="Communication",
+            recorded=True,
+            needs="two ranks",
+            misses="operations for which torch gives no warning",
+        ),
+        Question(
             "Stragglers",
             "stragglers:stragglers",
             ("straggler",),

@@ -78,5 +78,16 @@ PLUGIN = Plugin(
             needs="level access; a torch DataLoader with batches at 4 sampled steps, with 4 rows",
             misses="batches that no DataLoader made; targets that the model gets as an argument",
         ),
+        Question(
+            "Workers of DataLoaders",
+            "workers:workers",
+            ("repeated_data",),
+            order=48,
+            area="Learning",
+            recorded=True,
+            needs="level access; a torch DataLoader with num_workers",
+            misses="generators of a collate_fn or of another object within the dataset; numbers "
+            "that are drawn after the first batch alone",
+        ),
     ),
 )

@@ -20,6 +20,7 @@ from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import endings, own_processes, raised_beside
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place
+from lanescope.webapp.plugins.threads.undrained import A_READER, feeding
 from lanescope.webapp.runs.run import Run
 
 _MAX_NAMED = 4
@@ -56,7 +57,7 @@ _BROUGHT_BY_THREADS = frozenset(
 )
 """What only a thread of the same process can bring, in the words of the watchdog."""
 
-_BROUGHT_BY_PROCESSES = frozenset({"another process", "the end of another process"})
+_BROUGHT_BY_PROCESSES = frozenset({"another process", "the end of another process", A_READER})
 
 
 def standstill(run: Run, rank: int) -> list[Finding]:
@@ -74,7 +75,7 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     if not all(map(_rests, rows)):
         return []
     pid = rows[0]["pid"]
-    children = _children(run, rank, pid)
+    children = _children(run, rank, pid) or feeding(run, rank, rows)
     if rows[0]["reason"] not in NO_PROGRESS and not _closed(rows, children):
         return []
     since = max((t.end_ns for t in run.threads_of(rank) if t.pid == pid), default=0)
@@ -90,7 +91,9 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     rows += children
     waiting = [_waiting(run, rank, row, names, pid) for row in rows]
     own = [
-        one for one in waiting if one["where"] is not None or one["waits_for"] == FORKED_LOCK
+        one
+        for one in waiting
+        if one["where"] is not None or one["waits_for"] in (FORKED_LOCK, A_READER)
     ] or waiting[:1]
     # Servers that wait for requests are not deadlocked.
     lead = "Deadlock: every thread is blocked" if severity == "error" else "Every thread is blocked"
@@ -171,6 +174,11 @@ def _waiting(
 
 
 def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:
+    if any(row["waiting"] == A_READER for row in rows):
+        return (
+            "Get all items before join(): a process ends once what it put into a "
+            "multiprocessing.Queue is read."
+        )
     if any(
         row["waiting"] == FORKED_LOCK
         or (row["pid"] != rows[0]["pid"] and row["waiting"] == "a lock")

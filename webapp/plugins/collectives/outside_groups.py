@@ -1,0 +1,60 @@
+"""Finds ranks that call a collective of a group that they are not in: the call does nothing."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.format.marks import OutsideGroup
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
+from lanescope.webapp.runs.run import Run
+
+
+def outside_groups(run: Run) -> list[Finding]:
+    """Findings of kind `collective_mismatch`, one per function and line. Raises NotApplicable."""
+    if run.world_size < 2:
+        raise NotApplicable("the job has a single rank")
+    rows = run.events("phase", columns=["start_ns", "name", "step", "rank", "thread"])
+    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), OutsideGroup.PREFIX))
+    calls: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows.sort_by("start_ns").to_pylist():
+        mark = OutsideGroup.parse(row["name"])
+        if mark is not None:
+            calls.setdefault((mark.function, PurePath(mark.place).name), []).append(row)
+    return [_finding(run, *place, several) for place, several in calls.items()]
+
+
+def _finding(run: Run, function: str, where: str, calls: list[dict[str, Any]]) -> Finding:
+    first = calls[0]
+    ranks = tuple(sorted({int(row["rank"]) for row in calls}))
+    call, they = ("calls", "it is") if len(ranks) == 1 else ("call", "they are")
+    times = f", {units.count(len(calls))} times" if len(calls) > 1 else ""
+    return Finding(
+        kind="collective_mismatch",
+        severity="warning",
+        title=f"{units.sentence(ranks_in(run, ranks))} {call} {function}"
+        + (f" at {where}" if where else "")
+        + f" with a group that {they} not in{times}: the call does nothing there, "
+        "and the tensor stays as it is. Make the group of all ranks that need the result "
+        "(new_group), or skip the call on the others.",
+        rank=first["rank"],
+        ranks=ranks,
+        thread=first["thread"],
+        step=first["step"],
+        time_ns=first["start_ns"],
+        where=where or None,
+        evidence={
+            "group": "",
+            "sequence": -1,
+            "op": {},
+            "waiting": [],
+            "missing": list(ranks),
+        },
+        link=timeline_address(first["start_ns"], first["start_ns"] + 1, run.duration_ns),
+    )

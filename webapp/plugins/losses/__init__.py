@@ -1,0 +1,67 @@
+"""Finds losses, models and modes that do not fit together."""
+
+from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
+
+PLUGIN = Plugin(
+    name="losses",
+    depends=("autograd_graph",),
+    kinds=(
+        Kind("wrong_loss", "gradients.md#losses-and-modes"),
+        Kind("shared_parameter", "gradients.md#losses-and-modes"),
+        Kind("evaluation_mode", "gradients.md#losses-and-modes"),
+    ),
+    questions=(
+        Question(
+            "Losses of probabilities in place of logits",
+            "loss_inputs:loss_inputs",
+            ("wrong_loss",),
+            order=196,
+            area="Learning",
+            recorded=True,
+            needs="the graph of the first backward",
+            misses="losses that the first backward does not reach; losses that are written with "
+            "single operators",
+        ),
+        Question(
+            "Losses of shapes that are broadcast",
+            "loss_shapes:loss_shapes",
+            ("wrong_loss",),
+            order=197,
+            area="Learning",
+            recorded=True,
+            needs="the graph of the first backward",
+            misses="targets that require a gradient; shapes other than [N, 1] and [N]",
+        ),
+        Question(
+            "Losses divided by the number of ranks",
+            "loss_divisor:loss_divisor",
+            ("wrong_loss",),
+            order=198,
+            area="Learning",
+            recorded=True,
+            needs="gradients that DistributedDataParallel averages",
+            misses="sharded gradients; a sum of several losses; a divisor that is written as a "
+            "number",
+        ),
+        Question(
+            "Parameters that share memory",
+            "same_memory:same_memory",
+            ("shared_parameter",),
+            order=199,
+            area="Learning",
+            recorded=True,
+            needs="level access; 3 sampled optimizer steps",
+            misses="parameters that share a part of their memory",
+        ),
+        Question(
+            "Training in evaluation mode after an evaluation",
+            "left_in_evaluation:left_in_evaluation",
+            ("evaluation_mode",),
+            order=200,
+            area="Learning",
+            recorded=True,
+            needs="level access; a model with dropout or batch normalisation, called as a module",
+            misses="models that are in evaluation mode from the first step on",
+        ),
+    ),
+)

@@ -1,0 +1,79 @@
+"""Finds models that train on in evaluation mode after an evaluation.
+
+A model with dropout or batch normalisation trained in training mode, was put into evaluation mode,
+and stayed in it to the end, for MIN_STEPS steps with a backward or more.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import TRAINING_MODE
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+MIN_STEPS = 3
+
+_DIFFER = ("Dropout", "BatchNorm", "InstanceNorm")
+"""Classes of torch.nn that do something else in evaluation mode begin or end so."""
+
+
+def left_in_evaluation(run: Run) -> list[Finding]:
+    """Returns findings of kind `evaluation_mode`, one per model and rank. Raises NotApplicable."""
+    modes = logged(run, None, prefix=TRAINING_MODE)
+    if modes.empty:
+        raise NotApplicable("record a training step with --level access: no model was called")
+    found = []
+    for (rank, model), own in modes.groupby(["rank", "name"], sort=False):
+        own = own.sort_values("time_ns")
+        last = own.iloc[-1]
+        if last["value"] or not len(own) > 1:
+            continue
+        since, steps = int(last["step"]), _trained(run, int(rank), int(last["time_ns"]))
+        layer = _layer(run, int(rank))
+        if layer and len(steps) >= MIN_STEPS:
+            found.append(_finding(run, int(rank), str(model), since, steps, layer))
+    return found
+
+
+def _trained(run: Run, rank: int, since: int) -> pd.Index:
+    """Steps after an instant in which a backward ran and the optimizer stepped."""
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind", "step"]))
+    back = phases["kind"].astype("str") == schema.PhaseKind.backward.name
+    stepped = gradient_rows(run)
+    stepped = stepped.loc[(stepped["rank"] == rank) & (stepped["time_ns"] > since), "step"]
+    steps = phases.loc[back & (phases["start_ns"] > since), "step"].unique()
+    return pd.Index(steps).intersection(pd.Index(stepped.unique())).sort_values()
+
+
+def _layer(run: Run, rank: int) -> str:
+    """The first layer of a rank that does something else in evaluation mode."""
+    rows = run.events("module", rank, columns=["path", "class"]).to_pylist()
+    return next((str(row["path"]) for row in rows if _differs(str(row["class"]))), "")
+
+
+def _differs(name: str) -> bool:
+    own = name.rpartition(".")[2]
+    return name.startswith("torch.nn.modules.") and any(one in own for one in _DIFFER)
+
+
+def _finding(run: Run, rank: int, model: str, since: int, steps: pd.Index, layer: str) -> Finding:
+    return Finding(
+        kind="evaluation_mode",
+        severity="warning",
+        confidence="likely",
+        title=f"{model} trains in evaluation mode since step {int(steps[0])}, for the last "
+        f"{units.count(len(steps))} steps: eval() was called and train() was not called after it, "
+        f"so dropout is off and batch normalisation does not follow the data ({layer}). Call "
+        "model.train() before the training goes on.",
+        rank=rank,
+        ranks=(rank,),
+        step=int(steps[0]),
+        evidence={"model": model, "since_step": since, "steps": len(steps), "layer": layer},
+        link=step_link(run, rank, int(steps[0])),
+    )

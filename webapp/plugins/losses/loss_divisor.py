@@ -1,0 +1,88 @@
+"""Finds losses that are divided by the number of ranks before gradients that are averaged.
+
+The number by which the loss was divided is that of the ranks between which DistributedDataParallel
+averages gradients, at every recorded step; the program's line does not write it as a number; what
+was divided is a loss, no sum of several; and each optimizer step follows a single backward, so that
+it is not the number of passes that are accumulated.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import LOSS_DIVISOR, REPLICAS
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.source_lines import excerpt, text_of
+from lanescope.webapp.analysis.stack_frames import own_frames, place_of
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, loss_graph
+from lanescope.webapp.runs.run import Run
+
+MIN_STEPS = 3
+"""Sampled steps."""
+
+_LOSSES = ("BinaryCrossEntropy", "HuberLoss", "L1Loss", "Mean", "MseLoss", "NllLoss", "SmoothL1")
+_BACKWARD = schema.PhaseKind.backward.name
+
+
+def loss_divisor(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one. Raises NotApplicable."""
+    replicas = logged(run, None, REPLICAS)
+    if replicas.empty:
+        raise NotApplicable("record steps of a model within DistributedDataParallel")
+    divisors = logged(run, None, LOSS_DIVISOR)
+    for rank in run.ranks:
+        ranks = replicas.loc[replicas["rank"] == rank, "value"].unique()
+        own = divisors[divisors["rank"] == rank]
+        if len(ranks) != 1 or ranks[0] < 2 or own["step"].nunique() < MIN_STEPS:
+            continue
+        graph = loss_graph(run, rank)
+        if graph is None or not (abs(own["value"] - ranks[0]) < 1e-9 * ranks[0]).all():
+            continue
+        where = _where(run, rank, graph, int(ranks[0]))
+        if where and _single_backward(run, rank):
+            return [_finding(run, rank, int(ranks[0]), where)]
+    return []
+
+
+def _where(run: Run, rank: int, graph: LossGraph, ranks: int) -> str | None:
+    """The line that divides a loss by a number that it does not write; None: not found."""
+    root = graph.nodes[0]
+    source = graph.source(root)
+    if root.name not in ("Div", "Mul") or source is None or not source.name.startswith(_LOSSES):
+        return None
+    frames = own_frames(run, rank, root.stack)
+    found = excerpt(run, rank, frames[0]["file"], frames[0]["line"]) if frames else None
+    written = "|".join(re.escape(f"{one:g}") for one in (ranks, 1 / ranks))
+    if found is None or re.search(rf"(?<![\w.])({written})(?!\w)", text_of(found)):
+        return None
+    return place_of(frames[0])
+
+
+def _single_backward(run: Run, rank: int) -> bool:
+    """Whether no step has two backward passes or more."""
+    rows = run.events("phase", rank, columns=["kind", "step"])
+    steps = rows.filter(pc.equal(rows["kind"].cast("string"), _BACKWARD))["step"]
+    return len(pc.unique(steps)) == len(steps)
+
+
+def _finding(run: Run, rank: int, ranks: int, where: str) -> Finding:
+    return Finding(
+        kind="wrong_loss",
+        severity="warning",
+        confidence="likely",
+        title=f"The loss is divided by {ranks}, the number of ranks, at {where}, and "
+        f"DistributedDataParallel averages the gradients of the {ranks} ranks as well: they are "
+        f"{ranks} times too small. Leave the division out of the loss that backward() gets; divide "
+        "the one that is logged.",
+        rank=rank,
+        ranks=tuple(run.ranks),
+        step=0,
+        where=where,
+        evidence={"cause": "divided", "divisor": ranks},
+        link=step_link(run, rank, 0),
+    )

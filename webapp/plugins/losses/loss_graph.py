@@ -1,0 +1,89 @@
+"""Reads the autograd graph of the first backward: what a node gets its input from, and its line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pandas as pd
+
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
+from lanescope.webapp.runs.run import Run
+
+_SUFFIX = re.compile(r"Backward\d*$")
+
+_SAME_NUMBERS = re.compile(
+    r"(Alias|AsStrided|Clone|Expand|Index|Permute|ReshapeAlias|Select|Slice|Squeeze|T|ToCopy"
+    r"|Transpose|UnsafeView|Unsqueeze|View)"
+)
+"""Nodes of operators that hand on the numbers of their input, in another shape or dtype."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node: its name without Backward0, and the operator that made it."""
+
+    number: int
+    name: str
+    next: tuple[int, ...]
+    parameter: str
+    module: str
+    op: str  # aten::sub; empty: not recorded
+    shapes: str
+    stack: int | None
+    where: str | None  # file.py:12
+
+
+@dataclass(frozen=True)
+class LossGraph:
+    """The graph of a rank's first backward."""
+
+    step: int
+    time_ns: int
+    nodes: dict[int, Node]  # by number, the loss first
+
+    def source(self, node: Node) -> Node | None:
+        """Returns the node that made the numbers of a node's first input; None: a leaf."""
+        while node.next:
+            node = self.nodes[node.next[0]]
+            if not _SAME_NUMBERS.fullmatch(node.name):
+                return node
+        return None
+
+
+@lru_cache(maxsize=8)
+def loss_graph(run: Run, rank: int) -> LossGraph | None:
+    """Returns the graph of a rank's first backward; None: it was not recorded."""
+    rows = graph_nodes(run, rank)
+    if rows.empty:
+        return None
+    instant, thread = int(rows["time_ns"].iloc[0]), str(rows["thread"].iloc[0])
+    ops = _forward(run, rank, thread, instant)
+    nodes = {}
+    for row in rows.itertuples():
+        op = ops.get(row.sequence)
+        stack = None if op is None or pd.isna(op["stack"]) else int(op["stack"])
+        nodes[int(row.node)] = Node(
+            number=int(row.node),
+            name=_SUFFIX.sub("", str(row.name)),
+            next=tuple(map(int, str(row.next).split())),
+            parameter=str(row.parameter),
+            module=str(row.module),
+            op="" if op is None else str(op["name"]),
+            shapes="" if op is None else str(op["shapes"]),
+            stack=stack,
+            where=own_place(run, rank, stack),
+        )
+    return LossGraph(int(rows["step"].iloc[0]), instant, nodes)
+
+
+def _forward(run: Run, rank: int, thread: str, before: int) -> dict[float, pd.Series]:
+    """Sequence number -> the last operator with that number before an instant."""
+    columns = ["start_ns", "scope", "sequence", "name", "shapes", "stack"]
+    ops = to_frame(run.events("op", rank, thread, columns=columns, window=(0, before + 1)))
+    ops = ops[(ops["start_ns"] < before) & (ops["scope"].astype("str") == "function")]
+    made = ops.dropna(subset="sequence").drop_duplicates("sequence", keep="last")
+    return {row["sequence"]: row for _, row in made.iterrows()}

@@ -1,0 +1,86 @@
+"""Finds losses that compare each output with each target: [N, 1] and [N] are broadcast to [N, N].
+
+Read from the graph of the first backward. An operator of a loss had inputs of these shapes, one of
+them needs no gradient (the targets), and no operator of the program put the axis of length one
+there: a layer did, whose output it is.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, Node, loss_graph
+from lanescope.webapp.runs.run import Run
+
+_COMPARES = ("HuberLoss", "MseLoss", "Rsub", "SmoothL1Loss", "Sub")
+"""Nodes of operators that compare outputs with targets."""
+
+_AXIS = ("AsStrided", "Expand", "Index", "Permute", "Select", "Slice", "Split", "Unsqueeze", "View")
+"""Nodes of views by which a program puts an axis where it wants one."""
+
+_ENDS = ("Mean", "Sum")
+_SHAPE = re.compile(r"\[([^\]]*)\]")
+
+
+def loss_shapes(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    graphs = {rank: graph for rank in run.ranks if (graph := loss_graph(run, rank)) is not None}
+    if not graphs:
+        raise NotApplicable("record a backward pass: the run has no autograd graph")
+    found = []
+    for rank, graph in graphs.items():
+        for node in graph.nodes.values():
+            if (rows := _broadcast(graph, node)) and _is_reduced(graph, node):
+                found.append(_finding(run, rank, graph, node, rows))
+                break
+    return found
+
+
+def _broadcast(graph: LossGraph, node: Node) -> int:
+    """N of an operator that compares outputs of shape [N, 1] with targets of [N]; 0: it does
+    not."""
+    if node.name not in _COMPARES or len(node.next) != 1:
+        return 0
+    source = graph.nodes[node.next[0]]
+    shapes = [one.replace(" ", "") for one in _SHAPE.findall(node.shapes)][:2]
+    if node.name.endswith("Loss"):  # torch expands both before it compares them
+        sizes = set(shapes[0].split(",")) if shapes else set()
+        square = shapes[:1] == shapes[1:] and shapes[0].count(",") == 1 and len(sizes) == 1
+        return int(sizes.pop()) if square and source.name == "Expand" else 0
+    if source.name.startswith(_AXIS):
+        return 0
+    flat = next((one for one in shapes if one.isdigit() and int(one) > 1), None)
+    return int(flat) if flat and f"{flat},1" in shapes else 0
+
+
+def _is_reduced(graph: LossGraph, node: Node) -> bool:
+    """Whether the comparison ends in one number that is the loss, by a mean or a sum."""
+    if node.name.endswith("Loss"):
+        return True
+    above = {one: number for number, own in graph.nodes.items() for one in own.next}
+    number = node.number
+    while (number := above.get(number, -1)) >= 0:
+        if graph.nodes[number].name in _ENDS:
+            return True
+    return False
+
+
+def _finding(run: Run, rank: int, graph: LossGraph, node: Node, rows: int) -> Finding:
+    at = f" at {node.where}" if node.where else ""
+    return Finding(
+        kind="wrong_loss",
+        severity="warning",
+        confidence="likely",
+        title=f"The loss{at} compares each of {rows} outputs with all {rows} targets: their shapes "
+        f"[{rows}, 1] and [{rows}] are broadcast to [{rows}, {rows}], so the best output is the "
+        "mean of the targets. Give both the same shape: output.squeeze(1), or target[:, None].",
+        rank=rank,
+        ranks=(rank,),
+        step=graph.step,
+        time_ns=graph.time_ns,
+        where=node.where,
+        evidence={"cause": "broadcast", "op": node.op, "shapes": node.shapes},
+        link=timeline_address(graph.time_ns, graph.time_ns + 1, run.duration_ns),
+    )

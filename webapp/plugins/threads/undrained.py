@@ -1,0 +1,42 @@
+"""Finds processes that cannot end, because their multiprocessing.Queue is not read.
+
+A process writes the items of such a queue from a thread, into a pipe, and waits for it as it ends.
+Their recording has ended by then: known from the process that waits for their end, which has seen
+nothing happen since then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lanescope.webapp.runs.run import Run
+
+A_READER = "a reader of its multiprocessing.Queue"
+"""What such a process waits for."""
+
+_FEEDER = "QueueFeederThread"
+_END = "the end of another process"
+
+_NOT_READ_NS = 1_000_000_000
+"""For so long at least they have ended when the rest is over."""
+
+
+def feeding(run: Run, rank: int, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns a row, as of a dump, for each process whose end the threads of a dump wait for and
+    that has ended its program but for its queue's thread."""
+    if not any(row["waiting"] == _END for row in rows):
+        return []
+    seen = rows[0]["time_ns"]
+    ended = {one["pid"] for one in run.manifest["processes"] if one["ended"] == "exit"}
+    threads = [t for t in run.threads_of(rank) if t.pid != rows[0]["pid"]]
+    if any(t.pid not in ended for t in threads):
+        return []  # its end may be the one that is waited for
+    last = {t.pid: 0 for t in threads}
+    for thread in threads:
+        last[thread.pid] = max(last[thread.pid], thread.end_ns)
+    return [
+        {**rows[0], "thread": t.thread, "name": t.name, "pid": t.pid, "stack": None, "owner": None}
+        | {"waiting": A_READER}
+        for t in threads
+        if t.name == _FEEDER and seen - last[t.pid] > _NOT_READ_NS
+    ]
