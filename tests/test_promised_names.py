@@ -32,7 +32,8 @@ KINDS = """
     race concurrent_backward inplace_modification deadlock hang collective_mismatch straggler
     rank_divergence nan divergence nondeterminism unrecorded_write vanishing_gradient
     exploding_gradient dead_parameter lora_inactive scaler_skips cuda_context lost_context
-    untraceable_graph overlap validator environment repeated_data
+    untraceable_graph overlap validator environment repeated_data wrong_loss shared_parameter
+    evaluation_mode
 """
 
 DEFAULTS: dict[tuple[str, str], Any] = {

@@ -54,7 +54,7 @@ def _finding(run: Run, function: str, where: str, calls: list[dict[str, Any]]) -
             "sequence": -1,
             "op": {},
             "waiting": [],
-            "missing": list(ranks),
+            "missing": [],
         },
         link=timeline_address(first["start_ns"], first["start_ns"] + 1, run.duration_ns),
     )
