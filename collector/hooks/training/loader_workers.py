@@ -1,8 +1,8 @@
 """Records what workers of a DataLoader must not share: states of random generators, and samples.
 
 Once per worker, at its first fetch: hashes of the generators from which that fetch draws, those of
-Python, numpy and torch and those that the dataset holds. Of an IterableDataset also a hash of the
-first two batches.
+Python, numpy and torch and those that the dataset holds. Of an IterableDataset, whose workers may
+shuffle alike before each takes its share, a hash of the first two batches.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LoaderWorkers:
     def fetches(self, fetcher: Any) -> None:
         """Keeps the states of generators as the first fetch begins."""
         self._fetches += 1
-        if self._fetches == _FIRST:
+        if self._fetches == _FIRST and not isinstance(fetcher.dataset, IterableDataset):
             self._before = self._states(fetcher.dataset)
 
     def fetched(self, fetcher: Any, batch: Any) -> None:
@@ -48,7 +48,7 @@ class LoaderWorkers:
         if self._fetches > _SECOND or worker is None or not self._recorder.active:
             return
         iteration = (worker.seed - worker.id) % 2**32  # workers of one iteration share it
-        if self._fetches == _FIRST:
+        if self._before and self._fetches == _FIRST:
             after = self._states(fetcher.dataset)
             for name, state in self._before.items():
                 if after.get(name, state) != state:

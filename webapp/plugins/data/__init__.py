@@ -86,8 +86,8 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="level access; a torch DataLoader with num_workers",
-            misses="generators of a collate_fn or of another object within the dataset; numbers "
-            "that are drawn after the first batch alone",
+            misses="random numbers of an IterableDataset, of a collate_fn or of another object "
+            "within the dataset; numbers that are drawn after the first batch alone",
         ),
     ),
 )

@@ -144,9 +144,9 @@ def dead_parameters(run: Run) -> list[Finding]:
         raise NotApplicable("record an optimizer step: the run has no steps")
     rows = rows[~is_lora(rows["parameter"]) & (rows["numel"] > 0)]
     sampled = samples(run)
-    sampled = sampled[~is_lora(sampled["parameter"])]
-    idle = frozen(sampled)
-    sampled = sampled[sampled["trainable"].astype(bool)]
+    idle = frozen(sampled)  # with adapters, which are trained, in its groups
+    idle = idle[~is_lora(idle["parameter"])]
+    sampled = sampled[~is_lora(sampled["parameter"]) & sampled["trainable"].astype(bool)]
     held = set(zip(gradient_rows(run)["rank"], gradient_rows(run)["parameter"], strict=True))
     found: Found = {}
 

@@ -62,6 +62,13 @@ def lora_learns() -> None:
 
 
 @program
+def lora_beside_its_frozen_base() -> None:
+    """The optimizer gets all parameters of the model; most are frozen."""
+    model = adapted()
+    train(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
+
+
+@program
 def lora_first_steps() -> None:
     """Three steps of a warm-up that begins at a rate of zero."""
     model = adapted()

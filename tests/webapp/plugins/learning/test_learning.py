@@ -114,6 +114,7 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "faded": [],
     "asserted": [("dead_parameter", "unused", 0), ("validator", "", 0), ("validator", "", 4)],
     "lora_learns": [],
+    "lora_beside_its_frozen_base": [],
     "lora_first_steps": [],
     "lora_second_adapter": [],
     "lora_waits_in_the_optimizer": [],
