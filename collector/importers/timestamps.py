@@ -60,27 +60,30 @@ def exact_ns(texts: Sequence[RawNumber]) -> tuple[Int64Array, BoolArray]:
 
 
 def _same_form(texts: Sequence[RawNumber]) -> Int64Array | None:
-    """Converts numbers of one length, with the point at one place, as torch.profiler writes them.
+    """Converts numbers of one length, with the point at one place or without, as profilers write.
 
     Returns ns, which wrap around beyond int64; None for other numbers. It takes a third of the
     time of Arrow's conversion.
     """
     if not texts:
         return None
-    point, length = bytes(texts[0]).find(b"."), len(texts[0])
-    decimals = length - point - 1
+    length = len(texts[0])
+    point = bytes(texts[0]).find(b".")
+    point = length if point < 0 else point
+    decimals = max(0, length - point - 1)
     joined = b",".join([*texts, b""])
-    if not 0 < point < _MAX_WHOLE or not 0 < decimals <= 3:
+    if not 0 < point < _MAX_WHOLE or decimals > 3 or point == length - 1:
         return None
     if len(joined) != len(texts) * (length + 1):
         return None
     digits = np.frombuffer(joined, np.uint8).reshape(len(texts), -1) - np.uint8(ord("0"))
-    places = digits[:, [point, length]] == _POINT_AND_COMMA
+    others = [length] if point == length else [point, length]
+    places = digits[:, others] == _POINT_AND_COMMA[-len(others) :]
     if not places.all() or int((digits > 9).sum()) != places.size:
         return None
     weights = [10 ** (point + 2 - place) for place in range(point)]
     weights += [0, *(10 ** (2 - place) for place in range(decimals)), 0]
-    return np.asarray(digits @ np.array(weights, np.int64), np.int64)
+    return np.asarray(digits @ np.array(weights[: length + 1], np.int64), np.int64)
 
 
 def rounded_ns(microseconds: list[float | int | None]) -> tuple[Int64Array, BoolArray, BoolArray]:

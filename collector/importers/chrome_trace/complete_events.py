@@ -7,11 +7,11 @@ or signature is interpreted once.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import blake2b
 from itertools import repeat
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...format.names import ON_DEVICE
@@ -42,11 +42,11 @@ from ..spill import (
     Trace,
     new_slices,
 )
-from ..timestamps import column_of, exact_ns, rounded_ns
+from ..timestamps import exact_ns, rounded_ns
 from .arrows import add_bound_arrows
 
-_MAX_CACHED_BYTES = 1000
-"""A longer signature is not cached by its bytes."""
+_MAX_KEY_BYTES = 1000
+"""A longer signature is known by its digest."""
 
 _MAX_CACHED_STREAMS = 1 << 16
 
@@ -202,34 +202,28 @@ class _Names:
         return self._special
 
 
-class _Signatures:
-    """Numbers the shapes and dtypes of inputs."""
+class _Signatures(dict[tuple[bytes, ...], int]):
+    """Numbers the shapes and dtypes of inputs, by their texts in the trace."""
 
     def __init__(self, trace: Trace) -> None:
+        super().__init__({(b"", b""): 0})
         self._trace = trace
-        self._written: dict[tuple[bytes, bytes], int] = {(b"", b""): 0}
         self._known = {("", ""): 0}
         self._size = 0
 
     def of(self, args: list[Args]) -> NDArray[np.uint32]:
         """Returns the number of each event's signature; 0: none."""
-        written = [one.dims for one in args]
-        if not any(map(len, written)):
-            return np.zeros(len(args), np.uint32)
-        dims = column_of(written).dictionary_encode()
-        types = column_of([one.types for one in args]).dictionary_encode()
-        count = max(1, len(types.dictionary))
-        both = _codes(dims).astype(np.int64) * count + _codes(types)
-        pairs, which = np.unique(both, return_inverse=True)
-        of_dims, of_types = dims.dictionary.to_pylist(), types.dictionary.to_pylist()
-        keys = [(of_dims[pair // count], of_types[pair % count]) for pair in pairs.tolist()]
-        return np.array([self._number(key) for key in keys], np.uint32)[which]
+        dims = map(bytes, [one.dims for one in args])
+        types = map(bytes, [one.types for one in args])
+        return _numbers(self, zip(dims, types, strict=True), len(args))
 
-    def _number(self, key: tuple[bytes, bytes]) -> int:
-        known = self._written.get(key)
-        if known is not None:
-            return known
-        found = signature_of(*key)
+    def __missing__(self, written: tuple[bytes, bytes]) -> int:
+        key: tuple[bytes, ...] = written
+        if len(written[0]) + len(written[1]) > _MAX_KEY_BYTES:
+            key = tuple(blake2b(one, digest_size=16).digest() for one in written)
+            if key in self:
+                return self[key]
+        found = signature_of(*written)
         number = self._known.get(found)
         if number is None:
             self._size += sum(map(len, found))
@@ -238,14 +232,9 @@ class _Signatures:
                 return 0
             number = self._known[found] = len(self._trace.signatures)
             self._trace.signatures.append(found)
-        if len(self._written) < MAX_INPUT_SIGNATURES and sum(map(len, key)) <= _MAX_CACHED_BYTES:
-            self._written[key] = number
+        if len(self) < MAX_INPUT_SIGNATURES:
+            self[key] = number
         return number
-
-
-def _codes(texts: pa.DictionaryArray) -> NDArray[np.int32]:
-    """Returns the dictionary index of each text; `to_numpy` would import pandas."""
-    return np.frombuffer(texts.indices.buffers()[1], np.int32, len(texts))
 
 
 def _numbers(known: dict[Any, int], keys: Iterable[Any], count: int = -1) -> NDArray[np.uint32]:

@@ -158,8 +158,15 @@ class _Reader:
 def _grouped(events: list[TraceEvent]) -> Iterable[tuple[tuple[str, str], list[TraceEvent]]]:
     """Returns events that are handled together, with their phase and category."""
     groups = _Groups()
+    slices: dict[Label, Callable[[TraceEvent], None]] = {}
     for event in events:
-        groups[event.ph, event.cat](event)
+        if event.ph != "X":
+            groups[event.ph, event.cat](event)
+        elif (add := slices.get(event.cat)) is not None:
+            add(event)
+        else:
+            slices[event.cat] = groups["X", event.cat]
+            slices[event.cat](event)
     return groups.found.items()
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lanescope.collector.format.array_types import Int64Array
 from lanescope.collector.importers import nesting
@@ -24,7 +26,7 @@ from lanescope.collector.importers.nesting import (
     subtract_children,
 )
 from lanescope.collector.importers.spill import UNFINISHED, VALUE_ROW, new_slices
-from lanescope.collector.importers.timestamps import exact_ns, rounded_ns
+from lanescope.collector.importers.timestamps import decimal_ns, exact_ns, rounded_ns
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
 from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
 from lanescope.webapp.timeline.lanes import LaneSlices, lanes_of
@@ -110,6 +112,8 @@ def test_instants_are_exact_to_the_nanosecond() -> None:
     wrong = [b"", b"null", b"1e400", b"9" * 25, b"nan", b"[1]", b"2305843009213693952"]
     assert exact_ns(wrong)[1].all()
     assert exact_ns([b"3.5", b"9" * 25])[0].tolist() == [3_500, 0]
+    whole = [b"1712195495519689", b"1712195495519690"]
+    assert exact_ns(whole)[0].tolist() == [1712195495519689000, 1712195495519690000]
     lengths, missing, bad = rounded_ns([63.813, 2, None, -1.0, 1e300])
     assert lengths.tolist() == [63_813, 2_000, 0, 0, 0]
     assert (missing.tolist(), bad.tolist()) == (
@@ -383,3 +387,30 @@ def test_numbers_beyond_a_column_become_null(tmp_path: Path) -> None:
     assert accounted(run) == {"imported_slices": 3, "dropped_no_time": 2}
     assert rows(run, "collective", "name", "group_size", "bytes") == [("all_reduce", None, 0)]
     assert rows(run, "op", "name", "duration_ns")[2] == ("a text that is a number", 3_500)
+
+
+@given(st.integers(1, 18), st.integers(0, 5), st.data())
+def test_numbers_of_one_form_are_converted_as_one_by_one(
+    digits: int, decimals: int, data: st.DataObject
+) -> None:
+    whole = st.text("0123456789", min_size=digits, max_size=digits)
+    part = st.text("0123456789", min_size=decimals, max_size=decimals)
+    numbers = data.draw(st.lists(st.tuples(whole, part).map(".".join), min_size=1, max_size=4))
+    texts = [number.removesuffix(".") for number in numbers]
+    found, bad = exact_ns([text.encode() for text in texts])
+    values = [None if wrong else value for value, wrong in zip(found.tolist(), bad, strict=True)]
+    assert values == [decimal_ns(text) for text in texts]
+
+
+def test_long_lists_of_inputs_keep_their_shapes_apart(tmp_path: Path) -> None:
+    def args(first: int) -> dict[str, Any]:  # of more than a thousand bytes
+        return {"Input Dims": [[first], *[[7]] * 200], "Input type": ["float"] * 201}
+
+    firsts = [1, 2, 1, 3]
+    events = [
+        slice_("aten::cat", 10 * place, 5, cat="cpu_op", args=args(first))
+        for place, first in enumerate(firsts)
+    ]
+    run = imported(tmp_path / "run", write_trace(tmp_path / "trace.json", events))
+    shown = [f"[{first}] {' '.join(['[7]'] * 200)}"[:500] for first in firsts]
+    assert [shapes for (shapes,) in rows(run, "op", "shapes")] == shown
