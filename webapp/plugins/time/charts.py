@@ -41,7 +41,7 @@ two elements of the page for each of its categories."""
 BINS = 700
 """Parts of a step, of a pixel or two each, in which the category with the most time is drawn."""
 
-MAX_PIECES, MIN_BINS = 400, 64
+MAX_PIECES, MIN_BINS = 400, 32
 """Pieces of all lanes, each with two elements of the page: of more the bins are wider."""
 
 CATEGORY_TOKENS = {
