@@ -17,7 +17,7 @@ from ..stacks import program_line
 
 _C10D, _NAME = "torch.distributed.distributed_c10d", "_warn_not_in_group"
 
-MAX_CALLS = 100
+_MAX_CALLS = 100
 """Calls of one line that are recorded."""
 
 
@@ -32,7 +32,7 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
     def begins(name: Any, *_: Any, **__: Any) -> None:
         place = str(name), program_line(caller(), is_library)
         calls[place] += 1
-        if calls[place] <= MAX_CALLS:
+        if calls[place] <= _MAX_CALLS:
             recorder.mark(OutsideGroup(*place).encode())
 
     patches.ends(dist.distributed_c10d, _NAME, begins, lost=lost)

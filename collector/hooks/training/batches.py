@@ -46,7 +46,7 @@ from .replication import own_buffers, random_states, replication, short_hash
 _MAX_TENSORS = 3
 """Tensors of one batch or call that are hashed."""
 
-MAX_CALLS = 2
+_MAX_CALLS = 2
 """Calls of one step, per class of model, and batches of one step."""
 
 _MAX_ROWS, MAX_ELEMENTS = 16, 512
@@ -131,7 +131,7 @@ class Batches:
         recorder = self._recorder
         return is_sampled(recorder.step, recorder.options.sample_every) and recorder.active
 
-    def _due(self, name: str, most: int = MAX_CALLS) -> bool:
+    def _due(self, name: str, most: int = _MAX_CALLS) -> bool:
         step = self._recorder.step
         if step != self._step:
             self._step = step
@@ -168,7 +168,7 @@ class Batches:
             self._readback.drain(wait=False)
 
     def _write_buffer(self, name: str, step: int, few: torch.Tensor) -> None:
-        self._recorder.value(name, short_hash(bytes_of(few)), step)
+        self._recorder.value(name, short_hash(raw_bytes(few)), step)
 
     def _is_plain(self, tensor: torch.Tensor) -> bool:
         if self._is_transformed(tensor) or not has_norm(tensor) or tensor.is_complex():
@@ -182,14 +182,14 @@ class Batches:
         recorder = self._recorder
         if few.dtype in _WITH_SIGNED_ZERO:
             few = few + 0.0
-        data = bytes_of(few)
+        data = raw_bytes(few)
         rows = len(few)
         alike = data == data[: len(data) // rows] * rows
         recorder.value(f"{BATCH_HASH}{name}", short_hash(data), step)
         recorder.value(f"{BATCH_ROWS}{name}", float(-rows if alike else rows), step)
 
 
-def bytes_of(few: torch.Tensor) -> bytes:
+def raw_bytes(few: torch.Tensor) -> bytes:
     """Returns the bytes of the elements that `few_of` chose."""
     return few.contiguous().view(torch.uint8).numpy().tobytes()
 

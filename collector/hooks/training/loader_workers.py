@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ...format.names import WORKER_BATCH, WORKER_STATE
 from ...recorder.recorder import Recorder
 from .activations import tensors_in
-from .batches import bytes_of, few_of
+from .batches import few_of, raw_bytes
 from .norms import has_norm
 from .replication import short_hash
 
@@ -66,7 +66,7 @@ class LoaderWorkers:
     def _batch(self, iteration: int, batch: Any) -> None:
         with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():
             parts = [
-                bytes_of(few_of(one))
+                raw_bytes(few_of(one))
                 for one in tensors_in(batch)
                 if has_norm(one) and one.dim() and one.numel() and one.layout == torch.strided
             ]

@@ -1,7 +1,7 @@
 """Finds models that train on in evaluation mode after an evaluation.
 
 A model with dropout or batch normalisation trained in training mode, was put into evaluation mode,
-and stayed in it to the end, for MIN_STEPS steps with a backward or more.
+and stayed in it to the end, for _MIN_STEPS steps with a backward or more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 3
+_MIN_STEPS = 3
 
 _DIFFER = ("Dropout", "BatchNorm", "InstanceNorm")
 """Classes of torch.nn that do something else in evaluation mode begin or end so."""
@@ -36,7 +36,7 @@ def left_in_evaluation(run: Run) -> list[Finding]:
             continue
         since, steps = int(last["step"]), _trained(run, int(rank), int(last["time_ns"]))
         layer = _layer(run, int(rank))
-        if layer and len(steps) >= MIN_STEPS:
+        if layer and len(steps) >= _MIN_STEPS:
             found.append(_finding(run, int(rank), str(model), since, steps, layer))
     return found
 

@@ -22,7 +22,7 @@ from lanescope.webapp.analysis.stack_frames import own_frames, place_of
 from lanescope.webapp.plugins.losses.loss_graph import LossGraph, loss_graph
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 3
+_MIN_STEPS = 3
 """Sampled steps."""
 
 _LOSSES = ("BinaryCrossEntropy", "HuberLoss", "L1Loss", "Mean", "MseLoss", "NllLoss", "SmoothL1")
@@ -38,7 +38,7 @@ def loss_divisor(run: Run) -> list[Finding]:
     for rank in run.ranks:
         ranks = replicas.loc[replicas["rank"] == rank, "value"].unique()
         own = divisors[divisors["rank"] == rank]
-        if len(ranks) != 1 or ranks[0] < 2 or own["step"].nunique() < MIN_STEPS:
+        if len(ranks) != 1 or ranks[0] < 2 or own["step"].nunique() < _MIN_STEPS:
             continue
         graph = loss_graph(run, rank)
         if graph is None or not (abs(own["value"] - ranks[0]) < 1e-9 * ranks[0]).all():

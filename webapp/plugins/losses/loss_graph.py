@@ -23,7 +23,7 @@ _SAME_NUMBERS = re.compile(
 
 
 @dataclass(frozen=True)
-class Node:
+class LossNode:
     """A node: its name without Backward0, and the operator that made it."""
 
     number: int
@@ -43,9 +43,9 @@ class LossGraph:
 
     step: int
     time_ns: int
-    nodes: dict[int, Node]  # by number, the loss first
+    nodes: dict[int, LossNode]  # by number, the loss first
 
-    def source(self, node: Node) -> Node | None:
+    def source(self, node: LossNode) -> LossNode | None:
         """Returns the node that made the numbers of a node's first input; None: a leaf."""
         while node.next:
             node = self.nodes[node.next[0]]
@@ -66,7 +66,7 @@ def loss_graph(run: Run, rank: int) -> LossGraph | None:
     for row in rows.itertuples():
         op = ops.get(row.sequence)
         stack = None if op is None or pd.isna(op["stack"]) else int(op["stack"])
-        nodes[int(row.node)] = Node(
+        nodes[int(row.node)] = LossNode(
             number=int(row.node),
             name=_SUFFIX.sub("", str(row.name)),
             next=tuple(map(int, str(row.next).split())),

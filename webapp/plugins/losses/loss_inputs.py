@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, Node, loss_graph
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graph
 from lanescope.webapp.runs.run import Run
 
 _LAYERS = ("Addmm", "Addbmm", "Bmm", "Convolution", "Linear", "MkldnnConvolution", "Mm")
@@ -65,7 +65,7 @@ def loss_inputs(run: Run) -> list[Finding]:
     return found
 
 
-def _wrong(graph: LossGraph, loss: Node) -> tuple[Node, str, Node] | None:
+def _wrong(graph: LossGraph, loss: LossNode) -> tuple[LossNode, str, LossNode] | None:
     """The loss, its function, and the node that made its input."""
     kind, source = _kind(loss), graph.source(loss)
     if kind not in _WORDS or source is None:
@@ -79,12 +79,12 @@ def _wrong(graph: LossGraph, loss: Node) -> tuple[Node, str, Node] | None:
     return (loss, function, source) if source is not None and known else None
 
 
-def _kind(node: Node) -> str:
+def _kind(node: LossNode) -> str:
     return "NllLoss" if node.name.startswith("NllLoss") else node.name
 
 
 def _finding(
-    run: Run, rank: int, graph: LossGraph, loss: Node, function: str, source: Node
+    run: Run, rank: int, graph: LossGraph, loss: LossNode, function: str, source: LossNode
 ) -> Finding:
     again = function == "cross_entropy" and source.name == "Softmax"
     gets, advice = _WRONG["LogSoftmax" if again else _kind(loss), source.name]

@@ -11,7 +11,7 @@ import re
 
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, Node, loss_graph
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graph
 from lanescope.webapp.runs.run import Run
 
 _COMPARES = ("HuberLoss", "MseLoss", "Rsub", "SmoothL1Loss", "Sub")
@@ -38,7 +38,7 @@ def loss_shapes(run: Run) -> list[Finding]:
     return found
 
 
-def _broadcast(graph: LossGraph, node: Node) -> int:
+def _broadcast(graph: LossGraph, node: LossNode) -> int:
     """N of an operator that compares outputs of shape [N, 1] with targets of [N]; 0: it does
     not."""
     if node.name not in _COMPARES or len(node.next) != 1:
@@ -55,7 +55,7 @@ def _broadcast(graph: LossGraph, node: Node) -> int:
     return int(flat) if flat and f"{flat},1" in shapes else 0
 
 
-def _is_reduced(graph: LossGraph, node: Node) -> bool:
+def _is_reduced(graph: LossGraph, node: LossNode) -> bool:
     """Whether the comparison ends in one number that is the loss, by a mean or a sum."""
     if node.name.endswith("Loss"):
         return True
@@ -67,7 +67,7 @@ def _is_reduced(graph: LossGraph, node: Node) -> bool:
     return False
 
 
-def _finding(run: Run, rank: int, graph: LossGraph, node: Node, rows: int) -> Finding:
+def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, rows: int) -> Finding:
     at = f" at {node.where}" if node.where else ""
     return Finding(
         kind="wrong_loss",

@@ -31,7 +31,7 @@ _TIMES = dict.fromkeys(("total", "self"), "sums") | dict.fromkeys(("mean", "p50"
 USUAL = "backward"
 """The phase whose overlap is looked for unless another one is chosen."""
 
-WAITING = 10
+_WAITING = 10
 """Threads, and ranks, that the dock lists with their waits, the longest."""
 
 _REGIONS = 100
@@ -310,7 +310,7 @@ def _threads_waiting(run: Run, window: tuple[int, int]) -> list[Any]:
             widgets.duration_text(row.waiting_ns),
             units.share_cell(row.share),
         )
-        for row in table.head(WAITING).itertuples()
+        for row in table.head(_WAITING).itertuples()
     ]
     return [
         html.H2("Threads waiting for threads", className="below"),
@@ -324,7 +324,7 @@ def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     table = skew.waiting_ranks(run, window)
     if table.empty:
         return []
-    longest = table.nlargest(WAITING, "waiting_ns").sort_values("rank")
+    longest = table.nlargest(_WAITING, "waiting_ns").sort_values("rank")
     rows = [
         (f"rank {row.rank}", widgets.duration_text(row.waiting_ns), units.share_cell(row.share))
         for row in longest.itertuples()
