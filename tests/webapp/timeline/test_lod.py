@@ -191,7 +191,7 @@ def test_pyramid_of_several_rows_equals_each_alone(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lod, "RAW_LIMIT", limit)
         patch.setattr(lod, "MAX_LEVEL", 18)
-        patch.setattr(lod, "PIECE", piece)
+        patch.setattr(lod, "SLICES_AT_ONCE", piece)
         together = pyramids(separate)
         alone = [pyramid(start, end) for start, end in separate]
     assert together == {
