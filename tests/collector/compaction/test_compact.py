@@ -126,7 +126,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool
     [
         (parts, "write_part"),
         (parts.PendingParts, "commit"),
-        (parts.manifests, "write"),
+        (parts.manifests, "write_manifest"),
         (parts.os, "replace"),
         (Path, "unlink"),
     ],
@@ -205,7 +205,7 @@ def test_short_threads_are_finished_while_the_process_goes_on(recorder: Recorder
     [
         (parts, "write_part"),
         (parts.PendingParts, "commit"),
-        (parts.manifests, "write"),
+        (parts.manifests, "write_manifest"),
         (Path, "unlink"),
     ],
 )

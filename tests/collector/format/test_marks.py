@@ -18,6 +18,7 @@ from lanescope.collector.format.marks import (
     ExpectedGradient,
     LostContext,
     LostMode,
+    OutsideGroup,
     ValidatorVerdict,
 )
 
@@ -44,6 +45,8 @@ NAMES: dict[str, Any] = {
     "lost mode: autocast cpu for 7 ns, in force where the task was started at /a/b.py:3": (
         LostMode("autocast cpu", 7, "task", "/a/b.py:3")
     ),
+    "outside of the group: all_reduce at /train.py:12": OutsideGroup("all_reduce", "/train.py:12"),
+    "outside of the group: barrier at ": OutsideGroup("barrier", ""),
     "cuda: begun on cuda:0 at /train.py:1 of 8 devices, visible 3,4, local rank 1": CudaBegun(
         0, "/train.py:1", 8, "3,4", "1"
     ),

@@ -9,7 +9,7 @@ import pytest
 
 from lanescope.collector.compaction.reader import ProcessLog, read_process
 from lanescope.collector.format.options import parse_size
-from lanescope.collector.journal import journal, limits
+from lanescope.collector.journal import journal, memory_limit
 from lanescope.collector.journal.journal import RecordKind, write_json
 from lanescope.collector.journal.segment_ring import Ring
 from lanescope.collector.journal.writer import ThreadJournal
@@ -302,12 +302,12 @@ def test_other_texts_are_not_sizes(text: str) -> None:
 
 
 def test_a_buffer_must_fit_into_memory(tmp_path: Path) -> None:
-    limits.check_buffer(800_000_000, memory=1_000_000_000)
+    memory_limit.check_buffer(800_000_000, memory=1_000_000_000)
     with pytest.raises(ValueError, match="more than 80% of the 1,000,000,000 bytes of memory here"):
-        limits.check_buffer(800_000_001, memory=1_000_000_000)
+        memory_limit.check_buffer(800_000_001, memory=1_000_000_000)
     with pytest.raises(ValueError, match="it must be at least"):
-        limits.check_buffer(1_000)
+        memory_limit.check_buffer(1_000)
     (tmp_path / "memory.max").write_text("max\n")
-    physical = limits.memory_bytes(tmp_path)
+    physical = memory_limit.memory_bytes(tmp_path)
     (tmp_path / "memory.max").write_text("123456789\n")
-    assert limits.memory_bytes(tmp_path) == 123_456_789 < physical
+    assert memory_limit.memory_bytes(tmp_path) == 123_456_789 < physical
