@@ -51,7 +51,7 @@ def loss_divisor(run: Run) -> list[Finding]:
 
 def _where(run: Run, rank: int, graph: LossGraph, ranks: int) -> str | None:
     """The line that divides a loss by a number that it does not write; None: not found."""
-    root = graph.nodes[0]
+    root = next(iter(graph.nodes.values()))
     source = graph.source(root)
     if root.name not in ("Div", "Mul") or source is None or not source.name.startswith(_LOSSES):
         return None

@@ -47,7 +47,9 @@ class LossGraph:
 
     def source(self, node: LossNode) -> LossNode | None:
         """Returns the node that made the numbers of a node's first input; None: a leaf."""
-        while node.next:
+        for _ in self.nodes:  # a damaged file may hold a circle
+            if not node.next:
+                break
             node = self.nodes[node.next[0]]
             if not _SAME_NUMBERS.fullmatch(node.name):
                 return node
@@ -63,13 +65,14 @@ def loss_graph(run: Run, rank: int) -> LossGraph | None:
     instant, thread = int(rows["time_ns"].iloc[0]), str(rows["thread"].iloc[0])
     ops = _forward(run, rank, thread, instant)
     nodes = {}
+    numbers = {int(number) for number in rows["node"]}  # a damaged file may lack some
     for row in rows.itertuples():
         op = ops.get(row.sequence)
         stack = None if op is None or pd.isna(op["stack"]) else int(op["stack"])
         nodes[int(row.node)] = LossNode(
             number=int(row.node),
             name=_SUFFIX.sub("", str(row.name)),
-            next=tuple(map(int, str(row.next).split())),
+            next=tuple(one for one in map(int, str(row.next).split()) if one in numbers),
             parameter=str(row.parameter),
             module=str(row.module),
             op="" if op is None else str(op["name"]),

@@ -59,9 +59,14 @@ def _is_reduced(graph: LossGraph, node: LossNode) -> bool:
     """Whether the comparison ends in one number that is the loss, by a mean or a sum."""
     if node.name.endswith("Loss"):
         return True
-    above = {one: number for number, own in graph.nodes.items() for one in own.next}
-    number = node.number
-    while (number := above.get(number, -1)) >= 0:
+    above: dict[int | None, int] = {
+        one: number for number, own in graph.nodes.items() for one in own.next
+    }
+    number: int | None = node.number
+    for _ in graph.nodes:
+        number = above.get(number)
+        if number is None:
+            break
         if graph.nodes[number].name in _ENDS:
             return True
     return False

@@ -45,7 +45,7 @@ def _are_one(own: pd.DataFrame, first: str, second: str) -> bool:
         own[own["parameter"] == name].drop_duplicates("step", keep="last").set_index("step")
         for name in (first, second)
     )
-    both = one[columns].join(other[columns], how="inner", rsuffix="_2").dropna()
+    both = one[columns].merge(other[columns], on="step", suffixes=("", "_2")).dropna()
     if len(both) < MIN_SAMPLES or both["norm"].nunique() < MIN_SAMPLES:
         return False
     same = (both["numel"] == both["numel_2"]) & (both["norm"] == both["norm_2"])
