@@ -81,9 +81,9 @@ test: $(READY)  ## run the tests (ROOM=races for one room, ARGS='-k overlap' for
 	python -m pytest $(SPREAD) $(TESTS) $(ARGS)
 
 test-all: test  ## the same, then the slow tests, of both engines
-	python -m pytest $(SPREAD) -m slow $(TESTS) $(ARGS) || [ $$? = 5 -a -n "$(ROOM)" ]  # 5: the room has none
+	python -m pytest $(SPREAD) -m "slow and not soak" $(TESTS) $(ARGS) || [ $$? = 5 -a -n "$(ROOM)" ]  # 5: the room has none
 
-soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; slow tests, also those that install packages
+soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; all slow tests, also further forms of faults and those that install packages
 	LANESCOPE_KILLS=500 python -m pytest tests/collector/journal/test_death.py
 	env -u CI python -m pytest -m slow
 	python -m pytest tests/collector/watchdog/soak_starved.py

@@ -18,13 +18,18 @@ FORMS = 3
 FIRST = {one.name: one for one in reversed(FAULTS) if not one.slow}
 """A form of each fault; the others are slow. Tests of the rooms have each rule of each question."""
 
+SECOND = {one.name: one for one in reversed(FAULTS) if FIRST.get(one.name) is not one}
+
+
+def marks(fault: Fault) -> list[pytest.MarkDecorator]:
+    """Of the slow forms all but one of each fault are for `make soak`."""
+    if FIRST.get(fault.name) is fault:
+        return []
+    return [pytest.mark.slow] + [pytest.mark.soak] * (SECOND[fault.name] is not fault)
+
 
 @pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(one, id=one.form, marks=[pytest.mark.slow] * (FIRST.get(one.name) is not one))
-        for one in FAULTS
-    ],
+    "fault", [pytest.param(one, id=one.form, marks=marks(one)) for one in FAULTS]
 )
 def test_a_fault_is_found_and_its_twin_is_silent(fault: Fault, tmp_path: Path) -> None:
     verdict = judged(fault, tmp_path)
