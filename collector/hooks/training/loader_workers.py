@@ -7,7 +7,6 @@ shuffle alike before each takes its share, a hash of the first two batches.
 
 from __future__ import annotations
 
-import ctypes
 import random
 import sys
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from ...recorder.recorder import Recorder
 from .activations import tensors_in
 from .batches import few_of, raw_bytes
 from .norms import has_norm
-from .replication import short_hash
+from .replication import generator_state, short_hash
 
 _MAX_FRAMES = 8
 _FIRST, _SECOND = 1, 2
@@ -78,7 +77,7 @@ class LoaderWorkers:
 def _generators(dataset: Any) -> Iterator[tuple[str, bytes]]:
     """Yields names and states of generators."""
     yield "random", repr(random.getstate()).encode()
-    yield "torch", _torch_state(torch.default_generator)
+    yield "torch", generator_state(torch.default_generator)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         yield "numpy.random", _numpy_state(numpy.get_state())
@@ -87,16 +86,11 @@ def _generators(dataset: Any) -> Iterator[tuple[str, bytes]]:
         if isinstance(one, random.Random):
             yield said, repr(one.getstate()).encode()
         elif isinstance(one, torch.Generator) and one.device.type == "cpu":
-            yield said, _torch_state(one)
+            yield said, generator_state(one)
         elif numpy is not None and isinstance(one, numpy.RandomState):
             yield said, _numpy_state(one.get_state())
         elif numpy is not None and isinstance(one, numpy.Generator):
             yield said, repr(one.bit_generator.state).encode()
-
-
-def _torch_state(generator: torch.Generator) -> bytes:
-    state = generator.get_state()
-    return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
 def _numpy_state(state: Any) -> bytes:

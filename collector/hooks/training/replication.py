@@ -32,15 +32,20 @@ def short_hash(data: bytes) -> float:
 
 def random_states() -> Iterator[tuple[str, float]]:
     """Yields names and hashes of the states of the generators that dropout draws from."""
-    states = {"cpu": torch.default_generator.get_state()}
+    generators = {"cpu": torch.default_generator}
     cuda: Any = torch.cuda  # torch leaves it untyped
     if cuda.is_initialized() and not capturing():
         device = torch.cuda.current_device()
-        states["cuda"] = torch.cuda.default_generators[device].get_state()
-    for device_type, state in states.items():
-        # Bytes in host memory. Within torch.func an operator would make a tensor without any.
-        data = ctypes.string_at(state.data_ptr(), state.nbytes)
-        yield f"{RANDOM_STATE}{device_type}", short_hash(data)
+        generators["cuda"] = torch.cuda.default_generators[device]
+    for device_type, generator in generators.items():
+        yield f"{RANDOM_STATE}{device_type}", short_hash(generator_state(generator))
+
+
+def generator_state(generator: torch.Generator) -> bytes:
+    """Returns the state of a generator of torch."""
+    state = generator.get_state()
+    # Bytes in host memory. Within torch.func an operator would make a tensor without any.
+    return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
 def replication(module: torch.nn.Module) -> Iterator[tuple[str, float]]:

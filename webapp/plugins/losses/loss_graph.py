@@ -9,6 +9,7 @@ from functools import lru_cache
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
@@ -54,6 +55,15 @@ class LossGraph:
             if not _SAME_NUMBERS.fullmatch(node.name):
                 return node
         return None
+
+
+def loss_graphs(run: Run) -> dict[int, LossGraph]:
+    """Returns the graph of the first backward of each rank that recorded one. Raises
+    NotApplicable."""
+    graphs = {rank: graph for rank in run.ranks if (graph := loss_graph(run, rank)) is not None}
+    if not graphs:
+        raise NotApplicable("record a backward pass: the run has no autograd graph")
+    return graphs
 
 
 @lru_cache(maxsize=8)

@@ -6,9 +6,9 @@ indexing and casts between the two do not count.
 
 from __future__ import annotations
 
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graph
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graphs
 from lanescope.webapp.runs.run import Run
 
 _LAYERS = ("Addmm", "Addbmm", "Bmm", "Convolution", "Linear", "MkldnnConvolution", "Mm")
@@ -52,11 +52,8 @@ _WORDS = {
 
 def loss_inputs(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    graphs = {rank: graph for rank in run.ranks if (graph := loss_graph(run, rank)) is not None}
-    if not graphs:
-        raise NotApplicable("record a backward pass: the run has no autograd graph")
     found = []
-    for rank, graph in graphs.items():
+    for rank, graph in loss_graphs(run).items():
         for node in graph.nodes.values():
             wrong = _wrong(graph, node)
             if wrong is not None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graph
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graphs
 from lanescope.webapp.runs.run import Run
 
 _COMPARES = ("HuberLoss", "MseLoss", "Rsub", "SmoothL1Loss", "Sub")
@@ -26,11 +26,8 @@ _SHAPE = re.compile(r"\[([^\]]*)\]")
 
 def loss_shapes(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    graphs = {rank: graph for rank in run.ranks if (graph := loss_graph(run, rank)) is not None}
-    if not graphs:
-        raise NotApplicable("record a backward pass: the run has no autograd graph")
     found = []
-    for rank, graph in graphs.items():
+    for rank, graph in loss_graphs(run).items():
         for node in graph.nodes.values():
             if (rows := _broadcast(graph, node)) and _is_reduced(graph, node):
                 found.append(_finding(run, rank, graph, node, rows))
