@@ -16,9 +16,9 @@ from lanescope.webapp.runs.units import duration
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import EITHER, POWERS, step_axis, template
 
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 """Beside its colour a line has a pattern and a marker: never colour alone."""
-MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
+_MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 """One more than there are colours and patterns: the seventh line is not the first one again."""
 
 MAX_LINES = 12
@@ -71,6 +71,28 @@ def step_figure(theme: Theme, title: str, steps: pd.Series, *, log: bool) -> go.
     return figure
 
 
+def line_at(position: int, theme: Theme, colours: Sequence[str] | None = None) -> dict[str, Any]:
+    """Returns colour, pattern and width of the line at a position among several of a chart."""
+    palette = colours or template(theme).layout.colorway
+    return {
+        "width": 1.5,
+        "color": palette[position % len(palette)],
+        "dash": _DASHES[position % len(_DASHES)],
+    }
+
+
+def marked_line(
+    position: int, theme: Theme, colours: Sequence[str] | None = None, size: int = 5
+) -> dict[str, Any]:
+    """Returns the look of the line at a position, with markers of `size` px at its points."""
+    marker = {"size": size, "symbol": _MARKERS[position % len(_MARKERS)]}
+    return {
+        "mode": "lines+markers",
+        "line": line_at(position, theme, colours),
+        "marker": marker,
+    }
+
+
 def add_norm_line(
     figure: go.Figure,
     step: pd.Series,
@@ -84,18 +106,11 @@ def add_norm_line(
     # Lists, not arrays: 64-bit integers reach the browser as a slow detour anyway.
     steps: list[Any] = [int(value) for value in step]
     values = [None if not np.isfinite(value) else float(value) for value in norm]
-    colours = figure.layout.colorway or template(theme).layout.colorway
     figure.add_scatter(
         x=steps,
         y=values,
         name=name,
-        mode="lines+markers",
-        line={
-            "width": 1.5,
-            "color": colours[position % len(colours)],
-            "dash": DASHES[position % len(DASHES)],
-        },
-        marker={"size": 5, "symbol": MARKERS[position % len(MARKERS)]},
+        **marked_line(position, theme, figure.layout.colorway),
         customdata=[rank] * len(steps),
         hovertemplate=f"<b>{escaped(name)}</b><br>rank {rank}, step %{{x}}<br>norm %{{y:.4g}}"
         "<extra></extra>",

@@ -11,11 +11,10 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.units import duration
 from lanescope.webapp.ui.charts import (
     BUTTONS_ABOVE,
-    DASHES,
-    MARKERS,
     MAX_LINES,
     colour_bar,
     escaped,
+    marked_line,
     nothing,
     share_bars,
 )
@@ -81,7 +80,6 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
     A line per operation and group. Seconds and bytes per second carry the prefixes of SI.
     """
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    colours = template(theme).layout.colorway
     known = table[(table["bytes"] > 0) & (table[column] > 0)]
     if known.empty:
         return nothing(f"The {title} is unknown for every call of this run.")
@@ -93,13 +91,7 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
             x=[float(value) for value in mine["bytes"]],
             y=[float(value) * factor for value in mine[column]],
             name=f"{escaped(str(name))}, group {escaped(str(group))}",
-            mode="lines+markers",
-            line={
-                "width": 1.5,
-                "color": colours[position % len(colours)],
-                "dash": DASHES[position % len(DASHES)],
-            },
-            marker={"size": 7, "symbol": MARKERS[position % len(MARKERS)]},
+            **marked_line(position, theme, size=7),
             hovertemplate=f"<b>{escaped(str(name))}</b><br>%{{x:.4s}}B: %{{y:.3s}}{unit}"
             "<extra></extra>",
         )

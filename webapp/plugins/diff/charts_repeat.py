@@ -11,12 +11,11 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import (
-    DASHES,
-    MARKERS,
     MAX_LINES,
     add_at_foot,
     escaped,
     few_markers,
+    marked_line,
 )
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, step_axis, template
@@ -29,7 +28,7 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
     `spread` is that of `analysis.repeats.fluctuation`; the worst rank counts. The axis is
     logarithmic and 0 has no place on it; an infinite spread is a cross at its foot.
     """
-    figure, colours = _figure(theme), template(theme).layout.colorway
+    figure = _figure(theme)
     worst = spread.groupby(["parameter", "step"])["std"].max().reset_index()
     most = worst.groupby("parameter")["std"].max().sort_values(ascending=False, kind="stable")
     by_name = dict(iter(worst.groupby("parameter")))
@@ -39,13 +38,7 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
             x=[int(step) for step in rows["step"]],
             y=[float(v) if 0 < v < np.inf else None for v in rows["std"]],
             name=str(name),
-            mode="lines+markers",
-            line={
-                "width": 1.5,
-                "color": colours[k % len(colours)],
-                "dash": DASHES[k % len(DASHES)],
-            },
-            marker={"size": 5, "symbol": MARKERS[k % len(MARKERS)]},
+            **marked_line(k, theme),
             hovertemplate=f"<b>{escaped(str(name))}</b><br>step %{{x}}: %{{y:.3g}}<extra></extra>",
         )
     few_markers(figure)

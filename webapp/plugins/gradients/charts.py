@@ -22,7 +22,6 @@ from lanescope.webapp.plugins.gradients.charts_layers import (
 )
 from lanescope.webapp.runs.types import Float64Array
 from lanescope.webapp.ui.charts import (
-    DASHES,
     MAX_HEAT_ROWS,
     MAX_LINES,
     add_at_foot,
@@ -30,6 +29,7 @@ from lanescope.webapp.ui.charts import (
     bins,
     few_markers,
     greatest_of_bins,
+    line_at,
     mark_missing,
     step_figure,
 )
@@ -196,9 +196,7 @@ def _dashed(name: str, position: int, theme: Theme) -> dict[str, Any]:
     """Of the curve at a position among several; a baseline's stands back."""
     if name == "baseline":
         return {"width": 1.5, "dash": "dot", "color": tokens()[theme]["muted"]}
-    palette = template(theme).layout.colorway
-    dash = DASHES[position % len(DASHES)]
-    return {"width": 1.5, "dash": dash, "color": palette[position % len(palette)]}
+    return line_at(position, theme)
 
 
 def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:

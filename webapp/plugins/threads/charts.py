@@ -11,13 +11,13 @@ import plotly.graph_objects as go
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import (
     BUTTONS_ABOVE,
-    DASHES,
     FROM_ZERO,
-    MARKERS,
     MAX_LINES,
     colour_bar,
     escaped,
     few_markers,
+    line_at,
+    marked_line,
     nothing,
     step_figure,
 )
@@ -39,7 +39,6 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
         return nothing("On no rank are two threads in this phase at the same time.")
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     factor, unit = units.unit_for(float(table["end_ns"].max()), "ns")
-    colours = template(theme).layout.colorway
     means = table.groupby("rank")["rate"].mean()
     drawn = means.sort_values(ascending=False, kind="stable").index[:MAX_LINES]
     if len(means) > MAX_LINES:
@@ -59,12 +58,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
             y=[None if np.isnan(rate) else float(rate) * 100 for rate in rows["rate"]],
             name=f"rank {rank}",
             mode="lines",
-            line={
-                "width": 1.5,
-                "shape": "hv",
-                "color": colours[position % len(colours)],
-                "dash": DASHES[position % len(DASHES)],
-            },
+            line={**line_at(position, theme), "shape": "hv"},
             customdata=[[int(a), int(b)] for a, b in zip(rows.start_ns, rows.end_ns, strict=True)],
             hovertemplate=f"<b>rank {rank}</b><br>at %{{x:.4g}} {unit}: %{{y:.3g}} %"
             "<extra></extra>",
@@ -88,7 +82,6 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
     """
     factor, unit = units.unit_for(float(table["window_ns"].max()), "ns")
     figure = step_figure(theme, f"window, {unit}", table["step"], log=False)
-    colours = template(theme).layout.colorway
     by_thread = dict(iter(table.groupby(["rank", "thread"], sort=True)))
     longest = table.groupby(["rank", "thread"])["window_ns"].max().astype("float64")
     longest = longest.nlargest(MAX_LINES).index
@@ -99,13 +92,7 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
             x=[int(step) for step in rows["step"]],
             y=[float(window) / factor for window in rows["window_ns"]],
             name=name,
-            mode="lines+markers",
-            line={
-                "width": 1.5,
-                "color": colours[position % len(colours)],
-                "dash": DASHES[position % len(DASHES)],
-            },
-            marker={"size": 5, "symbol": MARKERS[position % len(MARKERS)]},
+            **marked_line(position, theme),
             customdata=[
                 [int(low), int(high)]
                 for low, high in zip(rows.forward_end_ns, rows.backward_start_ns, strict=True)
