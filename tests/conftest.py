@@ -62,9 +62,9 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext
 @pytest.fixture(scope="session", autouse=True)
 def engine() -> Path | None:
     """The native engine's library, built before any test records; None without a compiler."""
-    from lanescope.collector.engines import build
+    from lanescope.collector.engines import build, built_libraries
 
-    return build.ensure(again=True) if build.find_compiler() else None
+    return build.ensure(again=True) if built_libraries.find_compiler() else None
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lanescope.collector.engines import build
+from lanescope.collector.engines import build, built_libraries
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def observed(folder: Path, wait_ns: int = 0, *, user_scopes: bool = False) -> It
         made = library.with_suffix(f".{os.getpid()}")
         subprocess.run(
             [
-                str(build.find_compiler()),
+                str(built_libraries.find_compiler()),
                 *build.FLAGS,
                 f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}",
                 f"-isystem{include}",

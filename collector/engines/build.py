@@ -1,14 +1,11 @@
-"""Builds the native engine on first use, once per version of torch, and caches it.
+"""Builds the native engine on first use, once per version of torch.
 
 A wheel may bring engines for some versions of torch (`make wheel`); these are not built. Others are
-in the user's cache under a key of all their inputs. If many processes start at once, one builds and
-the others wait.
+in the user's cache under a key of all their inputs.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import mmap
@@ -16,17 +13,25 @@ import os
 import platform
 import re
 import runpy
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .built_libraries import (
+    PREBUILT,
+    BuildError,
+    check_compiled,
+    compiler_identity,
+    ensure_built,
+    find_compiler,
+    find_prebuilt,
+    run_compiler,
+)
 from .journal_layout import layout_header
 
 SOURCES = Path(__file__).parent / "observer"
@@ -34,14 +39,6 @@ TRIMMED = Path(__file__).parent / "trimmed_headers"
 """Short headers that stand before torch's own of the same names: a third less to compile."""
 
 LIBRARY = "observer.so"
-PREBUILT = Path(__file__).parent / "prebuilt"
-"""Engines that came with the wheel, see prebuild.py."""
-
-LIBC_FILE = "libc"
-"""Beside such an engine: the version of the C library that it was built with."""
-
-COMPILER_VARIABLE = "CXX"
-COMPILERS = ("c++", "g++", "clang++")
 _UNITS = {
     "torch": ("numerics", "operators", "storages", "collectives"),
     "plain": (".", "base", "journal", "stacks", "thread", "watchdog"),
@@ -81,13 +78,6 @@ _NEW_ABI = re.compile(rb"_ZNK?3c10\w+NSt7__cxx1112basic_string")
 
 _TRIMMED_FLAG = f"-isystem{TRIMMED}"
 
-RETRY_S = 600
-"""Time after a failed build before another attempt, so that not each of 64 ranks tries."""
-
-
-class BuildError(Exception):
-    """The engine cannot be built; the message is one sentence."""
-
 
 class NoTorchError(BuildError):
     """torch is not installed."""
@@ -117,32 +107,18 @@ def ensure(
     if sys.platform != "linux":
         raise BuildError(f"the native engine runs on Linux, this is {sys.platform}")
     torch, compiler = find_torch(), find_compiler()
-    brought = _prebuilt(torch)
+    brought = find_prebuilt(prebuilt_name(torch), LIBRARY) if PREBUILT.is_dir() else None
     if brought is not None:
         return brought
+    number = torch.version.split()[0]
+
+    def say() -> None:
+        if announce is not None:
+            announce(f"building the native engine for torch {number}, this once")
+
+    make = partial(compile_library, torch, advance=advance)
     key = _key(torch, compiler)
-    folder = engine_folder()
-    library = folder / key / LIBRARY
-    if library.exists():
-        return library
-    if compiler is None:
-        raise BuildError(f"there is no C++ compiler ({', '.join(COMPILERS)})")
-    if announce is not None:
-        announce(f"building the native engine for torch {torch.version.split()[0]}, this once")
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _locked(folder / f"{key}.lock"):
-            if not library.exists():
-                _build_once(torch, compiler, folder, key, again, advance)
-    except OSError as error:
-        raise BuildError(f"{folder} cannot be written ({error.strerror})") from error
-    return library
-
-
-def engine_folder() -> Path:
-    """Returns the folder of built engines."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "lanescope" / "engines"
+    return ensure_built(key, LIBRARY, compiler, make, again=again, announce=say)
 
 
 def find_torch() -> Torch:
@@ -173,18 +149,9 @@ def torch_in(folder: Path) -> Torch:
     )
 
 
-def find_compiler() -> Path | None:
-    """Finds the C++ compiler: $CXX, or the first of COMPILERS on the path."""
-    for name in (os.environ.get(COMPILER_VARIABLE), *COMPILERS):
-        found = shutil.which(name) if name else None
-        if found:
-            return Path(found)
-    return None
-
-
 def _key(torch: Torch, compiler: Path | None) -> str:
     """Returns the cache key of a build, which covers all inputs of the library."""
-    return _named(torch, torch.version, platform.libc_ver(), _identity_of(compiler))
+    return _named(torch, torch.version, platform.libc_ver(), compiler_identity(compiler))
 
 
 def prebuilt_name(torch: Torch) -> str:
@@ -206,69 +173,11 @@ def _named(torch: Torch, version: str, *more: object) -> str:
     return f"torch-{version.split()[0]}-{digest.hexdigest()[:16]}"
 
 
-def _prebuilt(torch: Torch) -> Path | None:
-    """Returns the wheel's engine for a torch, unless this machine's C library is too old for it."""
-    if not PREBUILT.is_dir():
-        return None
-    library = PREBUILT / prebuilt_name(torch) / LIBRARY
-    try:
-        needed = library.with_name(LIBC_FILE).read_text()
-    except OSError:
-        return None
-    fits = _numbers(platform.libc_ver()[1]) >= _numbers(needed)
-    return library if fits and library.exists() else None
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)]
-
-
-def _identity_of(compiler: Path | None) -> tuple[str, int, int] | None:
-    """Returns path, size and time of the compiler; asking for its version would cost a process."""
-    if compiler is None:
-        return None
-    real = compiler.resolve()
-    known = real.stat()
-    return str(real), known.st_size, known.st_mtime_ns
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _build_once(
-    torch: Torch,
-    compiler: Path,
-    folder: Path,
-    key: str,
-    again: bool,
-    advance: Callable[[int, int], None] | None,
-) -> None:
-    """Builds with the lock held, unless a build failed recently."""
-    note = folder / f"{key}.failed"
-    if not again:
-        with contextlib.suppress(OSError):
-            if time.time() - note.stat().st_mtime < RETRY_S:
-                raise BuildError(note.read_text())
-    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{key}-") as temporary:
-        made = Path(temporary)
-        try:
-            compile_library(torch, compiler, made, advance)
-        except BuildError as error:
-            note.write_text(str(error))
-            raise
-        (folder / key).mkdir(exist_ok=True)
-        (made / LIBRARY).replace(folder / key / LIBRARY)
-    note.unlink(missing_ok=True)
-
-
 def compile_library(
     torch: Torch,
     compiler: Path,
     into: Path,
+    *,
     advance: Callable[[int, int], None] | None = None,
 ) -> None:
     """Compiles LIBRARY in the folder `into`; for `advance` see `ensure`. Raises BuildError."""
@@ -276,7 +185,7 @@ def compile_library(
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         running = [pool.submit(_compiled, command, into) for command in commands]
         for number, future in enumerate(as_completed(running), 1):
-            _check(future.result(), compiler)
+            check_compiled(future.result(), compiler)
             if advance is not None:
                 advance(number, len(commands))
     objects = [command[-1] for command in commands]
@@ -292,7 +201,7 @@ def compile_library(
         "-o",
         str(into / LIBRARY),
     )
-    _check(_run(link, into), compiler)
+    check_compiled(run_compiler(link, into), compiler)
 
 
 def compile_commands(torch: Torch, compiler: Path, into: Path) -> list[tuple[str, ...]]:
@@ -339,36 +248,7 @@ def _parts(folders: tuple[str, ...]) -> list[str]:
 
 def _compiled(command: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
     """Compiles a unit; with torch's own headers where the trimmed ones do not do."""
-    done = _run(command, folder)
+    done = run_compiler(command, folder)
     if done.returncode != 0:
-        done = _run(tuple(word for word in command if word != _TRIMMED_FLAG), folder)
+        done = run_compiler(tuple(word for word in command if word != _TRIMMED_FLAG), folder)
     return done
-
-
-def _run(command: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env=_environment(),
-        )
-    except OSError as error:
-        raise BuildError(f"{command[0]} cannot be run ({error.strerror})") from error
-
-
-def _environment() -> dict[str, str]:
-    """Returns an environment in which the compiler is not recorded and reports in English."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("LANESCOPE_")}
-    return {**environment, "LC_ALL": "C"}
-
-
-def _check(done: subprocess.CompletedProcess[str], compiler: Path) -> None:
-    if done.returncode == 0:
-        return
-    lines = [line for line in done.stderr.splitlines() if "error:" in line]
-    detail = (lines or done.stderr.splitlines() or ["no message"])[0]
-    raise BuildError(f"{compiler} failed with status {done.returncode}: {detail}")

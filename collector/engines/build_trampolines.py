@@ -5,29 +5,38 @@ It depends on no version of torch or Python: one build, of two seconds, serves a
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import platform
 import sys
 import sysconfig
-import tempfile
-import time
 from pathlib import Path
 
-from .build import (
-    COMPILERS,
-    RETRY_S,
+from .built_libraries import (
+    PREBUILT,
     BuildError,
-    _check,
-    _identity_of,
-    _locked,
-    _run,
-    engine_folder,
+    check_compiled,
+    compiler_identity,
+    ensure_built,
     find_compiler,
+    find_prebuilt,
+    run_compiler,
 )
 
+TRAMPOLINES_FILE = "trampolines.so"
+
 _SOURCES = Path(__file__).parent / "trampolines"
-_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-shared")
+_FLAGS = (
+    "-std=c++20",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-Wall",
+    "-Wextra",
+    "-shared",
+)
+"""No exceptions, so no destructor runs where a daemon thread that waits in a hooked function is
+ended with the interpreter (pthread_exit unwinds its stack): it does not hold Python's lock."""
 
 
 def ensure_trampolines() -> Path:
@@ -38,41 +47,26 @@ def ensure_trampolines() -> Path:
         raise BuildError("it is made for a Python with an interpreter lock")
     if not (3, 10) <= sys.version_info[:2] <= (3, 14):
         raise BuildError(f"it is made for Python 3.10 to 3.14, this is {platform.python_version()}")
+    name = trampolines_name()
+    brought = find_prebuilt(name, TRAMPOLINES_FILE) if PREBUILT.is_dir() else None
+    if brought is not None:
+        return brought
     compiler = find_compiler()
+    key = trampolines_name(compiler_identity(compiler))
+    return ensure_built(key, TRAMPOLINES_FILE, compiler, compile_trampolines)
+
+
+def trampolines_name(*more: object) -> str:
+    """Returns the folder of the library: a digest of its sources, and of what else decides."""
     digest = hashlib.sha256()
     for source in sorted(_SOURCES.glob("*.*")):
         digest.update(source.name.encode() + source.read_bytes())
-    digest.update(repr((_FLAGS, platform.machine(), _identity_of(compiler))).encode())
-    folder = engine_folder()
-    library = folder / f"trampolines-{digest.hexdigest()[:16]}.so"
-    if library.exists():
-        return library
-    if compiler is None:
-        raise BuildError(f"there is no C++ compiler ({', '.join(COMPILERS)})")
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _locked(library.with_suffix(".lock")):
-            if not library.exists():
-                _build_once(compiler, library)
-    except OSError as error:
-        raise BuildError(f"{folder} cannot be written ({error.strerror})") from error
-    return library
+    digest.update(repr((_FLAGS, platform.machine(), *more)).encode())
+    return f"trampolines-{digest.hexdigest()[:16]}"
 
 
-def _build_once(compiler: Path, library: Path) -> None:
-    """Build, unless that failed a moment ago. With the lock held."""
-    note = library.with_suffix(".failed")
-    with contextlib.suppress(OSError):
-        if time.time() - note.stat().st_mtime < RETRY_S:
-            raise BuildError(note.read_text())
-    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".trampolines-") as temporary:
-        made = Path(temporary) / library.name
-        parts = map(str, sorted(_SOURCES.glob("*.cpp")))
-        command = (str(compiler), *_FLAGS, *parts, "-o", str(made))
-        try:
-            _check(_run(command, Path(temporary)), compiler)
-        except BuildError as error:
-            note.write_text(str(error))
-            raise
-        made.replace(library)
-    note.unlink(missing_ok=True)
+def compile_trampolines(compiler: Path, into: Path) -> None:
+    """Compiles TRAMPOLINES_FILE in the folder `into`. Raises BuildError."""
+    parts = map(str, sorted(_SOURCES.glob("*.cpp")))
+    command = (str(compiler), *_FLAGS, *parts, "-o", str(into / TRAMPOLINES_FILE))
+    check_compiled(run_compiler(command, into), compiler)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..format.options import Options
 from ..recorder.messages import say
-from . import build
+from . import build, built_libraries
 from .host_reader import HostReader
 
 NATIVE = "native"
@@ -37,7 +37,7 @@ def library_for(options: Options) -> Library | None:
         return None
     try:
         return Library(build.ensure())
-    except (build.BuildError, OSError) as error:
+    except (built_libraries.BuildError, OSError) as error:
         if options.engine == NATIVE:
             raise EngineError(f"the native engine cannot be used: {error}") from error
         say(f"recording with the portable engine: {error}")

@@ -1,4 +1,4 @@
-"""Builds engines to put into a wheel: one per version of torch, found by name at run time.
+"""Builds libraries to put into a wheel: an engine per version of torch, and the trampolines.
 
     python -m lanescope.collector.engines.prebuild INTO TORCH...
 
@@ -10,17 +10,13 @@ from __future__ import annotations
 import platform
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from .build import (
-    LIBC_FILE,
-    LIBRARY,
-    BuildError,
-    compile_library,
-    find_compiler,
-    prebuilt_name,
-    torch_in,
-)
+from .build import LIBRARY, compile_library, prebuilt_name, torch_in
+from .build_trampolines import TRAMPOLINES_FILE, compile_trampolines, trampolines_name
+from .built_libraries import LIBC_FILE, BuildError, find_compiler
 
 
 def prebuild(into: Path, torch_folder: Path) -> Path:
@@ -28,17 +24,20 @@ def prebuild(into: Path, torch_folder: Path) -> Path:
 
     Raises BuildError.
     """
-    torch, compiler = torch_in(torch_folder), find_compiler()
+    torch = torch_in(torch_folder)
+    return _put(into / prebuilt_name(torch), LIBRARY, partial(compile_library, torch))
+
+
+def _put(folder: Path, library: str, make: Callable[[Path, Path], None]) -> Path:
+    compiler = find_compiler()
     if compiler is None:
         raise BuildError("there is no C++ compiler")
-    folder = into / prebuilt_name(torch)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="lanescope-engine-") as temporary:
-        compile_library(torch, compiler, Path(temporary))
-        library = folder / LIBRARY
-        library.write_bytes((Path(temporary) / LIBRARY).read_bytes())
+        make(compiler, Path(temporary))
+        (folder / library).write_bytes((Path(temporary) / library).read_bytes())
     (folder / LIBC_FILE).write_text(platform.libc_ver()[1])
-    return library
+    return folder / library
 
 
 def main(arguments: list[str]) -> int:
@@ -47,11 +46,12 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     into, *folders = map(Path, arguments)
-    for folder in folders:
+    hooks = partial(_put, into / trampolines_name(), TRAMPOLINES_FILE, compile_trampolines)
+    for build in (hooks, *(partial(prebuild, into, folder) for folder in folders)):
         try:
-            library = prebuild(into, folder)
+            library = build()
         except BuildError as error:
-            print(f"{folder}: {error}", file=sys.stderr)
+            print(error, file=sys.stderr)
             return 1
         print(f"{library.parent.name}: {library.stat().st_size // 1000} kB")
     return 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..compaction import manifest
-from ..engines import build
+from ..engines import build, built_libraries
 from ..format.file_names import MANIFEST
 from ..format.options import OPTIONS_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
 from ..recorder.messages import say
@@ -93,7 +93,7 @@ def with_engine(options: Options, *, quiet: bool = False) -> Options:
             build.ensure(again=True, announce=None if quiet else say, advance=advance)
     except build.NoTorchError:
         return options  # the command may run with another Python than this one
-    except build.BuildError as error:
+    except built_libraries.BuildError as error:
         if options.engine == "native":
             raise LaunchError(f"the native engine cannot be used: {error}") from error
         say(f"recording with the portable engine: {error}")

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ..engines import build_trampolines, dispatch_mode, native, native_library, portable
-from ..engines.build import BuildError
+from ..engines.built_libraries import BuildError
 from ..format.names import MISSING
 from ..format.options import SUPERVISOR_VARIABLE, Options
 from ..hooks import patches, registry
@@ -144,12 +144,17 @@ class Session:
                 cuda.forked()
             context.get(ThreadGradients).forked()
             if self._watchdog is not None:
-                self._watchdog.start()
+                self._watchdog.start(forked=True)
         except Exception as error:
             recorder.failed(error)
 
     def _close_at_exit(self) -> None:
-        multiprocessing.util.Finalize(None, self.recorder.close, exitpriority=0)
+        multiprocessing.util.Finalize(None, self._close_child, exitpriority=0)
+
+    def _close_child(self) -> None:
+        if self._watchdog is not None:  # a data-loader worker keeps KeyboardInterrupt to itself
+            self._watchdog.keep_last("quiet")
+        self.recorder.close()
 
 
 def _prepare_hooks(recorder: Recorder) -> None:

@@ -25,10 +25,11 @@ from typing import Any
 
 from ..compaction.decode_stalls import activity
 from ..journal import clock, own_files, own_threads
-from ..journal.journal import ALIVE_FILE, QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, json_bytes
+from ..journal.journal import ALIVE_FILE, QUIET_FILE, STALLS_FILE, json_bytes
 from ..recorder.messages import say
 from ..recorder.recorder import Recorder
 from .forked_children import stuck_children
+from .native_stacks import free_signal, stacks_file
 from .peers import Peers, RestNote, write_note
 from .rest import BUSY, MAX_GAP, Rest, RestState, ThreadWait, rest_state, share_of_core
 from .thread_dump import describe_thread, native_id, thread_wait
@@ -76,8 +77,9 @@ class Watchdog:
         self._step = min(LOOK_S, self._timeout / (LOOKS_PER_TIMEOUT * 1e9) or LOOK_S)
         self._peers: Peers | None = None
 
-    def start(self) -> None:
+    def start(self, *, forked: bool = False) -> None:
         """Starts checking; also in a forked child, which has none of the parent's threads."""
+        self._forked = forked
         self._forget_end()  # in a child, the parent's
         self._mark, self._since, self._due = 0, clock.now(), self._timeout
         self._before: tuple[int, ProcessSample] | None = None
@@ -107,9 +109,13 @@ class Watchdog:
 
     def interrupted(self) -> None:
         """Keeps the last quiet dump where KeyboardInterrupt ended the rest that it shows."""
+        self.keep_last("interrupt")
+
+    def keep_last(self, reason: str) -> None:
+        """Keeps the last quiet dump, if the rest that it shows has just ended."""
         folder, quiet = self._recorder.folder, self._last_quiet
         if folder is not None and quiet is not None and clock.now() - quiet[0] <= INTERRUPT_NS:
-            dump = {**quiet[1], "reason": "interrupt"}
+            dump = {**quiet[1], "reason": reason}
             own_files.write(folder / STALLS_FILE, json_bytes(dump) + b"\n", os.O_APPEND)
 
     def _run(self, serial: int) -> None:
@@ -262,8 +268,8 @@ class Watchdog:
 
     def _watch_natively(self, folder: Path) -> None:
         """Starts the observer's watchdog, which also notes signals that end the process."""
-        number, self._signal = 0, _free_signal()
-        file = _stacks_file(folder) if self._signal else None
+        number, self._signal = 0, free_signal()
+        file = stacks_file(folder) if self._signal else None
         if file is None:
             self._signal = 0
         else:
@@ -280,7 +286,7 @@ class Watchdog:
         # faulthandler's handler in C needs no lock; then the signal takes effect. It dumps the
         # main thread alone: the others continue, and reading the stack of one that just ends
         # could crash the process.
-        file = self._stacks = _stacks_file(folder)
+        file = self._stacks = stacks_file(folder)
         if file is not None:
             faulthandler.register(signal.SIGTERM, file=file.number, all_threads=False, chain=True)
 
@@ -300,11 +306,12 @@ class Watchdog:
         return self._recorder.process.get("role") == "rank"
 
     def _dump(self, now: int, idle: int) -> dict[str, Any] | None:
-        """Returns a dump of all threads; None in a launcher, which waits for its workers."""
+        """Returns a dump of all threads; None in a launcher, which waits for its workers: it runs
+        no operator, and was not forked."""
         assert self._recorder.folder is not None
         known = activity(self._recorder.folder)
         did = any(doing["last_op"] or doing["collective"] for doing in known.values())
-        if not did and not self._recorder.process.get("expected"):
+        if not did and not self._forked and not self._recorder.process.get("expected"):
             return None
         self._name_owners(known)
         share = self._shares(now)
@@ -379,21 +386,3 @@ def _end_daemons() -> None:
     for child in module.active_children() if module is not None else ():
         if child.daemon:
             child.terminate()
-
-
-def _stacks_file(folder: Path) -> own_files.Descriptor | None:
-    """Opens the file for faulthandler's stacks; None if no descriptor is free."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    try:
-        return own_files.Descriptor.lasting(os.open(folder / STALL_STACKS_FILE, flags, 0o644))
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return None
-
-
-def _free_signal() -> int:
-    """Returns an unused signal; 0: none is free."""
-    last = int(getattr(signal, "SIGRTMAX", 0))
-    numbers = range(last - 2, max(last - 12, 0), -1)
-    return next((one for one in numbers if signal.getsignal(one) is signal.SIG_DFL), 0)

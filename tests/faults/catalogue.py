@@ -15,6 +15,7 @@ from tests.faults import (
     torch_threads,
     two_runs,
     waiting,
+    waiting_processes,
 )
 from tests.faults.base import Fault
 
@@ -25,6 +26,7 @@ ROOMS = (
     order_of_a_step,
     losses,
     waiting,
+    waiting_processes,
     torch_threads,
     loader_workers,
     shared_memory,

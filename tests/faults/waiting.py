@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
 import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -237,185 +235,39 @@ def result_awaited_without_await(planted: bool) -> None:
     asyncio.run(main())
 
 
-_LOCK = threading.Lock()
-
-
-def _child(lock: Any) -> None:
-    with lock:
-        work()
-
-
-def forked_with_a_held_lock(planted: bool) -> None:
-    """A thread holds a lock while the process forks; the child, which runs no operator, waits."""
-    held, free = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with _LOCK:
-            work()
-            held.set()
-            free.wait()
-
-    thread = start(hold)
-    held.wait()
-    if not planted:
-        free.set()
-        thread.join()
-    child = multiprocessing.get_context("fork").Process(target=_child, args=(_LOCK,))
-    child.start()
-    ctrl_c_at_rest()
-    child.join()
-
-
-def forked_pool_with_a_held_lock(planted: bool) -> None:
-    """A pool of forked workers inherits a lock that a logging thread holds."""
-    held, free = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with _LOCK:
-            held.set()
-            free.wait()
-
-    thread = start(hold)
-    held.wait()
-    work()
-    if not planted:
-        free.set()
-        thread.join()
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        result = pool.apply_async(_locked)
-        ctrl_c_at_rest()
-        result.get()
-
-
-def _locked() -> int:
-    with _LOCK:
-        return 1
-
-
-def forked_by_hand_with_a_held_lock(planted: bool) -> None:
-    """os.fork() within a lock that another thread holds."""
-    held, free = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with _LOCK:
-            held.set()
-            free.wait()
-
-    thread = start(hold)
-    held.wait()
-    work()
-    if not planted:
-        free.set()
-        thread.join()
-    child = os.fork()
-    if child == 0:
-        with _LOCK:
-            os._exit(0)
-    ctrl_c_at_rest()
-    os.waitpid(child, 0)
-
-
-_PUT = 100_000
-"""Numbers, which are more bytes than a pipe holds."""
-
-
-def _answers(results: Any, parts: int) -> None:
-    for _ in range(parts):
-        results.put([float(work())] * (_PUT // parts))
-
-
-def _forked(target: Any, *arguments: Any) -> Any:
-    process = multiprocessing.get_context("fork").Process(
-        target=target, args=arguments, daemon=True
-    )
-    process.start()
-    return process
-
-
-def joined_before_its_result_is_read(planted: bool) -> None:
-    """The parent waits for the end of a process whose result is still in the queue."""
-    results: Any = multiprocessing.get_context("fork").Queue()
-    work()
-    process = _forked(_answers, results, 1)
-    ctrl_c_at_rest()
-    if planted:
-        process.join()
-    results.get()
-    process.join()
-
-
-def one_of_two_results_is_read(planted: bool) -> None:
-    """Each process puts two results; the parent expects one."""
-    results: Any = multiprocessing.get_context("fork").Queue()
-    work()
-    processes = [_forked(_answers, results, 2) for _ in range(2)]
-    ctrl_c_at_rest()
-    for _ in range(2 if planted else 4):
-        results.get()
-    for process in processes:
-        process.join()
-
-
-def reports_are_read_at_the_end(planted: bool) -> None:
-    """A worker reports each of its steps; the parent collects the reports once it has ended."""
-    reports: Any = multiprocessing.get_context("fork").JoinableQueue()
-    work()
-    process = _forked(_answers, reports, 50)
-    ctrl_c_at_rest()
-    if not planted:
-        for _ in range(50):
-            reports.get()
-    process.join()
-    while not reports.empty():
-        reports.get()
-
-
 QUEUES, POOL, EVENT = (
     "two bounded queues",
     "a task waits for its own pool",
     "an event never set",
 )
-ASYNCIO, FORK = "asyncio futures never set", "a fork with a held lock"
-UNREAD = "a process joined before its queue is read"
+ASYNCIO = "asyncio futures never set"
 
 
-def _faults(name: str, *forms: Any, says: str = "waits for") -> tuple[Fault, ...]:
+def deadlocks(name: str, *forms: Any, says: str = "waits for") -> tuple[Fault, ...]:
+    """Forms of a fault that leave every thread waiting; `says`: what the finding says."""
     return tuple(
         Fault(name, "waiting", ("deadlock",), form, says=says, slow=True) for form in forms
     )
 
 
 FAULTS = (
-    *_faults(
+    *deadlocks(
         QUEUES,
         prefetcher_and_trainer_with_full_queues,
         pipeline_of_three_stages,
         writer_with_two_semaphores,
     ),
-    *_faults(POOL, task_waits_in_its_own_pool, recursion_through_a_pool, map_within_a_map),
-    *_faults(
+    *deadlocks(POOL, task_waits_in_its_own_pool, recursion_through_a_pool, map_within_a_map),
+    *deadlocks(
         EVENT,
         event_of_a_worker_that_has_ended,
         worker_died_before_it_notified,
         barrier_for_one_too_many,
     ),
-    *_faults(
+    *deadlocks(
         ASYNCIO,
         future_that_is_never_set,
         asyncio_queue_without_sentinel,
         result_awaited_without_await,
-    ),
-    *_faults(
-        FORK,
-        forked_with_a_held_lock,
-        forked_pool_with_a_held_lock,
-        forked_by_hand_with_a_held_lock,
-    ),
-    *_faults(
-        UNREAD,
-        joined_before_its_result_is_read,
-        one_of_two_results_is_read,
-        reports_are_read_at_the_end,
-        says="a reader of its multiprocessing.Queue",
     ),
 )

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lanescope.collector.engines import build
+from lanescope.collector.engines.built_libraries import find_compiler
 
 SERVER = Path(__file__).with_name("fork_server.py")
 TIME_LIMIT_S = 300.0
@@ -112,7 +112,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 def compiled(source: Path, made: Path, *flags: str) -> Path:
     """Compile C++ (or C) with the engine's compiler into `made`."""
-    output_of(str(build.find_compiler()), str(source), "-o", made, *flags)
+    output_of(str(find_compiler()), str(source), "-o", made, *flags)
     return made
 
 

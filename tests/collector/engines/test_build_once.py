@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lanescope.collector.engines import build
+from lanescope.collector.engines.built_libraries import COMPILER_VARIABLE
 from tests.support.processes import variables
 
 PROCESSES = 16
@@ -32,9 +32,7 @@ def test_sixteen_processes_with_an_empty_cache_build_once(tmp_path: Path) -> Non
     compiler, log = tmp_path / "c++", tmp_path / "calls"
     compiler.write_text(COMPILER.format(log=log))
     compiler.chmod(0o755)
-    environment = variables(
-        {build.COMPILER_VARIABLE: str(compiler), "XDG_CACHE_HOME": str(tmp_path)}
-    )
+    environment = variables({COMPILER_VARIABLE: str(compiler), "XDG_CACHE_HOME": str(tmp_path)})
     with contextlib.ExitStack() as ends:
         started = [
             ends.enter_context(

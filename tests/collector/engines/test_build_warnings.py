@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.engines import build
+from lanescope.collector.engines import build, built_libraries
 from tests.support.processes import run_program
 
 
 @pytest.mark.slow
 def test_every_unit_compiles_without_warnings(native: Path, tmp_path: Path) -> None:
-    compiler = build.find_compiler()
+    compiler = built_libraries.find_compiler()
     assert compiler is not None
 
     def messages(command: tuple[str, ...]) -> str:
@@ -36,9 +36,9 @@ def test_where_trimmed_headers_do_not_do_torchs_own_are_taken(tmp_path: Path) ->
     header.write_text("constexpr int whole = 1;\n")
     source = tmp_path / "unit.cpp"
     source.write_text("#include <ATen/ATen.h>\nint found = whole;\n")
-    compiler = build.find_compiler()
+    compiler = built_libraries.find_compiler()
     trimmed, own = f"-isystem{build.TRIMMED}", f"-isystem{tmp_path / 'include'}"
     command = (str(compiler), trimmed, own, "-c", str(source), "-o", str(tmp_path / "unit.o"))
     assert trimmed in " ".join(build.compile_commands(build.find_torch(), Path("c++"), tmp_path)[0])
-    assert build._run(command, tmp_path).returncode != 0
+    assert built_libraries.run_compiler(command, tmp_path).returncode != 0
     assert build._compiled(command, tmp_path).returncode == 0

@@ -314,6 +314,37 @@ def test_interpreter_shutdown_with_a_daemon_thread_at_work(tmp_path: Path) -> No
     assert manifest["complete"] is True
 
 
+def test_interpreter_shutdown_ends_daemon_threads_in_hooked_functions(tmp_path: Path) -> None:
+    """Python unwinds their stacks where they come back from a wait, without its lock."""
+    recorded = record_program(
+        tmp_path,
+        """
+        import queue, threading, time, torch
+        torch.ones(2).tan()
+        items, never, condition = queue.Queue(), threading.Event(), threading.Condition()
+        def take():
+            while True:
+                try:
+                    items.get(timeout=0.002)
+                except queue.Empty:
+                    pass
+        def wait():
+            while True:
+                never.wait(0.002)
+        def wait_for_notify():
+            while True:
+                with condition:
+                    condition.wait(0.002)
+        for work in 12 * (take, wait, wait_for_notify):
+            threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.3)
+        """,
+        real=True,
+    )
+    assert recorded.status == 0, recorded.stderr
+    assert recorded.stderr.count("\n") == 1
+
+
 def test_exec_into_another_program(tmp_path: Path) -> None:
     recorded = record_program(
         tmp_path,

@@ -17,7 +17,12 @@ from lanescope.collector.format.names import FORKED_LOCK
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.process_exits import endings, own_processes, raised_beside
+from lanescope.webapp.analysis.process_exits import (
+    alive_ns,
+    endings,
+    own_processes,
+    raised_beside,
+)
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place
 from lanescope.webapp.plugins.threads.undrained import A_READER, feeding
@@ -75,7 +80,7 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     if not all(map(_rests, rows)):
         return []
     pid = rows[0]["pid"]
-    children = _children(run, rank, pid) or feeding(run, rank, rows)
+    children = _children(run, rank, pid, rows[0]["time_ns"]) or feeding(run, rank, rows)
     if rows[0]["reason"] not in NO_PROGRESS and not _closed(rows, children):
         return []
     since = max((t.end_ns for t in run.threads_of(rank) if t.pid == pid), default=0)
@@ -146,15 +151,22 @@ def _closed(rows: list[dict[str, Any]], children: list[dict[str, Any]]) -> bool:
     )
 
 
-def _children(run: Run, rank: int, pid: int) -> list[dict[str, Any]]:
-    """What the main threads of processes that it started (data-loader workers) waited for."""
-    mains = {t.thread for t in run.threads_of(rank) if t.kind == "main" and t.pid != pid}
+def _children(run: Run, rank: int, pid: int, seen: int) -> list[dict[str, Any]]:
+    """What the main threads of processes that it started (data-loader workers) waited for; nothing
+    if one of those that were there at `seen` may have been at work."""
+    there = {p["pid"] for p in run.manifest["processes"] if alive_ns(run, p) >= seen}
+    mains = {
+        t.thread
+        for t in run.threads_of(rank)
+        if t.kind == "main" and t.pid != pid and t.pid in there
+    }
     last = {
         row["thread"]: row
         for row in run.events("stall", rank).to_pylist()
-        if row["thread"] in mains and row["reason"] != "signal" and _rests(row)
+        if row["thread"] in mains and row["reason"] != "signal"
     }
-    return [last[thread] for thread in sorted(last)]
+    rest = mains == last.keys() and all(map(_rests, last.values()))
+    return [last[thread] for thread in sorted(last)] if rest else []
 
 
 def _waiting(

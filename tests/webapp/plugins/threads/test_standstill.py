@@ -21,6 +21,7 @@ def found(
     main: str,
     *others: dict[str, object],
     child: str | None = None,
+    child_cpu: float = 0.0,
     reason: str = "quiet",
     exception: str = "",
 ) -> list[Finding]:
@@ -60,6 +61,7 @@ def found(
             name="MainThread",
             reason="quiet",
             waiting=child,
+            cpu=child_cpu,
         )
     return deadlocks(open_run(builder.write()))
 
@@ -102,3 +104,9 @@ def test_what_may_still_come(
     assert found(tmp_path / "seconds", main, *others, child=child) == []
     if not any("cpu" in other for other in others):
         assert found(tmp_path / "timeout", main, *others, child=child, reason="no_progress")
+
+
+def test_a_child_that_may_be_at_work_can_wake_the_others(tmp_path: Path) -> None:
+    main, child = "the end of another process", "a lock"
+    assert found(tmp_path / "rest", main, child=child)
+    assert not found(tmp_path / "work", main, child=child, child_cpu=0.9)

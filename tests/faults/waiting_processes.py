@@ -1,0 +1,193 @@
+"""Programs whose processes wait for each other until somebody presses Ctrl-C."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from typing import Any
+
+import torch
+
+from tests.faults.base import ctrl_c_at_rest
+from tests.faults.waiting import deadlocks, start, work
+
+_LOCK = threading.Lock()
+
+
+def _child(lock: Any) -> None:
+    with lock:
+        work()
+
+
+def forked_with_a_held_lock(planted: bool) -> None:
+    """A thread holds a lock while the process forks; the child, which runs no operator, waits."""
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with _LOCK:
+            work()
+            held.set()
+            free.wait()
+
+    thread = start(hold)
+    held.wait()
+    if not planted:
+        free.set()
+        thread.join()
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(_LOCK,))
+    child.start()
+    ctrl_c_at_rest()
+    child.join()
+
+
+def forked_pool_with_a_held_lock(planted: bool) -> None:
+    """A pool of forked workers inherits a lock that a logging thread holds."""
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with _LOCK:
+            held.set()
+            free.wait()
+
+    thread = start(hold)
+    held.wait()
+    work()
+    if not planted:
+        free.set()
+        thread.join()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        result = pool.apply_async(_locked)
+        ctrl_c_at_rest()
+        result.get()
+
+
+def _locked() -> int:
+    with _LOCK:
+        return 1
+
+
+class _Cached(torch.utils.data.Dataset[torch.Tensor]):
+    """Rows that a cache hands out under a lock."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with _LOCK:
+            return torch.ones(16) * index
+
+
+def loader_workers_forked_with_a_held_lock(planted: bool) -> None:
+    """A thread fills a dataset's cache while the DataLoader forks its workers."""
+    held, free = threading.Event(), threading.Event()
+
+    def fill() -> None:
+        with _LOCK:
+            held.set()
+            free.wait()
+
+    thread = start(fill)
+    held.wait()
+    if not planted:
+        free.set()
+        thread.join()
+    ctrl_c_at_rest()
+    for rows in torch.utils.data.DataLoader(_Cached(), batch_size=4, num_workers=2):
+        work().add(rows.sum())
+
+
+def forked_by_hand_with_a_held_lock(planted: bool) -> None:
+    """os.fork() within a lock that another thread holds."""
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with _LOCK:
+            held.set()
+            free.wait()
+
+    thread = start(hold)
+    held.wait()
+    work()
+    if not planted:
+        free.set()
+        thread.join()
+    child = os.fork()
+    if child == 0:
+        with _LOCK:
+            os._exit(0)
+    ctrl_c_at_rest()
+    os.waitpid(child, 0)
+
+
+_PUT = 100_000
+"""Numbers, which are more bytes than a pipe holds."""
+
+
+def _answers(results: Any, parts: int) -> None:
+    for _ in range(parts):
+        results.put([float(work())] * (_PUT // parts))
+
+
+def _forked(target: Any, *arguments: Any) -> Any:
+    process = multiprocessing.get_context("fork").Process(
+        target=target, args=arguments, daemon=True
+    )
+    process.start()
+    return process
+
+
+def joined_before_its_result_is_read(planted: bool) -> None:
+    """The parent waits for the end of a process whose result is still in the queue."""
+    results: Any = multiprocessing.get_context("fork").Queue()
+    work()
+    process = _forked(_answers, results, 1)
+    ctrl_c_at_rest()
+    if planted:
+        process.join()
+    results.get()
+    process.join()
+
+
+def one_of_two_results_is_read(planted: bool) -> None:
+    """Each process puts two results; the parent expects one."""
+    results: Any = multiprocessing.get_context("fork").Queue()
+    work()
+    processes = [_forked(_answers, results, 2) for _ in range(2)]
+    ctrl_c_at_rest()
+    for _ in range(2 if planted else 4):
+        results.get()
+    for process in processes:
+        process.join()
+
+
+def reports_are_read_at_the_end(planted: bool) -> None:
+    """A worker reports each of its steps; the parent collects the reports once it has ended."""
+    reports: Any = multiprocessing.get_context("fork").JoinableQueue()
+    work()
+    process = _forked(_answers, reports, 50)
+    ctrl_c_at_rest()
+    if not planted:
+        for _ in range(50):
+            reports.get()
+    process.join()
+    while not reports.empty():
+        reports.get()
+
+
+FAULTS = (
+    *deadlocks(
+        "a fork with a held lock",
+        loader_workers_forked_with_a_held_lock,
+        forked_with_a_held_lock,
+        forked_pool_with_a_held_lock,
+        forked_by_hand_with_a_held_lock,
+    ),
+    *deadlocks(
+        "a process joined before its queue is read",
+        joined_before_its_result_is_read,
+        one_of_two_results_is_read,
+        reports_are_read_at_the_end,
+        says="a reader of its multiprocessing.Queue",
+    ),
+)
