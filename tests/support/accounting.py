@@ -1,9 +1,9 @@
 """Counts the processor time that tests take, with all processes that they start.
 
 A pytest plugin. At the end of a run it prints the sum by area (pure, recorded, ranks, browser), in
-CI also the 30 tests that took the most; SLOWEST=100 prints 100 of them anywhere. Processor time
-does not change with what else the machine does, and nearly all of a recorded test's is spent in
-other processes.
+CI also the 30 tests and the 30 files that took the most; SLOWEST=100 prints 100 of each anywhere.
+Processor time does not change with what else the machine does, and nearly all of a recorded test's
+is spent in other processes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from typing import Any
 import pytest
 
 SLOWEST = int(os.environ.get("SLOWEST", "30" if "CI" in os.environ else "0"))
+_STARTING = {
+    "tests.support.recording",
+    "tests.support.processes",
+    "tests.faults.judge",
+    "subprocess",
+}
 AREAS = ("pure", "recorded", "ranks", "browser")
 _KEY = "processor_s"
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -59,10 +65,9 @@ def area_of(item: pytest.Item) -> str:
         return "browser"
     if item.get_closest_marker("torchrun"):
         return "ranks"
-    starts = {"tests.support.recording", "tests.support.processes", "subprocess"}
     used = vars(getattr(item, "module", object)).values()
     from_there = (getattr(one, "__module__", getattr(one, "__name__", "")) for one in used)
-    return "recorded" if starts.intersection(map(str, from_there)) else "pure"
+    return "recorded" if _STARTING.intersection(map(str, from_there)) else "pure"
 
 
 class Accounts:
@@ -95,10 +100,12 @@ class Accounts:
         for area in AREAS:
             write(f"{self._by_area[area]:8.1f} s  {area}")
         write(f"{sum(self._by_area.values()):8.1f} s  in all")
-        if SLOWEST:
-            slowest = sorted(self._by_test.items(), key=lambda one: -one[1])[:SLOWEST]
-            terminalreporter.section(f"the {SLOWEST} tests that took the most")
-            for name, seconds in slowest:
+        by_file: defaultdict[str, float] = defaultdict(float)
+        for name, seconds in self._by_test.items():
+            by_file[name.partition("::")[0]] += seconds
+        for what, taken in (("tests", self._by_test), ("files", by_file)) if SLOWEST else ():
+            terminalreporter.section(f"the {SLOWEST} {what} that took the most")
+            for name, seconds in sorted(taken.items(), key=lambda one: -one[1])[:SLOWEST]:
                 write(f"{seconds:8.1f} s  {name}")
 
 
