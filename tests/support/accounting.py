@@ -1,7 +1,7 @@
 """Counts the processor time that tests take, with all processes that they start.
 
-A pytest plugin. At the end of a run it prints the sum by area (pure, recorded, ranks, browser), in
-CI also the 30 tests and the 30 files that took the most; SLOWEST=100 prints 100 of each anywhere.
+A pytest plugin. At the end of a run it prints the sum by area (pure, recorded, ranks, browser) of
+the tests that `make test` runs, and of those marked `slow` where they ran as well; in CI also the 30 tests and the 30 files that took the most; SLOWEST=100 prints 100 of each anywhere.
 Processor time does not change with what else the machine does, and nearly all of a recorded test's
 is spent in other processes.
 """
@@ -75,7 +75,7 @@ class Accounts:
 
     def __init__(self) -> None:
         self._last_s = 0.0  # the first test also takes what its process took to start
-        self._by_area: defaultdict[str, float] = defaultdict(float)
+        self._by_area: defaultdict[tuple[str, bool], float] = defaultdict(float)
         self._by_test: defaultdict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(wrapper=True)
@@ -83,23 +83,25 @@ class Accounts:
         """Write the time since the last report into this one."""
         report = yield
         now = processor_s()
-        report.user_properties.append((_KEY, (area_of(item), max(0.0, now - self._last_s))))
+        kind = (area_of(item), item.get_closest_marker("slow") is not None)
+        report.user_properties.append((_KEY, (*kind, max(0.0, now - self._last_s))))
         self._last_s = max(now, self._last_s)  # a process may end that nothing waits for
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Read it again, in the process that prints."""
-        for area, seconds in (value for key, value in report.user_properties if key == _KEY):
-            self._by_area[area] += seconds
+        for area, slow, seconds in (found for key, found in report.user_properties if key == _KEY):
+            self._by_area[area, slow] += seconds
             self._by_test[report.nodeid] += seconds
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say it."""
         write = terminalreporter.write_line
         terminalreporter.section("processor time")
-        for area in AREAS:
-            write(f"{self._by_area[area]:8.1f} s  {area}")
-        write(f"{sum(self._by_area.values()):8.1f} s  in all")
+        for slow in sorted({slow for _, slow in self._by_area}):
+            taken = [self._by_area[area, slow] for area in AREAS]
+            for area, seconds in zip((*AREAS, "in all"), (*taken, sum(taken)), strict=True):
+                write(f"{seconds:8.1f} s  {area}{', slow' if slow else ''}")
         by_file: defaultdict[str, float] = defaultdict(float)
         for name, seconds in self._by_test.items():
             by_file[name.partition("::")[0]] += seconds
