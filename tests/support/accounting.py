@@ -1,7 +1,8 @@
 """Counts the processor time that tests take, with all processes that they start.
 
 A pytest plugin. At the end of a run it prints the sum by area (pure, recorded, ranks, browser) of
-the tests that `make test` runs, and of those marked `slow` where they ran as well; in CI also the 30 tests and the 30 files that took the most; SLOWEST=100 prints 100 of each anywhere.
+the tests that `make test` runs, and of those marked `slow` where they ran as well. In CI it prints
+also the 30 tests and the 30 files that took the most; SLOWEST=100 prints 100 of each anywhere.
 Processor time does not change with what else the machine does, and nearly all of a recorded test's
 is spent in other processes.
 """
@@ -71,7 +72,7 @@ def area_of(item: pytest.Item) -> str:
 
 
 class Accounts:
-    """Adds up what each phase of each test took, also over the workers of xdist."""
+    """Adds up what each test took, also over the workers of xdist."""
 
     def __init__(self) -> None:
         self._last_s = 0.0  # the first test also takes what its process took to start
@@ -80,8 +81,10 @@ class Accounts:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Write the time since the last report into this one."""
+        """Write the time that a test took, with its fixtures, into its last report."""
         report = yield
+        if report.when != "teardown":
+            return report
         now = processor_s()
         kind = (area_of(item), item.get_closest_marker("slow") is not None)
         report.user_properties.append((_KEY, (*kind, max(0.0, now - self._last_s))))
