@@ -158,7 +158,7 @@ def ended(child: int, reading: int):
 
 
 def in_order(several):
-    """The same of several, some of which work while others wait for their alarm."""
+    """The same of several: some work while others wait for their alarm."""
     at_work = collections.deque()
     for do in several:
         if len(at_work) == AT_ONCE:
