@@ -80,8 +80,8 @@ SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 test: $(READY)  ## run the tests (ROOM=races for one room, ARGS='-k overlap' for some of them)
 	python -m pytest $(SPREAD) $(TESTS) $(ARGS)
 
-test-all: test  ## the same, then the slow tests, of both engines
-	python -m pytest $(SPREAD) -m "slow and not soak" $(TESTS) $(ARGS) || [ $$? = 5 -a -n "$(ROOM)" ]  # 5: the room has none
+test-all: $(READY)  ## the same and the slow tests, of both engines
+	python -m pytest $(SPREAD) -m "not soak" $(TESTS) $(ARGS)
 
 soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; all slow tests, also further forms of faults and those that install packages
 	LANESCOPE_KILLS=500 python -m pytest tests/collector/journal/test_death.py

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from lanescope.webapp.analysis.findings import Finding, findings, run_question
+from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
 from tests.faults.base import Fault, Program
@@ -18,7 +18,10 @@ SCRIPT = Path(__file__).with_name("program.py")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is found in a program and in its twin: errors and warnings."""
+    """What is found in a program and in its twin: errors and warnings.
+
+    Where the questions that look for the fault find it, the program is asked no other ones.
+    """
 
     fault: Fault
     found: list[Finding]
@@ -35,11 +38,12 @@ def judged(fault: Fault, folder: Path) -> Verdict:
     baseline = None
     if fault.baseline is not None:
         baseline = recorded(fault, fault.baseline, folder / "baseline")
-    return Verdict(
-        fault,
-        _grave(recorded(fault, fault.program, folder / "program", planted=True), baseline),
-        _grave(recorded(fault, fault.twin or fault.program, folder / "twin"), baseline),
-    )
+    program = recorded(fault, fault.program, folder / "program", planted=True)
+    found = _grave(program, baseline, fault.kinds)
+    if not any(_is_right(fault, one) for one in found):
+        found = _grave(program, baseline)
+    twin = recorded(fault, fault.twin or fault.program, folder / "twin")
+    return Verdict(fault, found, _grave(twin, baseline))
 
 
 def recorded(fault: Fault, program: Program, run: Path, *, planted: bool = False) -> Run:
@@ -59,12 +63,16 @@ def recorded(fault: Fault, program: Program, run: Path, *, planted: bool = False
     return open_run(run)
 
 
-def _grave(run: Run, baseline: Run | None) -> list[Finding]:
-    found = list(findings(run))
-    if baseline is not None:
-        for question in questions(baseline=True):
-            found += run_question(question, run, baseline).findings
-    return [one for one in found if one.severity != "info"]
+def _grave(run: Run, baseline: Run | None, kinds: tuple[str, ...] = ()) -> list[Finding]:
+    """Errors and warnings, of the questions that find these kinds or of all questions."""
+    asked = [*questions(), *(questions(baseline=True) if baseline is not None else ())]
+    return [
+        one
+        for question in asked
+        if not kinds or set(kinds).intersection(question.kinds)
+        for one in run_question(question, run, baseline).findings
+        if one.severity != "info"
+    ]
 
 
 def _is_right(fault: Fault, finding: Finding) -> bool:

@@ -1,9 +1,10 @@
 """Counts the processor time that tests take, with all processes that they start.
 
-A pytest plugin. At the end of a run it prints the sum by area (pure, recorded, ranks, browser), in
-CI also the 30 tests that took the most; SLOWEST=100 prints 100 of them anywhere. Processor time
-does not change with what else the machine does, and nearly all of a recorded test's is spent in
-other processes.
+A pytest plugin. At the end of a run it prints the sum by area (pure, recorded, ranks, browser) of
+the tests that `make test` runs, and of those marked `slow` where they ran as well. In CI it prints
+also the 30 tests and the 30 files that took the most; SLOWEST=100 prints 100 of each anywhere.
+Processor time does not change with what else the machine does, and nearly all of a recorded test's
+is spent in other processes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from typing import Any
 import pytest
 
 SLOWEST = int(os.environ.get("SLOWEST", "30" if "CI" in os.environ else "0"))
+_STARTING = {
+    "tests.support.recording",
+    "tests.support.processes",
+    "tests.faults.judge",
+    "subprocess",
+}
 AREAS = ("pure", "recorded", "ranks", "browser")
 _KEY = "processor_s"
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -59,46 +66,51 @@ def area_of(item: pytest.Item) -> str:
         return "browser"
     if item.get_closest_marker("torchrun"):
         return "ranks"
-    starts = {"tests.support.recording", "tests.support.processes", "subprocess"}
     used = vars(getattr(item, "module", object)).values()
     from_there = (getattr(one, "__module__", getattr(one, "__name__", "")) for one in used)
-    return "recorded" if starts.intersection(map(str, from_there)) else "pure"
+    return "recorded" if _STARTING.intersection(map(str, from_there)) else "pure"
 
 
 class Accounts:
-    """Adds up what each phase of each test took, also over the workers of xdist."""
+    """Adds up what each test took, also over the workers of xdist."""
 
     def __init__(self) -> None:
         self._last_s = 0.0  # the first test also takes what its process took to start
-        self._by_area: defaultdict[str, float] = defaultdict(float)
+        self._by_area: defaultdict[tuple[str, bool], float] = defaultdict(float)
         self._by_test: defaultdict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Write the time since the last report into this one."""
+        """Write the time that a test took, with its fixtures, into its last report."""
         report = yield
+        if report.when != "teardown":
+            return report
         now = processor_s()
-        report.user_properties.append((_KEY, (area_of(item), max(0.0, now - self._last_s))))
+        kind = (area_of(item), item.get_closest_marker("slow") is not None)
+        report.user_properties.append((_KEY, (*kind, max(0.0, now - self._last_s))))
         self._last_s = max(now, self._last_s)  # a process may end that nothing waits for
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Read it again, in the process that prints."""
-        for area, seconds in (value for key, value in report.user_properties if key == _KEY):
-            self._by_area[area] += seconds
+        for area, slow, seconds in (found for key, found in report.user_properties if key == _KEY):
+            self._by_area[area, slow] += seconds
             self._by_test[report.nodeid] += seconds
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say it."""
         write = terminalreporter.write_line
         terminalreporter.section("processor time")
-        for area in AREAS:
-            write(f"{self._by_area[area]:8.1f} s  {area}")
-        write(f"{sum(self._by_area.values()):8.1f} s  in all")
-        if SLOWEST:
-            slowest = sorted(self._by_test.items(), key=lambda one: -one[1])[:SLOWEST]
-            terminalreporter.section(f"the {SLOWEST} tests that took the most")
-            for name, seconds in slowest:
+        for slow in sorted({slow for _, slow in self._by_area}):
+            taken = [self._by_area[area, slow] for area in AREAS]
+            for area, seconds in zip((*AREAS, "in all"), (*taken, sum(taken)), strict=True):
+                write(f"{seconds:8.1f} s  {area}{', slow' if slow else ''}")
+        by_file: defaultdict[str, float] = defaultdict(float)
+        for name, seconds in self._by_test.items():
+            by_file[name.partition("::")[0]] += seconds
+        for what, taken in (("tests", self._by_test), ("files", by_file)) if SLOWEST else ():
+            terminalreporter.section(f"the {SLOWEST} {what} that took the most")
+            for name, seconds in sorted(taken.items(), key=lambda one: -one[1])[:SLOWEST]:
                 write(f"{seconds:8.1f} s  {name}")
 
 

@@ -17,6 +17,9 @@ from lanescope.collector.cli import options_from, record
 from lanescope.collector.format import schema
 from lanescope.collector.format.options import SUPERVISOR_VARIABLE, Options
 from lanescope.collector.session import launch, outcome
+from lanescope.webapp.analysis.findings import Finding, run_question
+from lanescope.webapp.analysis.plugin import questions
+from lanescope.webapp.runs.run import open_run
 from tests.support.processes import fork_program, run_program
 
 BIN = Path(sys.executable).parent
@@ -79,6 +82,13 @@ class Recorded:
     def op_names(self, rank: int = 0, thread: str | None = None) -> list[str]:
         """Names of the ops that are inside no other: the same with every engine."""
         return [str(r["name"]) for r in self.rows("op", rank, thread) if r["depth"] == 0]
+
+    def findings(self, kind: str) -> list[Finding]:
+        """Findings of a kind. No other question is asked: all of them take longer to answer than
+        a small program takes to record."""
+        run = open_run(self.run)
+        asked = [run_question(one, run) for one in questions() if kind in one.kinds]
+        return [found for answer in asked for found in answer.findings if found.kind == kind]
 
 
 def write_program(folder: Path, source: str, name: str = "program.py") -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -185,17 +186,17 @@ class Builder:
         row = dict(self._threads[rank, thread])
         low, high = [], []
         for (r, t, _), pieces in self._tables.items():
-            for piece in pieces if (r, t) == (rank, thread) else ():
-                names = set(piece.column_names)
-                start = piece["start_ns" if "start_ns" in names else "time_ns"].to_numpy()
-                if not len(start):
-                    continue
-                end = start
-                if "duration_ns" in names:
-                    length = piece["duration_ns"].fill_null(0).to_numpy()
-                    end = start + length
-                low.append(int(start.min()))
-                high.append(int(end.max()))
+            if (r, t) != (rank, thread):
+                continue
+            whole = pa.concat_tables(pieces)
+            start = whole["start_ns" if "start_ns" in whole.column_names else "time_ns"].to_numpy()
+            if not len(start):
+                continue
+            end = start
+            if "duration_ns" in whole.column_names:
+                end = start + whole["duration_ns"].fill_null(0).to_numpy()
+            low.append(int(start.min()))
+            high.append(int(end.max()))
         row.setdefault("start_ns", min(low, default=START_NS))
         row.setdefault("end_ns", max(high, default=row["start_ns"]))
         return row
@@ -234,14 +235,18 @@ def _array(value: Any, column: schema.Column, count: int) -> pa.Array:
     if isinstance(value, pa.Array):
         return value.cast(column.type)
     if value is None:
-        if column.name in _NULL_BY_DEFAULT:
-            return pa.nulls(count, column.type)
-        if pa.types.is_dictionary(column.type) or pa.types.is_string(column.type):
-            value = _DEFAULTS.get(column.name, "")
-        else:
-            value = pa.scalar(0).cast(column.type).as_py()
+        return _missing(column, count)
     if not _is_sequence(value):
         value = [value] * count
     plain = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     array = pa.array(value, plain)
     return array.dictionary_encode() if pa.types.is_dictionary(column.type) else array
+
+
+@lru_cache(maxsize=300)  # most columns of most rows
+def _missing(column: schema.Column, count: int) -> pa.Array:
+    if column.name in _NULL_BY_DEFAULT:
+        return pa.nulls(count, column.type)
+    if pa.types.is_dictionary(column.type) or pa.types.is_string(column.type):
+        return _array(_DEFAULTS.get(column.name, ""), column, count)
+    return _array(pa.scalar(0).cast(column.type).as_py(), column, count)

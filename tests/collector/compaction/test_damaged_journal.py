@@ -118,6 +118,7 @@ def test_a_damaged_description_of_the_process(journal: Journal, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_all_of_that(journal: Journal) -> None:
     assert failures(journal.decoded, changes(journal.data)) == []
     assert failures(journal.checked, islice(changes_of_all(journal.data), 0, None, 3)) == []

@@ -37,34 +37,25 @@ def _without(*arguments: str, environment: dict[str, str]) -> list[dict[str, obj
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def _check(folder: Path, engine: str, how: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["all", "once", pytest.param("each", marks=pytest.mark.soak)])
+def test_a_version_without_private_names_is_recorded(
+    tmp_path: Path, native: Path, how: str
+) -> None:
     environment = {**UNCOMPACTED, "PYTHONPATH": str(ROOT)}
-    for one in _without(str(folder), engine, how, environment=environment):
+    engines = ("native", "portable")
+    found = _without(str(tmp_path), how, *engines, environment=environment)
+    assert {one["engine"] for one in found} == set(engines)
+    for one in found:
         run = open_run(str(one["run"]))
         assert one["status"] == 0, one
         assert one["result"] == one["expected"], one
         assert run.counts["op"] or "operators" in str(one["missing"]), one
-        found = {reason for reason in run.coverage if reason.startswith(MISSING)}
+        coverage = {reason for reason in run.coverage if reason.startswith(MISSING)}
         for reason in one["missing"]:
-            assert reason in found, one
+            assert reason in coverage, one
             assert any(reason.removeprefix(MISSING) in said for said in run.warnings), one
         assert not run.coverage.get("recorder_errors"), one
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("observer", ["native", "portable"])
-def test_a_version_without_any_private_name_is_recorded(
-    tmp_path: Path, native: Path, observer: str
-) -> None:
-    _check(tmp_path, observer, "all")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("observer", ["native", "portable"])
-def test_a_version_without_one_private_name_is_recorded(
-    tmp_path: Path, native: Path, observer: str
-) -> None:
-    _check(tmp_path, observer, "each")
 
 
 TRACES = """

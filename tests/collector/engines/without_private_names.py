@@ -1,6 +1,9 @@
-"""Records a small program without private names of torch and CPython: `all` of them, or `each`.
+"""Records a small program without private names of torch and CPython.
 
-    python without_private_names.py FOLDER ENGINE all|each
+    python without_private_names.py FOLDER all|once|each ENGINE ...
+
+`all` takes all of them away at once, `each` one after the other with each engine, and `once` each
+with the first engine that looks it up.
 
 Which names those are is what the recorder itself looks up. A name is deleted where the program runs
 without it, else only hidden from the recorder: torch needs it. Prints a line of JSON per recording.
@@ -8,6 +11,7 @@ The recordings are forks of one process, so torch is imported once.
 """
 
 import asyncio
+import collections
 import concurrent.futures
 import copy
 import hashlib
@@ -32,6 +36,7 @@ import torch.profiler
 from torch.utils.data import DataLoader, TensorDataset
 
 LIMIT_S = 20
+AT_ONCE = 3
 
 
 def train() -> list[float]:
@@ -124,8 +129,8 @@ def recorded(run: str, engine: str) -> tuple[str, list[str], list[tuple[str, str
     return result, list(private_names.missing_names()), names
 
 
-def apart(do):
-    """What `do` returns in a fork of this process, and the status of that."""
+def begun(do):
+    """Start `do` in a fork of this process; what `ended` takes."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -141,60 +146,94 @@ def apart(do):
             sys.stderr.flush()
             os._exit(status)
     os.close(writing)
+    return child, reading
+
+
+def ended(child: int, reading: int):
+    """Its status, and what it returned."""
     with open(reading) as pipe:
         text = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return status, json.loads(text) if text else None
 
 
-def quietly(do):
-    """The same, where it may well fail."""
+def in_order(several):
+    """The same of several: some work while others wait for their alarm."""
+    at_work = collections.deque()
+    for do in several:
+        if len(at_work) == AT_ONCE:
+            yield ended(*at_work.popleft())
+        at_work.append(begun(do))
+    while at_work:
+        yield ended(*at_work.popleft())
 
-    def silent():
+
+def apart(do):
+    """The same of one."""
+    return ended(*begun(do))
+
+
+def plain_without(name: tuple[str, str]):
+    """The program, not recorded, where it may well fail."""
+
+    def do():
         sys.stderr = io.StringIO()
-        return do()
-
-    return apart(silent)
-
-
-def is_needed(name: tuple[str, str], expected: str) -> bool:
-    """Whether the program itself cannot do without it."""
-
-    def plain():
         remove(*name)
         return program()
 
-    return quietly(plain) != (0, expected)
+    return do
 
 
-def without(names, run: str, engine: str, *, only_hidden: bool):
+def recorded_without(names, hidden: bool, run: str, engine: str):
     def do():
-        if only_hidden:
-            hide(set(map(tuple, names)))
+        if hidden:
+            hide(set(names))
         else:
             for name in names:
                 remove(*name)
         return recorded(run, engine)
 
-    return apart(do)
+    return do
+
+
+def names_of(engine: str, run: str, expected: str) -> list[tuple[str, str]]:
+    """What the recorder looks up with an engine."""
+    status, (result, _, names) = apart(lambda: recorded(run, engine))
+    assert (status, result) == (0, expected)
+    return [(module, name) for module, name in names]
 
 
 def main() -> None:
-    folder, engine, how = sys.argv[1:]
+    folder, how, *engines = sys.argv[1:]
     torch.set_num_threads(1)
     expected = apart(program)[1]
-    status, (result, _, names) = apart(lambda: recorded(f"{folder}/whole", engine))
-    assert (status, result) == (0, expected)
-    groups = [names] if how == "all" else [[name] for name in names]
-    for number, group in enumerate(groups):
-        run = f"{folder}/{number}"
-        hidden = how == "all" or is_needed(tuple(group[0]), expected)
-        status, found = without(group, run, engine, only_hidden=hidden)
+    names = {engine: names_of(engine, f"{folder}/{engine}", expected) for engine in engines}
+    single = list(dict.fromkeys(name for several in names.values() for name in several))
+    if how == "all":
+        needed = set(single)
+        tries = list(names.items())
+    else:
+        answers = in_order(map(plain_without, single))
+        needed = {
+            name for name, found in zip(single, answers, strict=True) if found != (0, expected)
+        }
+        tries = [(engine, [name]) for engine, several in names.items() for name in several]
+    if how == "once":
+        first = {group[0]: (engine, group) for engine, group in reversed(tries)}
+        tries = list(first.values())
+    hidden = [group[0] in needed for _, group in tries]
+    runs = [f"{folder}/{number}" for number in range(len(tries))]
+    ends = in_order(
+        recorded_without(group, hides, run, engine)
+        for (engine, group), hides, run in zip(tries, hidden, runs, strict=True)
+    )
+    for (engine, group), hides, run, (status, found) in zip(tries, hidden, runs, ends, strict=True):
         result, missing, _ = found or (None, [], [])
         said = {
             "run": run,
+            "engine": engine,
             "names": group,
-            "hidden": hidden,
+            "hidden": hides,
             "status": status,
             "expected": expected,
             "result": result,

@@ -182,10 +182,11 @@ def fuzz(folder: Path, seed: int, count: int) -> None:
 @pytest.mark.slow
 def test_mutations_are_rejected_or_imported_in_part(tmp_path: Path) -> None:
     assert all(attempt(data, tmp_path) for data in seeds())
-    fuzz(tmp_path, 1, 300)
+    fuzz(tmp_path, 1, 1_000)
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_many_mutations_are_rejected_or_imported_in_part(tmp_path: Path) -> None:
     fuzz(tmp_path, 2, 10_000)
 

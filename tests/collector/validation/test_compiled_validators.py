@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp import open_run
-from lanescope.webapp.analysis.findings import Finding, findings
+from lanescope.webapp.analysis.findings import Finding
 from tests.collector.engines.test_compile import BACKENDS
 from tests.support.processes import fork_program
 from tests.support.recording import record_program, write_program
@@ -87,8 +86,7 @@ def validated(folder: Path, *arguments: str) -> tuple[list[Finding], list[str]]:
     assert recorded.status == 0, recorded.stderr
     assert "recorder error" not in recorded.stderr
     assert not [name for name in recorded.op_names() if name.startswith("lanescope")]
-    found = [f for f in findings(open_run(recorded.run)) if f.kind == "validator"]
-    return found, recorded.stdout.splitlines()
+    return recorded.findings("validator"), recorded.stdout.splitlines()
 
 
 CHECKPOINT = (

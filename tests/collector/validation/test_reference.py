@@ -15,8 +15,6 @@ from torch.nn import functional as F
 from lanescope.collector import reference
 from lanescope.collector.reference import Reference
 from lanescope.collector.validation.validators import ENTRY_POINTS, Event
-from lanescope.webapp import open_run
-from lanescope.webapp.analysis.findings import findings
 from tests.support.recording import record_program
 
 
@@ -329,8 +327,7 @@ def test_recorded_and_registered_by_a_package(
     recorded = record_program(tmp_path, PROGRAM)
     assert recorded.status == 0, recorded.stderr
     assert "recorder error" not in recorded.stderr
-    found = [one for one in findings(open_run(recorded.run)) if one.kind == "validator"]
-    by_name = {one.evidence["validator"]: one for one in found}
+    by_name = {one.evidence["validator"]: one for one in recorded.findings("validator")}
     assert sorted(by_name) == ["broken", "gradcheck", "rms_norm"]
     assert by_name["gradcheck"].evidence["target"] == "Scale"
     assert by_name["gradcheck"].evidence["times"] == 1

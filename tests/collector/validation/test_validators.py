@@ -94,8 +94,7 @@ RANKS = """
 def validated(recorded: Recorded) -> dict[str, Finding]:
     assert recorded.status == 0, recorded.stderr
     assert "recorder error" not in recorded.stderr
-    found = [f for f in findings(open_run(recorded.run)) if f.kind == "validator"]
-    return {f.evidence["validator"]: f for f in found}
+    return {one.evidence["validator"]: one for one in recorded.findings("validator")}
 
 
 @pytest.fixture(scope="module", params=SLOW_ON_PORTABLE)

@@ -118,7 +118,8 @@ def test_damaged_bundles_are_refused_or_open_in_part(whole: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_damaged_bundles(whole: bytes) -> None:
+@pytest.mark.parametrize("count", [1_500, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_many_damaged_bundles(whole: bytes, count: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    fuzz(whole, 1_000, 10_000)
+    fuzz(whole, 1_000, count)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB

@@ -125,6 +125,8 @@ class Runs:
         self._folder = folder
         self._pool = ThreadPoolExecutor(6)
         self._made: dict[str, Future[None]] = {}
+        self._opened: dict[str, Run] = {}
+        self._found: dict[str, list[Finding]] = {}
 
     def start(self, *names: str) -> None:
         """Queue programs."""
@@ -143,7 +145,15 @@ class Runs:
         """The run of a program, once it is there."""
         self.start(name)
         self._made[name].result()
-        return open_run(self._folder / name)
+        if name not in self._opened:
+            self._opened[name] = open_run(self._folder / name)
+        return self._opened[name]
+
+    def found(self, name: str) -> list[Finding]:
+        """What all questions find in it."""
+        if name not in self._found:
+            self._found[name] = findings(self.of(name))
+        return self._found[name]
 
     def close(self) -> None:
         """Start nothing more, and wait for what runs."""
@@ -189,18 +199,18 @@ def _line_of(name: str) -> int:
     return PROGRAMS.read_text().splitlines().index(f"def {name}() -> None:")
 
 
-def main_finding(run: Run) -> Finding:
-    found = findings(run)
-    assert found, [one.unanswered for one in run_questions(run)]
+def main_finding(runs: Runs, name: str) -> Finding:
+    found = runs.found(name)
+    assert found, [one.unanswered for one in run_questions(runs.of(name))]
     return found[0]
 
 
 @pytest.mark.parametrize("name", _some_slow(FAULTS))
 def test_a_planted_fault_is_named(runs: Runs, name: str) -> None:
     kind, group, sequence, waiting, missing = FAULTS[name]
-    found = main_finding(runs.of(name))
+    found = main_finding(runs, name)
     evidence: dict[str, Any] = dict(found.evidence)
-    shown = [one.title for one in findings(runs.of(name))]
+    shown = [one.title for one in runs.found(name)]
     assert found.kind == kind, shown
     if name in ("different_group", "unmatched_recv", "opposite_order"):
         # Two calls wait for each other; which one began first is chance.
@@ -211,12 +221,12 @@ def test_a_planted_fault_is_named(runs: Runs, name: str) -> None:
     lines = evidence["called_at"]
     assert set(map(int, lines)) >= set(waiting), shown
     assert all(str(place).startswith("programs.py:") for place in lines.values()), lines
-    assert [one.kind for one in findings(runs.of(name)) if one.severity == "error"].count(kind) <= 1
+    assert [one.kind for one in runs.found(name) if one.severity == "error"].count(kind) <= 1
 
 
 @pytest.mark.parametrize("name", _some_slow(DIFFERENCES))
 def test_a_mismatch_says_what_differs_and_where(runs: Runs, name: str) -> None:
-    found = main_finding(runs.of(name))
+    found = main_finding(runs, name)
     assert found.evidence["differs"] == DIFFERENCES[name]
     where = found.where or ""
     assert where.startswith("programs.py:")
@@ -225,7 +235,7 @@ def test_a_mismatch_says_what_differs_and_where(runs: Runs, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["came_too_late"])
 def test_a_rank_that_came_when_the_call_was_given_up_is_named(runs: Runs, name: str) -> None:
-    found = main_finding(runs.of(name))
+    found = main_finding(runs, name)
     assert (found.kind, found.severity, found.ranks) == ("straggler", "error", (1,))
     assert found.title.startswith("Rank 0 gave up barrier #2 of group 0")
     assert "before rank 1 came to it" in found.title
@@ -234,7 +244,7 @@ def test_a_rank_that_came_when_the_call_was_given_up_is_named(runs: Runs, name: 
 
 @pytest.mark.parametrize("name", ["missing_rank_killed"])
 def test_a_killed_rank_is_known_to_have_been_stuck_and_where(runs: Runs, name: str) -> None:
-    found = main_finding(runs.of(name))
+    found = main_finding(runs, name)
     line = 1 + next(
         i
         for i, text in enumerate(PROGRAMS.read_text().splitlines())
@@ -256,14 +266,14 @@ def test_what_was_killed_at_work_did_not_hang(runs: Runs, name: str) -> None:
     run = runs.of(name)
     assert not run.complete
     assert "all_reduce" in run.events("collective", 1)["name"].to_pylist()
-    assert [one.title for one in findings(run)] == []
+    assert [one.title for one in runs.found(name)] == []
 
 
 @pytest.mark.parametrize("name", _some_slow(["stopped", "interrupted"]))
 def test_a_job_that_was_stopped_from_outside_did_not_hang(runs: Runs, name: str) -> None:
     run = runs.of(name)
     assert run.manifest["exit_status"] != 0
-    assert [one.title for one in findings(run)] == []
+    assert [one.title for one in runs.found(name)] == []
     assert {one.how for one in endings(run).values()} <= {"stopped", "gave up"}
 
 
@@ -271,19 +281,19 @@ def test_a_job_that_was_stopped_from_outside_did_not_hang(runs: Runs, name: str)
 def test_the_link_selects_the_call_that_is_waited_in(runs: Runs, name: str) -> None:
     run = runs.of(name)
     timeline = Timeline.open(run)
-    address = selecting(timeline, main_finding(run).link)
+    address = selecting(timeline, main_finding(runs, name).link)
     lane, row, number = map(int, address.rpartition("sel=")[2].split("."))
     index = timeline.index
     assert index.lanes[lane].process_group == "0"
     flat = index.row_begin[index.lane_rows[lane][row]] + number
-    assert int(index.slices.start[flat]) == main_finding(run).time_ns
+    assert int(index.slices.start[flat]) == main_finding(runs, name).time_ns
     assert "at=" not in address
 
 
 @pytest.mark.parametrize("name", PARTING)
 def test_replicas_that_part_are_named(runs: Runs, name: str) -> None:
     step, parameter, differing = PARTING[name]
-    (found,) = (one for one in findings(runs.of(name)) if one.kind == "rank_divergence")
+    (found,) = (one for one in runs.found(name) if one.kind == "rank_divergence")
     evidence = found.evidence
     assert (found.step, evidence["parameter"], evidence["what"]) == (step, parameter, "gradient")
     assert evidence["differing"] == differing
@@ -294,7 +304,7 @@ def test_replicas_that_part_are_named(runs: Runs, name: str) -> None:
 def test_what_ddp_could_not_reduce_is_named_as_a_parameter_without_gradient(
     runs: Runs, name: str
 ) -> None:
-    (found,) = findings(runs.of(name))
+    (found,) = runs.found(name)
     assert (found.kind, found.severity) == ("dead_parameter", "error")
     assert found.evidence["dead"] == 4
     assert "that is what ended this run" in found.title
@@ -302,7 +312,7 @@ def test_what_ddp_could_not_reduce_is_named_as_a_parameter_without_gradient(
 
 @pytest.mark.parametrize("name", ["straggler"])
 def test_a_rank_that_is_slow_in_every_step_is_a_straggler(runs: Runs, name: str) -> None:
-    (found,) = findings(runs.of(name))
+    (found,) = runs.found(name)
     assert (found.kind, found.rank) == ("straggler", 1)
     assert 0.2e9 < found.evidence["delay_ns"] < 4e9
     # It sleeps after the optimizer's step, before the next forward.
@@ -334,5 +344,5 @@ def test_every_call_is_there_with_group_number_and_bytes(runs: Runs, name: str) 
 def test_clean_programs_have_no_finding(runs: Runs, name: str) -> None:
     run = runs.of(name)
     assert run.complete
-    assert [one.title for one in findings(run)] == []
+    assert [one.title for one in runs.found(name)] == []
     assert any(not one.unanswered for one in run_questions(run))
