@@ -6,7 +6,8 @@
 RUN is a path below the repository; without it runs/demo, recorded first where it is missing. The
 pictures of a hang are of runs/stuck, recorded in the same way, that of an import is of
 runs/profiled, made of what torch.profiler recorded of two ranks, those of a comparison are of two
-runs that differ in the learning rate, and that of repeats is of a program that does not repeat.
+runs that differ in the learning rate, that of repeats is of a program that does not repeat, and
+that of races is of the guided case.
 Every picture is taken in both themes, `<name>-light.png` and `<name>-dark.png` in docs/images.
 
 --every-page takes all pages and tabs, in both themes and at three sizes of window, into FOLDER: to
@@ -41,6 +42,7 @@ DEMO = "runs/demo"
 STUCK = "runs/stuck"
 PROFILED = "runs/profiled"
 REPEATED = "runs/repeated"
+RACED = "runs/case-race"
 COMPARED = ("runs/lr-1e-3", "runs/lr-2e-3")
 WIDTH = 1440
 
@@ -74,6 +76,12 @@ def collective_lanes(run: dict[str, Any]) -> str:
     return ".".join(str(lane["id"]) for lane in run["lanes"] if lane["kind"] == "collectives")
 
 
+def first_rank_open(run: dict[str, Any]) -> str:
+    """The part of the address that opens the lanes of the first rank and closes the others."""
+    others = len({lane["group"] for lane in run["lanes"]}) - 1
+    return "closed=" + ".".join(map(str, range(1, others + 1)))
+
+
 def select_collective(page: Page) -> None:
     """Click the widest collective: its details fill the dock."""
     state = page.evaluate("lanescope.debugState()")
@@ -90,7 +98,7 @@ def ask(page: Page) -> None:
     page.wait_for_selector("#sql-table .ag-row")
 
 
-SHOWN_ON = {"hang": STUCK, "compare": COMPARED[1], "repeat": REPEATED}
+SHOWN_ON = {"hang": STUCK, "compare": COMPARED[1], "repeat": REPEATED, "races": RACED}
 """Page -> the run that its picture is of, where that is not DEMO."""
 PREPARE = {"sql": ask}
 
@@ -113,7 +121,9 @@ PICTURES = (
     Picture(
         "timeline",
         "timeline",
-        lambda run: step_window(run, middle(run), middle(run) + 2) + "&overlaps=1",
+        lambda run: "&".join(
+            [step_window(run, middle(run), middle(run) + 2), first_rank_open(run), "overlaps=1"]
+        ),
         select_collective,
     ),
     Picture(
@@ -129,13 +139,18 @@ PICTURES = (
         select_collective,
         height=720,
     ),
-    Picture("search", "timeline", lambda run: "q=" + quote("/^aten::_scaled_dot/"), height=720),
+    Picture(
+        "search",
+        "timeline",
+        lambda run: "&".join(["q=" + quote("/^aten::_scaled_dot/"), first_rank_open(run)]),
+        height=720,
+    ),
     *pictures_of_pages(DEMO),
 )
 OF_A_HANG = pictures_of_pages(STUCK)
 OF_AN_IMPORT = (Picture("imported", "timeline"),)
 OF_A_PAIR = (
-    Picture("baseline", "timeline", lambda run: step_window(run, 1, 1), height=720),
+    Picture("baseline", "timeline", lambda run: f"{step_window(run, 1, 1)}&closed=2", height=720),
     *pictures_of_pages(COMPARED[1]),
 )
 OF_REPEATS = pictures_of_pages(REPEATED)
@@ -284,7 +299,7 @@ def take_every_page(folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     problems: list[str] = []
     options = {COMPARED[1]: ("--baseline", COMPARED[0])}
-    for run in (DEMO, STUCK, COMPARED[1], REPEATED):
+    for run in (DEMO, STUCK, COMPARED[1], REPEATED, *case_run("race")):
         opened = open_run(run)
         listed = [
             one for one in plugins.pages() if not one.shown or plugins.load(one.shown)(opened)
@@ -344,6 +359,7 @@ def main() -> int:
         ((PROFILED,), OF_AN_IMPORT),
         ((COMPARED[1], "--baseline", COMPARED[0]), OF_A_PAIR),
         ((REPEATED,), OF_REPEATS),
+        (case_run("race"), pictures_of_pages(RACED)),
         *[(case_run(name), (picture_of_case(name),)) for name in CASES],
     )
     for (path, *options), pictures in taken:

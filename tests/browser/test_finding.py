@@ -49,6 +49,11 @@ def test_the_first_click_on_an_op_says_which_call_is_shown(opened: Opener) -> No
     assert page.text(".search .state") == f"2 of {hits['total']}"
 
 
+def test_an_address_with_a_search_says_how_often_it_is_found(opened: Opener) -> None:
+    page = opened("/timeline?q=aten%3A%3Agelu")
+    assert page.text(".search .state") == str(page.state["hits"]["total"])
+
+
 def test_search_marks_all_hits_however_far_out(tab: SharedTab) -> None:
     page = tab()
     page.press("/")

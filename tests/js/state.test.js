@@ -130,7 +130,13 @@ test("search: part of a name in any case, or a regular expression", () => {
   equal([match(names, "spin a").within, match(names, "/a in b/").narrowed], [undefined, true]);
   equal(match(names, "< 20us").most, 20_000);
   equal(match(names, "a > b").narrowed, false);
-  equal([stepAsked("step 7"), stepAsked(" Step 12 "), stepAsked("step"), stepAsked("steps 7")], [7, 12, null, null]);
+  equal(match(names, "aten::mm >= 10ms").least, 1e7);
+  equal(["step 7", " Step 12 of rank 2", "step", "steps 7"].map(stepAsked), [
+    { step: 7, rank: null },
+    { step: 12, rank: 2 },
+    null,
+    null,
+  ]);
 });
 
 test("names are shown in full, without namespace, shortened, or not", () => {

@@ -73,6 +73,13 @@ def calls(run: Run) -> pd.DataFrame:
     return frame.sort_values(["rank", "start_ns"], kind="stable", ignore_index=True)
 
 
+def rank_calls(run: Run, rank: int) -> pd.DataFrame:
+    """Returns the rows of `calls` of a rank, with their labels. Callers must not change it."""
+    frame = calls(run)
+    low, high = np.searchsorted(frame["rank"], [rank, rank + 1])
+    return frame.iloc[low:high]
+
+
 def collective_calls(run: Run) -> pd.DataFrame:
     """Returns the rows of `calls` that all ranks of a group make together."""
     frame = calls(run)

@@ -21,7 +21,7 @@ MARGIN = 2
 MIN_MARGIN_NS = 50
 
 AROUND_NS = 100_000
-"""Shown behind the start of an operator of unknown length."""
+"""Shown behind the start of an operator of unknown length, and around an instant."""
 
 _OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "step"]
 
@@ -29,12 +29,13 @@ _OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "ste
 def timeline_address(
     start_ns: int, end_ns: int, duration_ns: int, at: tuple[str, int] | None = None
 ) -> str:
-    """Returns address of [start_ns, end_ns) in a run of `duration_ns`, with some of its
-    surroundings.
+    """Returns address of [start_ns, end_ns), or of an instant, in a run of `duration_ns`, with some
+    of its surroundings.
 
     `at` = (key of a lane, start in ns of a slice on it) also selects that slice.
     """
-    margin = max((end_ns - start_ns) // MARGIN, MIN_MARGIN_NS)
+    length = end_ns - start_ns
+    margin = max(length // MARGIN, MIN_MARGIN_NS) if length else AROUND_NS
     low, high = max(0, start_ns - margin), min(max(duration_ns, end_ns), end_ns + margin)
     address = f"/timeline?t={low}-{high}"
     return address if at is None else f"{address}&at={quote(at[0], safe='')}@{at[1]}"

@@ -41,7 +41,7 @@ from lanescope.webapp.exporters.perfetto_places import FIRST_LANE, Places, rows,
 from lanescope.webapp.exporters.run_tables import table_events
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.typed_json import json_members
-from lanescope.webapp.timeline.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norm_samples
+from lanescope.webapp.timeline.lanes import GRADIENT_NORM, gradient_norm_samples, has_counter
 
 _OP = [
     "start_ns",
@@ -220,7 +220,7 @@ def _counters(run: Run, rank: int, places: Places) -> Iterator[str]:
     found = [
         (r["time_ns"], r["name"], r["value"], r["args"], pids.get(r["thread"]))
         for r in values
-        if not r["name"].startswith(NO_COUNTERS)
+        if has_counter(r["name"])
     ]
     norms = gradient_norm_samples(run, rank)
     main = places.main(rank)

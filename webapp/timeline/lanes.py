@@ -37,11 +37,15 @@ _OWN = {
     "lanescope/rss": ("memory of the process", "resident set at each step", "B"),
     schema.RECORDER_MEMORY: ("memory of the recorder", "what it added to the process", "B"),
     schema.ADDED_NORM: ("norm added", "of what each thread's backward added to gradients", ""),
+    "lanescope/device_clock_error": ("device clock error", "host and device clocks apart", "ns"),
 }
 """The recorder's own series: what their lanes are called, what they count, and in which unit."""
 
-NO_COUNTERS = (schema.GRAPH_SERIES, schema.ADDED_NORM_OF, schema.BATCHES, schema.SETTINGS)
-"""Series of many names that belong together: a share of all nodes, layers of the Gradients page."""
+
+def has_counter(series: str) -> bool:
+    """Returns False for a series of the recorder that only checks and pages read, such as hashes,
+    addresses, settings and norms of layers."""
+    return series in _OWN or not series.startswith("lanescope/")
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,7 @@ def _values(run: Run, rank: int) -> Iterator[tuple[Lane, LaneSamples]]:
     for one in dict.fromkeys(pids):
         own = one == main
         for code, name in enumerate(names):
-            if name.startswith(NO_COUNTERS):
+            if not has_counter(name):
                 continue
             chosen = np.flatnonzero((series == code) & (pid == one))
             if not len(chosen):

@@ -7,6 +7,7 @@ What had not ended when the recording stopped lasts to the end of the run and is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -66,6 +67,10 @@ class LaneSlices:
         return int(np.count_nonzero(self.row_table == SPAN_TABLES.index("phase")))
 
 
+_DIRECTORIES = re.compile(r"(?<!\S)/(?:[^\s/]+/)+(?=[^\s/]+:\d+\b)")
+"""Of a file that a line of the program is named by, as marks have it."""
+
+
 class SpanNames:
     """Numbers for the names of slices, over the whole run."""
 
@@ -83,8 +88,9 @@ class SpanNames:
         return self.numbers(texts)[codes]
 
     def numbers(self, texts: Sequence[str]) -> UInt32Array:
-        """Returns the number of each of some texts."""
-        ids = [self._ids.setdefault(text, len(self._ids)) for text in texts]
+        """Returns the number of each of some texts, in which places have no directories."""
+        short = (_DIRECTORIES.sub("", text) if "/" in text else text for text in texts)
+        ids = [self._ids.setdefault(text, len(self._ids)) for text in short]
         return np.array(ids, np.uint32)
 
 

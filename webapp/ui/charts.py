@@ -16,10 +16,10 @@ from lanescope.webapp.runs.units import duration
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import EITHER, POWERS, step_axis, template
 
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 """Beside its colour a line has a pattern and a marker: never colour alone."""
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
-"""One more than there are colours and patterns: the seventh line is not the first one again."""
+"""Colours, patterns and markers differ in number: the seventh line is not the first one again."""
 
 MAX_LINES = 12
 """More lines than this cannot be distinguished; the ones with the greatest norm are drawn."""
@@ -27,6 +27,9 @@ MAX_LINES = 12
 MAX_MARKERS = 100
 """Points of a chart that have a marker each: every marker is an element of the page, which has
 six charts and 3,000 elements at most."""
+
+MAX_SHARE_BARS = 32
+"""Bars of a chart that has one per rank or stream; more are thinner than their names."""
 
 MAX_HEAT_ROWS = 240
 MAX_HEAT_COLUMNS = 200
@@ -156,6 +159,11 @@ def escaped(text: str) -> str:
     """Returns text within a hover template: neither markup nor a placeholder."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("%{", "%&#123;")
+
+
+def greatest_rows(table: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
+    """Returns the MAX_SHARE_BARS rows with the greatest of `values`, in the order of `table`."""
+    return table.loc[values.nlargest(MAX_SHARE_BARS).index.sort_values()]
 
 
 def share_bars(

@@ -60,8 +60,10 @@ def _keys(run: Run, finding: Finding) -> Iterator[str]:
     evidence = finding.evidence
     sides = [evidence.get(side) for side in ("first", "second", "modified_by", "saved_by")]
     threads = [side.get("thread") for side in sides if isinstance(side, Mapping)]
-    pairs = evidence.get("pairs")  # of some kinds their number
-    if isinstance(pairs, list) and pairs:
+    concerned, pairs = (evidence.get(name) for name in ("threads", "pairs"))  # of some a number
+    if isinstance(concerned, list):
+        threads += concerned
+    elif isinstance(pairs, list) and pairs:
         threads += [pairs[0].get("a"), pairs[0].get("b")]
     known = {one.thread for one in run.threads_of(finding.rank)}
     for thread in (finding.thread, *threads):

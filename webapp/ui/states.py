@@ -68,7 +68,12 @@ def error_outputs(error: Exception) -> list[Any] | Any | None:
     if not place and all(one["property"] != "figure" for one in listed):
         return None
     words = _FAILED if place else " ".join(_words_of(error, "a chart"))
-    empty = {"children": [], "rowData": [], "figure": nothing(words)}
+    empty = {
+        "children": [],
+        "rowData": [],
+        "getRowsResponse": {"rowData": [], "rowCount": 0},
+        "figure": nothing(words),
+    }
     values = [
         [failed(error)] if one is place else empty.get(one["property"], no_update) for one in listed
     ]

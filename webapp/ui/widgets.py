@@ -209,6 +209,14 @@ _EVERY_COLUMN: dict[str, Any] = {
     "suppressMovable": True,
 }
 
+_EVERY_GRID: dict[str, Any] = {
+    "rowHeight": 26,
+    "headerHeight": 30,
+    "animateRows": False,
+    "suppressColumnMoveAnimation": True,  # else columns overlap while they take their places
+    "rowBuffer": 2,  # rows beside those in sight that are drawn: each is many elements
+}
+
 
 def grid(
     id: str,
@@ -230,11 +238,8 @@ def grid(
     `link`, or shows the calls of its `op`.
     """
     options: dict[str, Any] = {
-        "rowHeight": 26,
-        "headerHeight": 30,
+        **_EVERY_GRID,
         "localeText": {"noRowsToShow": empty},
-        "animateRows": False,
-        "rowBuffer": 2,  # rows beside those in sight that are drawn: each is many elements
     }
     if height is None and len(rows or []) > MANY_ROWS:
         height = MANY_HEIGHT
@@ -262,7 +267,14 @@ def grid(
         style={"height": height, "width": "100%"},
     )
     named = attributes(aria_label=label, **({"data_leads": leads} if leads else {}))
-    region = html.Div(table, role="region", style={"height": height}, title=LEADS[leads], **named)
+    region = html.Div(
+        table,
+        role="region",
+        className="grid-place",
+        style={"height": height},
+        title=LEADS[leads],
+        **named,
+    )
     if leads != "link":
         return region
     return html.Div([region, html.P(LEADS[leads], className="muted")])

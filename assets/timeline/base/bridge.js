@@ -27,13 +27,10 @@ export function setStore(id, data) {
 /** True while Dash has not rendered yet, runs callbacks, or loads scripts of a chart or table. */
 export function dashBusy() {
   if (!document.getElementById("frame")) return true;
-  const drawn = [
-    [".in-sight:not([data-seen=false])", ".js-plotly-plot:not(.dash-graph--pending)"],
-    [".grid", ".ag-root"],
-  ];
-  for (const [part, inside] of drawn) {
-    if ([...document.querySelectorAll(part)].some((node) => !node.querySelector(inside))) return true;
-  }
+  const lacks = (part, inside, counts = () => true) =>
+    [...document.querySelectorAll(part)].some((place) => counts(place) && !place.querySelector(inside));
+  if (lacks(".in-sight:not([data-seen=false])", ".js-plotly-plot:not(.dash-graph--pending)")) return true;
+  if (lacks(".grid-place", ".ag-header-cell", ({ clientWidth }) => clientWidth)) return true; // none in a hidden tab
   // A chart is drawn twice: before its size is known, and again in that size.
   const charts = [...document.querySelectorAll(".js-plotly-plot")].filter((chart) => chart.clientWidth);
   if (

@@ -83,7 +83,8 @@ export class Labels {
     node.style.minHeight = `${GROUP}px`;
     const aside = document.createElement("span");
     aside.className = "muted";
-    const title = (group.lanes.find((lane) => lane.kind !== "baseline") ?? group.lanes[0])?.title ?? "";
+    // Of a thread: it names the process. Those that are pinned are not here.
+    const title = group.lanes.find((lane) => lane.kind === "thread")?.title ?? "";
     aside.textContent = group.about || processOf(title);
     node.append(group.name, aside);
     node.title = [group.name, group.about, title.split(",")[0]].filter(Boolean).join(" · ");

@@ -7,6 +7,8 @@
 
 /** Half the opening of an arrow's head and its length, px. */
 const HEAD = [3.5, 7];
+/** A dot stands this far before its slice begins, so that it covers no letter of the name, px. */
+const DOT_BEFORE = 2;
 /** How far an arrow swings out before it turns, px. */
 const BEND = [18, 90];
 
@@ -48,7 +50,6 @@ export function drawFlows(c, flows, place, { width, height, colours, ground, nam
   c.clip("evenodd");
   for (const { kind, a, b, colour } of shown) {
     c.beginPath();
-    c.moveTo(a.x, a.y);
     if (kind === "collective") thread(c, a, b);
     else arrow(c, a, b);
     stroke(c, ground, 4);
@@ -74,6 +75,7 @@ function stroke(c, colour, weight) {
 
 /** An arrow leaves to the right and arrives from the left, as time runs. */
 function arrow(c, a, b) {
+  c.moveTo(a.x, a.y);
   const swing = Math.min(Math.max(Math.abs(b.x - a.x) / 2, BEND[0]), BEND[1]);
   c.bezierCurveTo(a.x + swing, a.y, b.x - swing, b.y, b.x - HEAD[1], b.y);
 }
@@ -88,12 +90,14 @@ function head(c, { x, y }) {
 /** Calls of one collective have no direction: dots on a line. */
 function thread(c, a, b) {
   const middle = (a.y + b.y) / 2;
-  c.bezierCurveTo(a.x, middle, b.x, middle, b.x, b.y);
+  const [from, to] = [a.x - DOT_BEFORE, b.x - DOT_BEFORE];
+  c.moveTo(from, a.y);
+  c.bezierCurveTo(from, middle, to, middle, to, b.y);
 }
 
 function dots(c, a, b) {
   for (const { x, y } of [a, b]) {
-    c.moveTo(x + 3, y);
-    c.arc(x, y, 3, 0, 2 * Math.PI);
+    c.moveTo(x - DOT_BEFORE + 3, y);
+    c.arc(x - DOT_BEFORE, y, 3, 0, 2 * Math.PI);
   }
 }

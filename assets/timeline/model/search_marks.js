@@ -43,7 +43,10 @@ export class SearchMarks {
   look(wanted) {
     const empty = !wanted || (!wanted.names.length && !wanted.modules.length);
     const key = empty ? "" : JSON.stringify([this.etag, wanted]);
-    if (key && key === this.looked) return; // modules were loaded, and none has the words
+    if (key && key === this.looked) {
+      this.timeline.onHits?.(); // modules were loaded, and none has the words
+      return;
+    }
     this.looked = key;
     this.wanted = empty ? null : wanted;
     this.whole = null;

@@ -17,20 +17,36 @@ const made = (node) => {
   return window.React.createElement(tag, properties, ...children.map(made));
 };
 
+/** What draws the charts that were not in sight yet. @type {Set<() => void>} */
+const undrawn = new Set();
+// A page on paper has all of its charts, so they are drawn before this event ends.
+addEventListener("beforeprint", () => {
+  window.ReactDOM.flushSync(() => {
+    for (const draw of undrawn) draw();
+  });
+});
+
 /** Says in `data-seen` whether a place is in sight or nearly so, until it is; then also calls `seen`. */
 const watched = (place, seen) => {
   const observer = new IntersectionObserver(
     (entries) => {
-      const { isIntersecting } = entries.at(-1);
-      place.dataset.seen = isIntersecting;
-      if (!isIntersecting) return;
-      observer.disconnect();
-      seen();
+      place.dataset.seen = entries.at(-1).isIntersecting;
+      if (entries.at(-1).isIntersecting) draw();
     },
     { scrollMargin: "200px" },
   );
+  const leave = () => {
+    observer.disconnect();
+    undrawn.delete(draw);
+  };
+  const draw = () => {
+    place.dataset.seen = true;
+    leave();
+    seen();
+  };
+  undrawn.add(draw);
   observer.observe(place);
-  return () => observer.disconnect();
+  return leave;
 };
 
 /** The components of webapp/ui/fixed.py and in_sight.py. React is there before any component is made. */

@@ -175,8 +175,8 @@ let search = null;
 
 function find(query) {
   const found = match(timeline.names, query, search?.modules);
-  timeline.setSearch(query, found);
   search?.set(query, found);
+  timeline.setSearch(query, found);
   if (query) loadModules();
 }
 
@@ -302,10 +302,11 @@ function mountSearch(host) {
     begun: loadModules,
     changed: find,
     step: (direction, fresh) => {
-      const step = stepAsked(timeline.query);
+      const asked = stepAsked(timeline.query);
       const within = fresh ? (timeline.range ?? timeline.view) : null;
-      if (step === null) timeline.selection.match(direction, within);
-      else timeline.stepping.show(step);
+      if (!asked) timeline.selection.match(direction, within);
+      else if (asked.rank === null) timeline.stepping.show(asked.step);
+      else timeline.place.goTo({ thread: "", ...asked }, false);
     },
     leave: () => host.focus(),
   });

@@ -67,8 +67,8 @@ async function start() {
   const theme = new Theme("", () => timeline.retheme());
   const find = (query) => {
     const found = match(timeline.names, query, offline.modules);
-    timeline.setSearch(query, found);
     search.set(query, found);
+    timeline.setSearch(query, found);
   };
   const search = new Search(document.getElementById("search-host"), timeline.names, {
     begun: () => {},

@@ -22,14 +22,17 @@ const MAX_SHOWN = 12;
  */
 
 const UNITS = { ns: 1, us: 1e3, µs: 1e3, ms: 1e6, s: 1e9 };
-const LENGTH = /^(.*?)\s*([<>])\s*(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|s)$/;
+const LENGTH = /^(.*?)\s*([<>])=?\s*(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|s)$/;
 const RANK = /^(.*?)(?:^|\s+)rank\s+(\d+)$/i;
 const MODULE = /^(.*?)(?:^|\s+)in\s+(\S+)$/i;
 
-/** Returns the number of the step that a query names, as in `step 7`. @returns {number|null} */
+/**
+ * Returns the step that a query names, as in `step 7` or `step 7 rank 2`.
+ * @returns {{step: number, rank: number|null}|null}
+ */
 export function stepAsked(query) {
-  const found = /^\s*step\s+(\d+)\s*$/i.exec(query);
-  return found ? Number(found[1]) : null;
+  const found = /^\s*step\s+(\d+)(?:\s+(?:of\s+)?rank\s+(\d+))?\s*$/i.exec(query);
+  return found && { step: Number(found[1]), rank: found[2] === undefined ? null : Number(found[2]) };
 }
 
 /**

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import SHARED_ADDRESS, TRAINING_MODE
 from lanescope.webapp.analysis.gradients import gradient_norms as analysed_norms
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
@@ -302,6 +304,23 @@ def test_series_of_processes_do_not_mix(tmp_path: Path) -> None:
     assert (own[0].series, name in own[0].title) == (name, True)
     assert isinstance(own[1], LaneSamples)
     assert own[1].value.tolist() == [1.0, 2.0]
+
+
+def test_what_only_checks_read_has_no_lane(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run")
+    thread = builder.thread()
+    names = ["loss", schema.ADDED_NORM, SHARED_ADDRESS, f"{TRAINING_MODE}Net"]
+    for place, name in enumerate(names):
+        builder.rows("value", 0, thread, time_ns=[START_NS + place], name=name, value=[1.0])
+    lanes, _ = read(open_run(builder.write()))
+    assert [key for key in lanes if "/value/" in key] == [f"0/value/{one}" for one in names[:2]]
+
+
+def test_places_in_names_have_no_directories() -> None:
+    names = SpanNames()
+    texts = ["lost context: a at /home/me/run.py:14 was 1", "a/b.py(3): f", "at /x/y.py:2"]
+    assert names.numbers([*texts, "at /z/y.py:2"]).tolist() == [0, 1, 2, 2]
+    assert names.texts == ["lost context: a at run.py:14 was 1", texts[1], "at y.py:2"]
 
 
 def test_threads_without_events_have_no_lane(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lanescope.webapp.ui.charts import (
     MAX_LINES,
     colour_bar,
     escaped,
+    greatest_rows,
     marked_line,
     nothing,
     share_bars,
@@ -32,11 +33,19 @@ _PARTS = (
 def breakdown(table: pd.DataFrame, theme: Theme) -> go.Figure:
     """Returns shares of the time of each rank's device, a bar per rank that adds up to all of it.
 
-    `table` is that of `analysis.devices.temporal_breakdown`.
+    `table` is that of `devices.temporal_breakdown`; of many ranks `least_computing` has the bars.
     """
-    names = [f"rank {rank}" for rank in table["rank"]]
+    shown = least_computing(table)
+    names = [f"rank {rank}" for rank in shown["rank"]]
     title = "share of the time of the device, %"
-    return share_bars(names, table, "kernel_time_ns", _PARTS, title, theme)
+    if len(shown) < len(table):
+        title += f" · the {len(shown)} of {units.count(len(table))} ranks that compute least"
+    return share_bars(names, shown, "kernel_time_ns", _PARTS, title, theme)
+
+
+def least_computing(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns the rows of the MAX_SHARE_BARS devices that compute least, by rank."""
+    return greatest_rows(table, -table["compute_ns"] / table["kernel_time_ns"].clip(lower=1))
 
 
 def late_heat(table: LateMap, theme: Theme) -> go.Figure:

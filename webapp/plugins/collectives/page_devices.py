@@ -28,19 +28,20 @@ def section(run: Run) -> list[Component]:
         "does nothing": "idle_ns",
         "communication": "communication_ns",
     }
-    made = [widgets.in_unit(title, table[name]) for title, name in titles.items()]
+    shown = device_charts.least_computing(table)
+    made = [widgets.in_unit(title, shown[name]) for title, name in titles.items()]
     shares = [
         units.share_cell(row["overlap"] if row["communication_ns"] else None)
-        for row in table.to_dict("records")
+        for row in shown.to_dict("records")
     ]
-    rows = list(zip(map(str, table["rank"]), *(texts for _, texts in made), shares, strict=True))
+    rows = list(zip(map(str, shown["rank"]), *(texts for _, texts in made), shares, strict=True))
     heads = ("rank", *(head for head, _ in made), "overlapped with compute")
     return [
         html.H2("Devices"),
         widgets.graph(
-            ids.DEVICE_TIMES, height=150 + 26 * min(32, len(rows)), what="the time of each device"
+            ids.DEVICE_TIMES, height=150 + 26 * len(rows), what="the time of each device"
         ),
-        widgets.plain_table(heads, rows, range(1, len(heads))),
+        widgets.head_of_table(heads, rows, range(1, len(heads)), len(table)),
         widgets.downloads("temporal_breakdown"),
     ]
 

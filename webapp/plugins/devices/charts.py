@@ -6,7 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.plugins.devices.idle import IDLE_CAUSES
-from lanescope.webapp.ui.charts import escaped, share_bars
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui.charts import escaped, greatest_rows, share_bars
 from lanescope.webapp.ui.colours import Theme
 
 _PARTS = (
@@ -23,7 +24,18 @@ _PARTS = (
 
 def stream_times(table: pd.DataFrame, theme: Theme) -> go.Figure:
     """Returns shares of the time of each stream, from its first kernel to its last:
-    `idle.streams`."""
-    names = [escaped(str(name)) for name in table["stream"]]
-    parts = [part for part in _PARTS if table[part[0]].any()]
-    return share_bars(names, table, "window_ns", parts, "share of the stream's time, %", theme)
+    `idle.streams`; of many streams, of `busiest_streams`."""
+    shown = busiest_streams(table)
+    names = [escaped(str(name)) for name in shown["stream"]]
+    parts = [part for part in _PARTS if shown[part[0]].any()]
+    title = "share of the stream's time, %"
+    if len(shown) < len(table):
+        title += (
+            f" · the {len(shown)} of {units.count(len(table))} streams that run kernels longest"
+        )
+    return share_bars(names, shown, "window_ns", parts, title, theme)
+
+
+def busiest_streams(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns the rows of the MAX_SHARE_BARS streams that run kernels for the longest time."""
+    return greatest_rows(table, table["busy_ns"])

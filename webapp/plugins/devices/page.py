@@ -17,6 +17,7 @@ from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.charts import MAX_SHARE_BARS
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -33,7 +34,8 @@ _MAX_ROWS = 15
 
 def layout(context: Context) -> Component:
     """Returns the choice of the rank and the places of its tables."""
-    height = 150 + 26 * min(16, max(streams(context.run).groupby("rank").size(), default=1))
+    most = max(streams(context.run).groupby("rank").size(), default=1)
+    height = 150 + 26 * min(MAX_SHARE_BARS, most)
     return widgets.page(
         "Devices",
         "What the streams of devices do, why they are idle, and for which operators they work.",
@@ -84,9 +86,10 @@ def _of(table: pd.DataFrame, rank: int) -> pd.DataFrame:
 
 
 def _streams(table: pd.DataFrame) -> Component:
-    busy, times = widgets.in_unit("kernels run", table["busy_ns"])
-    middle, typical = widgets.in_unit("launch delay, median", table["launch_delay_p50_ns"])
-    long, worst = widgets.in_unit("launch delay, p99", table["launch_delay_p99_ns"])
+    shown = charts.busiest_streams(table)
+    busy, times = widgets.in_unit("kernels run", shown["busy_ns"])
+    middle, typical = widgets.in_unit("launch delay, median", shown["launch_delay_p50_ns"])
+    long, worst = widgets.in_unit("launch delay, p99", shown["launch_delay_p99_ns"])
     rows = [
         (
             row.stream,
@@ -98,10 +101,10 @@ def _streams(table: pd.DataFrame) -> Component:
             _number(row.queue_p50),
             _number(row.queue_max),
         )
-        for i, row in enumerate(table.itertuples(index=False))
+        for i, row in enumerate(shown.itertuples(index=False))
     ]
     heads = ("stream", "kernels", busy, "busy", middle, long, "queue, median", "queue, longest")
-    return widgets.plain_table(heads, rows, range(1, len(heads)))
+    return widgets.head_of_table(heads, rows, range(1, len(heads)), len(table))
 
 
 def _kernels(table: pd.DataFrame) -> Component:

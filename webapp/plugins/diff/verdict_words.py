@@ -63,7 +63,7 @@ def difference_place(first: dict[str, Any]) -> str:
     if "parameter" in first:
         sides = f"{first['base']['norm']} became {first['run']['norm']}"
         return units.printable(f"{start}gradient of {first['parameter']}: {sides}")
-    start += f"thread {first['thread']}, {first['op']}"
+    start += f"thread {first['thread_name']}, {first['op']}"
     start += f" in module {first['module']}" if first["module"] else ""
     start += f" ({first['phase']})" if first["phase"] else ""
     start += f" at {first['where']}" if first["where"] else ""

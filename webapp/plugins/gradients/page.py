@@ -81,6 +81,7 @@ def body(context: Context) -> list[Component]:
             className="muted",
         ),
         widgets.controls(widgets.find_box(ids.PARAMETER_FIND, "parameter, or its gradient")),
+        html.Div(id=ids.PARAMETER_NOTE),
         _table(context.run),
         widgets.downloads("gradients", "gradient_norms"),
     ]
@@ -115,10 +116,13 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         Output(ids.PARAMETER_TABLE, "getRowsResponse"),
+        Output(ids.PARAMETER_NOTE, "children"),
         Input(ids.PARAMETER_TABLE, "getRowsRequest"),
     )
     def rows(request: dict[str, Any] | None) -> Any:
-        return no_update if request is None else asked_rows(parameter_table(context.run), request)
+        if request is None:
+            return no_update, no_update
+        return asked_rows(parameter_table(context.run), request), []
 
     @app.callback(
         Output(frame_ids.LOCATION, "href"),

@@ -112,8 +112,8 @@ def _ranks(context: Context, first: int) -> Component:
                 html.B(str(rank)),
                 _state(standing, bool(held), bool(awaited)),
                 _call(run, held),
-                _awaits(held[0]) if held else "",
-                ranks_named(awaited) if awaited else "",
+                _together(_awaits(held[0])) if held else "",
+                _together(ranks_named(awaited)) if awaited else "",
                 html.Span([standing.activity, *_at(standing)]),
                 _since(context, standing, held),
             ]
@@ -167,7 +167,13 @@ def _since(
     lasted = (
         "" if over or end - start <= 1_000_000 else f", for {widgets.duration_text(end - start)}"
     )
-    return dcc.Link(f"{widgets.duration_text(start)}{lasted}", href=context.address(link))
+    words = _together(f"{widgets.duration_text(start)}{lasted}")
+    return dcc.Link(words, href=context.address(link))
+
+
+def _together(words: str) -> str:
+    """The words with each number beside what it counts: a line may end after a comma alone."""
+    return words.replace(" ", "\N{NO-BREAK SPACE}").replace(",\N{NO-BREAK SPACE}", ", ")
 
 
 def _threads(run: Run) -> list[Component]:

@@ -78,6 +78,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
                 "regions": len(regions),
                 "longest_ns": length,
                 "shared_gradients": shared,
+                "threads": list(longest.threads),
                 "pairs": pairs[["rank", "a", "b", "rate", "overlap_ns"]].to_dict("records"),
             },
             link=timeline_address(longest.start_ns, longest.end_ns, run.duration_ns)

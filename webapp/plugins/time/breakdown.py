@@ -38,12 +38,13 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import ANY_TOOL, PAIRED
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
-from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.analysis.collective_calls import calls, rank_calls
 from lanescope.webapp.analysis.thread_waits import thread_waits
 from lanescope.webapp.plugins.collectives.communication import in_calls, operators
 from lanescope.webapp.plugins.collectives.devices import DeviceTime, device_time, talks_on_device
 from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals
 from lanescope.webapp.plugins.time import pipeline
+from lanescope.webapp.plugins.time.computed_once import computed_once
 from lanescope.webapp.plugins.time.partners import partners
 from lanescope.webapp.runs.intervals import Intervals, union
 from lanescope.webapp.runs.run import Run
@@ -94,19 +95,20 @@ def step_time(run: Run) -> pd.DataFrame:
 @lru_cache(maxsize=256)
 def _steps(run: Run, rank: int) -> pd.DataFrame:
     steps = run.steps(rank)
-    table = pd.DataFrame(
+    parts = categories(run, rank) if len(steps) else {}
+    spent = {name: parts.get(name, _NOTHING) for name in CATEGORIES}
+    return pd.DataFrame(
         {
             "rank": rank,
             "step": steps.index,
             "start_ns": steps.start_ns,
             "duration_ns": steps.end_ns - steps.start_ns,
+            **{
+                f"{name}_ns": found.covered(steps.end_ns) - found.covered(steps.start_ns)
+                for name, found in spent.items()
+            },
         }
     )
-    parts = categories(run, rank) if len(steps) else {}
-    for name in CATEGORIES:
-        found = parts.get(name, _NOTHING)
-        table[f"{name}_ns"] = found.covered(steps.end_ns) - found.covered(steps.start_ns)
-    return table
 
 
 @lru_cache(maxsize=64)
@@ -174,9 +176,8 @@ def _work_and_calls(run: Run, thread: Thread) -> tuple[Intervals, Intervals]:
     work, talk = operators(run, thread.rank, thread.thread)
     for helper in autograd_threads(run, thread):
         work = work.union(operators(run, thread.rank, helper.thread)[0])
-    mine = calls(run)
-    mine = mine[(mine["rank"] == thread.rank) & (mine["thread"] == thread.thread)]
-    called = in_calls(mine, run.duration_ns).union(talk)
+    mine = rank_calls(run, thread.rank)
+    called = in_calls(mine[mine["thread"] == thread.thread], run.duration_ns).union(talk)
     return work.subtraction(called), called
 
 
@@ -192,13 +193,12 @@ def collective_waits(run: Run, rank: int) -> pd.DataFrame:
     """
     thread = training_thread(run, rank)
     work, called = _work_and_calls(run, thread)
-    frame = calls(run)
-    frame = frame[frame["rank"] == rank]
+    frame = rank_calls(run, rank)
     gaps = Intervals.of([0], [run.duration_ns]).subtraction(work.union(called))
     if frame.empty or not len(gaps):
         return pd.DataFrame({"start_ns": [], "end_ns": [], "call": []}, dtype="int64")
     begun, done = frame["start_ns"].to_numpy(), _completed(frame, run.duration_ns)
-    came = _last_arrivals(run, frame)
+    came = _last_arrivals(run)[frame.index]
     backward = phases_of(run, thread).get(schema.PhaseKind.backward.name, _NOTHING)
     in_backward = backward.covered(gaps.start + 1) > backward.covered(gaps.start)
     # A completion is noted by another thread, a little before or after the waiting one goes on.
@@ -274,16 +274,17 @@ def phases_of(run: Run, thread: Thread) -> Mapping[str, Intervals]:
 def _collectives(run: Run, rank: int) -> tuple[Intervals, Intervals]:
     """When a rank has collectives that are not complete, and when some of these have all their
     ranks, or may have: who arrived last is known of calls in `arrivals` only."""
-    frame = calls(run)
-    frame = frame[frame["rank"] == rank]
-    start, arrived = frame["start_ns"].to_numpy(), _last_arrivals(run, frame)
+    frame = rank_calls(run, rank)
+    start, arrived = frame["start_ns"].to_numpy(), _last_arrivals(run)[frame.index]
     end = _completed(frame, run.duration_ns)
     return Intervals.of(start, end), Intervals.of(np.maximum(start, arrived), end)
 
 
-def _last_arrivals(run: Run, frame: pd.DataFrame) -> Int64Array:
-    """When the last rank came to each call of `frame`; where that is not known, its own start. Of a
-    send or receive, when the partner came."""
+@computed_once(maxsize=4)
+def _last_arrivals(run: Run) -> Int64Array:
+    """When the last rank came to each of `calls`; where that is not known, its own start. Of a send
+    or receive, when the partner came."""
+    frame = calls(run)
     own: Int64Array = frame["start_ns"].to_numpy()
     if not run.clock_calibrated:
         return own
@@ -381,7 +382,7 @@ def _launched_gaps(kernels: _Kernels, busy: Intervals) -> Intervals:
     return union([Intervals.of(begins, gaps_end)])
 
 
-@lru_cache(maxsize=4)
+@computed_once(maxsize=4)
 def mean_steps(run: Run) -> pd.DataFrame:
     """Returns one row per step, by step: the columns of `step_time` without rank, each the mean
     over the ranks that have the step, so the categories still add up. Callers must not change it.

@@ -210,7 +210,7 @@ def path_lanes(
         showlegend=False,
     )
     figure.update_layout(barmode="overlay", bargap=0.35, showlegend=False)
-    figure.update_xaxes(title_text=f"{unit} from the start of the step", rangemode="tozero")
+    figure.update_xaxes(title_text=f"{unit} from the start of the step", range=[0, x[-1]])
     figure.update_yaxes(
         autorange="reversed",
         type="category",

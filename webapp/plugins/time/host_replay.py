@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.analysis.collective_calls import calls, rank_calls
 from lanescope.webapp.analysis.links import step_bounds
 from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals
 from lanescope.webapp.plugins.time.breakdown import collective_waits, training_thread
@@ -56,13 +56,12 @@ def _rank_step(
         return None
     start, end = bounds
     lane = RankThread(rank, training_thread(run, rank).thread)
-    frame = calls(run)
-    mine = frame[frame["rank"] == rank]
+    mine = rank_calls(run, rank)
     waits = _waits(run, lane, mine, (start, end))
     arriving = mine[(mine["start_ns"] >= start) & (mine["start_ns"] < end)]
     none = np.zeros(0, np.int64)
     ready, sizes = gradients_ready(run, rank, (start, end)) if gradients else (none, none)
-    keys = {label: _key(frame, label) for label in {*arriving.index, *(w[2] for w in waits)}}
+    keys = {label: _key(mine, label) for label in {*arriving.index, *(w[2] for w in waits)}}
     # At one instant a gradient is ready before its call arrives, and that before the wait begins.
     events = [(at, 0, StretchEnd("ready", ("", i))) for i, at in enumerate(ready.tolist())]
     events += [

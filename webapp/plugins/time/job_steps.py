@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,7 +21,8 @@ class JobStep:
     last_rank: int
 
 
-def job_steps(run: Run) -> list[JobStep]:
+@lru_cache(maxsize=4)
+def job_steps(run: Run) -> tuple[JobStep, ...]:
     """Returns the steps of the job, one after another without gaps but for steps that were not
     recorded."""
     ends: dict[int, tuple[int, int]] = {}
@@ -38,7 +40,7 @@ def job_steps(run: Run) -> list[JobStep]:
         start = ends[step - 1][0] if step - 1 in ends else starts[step]
         if start < end:
             found.append(JobStep(step, start, end, rank))
-    return found
+    return tuple(found)
 
 
 def median_step(run: Run) -> int | None:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
 
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
+from lanescope.webapp.plugins.time.computed_once import computed_once
 from lanescope.webapp.plugins.time.device_replay import device_replay
 from lanescope.webapp.plugins.time.host_replay import host_replay
 from lanescope.webapp.plugins.time.job_steps import job_step
@@ -68,7 +68,7 @@ def what_if(run: Run, specs: Sequence[str], step: int | None = None) -> list[Pre
     replayed.
     """
     changes = [(spec, *_parsed(spec)) for spec in specs]
-    replay = _replay_of(run, step)
+    replay = _replay_of(run, job_step(run, step).step)
     return [_predicted(replay, *each) for each in changes]
 
 
@@ -86,8 +86,13 @@ def _tried(replay: Replay, spec: str) -> Prediction | None:
 
 
 def ready_made(run: Run, step: int | None = None) -> list[Prediction]:
-    """Predictions of READY_MADE that gain MIN_GAIN or more, the best first; with more than one rank
-    also for the rank whose delay costs most."""
+    """Returns predictions of READY_MADE that gain MIN_GAIN or more, the best first; with more than
+    one rank also for the rank whose delay costs most."""
+    return list(_ready_made(run, job_step(run, step).step))
+
+
+@computed_once(maxsize=8)
+def _ready_made(run: Run, step: int) -> list[Prediction]:
     specs = [*READY_MADE]
     if len(run.ranks) > 1:
         specs += [f"rank={rank}:delay=0" for rank in run.ranks]
@@ -104,8 +109,8 @@ def ready_made(run: Run, step: int | None = None) -> list[Prediction]:
     return sorted(gains, key=lambda one: -one.speedup)
 
 
-@lru_cache(maxsize=8)
-def _replay_of(run: Run, step: int | None) -> Replay:
+@computed_once(maxsize=8)
+def _replay_of(run: Run, step: int) -> Replay:
     return checked_replay(run, step)
 
 

@@ -53,6 +53,22 @@ def test_a_breakdown_on_paper(run: Run) -> None:
     ]
 
 
+def test_of_many_devices_those_that_compute_least_are_drawn_and_listed(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run", world_size=40)
+    for rank in range(40):
+        builder.process(rank)
+        builder.thread(rank)
+        busy = 900 if rank % 5 == 4 else 100 + rank  # eight devices that compute nearly always
+        builder.op(START_NS, busy, "gemm", rank=rank, scope="kernel")
+        builder.op(START_NS + 990, 10, "Memcpy HtoD", rank=rank, scope="kernel")
+    many = open_run(builder.write())
+    figure = breakdown(temporal_breakdown(many), "light")
+    assert list(figure.data[0].y) == [f"rank {rank}" for rank in range(40) if rank % 5 != 4]
+    assert "32 of 40 ranks that compute least" in figure.layout.xaxis.title.text
+    answer = json.dumps([part.to_plotly_json() for part in devices.section(many)], default=str)
+    assert "8 more rows in the file below." in answer
+
+
 def test_the_page_shows_devices_where_there_are_any(run: Run, tmp_path: Path) -> None:
     answer = json.dumps([part.to_plotly_json() for part in devices.section(run)], default=str)
     for words in ("computes, ns", "500", "300", "200", "33.3 %", "/table/temporal_breakdown.csv"):

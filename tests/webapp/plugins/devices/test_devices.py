@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lanescope.webapp.plugins.devices import charts
 from lanescope.webapp.plugins.devices.annotations import device_annotations
 from lanescope.webapp.plugins.devices.idle import IDLE_CAUSES, streams
 from lanescope.webapp.plugins.devices.kernels import (
@@ -222,3 +223,13 @@ def test_spans_of_annotations_are_those_of_the_profiler(path: Path, tmp_path: Pa
         event.get("cat") == "kernel" and "Backward" in event["name"] for event in events
     )
     assert found.loc["backward", "kernels"] >= kernels_of_backward
+
+
+def test_of_many_streams_the_busiest_are_drawn(run: Run) -> None:
+    table = streams(run)
+    many = table.loc[table.index.repeat(20)].reset_index(drop=True)
+    many["stream"] = [f"stream {number}" for number in many.index]
+    many["busy_ns"] = many.index
+    figure = charts.stream_times(many, "light")
+    assert list(figure.data[0].y) == [f"stream {number}" for number in range(8, 40)]
+    assert "32 of 40 streams that run kernels longest" in figure.layout.xaxis.title.text

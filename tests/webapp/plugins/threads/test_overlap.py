@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,10 @@ from lanescope.webapp.plugins.threads.overlap import (
 )
 from lanescope.webapp.plugins.threads.overlap_findings import overlapping_backwards
 from lanescope.webapp.runs.run import Run, RunError, open_run
+from lanescope.webapp.timeline.timeline import Timeline
 from lanescope.webapp.ui import matrices
+from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.finding_places import address_of
 from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder, write_run
 
@@ -94,6 +98,7 @@ def test_more_than_the_limit_is_reported_with_its_longest_place(tmp_path: Path) 
     assert answer.evidence["pairs"] == [
         {"rank": 1, "a": "1001-0", "b": "1001-1", "rate": 1.0, "overlap_ns": 40}
     ]
+    assert answer.evidence["threads"] == ["1001-0", "1001-1"]
     for limit, kept in ((0.05, (answer,)), (0.5, ())):
         settings = Settings({"thread_overlap_rate": limit})
         assert acknowledged(AnalysisResult("?", (answer,)), settings).findings == kept
@@ -102,6 +107,19 @@ def test_more_than_the_limit_is_reported_with_its_longest_place(tmp_path: Path) 
     assert (report.errors, report.unexplained) == (1, ())  # of one thing, once
     meant = check(far, settings=Settings(allowed=(Allowed(kind="overlap"),)))
     assert (meant.errors, meant.unexplained) == (1, meant.checks)
+
+
+def test_the_threads_of_the_longest_region_are_pinned(tmp_path: Path) -> None:
+    phases = (("1000-0", 0, 1000), ("1000-1", 500, 200), ("1000-2", 2000, 1000))
+    run = run_of(tmp_path / "run", *((0, *one) for one in (*phases, ("1000-3", 2100, 1400))))
+    (finding,) = overlapping_backwards(run)
+    highest = finding.evidence["pairs"][0]
+    assert (highest["a"], highest["b"]) == ("1000-0", "1000-1")
+    context = Context(run, timeline=Timeline.open(run))
+    pinned = parse_qs(urlsplit(address_of(context, finding, 0)).query)["pin"]
+    assert context.timeline is not None
+    threads = {lane.id: lane.thread for lane in context.timeline.index.lanes}
+    assert [threads[int(one)] for one in pinned[0].split(".")] == ["1000-2", "1000-3"]
 
 
 def test_less_than_the_limit_is_not_reported(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def first_of(pairs: ComparedOps, rows: Int64Array, words: Words) -> First:
     entry: dict[str, Any] = {
         "rank": pairs.thread.rank,
         "thread": pairs.thread.thread,
+        "thread_name": pairs.thread.name,
         "step": int(new.step[run]),
         **{
             key: words.known[column][new.texts[column][run]]
