@@ -41,7 +41,7 @@ from lanescope.webapp.timeline.packed_index import arrays_in, packed_pieces
 from lanescope.webapp.timeline.spans import SAMPLES, SPAN_TABLES, LaneSlices, SpanNames
 from lanescope.webapp.timeline.tile_columns import CODES_PER_NAME, Block, Paints, Slices
 
-INDEX_VERSION = 5
+INDEX_VERSION = 6
 """Of everything the index holds: layout, rows, styles, tiles made ahead. Part of its address."""
 
 DTYPES: Mapping[str, str] = {
