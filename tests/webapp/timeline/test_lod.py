@@ -22,7 +22,7 @@ Slices = list[tuple[int, int]]
 def rows(draw: st.DrawFn) -> Slices:
     """Slices that do not overlap: gaps and lengths of very different sizes, touching, empty.
 
-    Drawn as bytes: to draw number by number takes several times as long as what is tested.
+    Drawn as bytes: to draw number by number takes several times as long as the test itself.
     """
     count = 4 * draw(st.one_of(st.integers(0, 8), st.integers(0, 40)))
     drawn = np.frombuffer(draw(st.binary(min_size=count, max_size=count)), "<u2").astype(np.int64)
