@@ -40,8 +40,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-# Of 17,000 modules a few thousand are ever imported: Python compiles those, the most of them at the
-# end, once and not in four ranks at a time.
+# Of 17,000 modules a few thousand are ever imported: Python compiles those, the most of them while
+# npm waits for its server, once and not in four ranks at a time.
 setup: $(READY)  ## make .venv with pinned versions and the package in it (editable)
 
 $(READY): requirements-dev.txt pyproject.toml setup.py lanescope_start.pth package.json package-lock.json .npmrc
@@ -53,10 +53,10 @@ $(READY): requirements-dev.txt pyproject.toml setup.py lanescope_start.pth packa
 	$(BIN)/python -m pip install -qq --no-compile --requirement requirements-dev.txt
 	@mkdir -p $(NODE)
 	cp package.json package-lock.json .npmrc $(NODE)
-	cd $(NODE) && npm install --silent --no-audit --no-fund
+	(cd $(NODE) && npm install --silent --no-audit --no-fund) & npm=$$!; \
+	$(BIN)/python -c 'import dash, pandas, torch._dynamo, torch.distributed.run' && wait $$npm
 	ln -sf $(NODE)/node_modules/@esbuild/*/bin/esbuild $(BIN)/
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
-	$(BIN)/python -c 'import dash, pandas, torch._dynamo, torch.distributed.run'
 	@touch $@
 
 demo: $(READY)  ## record a 4-rank training run and open it in the browser (CASE=hang: a small program with a fault)

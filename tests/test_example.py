@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 
 from tests.support import ROOT
-from tests.support.processes import fork_program, output_of, run_program, without
+from tests.support.processes import fork_program, output_of, without
 
 PROGRAM = ROOT / "examples/train_gpt.py"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -62,7 +61,7 @@ def test_one_process_needs_no_launcher_and_leaves_no_checkpoints(tmp_path: Path)
 @pytest.mark.slow
 def test_an_error_in_a_side_thread_ends_the_program(tmp_path: Path) -> None:
     (tmp_path / "step-00002-rank-0.partial").mkdir()  # where the checkpoint thread wants a file
-    done = run_program([sys.executable, str(PROGRAM), *SMALL, f"--checkpoints={tmp_path}"])
+    done = fork_program(PROGRAM, *SMALL, f"--checkpoints={tmp_path}")
     assert done.returncode == 1
     assert "torch.save" in done.stderr
 
@@ -79,7 +78,7 @@ def test_losses_go_down_and_differ_between_ranks(losses: str) -> None:
 @pytest.mark.slow
 @pytest.mark.torchrun
 def test_a_slow_rank_changes_no_bit(losses: str, tmp_path: Path) -> None:
-    run(*TWO_RANKS, *SMALL, "--slow-rank=1", "--slow-ms=5", f"--losses={tmp_path / 'losses'}")
+    fork("--slow-rank=1", "--slow-ms=5", f"--losses={tmp_path / 'losses'}", ranks=2)
     assert (tmp_path / "losses").read_text() == losses
 
 

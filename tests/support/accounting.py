@@ -81,9 +81,12 @@ class Accounts:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Write the time that a test took, with its fixtures, into its last report."""
+        """Write the time since the last one into a test's last report.
+
+        Of a browser's test into each: the process of its tab ends with it, and is forgotten.
+        """
         report = yield
-        if report.when != "teardown":
+        if report.when != "teardown" and area_of(item) != "browser":
             return report
         now = processor_s()
         kind = (area_of(item), item.get_closest_marker("slow") is not None)

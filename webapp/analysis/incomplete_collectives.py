@@ -186,9 +186,12 @@ def _stuck(run: Run, rows: pd.DataFrame) -> tuple[_CollectiveCall, ...]:
     """Those of the calls, which all members made, that are known not to have ended."""
     found = []
     for row in rows.itertuples():
-        entry, known = _entry(run, row), rank_states(run)[int(row.rank)]
+        known = rank_states(run)[int(row.rank)]
         failed = row.group == schema.RENDEZVOUS  # or there would be no row of it
-        if not entry.blocked or (known.ending.how == "exit" and not failed):
+        if known.ending.how == "exit" and not failed:
+            continue
+        entry = _entry(run, row)
+        if not entry.blocked:
             continue
         seen = known.in_call == f"{entry.name}\t{row.group}\t{row.sequence}"
         seen |= row.done_ns < 0 and _completions_are_seen(
