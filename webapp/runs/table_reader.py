@@ -60,7 +60,7 @@ class _Placed:
 class Rows:
     """Everything needed to read rows: the parts by table and rank, the clocks, the threads."""
 
-    parts: Mapping[tuple[str, int], tuple[Part, ...]]
+    parts: Mapping[tuple[str, int], Sequence[Part]]
     axes: Mapping[tuple[int, int], Axis]
     threads: tuple[Thread, ...]
     origin_ns: int
