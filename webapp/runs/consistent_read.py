@@ -59,11 +59,10 @@ def _with_losses(manifest: schema.Manifest, found: PartScan) -> schema.Manifest:
     rows: Counter[tuple[int, int]] = Counter()
     for one in found.lost:
         rows[one.rank, one.pid] += one.rows
-    processes = []
-    for process in manifest["processes"]:
-        count = rows[process["rank"], process["pid"]]
-        coverage = process["coverage"] | ({_LOST: count} if count else {})
-        processes.append({**process, "coverage": coverage})
+    processes = [process.copy() for process in manifest["processes"]]
+    for process in processes:
+        if count := rows[process["rank"], process["pid"]]:
+            process["coverage"] = process["coverage"] | {_LOST: count}
     return {**manifest, "processes": processes}
 
 

@@ -137,8 +137,8 @@ def _check_sense(manifest: dict[str, Any]) -> None:
         if file["bytes"] < 0 or file["rows"] < 0:
             _range(file["bytes"], 0, INT64_MAX, f"files[{shown(path)}].bytes")
             _range(file["rows"], 0, INT64_MAX, f"files[{shown(path)}].rows")
-        if known is not None and schema.is_shared(known[1] or ""):
-            _check_shared(file, str(known[1]).partition("-")[0], f"files[{shown(path)}]")
+        elif known and known[1] is not None and schema.is_shared(known[1]):
+            _check_shared(file, known[1].partition("-")[0], f"files[{shown(path)}]")
 
 
 def _check_shared(file: schema.File, pid: str, where: str) -> None:

@@ -61,7 +61,7 @@ class Stretch:
     file_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)  # not frozen: a run has thousands, which take long to make so
 class Part:
     """Rows of one table of one rank (and thread): a Parquet file, a stretch of one, or rows
     recovered in memory."""
@@ -168,7 +168,7 @@ class Part:
     def _check(self, footer: pq.FileMetaData) -> None:
         if self.listed is not None:
             assert self.files is not None
-            _check_listed(self.files.named(self.name), footer, (self.rows, self.listed.decoded))
+            _check_listed(self.files, self.name, footer, (self.rows, self.listed.decoded))
 
     def _own_rows(self, columns: Sequence[str]) -> pa.Table:
         """The thread's stretch of a shared file. Raises RunError, or what reading raises."""
@@ -210,7 +210,9 @@ class Part:
         )
 
 
-def _check_listed(where: str, footer: pq.FileMetaData, listed: tuple[int, int]) -> None:
+def _check_listed(
+    files: Files, name: str, footer: pq.FileMetaData, listed: tuple[int, int]
+) -> None:
     """Raises RunError where a file is not what the catalogue says, as a forged one may be.
 
     `listed` are its rows, and the bytes they take in memory.
@@ -218,9 +220,9 @@ def _check_listed(where: str, footer: pq.FileMetaData, listed: tuple[int, int]) 
     found = int(footer.num_rows), parquet_footer.decoded_bytes(footer)
     if found != listed:
         raise RunError(
-            f"{where}: holds {found[0]} rows in {found[1]} bytes, {schema.PART_CATALOGUE} says "
-            f"{listed[0]} in {listed[1]}; delete {schema.PART_CATALOGUE} of the run, which is only "
-            "there to open it faster"
+            f"{files.named(name)}: holds {found[0]} rows in {found[1]} bytes, "
+            f"{schema.PART_CATALOGUE} says {listed[0]} in {listed[1]}; delete "
+            f"{schema.PART_CATALOGUE} of the run, which is only there to open it faster"
         )
 
 
@@ -236,7 +238,7 @@ def _shared_rows(
     """All rows of a file that short threads share, and whose they are, read once for all."""
     with files.open(name) as source, parquet_footer.opened(source) as file:
         if listed is not None:
-            _check_listed(files.named(name), file.metadata, listed)
+            _check_listed(files, name, file.metadata, listed)
         present = _present(file, [*columns, schema.SHORT_THREAD])
         found = file.read(columns=present, use_threads=False)
     if schema.SHORT_THREAD not in present:
@@ -271,6 +273,8 @@ def _row_groups(files: Files, name: str, table: str, size: int) -> tuple[RowGrou
 
 def _present(file: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
     """Those of the columns that a file has."""
+    if set(columns) <= set(file.schema.names):  # of flat columns, which most tables have alone
+        return list(columns)
     names = file.schema_arrow.names
     return [name for name in columns if name in names]
 
