@@ -80,6 +80,7 @@ SHARED = (
     "collector.compaction.parquet_footer",
     "collector.compaction.process_placement",
     "collector.compaction.reader",
+    "collector.compaction.short_threads",
     "collector.recorder.progress",
     "collector.recorder.workers",
 )

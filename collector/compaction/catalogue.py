@@ -64,6 +64,7 @@ def catalogue_of(
         try:
             with opened(path) as source, parquet_footer.opened(source) as file:
                 row = _described(path, entry, table, thread, source, file)
+                row["threads"] = list(entry.get("threads", row["threads"]))
                 row["changed_ns"] = 0 if changed is None else changed(path)
                 if table in WORDS_OF:
                     row["words"] = _words(file, WORDS_OF[table])

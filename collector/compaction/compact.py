@@ -20,6 +20,7 @@ from ..format import schema
 from ..format.file_names import JOURNAL_FOLDER
 from . import manifest as manifests
 from .catalogue import write_catalogue
+from .chunks import chunks_of
 from .clock_refine import narrow
 from .decode import Decoder
 from .journal_folders import UNREADABLE, has_ended, journal_folders, pid_of
@@ -103,8 +104,8 @@ def _advance_process(run: Path, folder: Path, *, ended: bool) -> CompactionProgr
         seal_ended(decoder, pending)
         return CompactionProgress(done=False, behind=behind)
     if not decoder.is_empty() or pending.lists(log):
-        for thread, table, part, rows in decoder.thread_tables():
-            pending.add_part(log.rank, thread, table, part, rows)
+        for thread in log.threads:
+            pending.add_ended(decoder, thread, chunks_of(thread, ended=True))
         pending.commit(decoder)
     shutil.rmtree(folder)
     return CompactionProgress(done=True, behind=False)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..format.columns import ARGS
+from ..format.file_names import SHORT_THREAD
 from ..format.schema import TABLES, Column, File
 
 COMPRESSION = "zstd"
@@ -25,6 +26,7 @@ def write_part(path: Path, table: str, rows: pa.Table) -> File:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     written = set(rows.column_names)
     encodings = {c.name: _encoding(c) for c in TABLES[table].columns if c.name in written}
+    encodings.update(dict.fromkeys(written & {SHORT_THREAD}))
     try:
         pq.write_table(
             rows,

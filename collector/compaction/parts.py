@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from .decode import Decoder
 from .parquet import write_part
 from .process_placement import with_process
 from .reader import RECORD_DTYPE, ProcessLog, Records, ThreadLog, concatenated
+from .short_threads import SharedParts, is_short, sharing
 from .source import source_rows
 
 _KEYS = {
@@ -41,14 +44,49 @@ class PendingParts:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._files: dict[str, File] = {}
+        self._shared: dict[tuple[int, int, str], SharedParts] = {}
+        self._shared_before: dict[tuple[int, int], set[str]] = {}
 
     def add_part(self, rank: int, thread: str, table: str, part: int, rows: pa.Table) -> None:
         """Writes a part of a thread's table."""
         folder = self._run / rank_folder(rank) / thread_folder(thread)
         self._write(folder / part_file(table, part), table, rows)
 
+    def add_ended(self, decoder: Decoder, thread: ThreadLog, chunks: Iterable[Chunk]) -> None:
+        """Writes the rows of a thread that has ended; several short ones share their files."""
+        rank, name = decoder.log.rank, decoder.thread_name(thread)
+        if name in self._sharing(rank, decoder.pid):
+            return  # a compactor died before it removed the records
+        for chunk in chunks:
+            short = is_short(chunk, thread, decoder.first_ordinal + thread.ordinal)
+            for table, rows in decoder.decode(thread, chunk.records):
+                if short:
+                    self._add_shared((rank, decoder.pid, table), name, rows)
+                else:
+                    self.add_part(rank, name, table, chunk.part, rows)
+
+    def _add_shared(self, key: tuple[int, int, str], thread: str, rows: pa.Table) -> None:
+        shared = self._shared.setdefault(key, SharedParts(self._run, *key))
+        shared.add(thread, rows)
+        if shared.full:
+            self._files |= shared.write(self._listed | self._files)
+
+    def _sharing(self, rank: int, pid: int) -> set[str]:
+        """Returns the threads of a process that shared files held before this step."""
+        if (rank, pid) not in self._shared_before:
+            self._shared_before[rank, pid] = sharing(self._listed, rank, pid)
+        return self._shared_before[rank, pid]
+
+    @cached_property
+    def _listed(self) -> dict[str, File]:
+        """Files that the manifest listed before this step."""
+        files: dict[str, File] = manifests.load_manifest(self._run)["files"]
+        return files
+
     def commit(self, decoder: Decoder) -> None:
         """Writes the rank's tables of the decoder, and the manifest with all files."""
+        for shared in self._shared.values():
+            self._files |= shared.write(self._listed | self._files)
         process = decoder.log.process
         rank = self._run / rank_folder(decoder.log.rank)
         tables = decoder.rank_tables()
@@ -150,8 +188,7 @@ def seal_ended(decoder: Decoder, pending: PendingParts) -> None:
         whole = concatenated([thread.read(thread.segments[0])])
         if np.isin(whole["kind"], _KEPT).any():
             continue
-        for table, rows in decoder.decode(thread, whole):
-            pending.add_part(decoder.log.rank, decoder.thread_name(thread), table, 0, rows)
+        pending.add_ended(decoder, thread, [Chunk(0, whole, whole[:0], 1)])
         sealed.append(thread)
     if sealed:
         pending.commit(decoder)

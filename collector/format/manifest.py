@@ -61,7 +61,13 @@ class Group(TypedDict):
     description: str  # default_pg, mesh_dp, ... as torch.distributed describes it; may be empty
 
 
-class File(TypedDict):
+class SharedFile(TypedDict, total=False):
+    """Who shares a file."""
+
+    threads: dict[str, int]  # thread -> its rows, in the order of the file; only where several do
+
+
+class File(SharedFile):
     """Size, rows and hash of one file of the run."""
 
     bytes: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Version written by this code. A reader accepts 1..FORMAT_VERSION and rejects newer ones."""
 
 MAX_TIME_NS = 1 << 55

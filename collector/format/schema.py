@@ -5,6 +5,7 @@ The two sides share nothing else. A run on disk is
     RUN/manifest.json
     RUN/rank=00000/{thread,module,stack}.parquet
     RUN/rank=00000/thread=<pid>-<ordinal>/<table>-00000.parquet
+    RUN/rank=00000/thread=<pid>-short/<table>-00000.parquet
     RUN/catalogue.parquet
 
 Times are int64 nanoseconds of the recording host's monotonic clock. The manifest carries, per
@@ -25,9 +26,12 @@ from .file_names import JOURNAL_FOLDER as JOURNAL_FOLDER
 from .file_names import LOCK_FILE as LOCK_FILE
 from .file_names import MANIFEST as MANIFEST
 from .file_names import PART_CATALOGUE as PART_CATALOGUE
+from .file_names import SHORT_THREAD as SHORT_THREAD
+from .file_names import is_shared as is_shared
 from .file_names import named_parts as named_parts
 from .file_names import part_file as part_file
 from .file_names import rank_folder as rank_folder
+from .file_names import shared_folder as shared_folder
 from .file_names import thread_folder as thread_folder
 from .file_names import thread_id as thread_id
 from .happenings import COLLECTIVE, PHASE, STALL, VALUE

@@ -11,7 +11,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from ..format.file_names import rank_folder, thread_folder
+from ..format.file_names import is_shared, rank_folder, thread_folder
 from ..journal import clock
 
 SHARE_OF_FREE = 0.8
@@ -38,7 +38,7 @@ class DiskBound:
         journal has a bound of its own (--keep-last)."""
         self._run, self._max_bytes, self._ring = run, max_bytes, ring
         self._free = _free_bytes(run)
-        self._parts: dict[str, int] = {}  # bytes of each part file, which never changes
+        self._parts: dict[str, int] = {}  # bytes of each part file
         self._due_ns = 0
         self._thin = self.full = False
 
@@ -77,7 +77,9 @@ class DiskBound:
             for name in filter(lambda one: one.startswith(own), os.listdir(folder)):
                 for part in os.listdir(folder / name):
                     place = f"{name}/{part}"
-                    if not part.startswith(".") and place not in self._parts:
+                    # One thread's never changes; short threads are added to those they share.
+                    known = place in self._parts and not is_shared(name)
+                    if not part.startswith(".") and not known:
                         self._parts[place] = os.stat(folder / place).st_size
         return sum(self._parts.values())
 

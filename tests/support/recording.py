@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -71,6 +72,10 @@ class Recorded:
             for one in ids
             for path in sorted((folder / schema.thread_folder(one)).glob(f"{name}-*.parquet"))
         ]
+        for path in sorted(folder.glob(f"thread=*-short/{name}-*.parquet")):
+            shared = pq.read_table(path, partitioning=None)
+            owned = pc.is_in(shared[schema.SHORT_THREAD].cast(pa.string()), pa.array(ids))
+            parts.append(shared.filter(owned).drop_columns(schema.SHORT_THREAD))
         whole = pa.concat_tables(parts) if parts else table.arrow().empty_table()
         return whole.sort_by(table.columns[0].name)
 

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.compaction.parquet import write_part
+from lanescope.collector.compaction.short_threads import with_threads
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.clock_axis import axis_of
 from lanescope.webapp.runs.errors import RunError
@@ -58,14 +59,16 @@ class Contents:
         with tempfile.TemporaryDirectory(prefix="lanescope-") as folder:
             for name, table, parts in self._files():
                 whole = self.steps is None and self.change is None
-                if whole and len(parts) == 1 and parts[0].files is not None:
-                    files[name] = self._copied(name, parts[0], put)
+                if whole and self._is_file(name, parts):
+                    files[name] = self._copied(name, sum(part.rows for part in parts), put)
                     continue
-                rows = self._rows(table, parts)
+                rows, threads = self._rows(table, parts)
                 if rows is None:
                     continue
                 made = Path(folder) / "part.parquet"
                 files[name] = write_part(made, table, rows)
+                if threads:
+                    files[name]["threads"] = threads
                 with made.open("rb") as file:
                     put(name, file, files[name]["bytes"])
         if self.steps is not None and not self._spans:
@@ -92,14 +95,23 @@ class Contents:
                         name = f"{schema.rank_folder(rank)}/{table}.parquet"
                         found.append((name, table, list(parts)))
                     continue
-                known = {part.name for part in parts}
+                of_files: dict[str, list[Part]] = {part.name: [] for part in parts if part.name}
                 for part in parts:
-                    name = part.name or _free(part, known)
-                    known.add(name)
-                    found.append((name, table, [part]))
+                    name = part.name or _free(part, of_files)
+                    of_files.setdefault(name, []).append(part)
+                found += [(name, table, of) for name, of in of_files.items()]
             yield from sorted(found, key=lambda one: (one[1] == schema.THREAD.name, one[0]))
 
-    def _copied(self, name: str, part: Part, put: Put) -> schema.File:
+    def _is_file(self, name: str, parts: list[Part]) -> bool:
+        """Whether the parts are all of one file, as the manifest has it."""
+        stretch = parts[0].stretch
+        if stretch is None:
+            return len(parts) == 1 and parts[0].files is not None
+        listed = self.run.manifest["files"][name]
+        rows = sum(part.rows for part in parts)
+        return (rows, stretch.file_bytes) == (listed["rows"], listed["bytes"])
+
+    def _copied(self, name: str, rows: int, put: Put) -> schema.File:
         files, expected = self.run.files, self.run.manifest["files"][name]
         try:
             with files.open(name) as file:
@@ -107,7 +119,9 @@ class Contents:
                 while piece := file.read(_PIECE):
                     digest.update(piece)
                 size = int(file.tell())
-                written = schema.File(bytes=size, rows=part.rows, sha256=digest.hexdigest())
+                written = schema.File(bytes=size, rows=rows, sha256=digest.hexdigest())
+                if "threads" in expected:
+                    written["threads"] = expected["threads"]
                 if written != expected and (
                     self.run.manifest["complete"] or size == expected["bytes"]
                 ):
@@ -123,21 +137,26 @@ class Contents:
             raise RunError(f"{files.named(name)}: cannot be read ({error})") from None
         return written
 
-    def _rows(self, table: str, parts: list[Part]) -> pa.Table | None:
-        """The rows that are wanted, as they are to be; None where there are none."""
+    def _rows(self, table: str, parts: list[Part]) -> tuple[pa.Table | None, dict[str, int]]:
+        """The rows that are wanted, as they are to be; None where there are none. And of a file
+        that short threads share, how many are whose."""
         columns = [column.name for column in schema.TABLES[table].columns]
-        pieces = []
+        pieces, threads = [], {}
         for part in parts:
             rows = part.read(columns)
             if self.steps is not None:
                 rows = self._within(part, rows)
             if rows.num_rows:
                 pieces.append(rows)
+                if part.stretch is not None:
+                    threads[str(part.thread)] = rows.num_rows
         if not pieces:
-            return None
+            return None, {}
         rows = pa.concat_tables(pieces).unify_dictionaries().combine_chunks()
         rows = self.change(table, rows) if self.change is not None else rows
-        return rows if rows.num_rows else None
+        if threads:
+            rows = with_threads(rows, threads).combine_chunks()
+        return (rows if rows.num_rows else None), threads
 
     def _within(self, part: Part, rows: pa.Table) -> pa.Table:
         """Rows of the steps that are wanted.
@@ -215,7 +234,7 @@ def manifest_of(contents: Contents, files: dict[str, schema.File]) -> schema.Man
     }
 
 
-def _free(part: Part, known: set[str]) -> str:
+def _free(part: Part, known: Container[str]) -> str:
     """A path that no other part of the thread's table has."""
     assert part.thread is not None
     folder = f"{schema.rank_folder(part.rank)}/{schema.thread_folder(part.thread)}"

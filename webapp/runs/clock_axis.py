@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,8 @@ from lanescope.webapp.runs.types import Int64Array
 SPAN_COLUMNS = ("duration_ns", "self_ns")
 """Columns that hold a length of time; they stretch with the clock's drift."""
 
+
+_TIMES = frozenset((*TIME_COLUMNS, *SPAN_COLUMNS))
 
 _UNKNOWN_ERROR_NS = 1 << 61
 """Farthest instant where no process's start is known: 2043, on a wall clock."""
@@ -40,7 +42,7 @@ class Axis:
     reference_ns: int
     farthest_ns: int = schema.MAX_TIME_NS
 
-    @property
+    @cached_property
     def possible(self) -> tuple[int, int]:
         """First and last local instant that is believed."""
         return self.reference_ns - self.farthest_ns, self.reference_ns + self.farthest_ns
@@ -61,7 +63,10 @@ class Axis:
 
     def instants(self, local: pa.ChunkedArray, origin_ns: int) -> pa.ChunkedArray:
         """Returns local instants (int64, null stays null) on the axis, relative to `origin_ns`."""
-        local = self.believed("start_ns", local)
+        return self._moved(self.believed("start_ns", local), origin_ns)
+
+    def _moved(self, local: pa.ChunkedArray, origin_ns: int) -> pa.ChunkedArray:
+        """Possible local instants on the axis."""
         shifted = pc.add(local, pa.scalar(self.offset_ns - origin_ns, pa.int64()))
         if not self.drift_ppb:
             return shifted
@@ -115,18 +120,19 @@ class Axis:
         A duration becomes the difference of its mapped ends, so that what nested before nests
         after; rounding each length by itself would let a child end a nanosecond past its parent.
         """
-        for name in (*TIME_COLUMNS, *SPAN_COLUMNS):
-            table = _replaced(table, name, partial(self.believed, name))
-        local = table
-        for name in TIME_COLUMNS:
-            table = _replaced(table, name, lambda column: self.instants(column, origin_ns))
-        if not self.drift_ppb:
-            return table
-        if "start_ns" in local.column_names and "duration_ns" in local.column_names:
-            end = self.instants(pc.add(local["start_ns"], local["duration_ns"]), origin_ns)
-            length = pc.subtract(end, table["start_ns"])
-            table = _replaced(table, "duration_ns", lambda _: length)
-        return _replaced(table, "self_ns", self.spans)
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+        local = {name: self.believed(name, columns[name]) for name in columns if name in _TIMES}
+        columns |= local
+        for name in local:
+            if name in TIME_COLUMNS:
+                columns[name] = self._moved(local[name], origin_ns)
+        if self.drift_ppb:
+            if "start_ns" in local and "duration_ns" in local:
+                end = self.instants(pc.add(local["start_ns"], local["duration_ns"]), origin_ns)
+                columns["duration_ns"] = pc.subtract(end, columns["start_ns"])
+            if "self_ns" in local:
+                columns["self_ns"] = self.spans(local["self_ns"])
+        return pa.Table.from_arrays(list(columns.values()), schema=table.schema)
 
 
 def axis_of(axes: Mapping[tuple[int, int], Axis], rank: int, pid: int) -> Axis:
@@ -146,12 +152,3 @@ def beyond(values: pa.ChunkedArray, limits: tuple[int, int]) -> bool:
     """Returns True where a column holds a value outside of the limits."""
     ends = pc.min_max(values).as_py()
     return ends["min"] is not None and (ends["min"] < limits[0] or ends["max"] > limits[1])
-
-
-def _replaced(
-    table: pa.Table, name: str, change: Callable[[pa.ChunkedArray], pa.ChunkedArray]
-) -> pa.Table:
-    position = table.schema.get_field_index(name)
-    if position < 0:
-        return table
-    return table.set_column(position, table.schema.field(position), change(table.column(position)))

@@ -100,7 +100,7 @@ class Folder:
 
     def open(self, name: str) -> pa.NativeFile:
         """Returns the file."""
-        return pa.OSFile(str(self.root / name), "rb")
+        return pa.OSFile(f"{self.root}/{name}", "rb")
 
     def read(self, name: str, most: int) -> bytes:
         """Returns all of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from lanescope.collector.compaction.reader import (
     read_process,
     segment_names,
 )
+from lanescope.collector.compaction.short_threads import sharing
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files
@@ -67,7 +69,7 @@ def leftovers(files: Files, manifest: schema.Manifest, parts: list[Part]) -> Rec
             check_process(process, world)
             found.world_size = max(found.world_size, world)
             groups = check_groups(log.process.get("groups", {}))
-            if _recover(log, process["rank"], set(manifest["files"]), parts, found):
+            if _recover(log, process["rank"], manifest["files"], parts, found):
                 axis, found.processes = with_process(axis, found.processes, log.process)
             found.groups.update(groups)
         except (JournalError, RunError, OSError, pa.ArrowException, KeyError, TypeError) as error:
@@ -76,7 +78,11 @@ def leftovers(files: Files, manifest: schema.Manifest, parts: list[Part]) -> Rec
 
 
 def _recover(
-    log: ProcessLog, rank: int, files: set[str], parts: list[Part], found: RecoveredJournals
+    log: ProcessLog,
+    rank: int,
+    files: Mapping[str, schema.File],
+    parts: list[Part],
+    found: RecoveredJournals,
 ) -> bool:
     """Whether there was anything."""
     found.lost += log.damage
@@ -85,11 +91,12 @@ def _recover(
     decoder = Decoder(log, _rank_table(rank, "stack", known), first_ordinal(log, threads))
     if decoder.is_empty():
         return False
+    # A compactor that died may have made the file and not yet have dropped the records.
+    shared = sharing(files, rank, decoder.pid)
     recovered = [
         Part(table, rank, thread, rows.num_rows, memory=rows)
         for thread, table, part, rows in decoder.thread_tables()
-        # A compactor that died may have made the file and not yet have dropped the records.
-        if _path(rank, thread, table, part) not in files
+        if thread not in shared and _path(rank, thread, table, part) not in files
     ]
     recovered += [
         Part(table, rank, None, rows.num_rows, memory=rows)

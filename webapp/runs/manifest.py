@@ -137,6 +137,22 @@ def _check_sense(manifest: dict[str, Any]) -> None:
         if file["bytes"] < 0 or file["rows"] < 0:
             _range(file["bytes"], 0, INT64_MAX, f"files[{shown(path)}].bytes")
             _range(file["rows"], 0, INT64_MAX, f"files[{shown(path)}].rows")
+        elif known and known[1] is not None and schema.is_shared(known[1]):
+            _check_shared(file, known[1].partition("-")[0], f"files[{shown(path)}]")
+
+
+def _check_shared(file: schema.File, pid: str, where: str) -> None:
+    """Whose rows a shared file holds: threads of its process, and no rows but theirs."""
+    threads = file.get("threads", {})
+    for thread, rows in threads.items():
+        owner, _, ordinal = thread.partition("-")
+        if owner != pid or not (ordinal.isascii() and ordinal.isdigit() and len(ordinal) <= 10):
+            raise Mismatch(f"{where}.threads names {shown(thread)}, expected threads of {pid}")
+        _range(rows, 0, INT64_MAX, f"{where}.threads[{shown(thread)}]")
+    if sum(threads.values()) != file["rows"]:
+        raise Mismatch(
+            f"{where}.threads counts {shown(sum(threads.values()))} rows, expected {file['rows']}"
+        )
 
 
 def _check_process(process: schema.Process, world: int, where: str) -> None:

@@ -1,10 +1,10 @@
-"""The pieces of a run: which files hold which table, whether they are whole, their rows."""
+"""The pieces of a run: files, stretches of files, rows in memory; and how they are read."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,14 +12,11 @@ import pyarrow.parquet as pq
 
 from lanescope.collector.compaction import parquet_footer
 from lanescope.collector.format import schema
-from lanescope.webapp.runs.catalogue import Catalogue, ListedFile
+from lanescope.webapp.runs.catalogue import ListedFile
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files
-from lanescope.webapp.runs.manifest import file_parts
 
-_MAGIC = b"PAR1"
-
-_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
+DAMAGE_ERRORS = (OSError, pa.ArrowException, UnicodeDecodeError)
 """What reading a damaged file raises."""
 
 _NEVER_NULL = {"start_ns", "time_ns", "step", "depth", "thread", "pid"}
@@ -56,8 +53,18 @@ class RowGroup:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """Where the rows of a thread are in a file that short threads share."""
+
+    first: int  # number of the first of them
+    file_rows: int
+    file_bytes: int
+
+
+@dataclass(eq=False, slots=True)  # not frozen: a run has thousands, which take long to make so
 class Part:
-    """Rows of one table of one rank (and thread): a Parquet file, or rows recovered in memory."""
+    """Rows of one table of one rank (and thread): a Parquet file, a stretch of one, or rows
+    recovered in memory."""
 
     table: str
     rank: int
@@ -68,17 +75,21 @@ class Part:
     name: str = ""  # of the file, below the run
     memory: pa.Table | None = None
     listed: ListedFile | None = None  # what the run's catalogue says of the file
+    stretch: Stretch | None = None  # None: all of the file
 
     def groups(self, low: int, high: int, possible: tuple[int, int]) -> list[RowGroup]:
         """Returns the pieces of the file that may hold rows which touch [low, high) of its own
         clock.
 
-        By the statistics of the file: rows recovered in memory, and a file without statistics, are
-        one piece. A piece that has instants which are not `possible` may hold any.
+        By the statistics of the file: rows recovered in memory, a stretch of a file, and a file
+        without statistics, are one piece. A piece that has instants which are not `possible` may
+        hold any.
         """
         if self.files is None:
             return [RowGroup(0, self.rows, None, None)]
-        if self.listed is not None:
+        if self.stretch is not None:
+            known: tuple[RowGroup, ...] = (RowGroup(0, self.rows, *self._extent()),)
+        elif self.listed is not None:
             known = tuple(RowGroup(at, *group) for at, group in enumerate(self.listed.groups))
         else:
             known = _row_groups(self.files, self.name, self.table, self.bytes)
@@ -87,9 +98,8 @@ class Part:
     def extremes(self, column: str) -> tuple[int, int] | None:
         """Returns least and greatest value of a column, by the footer; None where it has no
         statistics."""
-        if self.files is None:
-            assert self.memory is not None
-            ends = pc.min_max(self.memory[column]).as_py()
+        if self.files is None or self.stretch is not None:
+            ends = pc.min_max(self.read([column])[column]).as_py()
             return None if ends["min"] is None else (ends["min"], ends["max"])
         groups = _stated_ranges(self.files, self.name, self.table, self.bytes)
         return parquet_footer.extremes(groups, column)
@@ -97,7 +107,7 @@ class Part:
     def holding(self, groups: Sequence[RowGroup], column: str, value: int) -> list[RowGroup]:
         """Returns those of the groups that may hold a row with this value in a column of
         integers."""
-        if self.files is None:
+        if self.files is None or self.stretch is not None:
             return list(groups)
         stated = _stated_ranges(self.files, self.name, self.table, self.bytes)
         return [
@@ -117,6 +127,8 @@ class Part:
         try:
             if self.files is None:
                 return self._recovered(columns)
+            if self.stretch is not None:
+                return self._own_rows(columns)
             # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
             with self.files.open(self.name) as source, parquet_footer.opened(source) as file:
                 self._check(file.metadata)
@@ -127,7 +139,7 @@ class Part:
                     chosen = [group.number for group in groups]
                     found = file.read_row_groups(chosen, present, use_threads=False)
             return self._whole(found, columns)
-        except _UNREADABLE as error:
+        except DAMAGE_ERRORS as error:
             raise self._damaged(error) from None
 
     def portions(self, columns: Sequence[str], about: int) -> Iterator[pa.Table]:
@@ -136,8 +148,8 @@ class Part:
         Raises RunError as `read` does.
         """
         try:
-            if self.files is None:
-                yield self._recovered(columns)
+            if self.files is None or self.stretch is not None:
+                yield self.read(columns)
                 return
             with self.files.open(self.name) as source, parquet_footer.opened(source) as file:
                 present, footer = _present(file, columns), file.metadata
@@ -150,21 +162,37 @@ class Part:
                         found = file.read_row_groups(chosen, present, use_threads=False)
                         yield self._whole(found, columns)
                         chosen, rows = [], 0
-        except _UNREADABLE as error:
+        except DAMAGE_ERRORS as error:
             raise self._damaged(error) from None
 
     def _check(self, footer: pq.FileMetaData) -> None:
-        """Raises RunError where a file is not what the catalogue says, as a forged one may be."""
-        if self.listed is None:
-            return
-        found = int(footer.num_rows), parquet_footer.decoded_bytes(footer)
-        if found != (self.rows, self.listed.decoded):
+        if self.listed is not None:
             assert self.files is not None
-            raise RunError(
-                f"{self.files.named(self.name)}: holds {found[0]} rows in {found[1]} bytes, "
-                f"{schema.PART_CATALOGUE} says {self.rows} in {self.listed.decoded}; delete "
-                f"{schema.PART_CATALOGUE} of the run, which is only there to open it faster"
-            )
+            _check_listed(self.files, self.name, footer, (self.rows, self.listed.decoded))
+
+    def _own_rows(self, columns: Sequence[str]) -> pa.Table:
+        """The thread's stretch of a shared file. Raises RunError, or what reading raises."""
+        assert self.files is not None
+        assert self.stretch is not None
+        size, rows = self.stretch.file_bytes, self.stretch.file_rows
+        listed = None if self.listed is None else (rows, self.listed.decoded)
+        whole = _shared_rows(self.files, self.name, self.table, size, listed, tuple(columns))
+        found = whole.slice(self.stretch.first, self.rows)
+        owners = pc.unique(found[schema.SHORT_THREAD]).to_pylist()
+        if found.num_rows != self.rows or owners not in ([], [self.thread]):
+            raise pa.ArrowInvalid(f"{schema.MANIFEST} names other threads for its rows")
+        return found.select(list(columns))
+
+    def _extent(self) -> tuple[int | None, int | None]:
+        """Least start of a stretch, and an instant that none of its rows lasts beyond."""
+        names = {column.name for column in schema.TABLES[self.table].columns}
+        if not self.rows or not {"start_ns", "duration_ns"} <= names:
+            return None, None
+        rows = self.read(["start_ns", "duration_ns"])
+        starts, durations = (pc.min_max(column).as_py() for column in rows.columns)
+        if rows["duration_ns"].null_count:
+            return starts["min"], None
+        return starts["min"], starts["max"] + durations["max"]
 
     def _recovered(self, columns: Sequence[str]) -> pa.Table:
         assert self.memory is not None
@@ -182,61 +210,43 @@ class Part:
         )
 
 
-@dataclass
-class PartScan:
-    """What was found of a run's files."""
+def _check_listed(
+    files: Files, name: str, footer: pq.FileMetaData, listed: tuple[int, int]
+) -> None:
+    """Raises RunError where a file is not what the catalogue says, as a forged one may be.
 
-    parts: list[Part] = field(default_factory=list)
-    damage: dict[int, str] = field(default_factory=dict)  # rank -> what is wrong, first found
-    bytes: int = 0
-    ignored: int = 0  # files of no kind this version knows
-
-
-def survey(files: Files, manifest: schema.Manifest, catalogue: Catalogue | None = None) -> PartScan:
-    """Looks at every file of the run without reading rows.
-
-    One that the catalogue lists, and that has not changed since, is taken as it is listed.
-
-    A file is whole where its size is the manifest's, its Parquet footer parses, and the footer has
-    the manifest's row count and the schema's columns. Anything else damages its rank as a whole:
-    half a rank would make every figure about it wrong without saying so.
+    `listed` are its rows, and the bytes they take in memory.
     """
-    found = PartScan()
-    inflated = 0
-    for path, expected in sorted(manifest["files"].items()):
-        kind = file_parts(path)
-        if kind is None:
-            found.ignored += 1
-            continue
-        rank, thread, table = kind
-        try:
-            listed = _listed(files, path, expected, catalogue)
-            size = _size(files, path) if listed is None else expected["bytes"]
-            if size < expected["bytes"] or (size > expected["bytes"] and manifest["complete"]):
-                word = "truncated" if size < expected["bytes"] else "changed"
-                raise _Damage(f"{path} is {word}: {size} bytes, expected {expected['bytes']}")
-            rows, decoded = (
-                _checked(files, table, path, size)
-                if listed is None
-                else (expected["rows"], listed.decoded)
-            )
-            # A recorder that died, or is at work, may have replaced a table by a longer one before
-            # the manifest says so.
-            grown = not manifest["complete"] and size > expected["bytes"]
-            if rows != expected["rows"] and not grown:
-                raise _Damage(f"{path} holds {rows} rows, expected {expected['rows']}")
-            inflated += decoded if decoded > size * parquet_footer.MAX_FACTOR else 0
-            if inflated > parquet_footer.MAX_DECODED_BYTES:
-                raise _Damage(
-                    f"{path} says that its {size} bytes hold {decoded >> 20} MiB, more than "
-                    f"{parquet_footer.MAX_FACTOR} times as many"
-                )
-        except _Damage as damage:
-            found.damage.setdefault(rank, str(damage))
-            continue
-        found.bytes += size
-        found.parts.append(Part(table, rank, thread, rows, size, files, path, None, listed))
-    return found
+    found = int(footer.num_rows), parquet_footer.decoded_bytes(footer)
+    if found != listed:
+        raise RunError(
+            f"{files.named(name)}: holds {found[0]} rows in {found[1]} bytes, "
+            f"{schema.PART_CATALOGUE} says {listed[0]} in {listed[1]}; delete "
+            f"{schema.PART_CATALOGUE} of the run, which is only there to open it faster"
+        )
+
+
+@functools.lru_cache(maxsize=16)
+def _shared_rows(
+    files: Files,
+    name: str,
+    table: str,
+    _: int,  # the size of a file that grows is another key
+    listed: tuple[int, int] | None,
+    columns: tuple[str, ...],
+) -> pa.Table:
+    """All rows of a file that short threads share, and whose they are, read once for all."""
+    with files.open(name) as source, parquet_footer.opened(source) as file:
+        if listed is not None:
+            _check_listed(files, name, file.metadata, listed)
+        present = _present(file, [*columns, schema.SHORT_THREAD])
+        found = file.read(columns=present, use_threads=False)
+    if schema.SHORT_THREAD not in present:
+        raise pa.ArrowInvalid(f"it has no column {schema.SHORT_THREAD!r}")
+    found.validate(full=True)
+    owners = found[schema.SHORT_THREAD].cast(pa.string()).dictionary_encode()
+    whole = _conformed(found, schema.TABLES[table], columns)
+    return whole.append_column(schema.SHORT_THREAD, owners)
 
 
 @functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
@@ -248,7 +258,7 @@ def _stated_ranges(
     try:
         with files.open(name) as source:
             return parquet_footer.stated(source, pq.read_metadata(source), columns)
-    except _UNREADABLE as error:
+    except DAMAGE_ERRORS as error:
         raise RunError(f"{files.named(name)}: cannot be read ({_reason(error)})") from None
 
 
@@ -261,77 +271,10 @@ def _row_groups(files: Files, name: str, table: str, size: int) -> tuple[RowGrou
     )
 
 
-class _Damage(Exception):
-    """What is wrong with one file, as the end of a sentence."""
-
-
-def _listed(
-    files: Files, path: str, expected: schema.File, catalogue: Catalogue | None
-) -> ListedFile | None:
-    if catalogue is None:
-        return None
-    try:
-        return catalogue.find(files, path, expected)
-    except OSError:
-        return None  # reading the file says what is wrong
-
-
-def _size(files: Files, path: str) -> int:
-    try:
-        return files.size(path)
-    except FileNotFoundError:
-        raise _Damage(f"{path} is missing") from None
-    except OSError as error:
-        raise _Damage(f"{path} cannot be read ({error.strerror})") from None
-
-
-def _checked(files: Files, table: str, path: str, size: int) -> tuple[int, int]:
-    """Number of rows by the footer, and bytes they take in memory; the columns are the schema's."""
-    try:
-        with files.open(path) as source:
-            # The magic first: garbage of the right size is recognised before Arrow guesses at it.
-            source.seek(max(size - 4, 0))
-            if source.read(4) != _MAGIC:
-                raise _Damage(f"{path} does not end as a Parquet file does (truncated)")
-            source.seek(0)
-            with pq.ParquetFile(source) as parquet:
-                footer, columns = parquet.metadata, parquet.schema_arrow
-                rows, decoded = int(footer.num_rows), parquet_footer.decoded_bytes(footer)
-    except _UNREADABLE as error:
-        if isinstance(error, OSError) and error.strerror:  # the system's, and not Arrow's
-            raise _Damage(f"{path} cannot be read ({error.strerror})") from None
-        raise _Damage(f"{path} is damaged: its footer is garbled") from None
-    for column in schema.TABLES[table].columns:
-        position = columns.get_field_index(column.name)
-        if position < 0:
-            if column.since > 1:
-                continue
-            raise _Damage(f"{path} has no column {column.name!r}")
-        if not _compatible(columns.field(position).type, column.type):
-            type_ = columns.field(position).type
-            raise _Damage(f"{path}: {column.name!r} is {type_}, expected {column.type}")
-    return rows, decoded
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    """A type without its encoding: dictionaries and large strings are strings."""
-    if pa.types.is_dictionary(type_):
-        type_ = type_.value_type
-    return pa.string() if pa.types.is_large_string(type_) else type_
-
-
-def _compatible(found: pa.DataType, wanted: pa.DataType) -> bool:
-    found, wanted = _plain(found), _plain(wanted)
-    if pa.types.is_integer(wanted):
-        return bool(pa.types.is_integer(found))
-    if pa.types.is_nested(wanted):
-        # Arrow compares the names of a list's items; writers differ in them.
-        return bool(pa.types.is_nested(found))
-    return bool(found.equals(wanted))
-
-
 def _present(file: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
     """Those of the columns that a file has."""
+    if set(columns) <= set(file.schema.names):  # of flat columns, which most tables have alone
+        return list(columns)
     names = file.schema_arrow.names
     return [name for name in columns if name in names]
 

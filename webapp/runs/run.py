@@ -22,13 +22,13 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.steps import PHASE_COLUMNS, Steps, steps_of, training_start
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.clock_axis import Axis
-from lanescope.webapp.runs.consistent_read import read_moment
+from lanescope.webapp.runs.consistent_read import PartScan, read_moment
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
 from lanescope.webapp.runs.growing import is_live
 from lanescope.webapp.runs.html_summary import EVENT_TABLES, run_html
 from lanescope.webapp.runs.impossible_times import impossible_times
-from lanescope.webapp.runs.parquet_parts import Part, PartScan
+from lanescope.webapp.runs.parquet_parts import Part
 from lanescope.webapp.runs.run_warnings import nothing_to_read, ranks_text, warnings_of
 from lanescope.webapp.runs.table_reader import Rows
 from lanescope.webapp.runs.threads import Thread, threads_of
@@ -367,10 +367,10 @@ def run_of(files: Files, title: str) -> Run:
     origin = min((t.start_ns for t in threads), default=0)
     end = max((t.end_ns for t in threads), default=origin)
     counts = dict.fromkeys(schema.TABLES, 0)
-    tables: dict[tuple[str, int], tuple[Part, ...]] = {}
+    tables: dict[tuple[str, int], list[Part]] = {}
     for part in used:
         counts[part.table] += part.rows
-        tables[part.table, part.rank] = (*tables.get((part.table, part.rank), ()), part)
+        tables.setdefault((part.table, part.rank), []).append(part)
     placed = tuple(thread.relative_to(origin) for thread in threads)
     return Run(
         files=files,

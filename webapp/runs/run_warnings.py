@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from lanescope.collector.format import schema
 from lanescope.collector.format.manifest import Process
 from lanescope.collector.format.names import MISSING, THINNED, UNSEEN_BY, UNTESTED
-from lanescope.webapp.runs.parquet_parts import PartScan
+from lanescope.webapp.runs.consistent_read import PartScan
 
 EXACT_NS = 2**53
 """Longest run (104 days) whose nanoseconds float64, and with it the page, holds exactly."""
@@ -44,6 +44,12 @@ def warnings_of(
     said = [
         f"rank {rank} is left out: {damage}; restore the file from a copy to see this rank"
         for rank, damage in sorted(found.damage.items())
+    ]
+    said += [
+        f"rank {one.rank}: what {len(one.threads):,} short threads of process {one.pid} did is "
+        "left out, and so are the memory accesses of the rank, whose order it may decide: "
+        f"{one.damage}; restore the file from a copy to see them"
+        for one in found.lost
     ]
     world = manifest["world_size"]
     missing = sorted(set(range(world)) - set(ranks) - set(found.damage))

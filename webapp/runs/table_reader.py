@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class _Placed:
 class Rows:
     """Everything needed to read rows: the parts by table and rank, the clocks, the threads."""
 
-    parts: Mapping[tuple[str, int], tuple[Part, ...]]
+    parts: Mapping[tuple[str, int], Sequence[Part]]
     axes: Mapping[tuple[int, int], Axis]
     threads: tuple[Thread, ...]
     origin_ns: int
@@ -103,10 +103,10 @@ class Rows:
             pieces = (p for r in ranks for p in self._of_threads(table, r, thread, read, *chosen))
         else:
             pieces = (p for r in ranks for p in self._of_rank(table, r, read))
-        empty = pa.schema([shape.arrow().field(name) for name in read]).empty_table()
-        first = _with_place(_Placed(empty, 0, None), wanted)
-        aligned = [_with_place(piece, wanted).cast(first.schema) for piece in pieces]
-        return self._changed(table, pa.concat_tables([first, *aligned]).unify_dictionaries())
+        first = _no_rows(table, tuple(read), tuple(wanted))
+        aligned = [_aligned(_with_place(piece, wanted), first.schema) for piece in pieces]
+        found = aligned[0] if len(aligned) == 1 else pa.concat_tables([first, *aligned])
+        return self._changed(table, found.unify_dictionaries())
 
     def pieces(
         self,
@@ -234,16 +234,19 @@ class Rows:
     @cached_property
     def _held(self) -> Mapping[tuple[str, int], Mapping[str, tuple[Thread, list[Part]]]]:
         """By table and rank, in the order of `threads`: each of thousands is asked for alone."""
-        parts: dict[tuple[str, int, str], list[Part]] = {}
+        threads: dict[int, list[Thread]] = {}
+        for one in self.threads:
+            threads.setdefault(one.rank, []).append(one)
+        held: dict[tuple[str, int], dict[str, tuple[Thread, list[Part]]]] = {}
         for (table, rank), of_rank in self.parts.items():
+            parts: dict[str, list[Part]] = {}
             for part in of_rank:
                 if part.rows and part.thread is not None:
-                    parts.setdefault((table, rank, part.thread), []).append(part)
-        held: dict[tuple[str, int], dict[str, tuple[Thread, list[Part]]]] = {}
-        for one in self.threads:
-            for table in schema.TABLES:
-                if mine := parts.get((table, one.rank, one.thread)):
-                    held.setdefault((table, one.rank), {})[one.thread] = one, mine
+                    parts.setdefault(part.thread, []).append(part)
+            if parts:
+                known = threads.get(rank, ())
+                own = {t.thread: (t, parts[t.thread]) for t in known if t.thread in parts}
+                held[table, rank] = own
         return held
 
     def _of_rank(self, table: str, rank: int, read: list[str]) -> Iterator[_Placed]:
@@ -269,6 +272,21 @@ def _wanted(table: str, columns: Sequence[str] | None) -> list[str]:
                 f"table {table} has no column {name!r}, expected one of {', '.join(known)}"
             )
     return wanted
+
+
+@lru_cache(maxsize=256)
+def _no_rows(table: str, read: tuple[str, ...], wanted: tuple[str, ...]) -> pa.Table:
+    """No rows of a table, with the columns that are wanted of those that are read."""
+    shape = schema.TABLES[table].arrow()
+    empty = pa.schema([shape.field(name) for name in read]).empty_table()
+    return _with_place(_Placed(empty, 0, None), wanted)
+
+
+def _aligned(rows: pa.Table, shape: pa.Schema) -> pa.Table:
+    """The rows with a schema, which mostly has their types already."""
+    if rows.schema.types == shape.types:
+        return pa.Table.from_arrays(rows.columns, schema=shape)
+    return rows.cast(shape)
 
 
 def _with_place(piece: _Placed, wanted: Sequence[str]) -> pa.Table:

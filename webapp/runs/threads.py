@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -47,7 +47,8 @@ class Thread:
 
     def relative_to(self, origin_ns: int) -> Thread:
         """Returns the same thread with its times counted from `origin_ns`."""
-        return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
+        start, end = self.start_ns - origin_ns, self.end_ns - origin_ns
+        return Thread(**{**vars(self), "start_ns": start, "end_ns": end})
 
 
 def threads_of(

@@ -80,10 +80,11 @@ _Place = tuple[Any, str | int]
 def _conform(value: object, hint: Any, place: _Place) -> None:
     if hint is Any:
         return
-    if typing.is_typeddict(hint):
+    members, origin, arguments = _shape(hint)
+    if members is not None:
         _expect(isinstance(value, dict), value, place, "an object")
         assert isinstance(value, dict)
-        for key, inner, required in _members(hint):
+        for key, inner, required in members:
             if key in value:
                 item = value[key]
                 # Most are plain and right: a manifest of a thousand ranks has 100,000.
@@ -92,7 +93,6 @@ def _conform(value: object, hint: Any, place: _Place) -> None:
             elif required:
                 raise Mismatch(f"{_named(place) or 'it'} has no {key!r}")
         return
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is dict:
         _expect(isinstance(value, dict), value, place, "an object")
         assert isinstance(value, dict)
@@ -114,10 +114,14 @@ def _conform(value: object, hint: Any, place: _Place) -> None:
 
 
 @functools.cache
-def _members(hint: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """Name, type and need of each key of a TypedDict."""
-    hints = typing.get_type_hints(hint)
-    return tuple((key, inner, key in hint.__required_keys__) for key, inner in hints.items())
+def _shape(hint: Any) -> tuple[tuple[tuple[str, Any, bool], ...] | None, Any, tuple[Any, ...]]:
+    """Name, type and need of each key of a TypedDict, None of another type; its origin and
+    arguments."""
+    members = None
+    if typing.is_typeddict(hint):
+        hints = typing.get_type_hints(hint)
+        members = tuple((key, of, key in hint.__required_keys__) for key, of in hints.items())
+    return members, typing.get_origin(hint), typing.get_args(hint)
 
 
 def _plainly_right(item: object) -> bool:

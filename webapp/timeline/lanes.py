@@ -142,11 +142,10 @@ def _of_rank(
     run: Run, rank: int, names: SpanNames
 ) -> Iterator[tuple[Lane, LaneSlices | LaneSamples]]:
     styles = functools.cache(functools.partial(phase_styles, run, rank))
-    for thread in run.threads:
-        if thread.rank == rank:
-            slices = thread_slices(run, thread, names, styles)
-            if slices is not None:
-                yield _thread_lane(run, thread, slices), slices
+    for thread in run.threads_of(rank):
+        slices = thread_slices(run, thread, names, styles)
+        if slices is not None:
+            yield _thread_lane(run, thread, slices), slices
     groups = collective_slices(run, rank, names)
     for (group, size), slices in groups.items():
         lane = Lane(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,7 @@ def coded(column: pa.ChunkedArray) -> tuple[_Codes, list[str]]:
     return codes.to_numpy(zero_copy_only=False), texts
 
 
+@lru_cache(maxsize=4096)  # asked of the same few names for each of thousands of threads
 def communicates(name: str) -> bool:
     """Returns whether an operator or kernel of that name moves data between ranks."""
     return name.startswith(_COMMUNICATION) or COMMUNICATION_KERNEL.search(name) is not None

@@ -20,7 +20,7 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "run", ranks=2, threads=2, steps=2, ops=8)
 
 
-@pytest.mark.parametrize("version", [schema.FORMAT_VERSION + 1, 7, 10**30])
+@pytest.mark.parametrize("version", [schema.FORMAT_VERSION + 1, 70, 10**30])
 def test_a_future_format_is_named_whatever_else_it_holds(tmp_path: Path, version: int) -> None:
     (tmp_path / schema.MANIFEST).write_text(json.dumps({"format": version, "new": {}}))
     found = refusal(tmp_path)

@@ -22,7 +22,7 @@ from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.bundles.merge_ranks import merge
 from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.commands.info import summary
-from lanescope.webapp.runs import parquet_parts
+from lanescope.webapp.runs import consistent_read
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.span_details import opening
@@ -54,13 +54,13 @@ def run(tmp_path: Path, listed: None) -> Path:
 def looked_into(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths of the files whose footers are parsed."""
     seen: list[str] = []
-    checked = parquet_parts._checked
+    checked = consistent_read._checked
 
     def counted(files: Any, table: str, path: str, size: int) -> tuple[int, int]:
         seen.append(path)
         return checked(files, table, path, size)
 
-    monkeypatch.setattr(parquet_parts, "_checked", counted)
+    monkeypatch.setattr(consistent_read, "_checked", counted)
     return seen
 
 
