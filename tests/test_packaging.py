@@ -285,7 +285,9 @@ def test_a_wheel_brings_engine_and_trampolines_and_needs_no_compiler(
 ) -> None:
     engines, target = tmp_path / "engines", tmp_path / "dist"
     torch = Path(sysconfig.get_path("purelib")) / "torch"
-    run(sys.executable, "-m", "lanescope.collector.engines.prebuild", engines, torch)
+    near = os.path.relpath(torch, tmp_path)  # as `make wheel` calls it
+    prebuild = (sys.executable, "-m", "lanescope.collector.engines.prebuild", engines, near)
+    run(*prebuild, folder=tmp_path)
     command = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", target)
     run("env", f"LANESCOPE_ENGINES={engines}", *command, project)
     shutil.rmtree(project / "build")

@@ -24,7 +24,7 @@ def prebuild(into: Path, torch_folder: Path) -> Path:
 
     Raises BuildError.
     """
-    torch = torch_in(torch_folder)
+    torch = torch_in(torch_folder.resolve())  # the compiler runs in another folder
     return _put(into / prebuilt_name(torch), LIBRARY, partial(compile_library, torch))
 
 
