@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,21 +12,27 @@ from benchmarks.job_plan import Faults
 from lanescope.webapp.analysis import plugin as plugins
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline import lane_pages
-from tests.browser.conftest import Opener, Server
+from tests.browser.conftest import Opener, Pages, Server
 from tests.support.page import LanePage
 from tests.support.synthetic import write_run
 
 MOST_ELEMENTS = 3_000
 
 
+@pytest.fixture(scope="module")
+def two_hosts(pages: Pages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a run of 16 ranks on two hosts."""
+    path = tmp_path_factory.mktemp("runs") / "job"
+    generate_job(path, 16, threads=2, steps=2, faults=Faults(), processes=1)
+    with pages.served(open_run(path)) as address:
+        yield address
+
+
 @pytest.fixture
-def page(
-    opened: Opener, serve: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> LanePage:
-    """The timeline of 16 ranks on two hosts, as if they were too many to list at once."""
+def page(opened: Opener, two_hosts: str, monkeypatch: pytest.MonkeyPatch) -> LanePage:
+    """Its timeline, as if the ranks were too many to list at once."""
     monkeypatch.setattr(lane_pages, "LISTED", 20)
-    path = generate_job(tmp_path / "run", 16, threads=2, steps=2, faults=Faults(), processes=1)
-    return opened(at=serve(open_run(path)), height=420)  # no host fits open
+    return opened(at=two_hosts, height=420)  # no host fits open
 
 
 def elements(page: LanePage) -> int:

@@ -236,11 +236,7 @@ def _array(value: Any, column: schema.Column, count: int) -> pa.Array:
         return value.cast(column.type)
     if value is None:
         return _missing(column, count)
-    if not _is_sequence(value):
-        value = [value] * count
-    plain = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    array = pa.array(value, plain)
-    return array.dictionary_encode() if pa.types.is_dictionary(column.type) else array
+    return _encoded(value if _is_sequence(value) else [value] * count, column)
 
 
 @lru_cache(maxsize=300)  # most columns of most rows
@@ -248,5 +244,13 @@ def _missing(column: schema.Column, count: int) -> pa.Array:
     if column.name in _NULL_BY_DEFAULT:
         return pa.nulls(count, column.type)
     if pa.types.is_dictionary(column.type) or pa.types.is_string(column.type):
-        return _array(_DEFAULTS.get(column.name, ""), column, count)
-    return _array(pa.scalar(0).cast(column.type).as_py(), column, count)
+        value = _DEFAULTS.get(column.name, "")
+    else:
+        value = pa.scalar(0).cast(column.type).as_py()
+    return _encoded([value] * count, column)
+
+
+def _encoded(values: Any, column: schema.Column) -> pa.Array:
+    plain = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    array = pa.array(values, plain)
+    return array.dictionary_encode() if pa.types.is_dictionary(column.type) else array
