@@ -110,6 +110,7 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
     style = int(index.slices.style[flat])
     facts |= {
         **{name: _shown(name, value) for name, value in event.items()},
+        "name": index.names[int(index.slices.name[flat])],
         "args": _arguments(event["args"]) if event.get("args") else None,
         "table": table,
         "style": STYLES[style & ~STYLE_UNFINISHED],

@@ -87,10 +87,14 @@ class SpanNames:
         codes, texts = coded(column)
         return self.numbers(texts)[codes]
 
+    def of_phases(self, column: pa.ChunkedArray) -> UInt32Array:
+        """Returns the same of phases and marks, in whose names places have no directories."""
+        codes, texts = coded(column)
+        return self.numbers([_DIRECTORIES.sub("", text) for text in texts])[codes]
+
     def numbers(self, texts: Sequence[str]) -> UInt32Array:
-        """Returns the number of each of some texts, in which places have no directories."""
-        short = (_DIRECTORIES.sub("", text) if "/" in text else text for text in texts)
-        ids = [self._ids.setdefault(text, len(self._ids)) for text in short]
+        """Returns the number of each of some texts."""
+        ids = [self._ids.setdefault(text, len(self._ids)) for text in texts]
         return np.array(ids, np.uint32)
 
 
@@ -133,7 +137,7 @@ def _phases(run: Run, thread: Thread, names: SpanNames) -> Piece:
     rows = run.events("phase", thread.rank, thread.thread, columns)
     start, end, unfinished = _extent(rows, _end(rows), run.duration_ns)
     style = matching(rows["kind"], STYLE) | unfinished
-    found = SpanColumns(start, end, names.of(rows["name"]), style, _positions(0, len(start)))
+    found = SpanColumns(start, end, names.of_phases(rows["name"]), style, _positions(0, len(start)))
     return _piece("phase", found, column_array(rows["depth"]))
 
 

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from lanescope.collector.format import schema
@@ -319,7 +320,8 @@ def test_what_only_checks_read_has_no_lane(tmp_path: Path) -> None:
 def test_places_in_names_have_no_directories() -> None:
     names = SpanNames()
     texts = ["lost context: a at /home/me/run.py:14 was 1", "a/b.py(3): f", "at /x/y.py:2"]
-    assert names.numbers([*texts, "at /z/y.py:2"]).tolist() == [0, 1, 2, 2]
+    column = pa.chunked_array([pa.array([*texts, "at /z/y.py:2"]).dictionary_encode()])
+    assert names.of_phases(column).tolist() == [0, 1, 2, 2]
     assert names.texts == ["lost context: a at run.py:14 was 1", texts[1], "at y.py:2"]
 
 

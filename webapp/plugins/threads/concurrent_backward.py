@@ -19,7 +19,7 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.plugins.races.races import Race, find_races
-from lanescope.webapp.plugins.threads.overlap import phase_lanes
+from lanescope.webapp.plugins.threads.overlap import overlap_regions, phase_lanes
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals, at_least
 from lanescope.webapp.runs.run import Run
@@ -86,7 +86,8 @@ def _finding(
         time_ns=start,
         where=race.first.where,
         evidence={
-            "threads": list(threads),
+            # First those of the region that is shown.
+            "threads": list(dict.fromkeys((*_longest(run, rank, (start, end)), *threads))),
             "gradients": tensors,
             "overlap_ns": both.total,
             "regions": len(both),
@@ -97,6 +98,12 @@ def _finding(
         },
         link=timeline_address(start, end, run.duration_ns) + "&overlaps=1",
     )
+
+
+def _longest(run: Run, rank: int, window: tuple[int, int]) -> tuple[str, ...]:
+    """Returns the threads of a rank's longest overlap of backward passes in a window."""
+    regions = overlap_regions(run, _PHASE, window)
+    return next((one.threads for one in regions if one.rank == rank), ())
 
 
 def _called(names: Sequence[str]) -> str:
