@@ -227,6 +227,63 @@ def replaced_in_forward(planted: bool) -> None:
     _rewrapped("kept" if planted else "")
 
 
+class Prompted(nn.Module):
+    """A layer whose input gets numbers to be learned: made once, or in each forward."""
+
+    def __init__(self, width: int, made: Callable[[Any], torch.Tensor] | None) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(10, width), nn.Linear(width, 3)
+        self.made = made
+        if made is None:
+            self.own = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.out((x + (self.own if self.made is None else self.made(x))).tanh())
+
+
+def _prompted(made: Callable[[Any], torch.Tensor] | None) -> None:
+    torch.manual_seed(0)
+    model = Prompted(8, made)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        x, y = rows()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def prompt_made_in_forward(planted: bool) -> None:
+    """A soft prompt is made in each forward; the twin makes it in __init__."""
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        return nn.Parameter(torch.randn(8) * 0.02)  # named
+
+    _prompted(made if planted else None)
+
+
+def scale_of_the_batch(planted: bool) -> None:
+    """A mean of the batch is wrapped; the twin's is a constant of the batch."""
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        mean = x.detach().mean(0)
+        return nn.Parameter(mean) if planted else mean  # named
+
+    _prompted(made)
+
+
+def made_for_the_size_of_the_batch(planted: bool) -> None:
+    """Made as soon as the width is known, in each forward; the twin makes it in the first."""
+    kept = list[nn.Parameter]()
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        if planted or not kept:
+            kept[:] = [nn.Parameter(torch.zeros(x.shape[1]))]  # named
+        return kept[0]
+
+    _prompted(made)
+
+
 def _faults(name: str, says: str, *forms: Any) -> tuple[Fault, ...]:
     return tuple(
         Fault(name, "gradients", ("dead_parameter",), form, says=says, slow=place > 0)
@@ -263,6 +320,13 @@ FAULTS = (
         linear_made_in_forward,
         norm_made_in_forward,
         block_made_in_forward,
+    ),
+    *_faults(
+        "parameters made in each forward",
+        "makes a new parameter in each forward",
+        prompt_made_in_forward,
+        scale_of_the_batch,
+        made_for_the_size_of_the_batch,
     ),
     *_faults(
         "parameters wrapped again in forward",

@@ -45,6 +45,7 @@ from lanescope.webapp.plugins.learning.lost_gradients import (
     thrown_away,
     where_all_are_lost,
 )
+from lanescope.webapp.plugins.learning.made_in_forward import made_of
 from lanescope.webapp.plugins.learning.update_effects import decays, unmoved
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -288,6 +289,10 @@ def _finding(
             where, advice = _zero_advice(run, ranks[0])
         elif cause == "unused":
             where, advice = _none_advice(run, ranks[0], first)
+    elif cause == "unused" and (made := made_of(run, ranks[0]).get(first)):
+        where = made
+        advice = f"nn.Parameter(...) at {made} makes another parameter of it in each forward: use "
+        advice += f"{first} itself there."
     elif cause == "unused" and (cut := _cut(run, ranks[0], first)) is not None:
         where, advice = cut[0], f"Check {cut[1]}."
     elif cause == "unused" and len(run.ranks) > 1 and first not in sharded_names(run):
