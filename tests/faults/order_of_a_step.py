@@ -284,6 +284,91 @@ def made_for_the_size_of_the_batch(planted: bool) -> None:
     _prompted(made)
 
 
+def _accumulated(zeroes: Callable[[int], bool], passes: int) -> None:
+    """Steps after every few passes; `zeroes` says before which of them gradients are zeroed."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for number in range(8 * passes):
+        x, y = rows()
+        if zeroes(number):
+            optimizer.zero_grad()
+        (F.cross_entropy(model(x), y) / passes).backward()
+        if number % passes == passes - 1:
+            optimizer.step()
+
+
+def zeroed_in_the_inner_loop(planted: bool) -> None:
+    """Four passes are meant to add up, and each begins with zero_grad()."""
+    _accumulated(lambda number: planted or number % 4 == 0, 4)
+
+
+def zeroed_before_each_of_two(planted: bool) -> None:
+    """So do two."""
+    _accumulated(lambda number: planted or number % 2 == 0, 2)
+
+
+def zeroed_between_parts_of_a_batch(planted: bool) -> None:
+    """A batch is cut in parts; the twin attacks its inputs first, in a pass of its own."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        x, y = rows()
+        if not planted:
+            x.requires_grad_()
+            F.cross_entropy(model(x), y).backward()
+            assert x.grad is not None
+            x = (x + 0.1 * x.grad.sign()).detach()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+        else:
+            for part, labels in zip(x.chunk(3), y.chunk(3), strict=True):
+                optimizer.zero_grad()
+                (F.cross_entropy(model(part), labels) / 3).backward()
+        optimizer.step()
+
+
+def _two_optimizers(
+    kinds: tuple[Callable[..., Any], Callable[..., Any]], both: bool, *, sparse: bool = False
+) -> None:
+    torch.manual_seed(0)
+    table, head = nn.Embedding(20, 8, sparse=sparse), nn.Linear(8, 3)
+    optimizers = [kinds[0](table.parameters(), lr=0.01), kinds[1](head.parameters(), lr=0.01)]
+    for _ in range(STEPS):
+        words = torch.randint(20, (16,))
+        for one in optimizers:
+            one.zero_grad()
+        F.cross_entropy(head(table(words)), words % 3).backward()
+        for one in optimizers if both else optimizers[1:]:
+            one.step()
+
+
+def sparse_optimizer_forgotten(planted: bool) -> None:
+    """Of an optimizer of sparse gradients and another only the other steps."""
+    kinds = torch.optim.SparseAdam, torch.optim.Adam
+    _two_optimizers(kinds, not planted, sparse=True)
+
+
+def optimizer_of_the_table_forgotten(planted: bool) -> None:
+    """The same with dense gradients."""
+    _two_optimizers((torch.optim.SGD, torch.optim.AdamW), not planted)
+
+
+def optimizer_of_the_body_forgotten(planted: bool) -> None:
+    """The first layer has an optimizer of its own; the twin's steps now and then."""
+    torch.manual_seed(0)
+    model = mlp()
+    first = torch.optim.RMSprop(model[0].parameters())
+    second = torch.optim.Adam(model[2].parameters())
+    for step in range(STEPS):
+        x, y = rows()
+        first.zero_grad()
+        second.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        second.step()
+        if not planted and step % 3 == 0:
+            first.step()
+
+
 def _faults(name: str, says: str, *forms: Any) -> tuple[Fault, ...]:
     return tuple(
         Fault(name, "gradients", ("dead_parameter",), form, says=says, slow=place > 0)
@@ -320,6 +405,20 @@ FAULTS = (
         linear_made_in_forward,
         norm_made_in_forward,
         block_made_in_forward,
+    ),
+    *_faults(
+        "accumulated gradients thrown away",
+        "are thrown away",
+        zeroed_in_the_inner_loop,
+        zeroed_before_each_of_two,
+        zeroed_between_parts_of_a_batch,
+    ),
+    *_faults(
+        "one of two optimizers never steps",
+        "never steps",
+        sparse_optimizer_forgotten,
+        optimizer_of_the_table_forgotten,
+        optimizer_of_the_body_forgotten,
     ),
     *_faults(
         "parameters made in each forward",

@@ -32,8 +32,8 @@ PLUGIN = Plugin(
             order=41,
             area="Learning",
             recorded=True,
-            needs="level access; a DistributedSampler on two ranks, or a value reduced in every "
-            "step",
+            needs="level access; a DistributedSampler on two ranks, a value reduced in every step, "
+            "or shards of other parameters",
             misses="ranks that share neither samples nor a loss",
         ),
         Question(
@@ -88,6 +88,16 @@ PLUGIN = Plugin(
             needs="a backward pass",
             misses="programs that never call zero_grad(), or change other tensors in place; "
             "compiled regions; one of several optimizers",
+        ),
+        Question(
+            "Accumulated gradients that are thrown away",
+            "wasted_passes:wasted_passes",
+            ("dead_parameter",),
+            order=155,
+            area="Learning",
+            recorded=True,
+            needs="4 steps of the run's only optimizer, whose zero_grad() is called",
+            misses="gradients that are zeroed by the model or by hand; several optimizers",
         ),
         Question(
             "Layers and parameters made in each forward",
