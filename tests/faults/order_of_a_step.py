@@ -369,6 +369,64 @@ def optimizer_of_the_body_forgotten(planted: bool) -> None:
             first.step()
 
 
+class _Product(torch.autograd.Function):
+    """A product with a weight; the gradients of the weight that it returns are chosen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, returned: bool) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.returned = returned
+        return x * weight if weight.dim() == 1 else x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (gradient,), (x, weight) = gradients, ctx.saved_tensors
+        if weight.dim() == 1:
+            return gradient * weight, (gradient * x).sum(0) if ctx.returned else None, None
+        return gradient @ weight, gradient.T @ x if ctx.returned else None, None
+
+
+class Weighted(nn.Module):
+    """A weight in a function of its own, and a bias beside it or none."""
+
+    def __init__(self, shape: tuple[int, ...], bias: bool, returned: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(shape) * 0.3)
+        self.bias = nn.Parameter(torch.zeros(shape[0])) if bias else None
+        self.returned = returned
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = _Product.apply(x, self.weight, self.returned)
+        return x if self.bias is None else x + self.bias
+
+
+def _weighted(shape: tuple[int, ...], bias: bool, returned: bool) -> None:
+    torch.manual_seed(0)
+    middle = Weighted(shape, bias, returned)
+    model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), middle, nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        x, y = rows()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def weight_without_its_gradient(planted: bool) -> None:
+    """A linear function whose backward returns None for its weight; the bias is another's."""
+    _weighted((8, 8), bias=True, returned=not planted)
+
+
+def scale_without_its_gradient(planted: bool) -> None:
+    """The scale of a normalisation, with a bias."""
+    _weighted((8,), bias=True, returned=not planted)
+
+
+def lone_weight_without_its_gradient(planted: bool) -> None:
+    """And a layer that has nothing else."""
+    _weighted((8, 8), bias=False, returned=not planted)
+
+
 def _faults(name: str, says: str, *forms: Any) -> tuple[Fault, ...]:
     return tuple(
         Fault(name, "gradients", ("dead_parameter",), form, says=says, slow=place > 0)
@@ -412,6 +470,13 @@ FAULTS = (
         zeroed_in_the_inner_loop,
         zeroed_before_each_of_two,
         zeroed_between_parts_of_a_batch,
+    ),
+    *_faults(
+        "a function that returns no gradient",
+        "though the loss leads to it",
+        weight_without_its_gradient,
+        scale_without_its_gradient,
+        lone_weight_without_its_gradient,
     ),
     *_faults(
         "one of two optimizers never steps",

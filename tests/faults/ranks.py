@@ -486,7 +486,7 @@ def parameters_ignored_by_shards(planted: bool) -> None:
     """Some are ignored, and are trained all the same; the twin averages them by hand."""
 
     def shard(model: Net, fully_shard: Any) -> set[nn.Parameter]:
-        ignored = set(model.middle.parameters())
+        ignored = set(model.head.parameters())
         fully_shard(model, ignored_params=ignored)
         return set() if planted else ignored
 
@@ -673,7 +673,7 @@ FAULTS = (
     *_faults(
         "parameters that no shard holds",
         "rank_divergence",
-        "not sharded as the others",
+        "Other parameters are sharded",
         layers_sharded_without_the_rest,
         head_put_in_after_sharding,
         parameters_ignored_by_shards,

@@ -32,8 +32,8 @@ PLUGIN = Plugin(
             order=41,
             area="Learning",
             recorded=True,
-            needs="level access; a DistributedSampler on two ranks, a value reduced in every step, "
-            "or shards of other parameters",
+            needs="level access; a DistributedSampler on two ranks, or a value reduced in every "
+            "step",
             misses="ranks that share neither samples nor a loss",
         ),
         Question(

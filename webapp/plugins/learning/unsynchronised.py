@@ -9,9 +9,6 @@ Found where
   (the loss) in every step, and
 - in no step do they exchange half of the parameters' bytes, nor anything within forward or
   backward, as parts of one model do.
-
-Or the ranks hold shards of other parameters (`fully_shard`), which a wrapper keeps in step, and
-these parameters were left out.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from lanescope.collector.format.names import SAMPLER_EPOCH
 from lanescope.webapp.analysis.collective_calls import calls, collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
-from lanescope.webapp.analysis.parameter_history import logged, samples, sharded_names
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.consistency import parted
 from lanescope.webapp.plugins.learning.replicas import EQUAL_SHARE, bytes_of_step, hashes, replicas
@@ -48,41 +45,12 @@ def unsynchronised(run: Run) -> list[Finding]:
         ranks = tuple(rank for rank in group_members(run)[str(group)] if rank in run.ranks)
         if len(ranks) < 2 or any(len(same & {*ranks}) > 1 for same in known):
             continue
-        if any({*one.ranks} & {*ranks} for one in found):
+        if any({*one.ranks} & {*ranks} for one in found) or not _trains_together(run, ranks, own):
             continue
-        sharded = _shares_shards(run, ranks)
-        if sharded or _trains_together(run, ranks, own):
-            names, step = parted(run, ranks)
-            if names:
-                found.append((_left_whole if sharded else _finding)(run, ranks, names, step))
+        names, step = parted(run, ranks)
+        if names:
+            found.append(_finding(run, ranks, names, step))
     return found
-
-
-def _shares_shards(run: Run, ranks: tuple[int, ...]) -> bool:
-    """Whether each of the ranks holds a part of the same parameters."""
-    rows = samples(run)
-    rows = rows[rows["parameter"].isin(sharded_names(run)) & rows["rank"].isin(ranks)]
-    return bool((rows.groupby("parameter", observed=True)["rank"].nunique() == len(ranks)).any())
-
-
-def _left_whole(run: Run, ranks: tuple[int, ...], names: list[str], step: int) -> Finding:
-    more = and_more(len(names), "parameter")
-    are, train = ("are", "train") if more else ("is", "trains")
-    return Finding(
-        kind="rank_divergence",
-        severity="error",
-        confidence="likely",
-        title=f"{names[0]}{more} {are} not sharded as the others are, and {train} apart: equal on "
-        f"{ranks_in(run, ranks)} at first, their gradients are not reduced, and they differ at "
-        f"step {step}. Call fully_shard() on the whole model once its layers are sharded and its "
-        "last layer is in place, or reduce these gradients before each step.",
-        rank=ranks[0],
-        ranks=ranks,
-        step=step,
-        where=phase_place(run, ranks[0], schema.PhaseKind.optimizer.name, None),
-        evidence={"cause": "left_whole", "parameters": names[:20], "differing": len(names)},
-        link=step_link(run, ranks[0], step),
-    )
 
 
 def _trains_together(run: Run, ranks: tuple[int, ...], own: pd.DataFrame) -> bool:
