@@ -42,7 +42,8 @@ def _listed(root: torch.nn.Module, modules: Modules) -> Iterator[tuple[str, floa
 
 def _assigned(owner: torch.nn.Module | None, attribute: str) -> str:
     """Returns file.py:12 where the owner's __init__ sets an attribute; empty: not known."""
-    code = getattr(own_class(owner).__init__, "__code__", None) if owner is not None else None
+    made = None if owner is None else getattr(own_class(owner), "__init__", None)
+    code = getattr(made, "__code__", None)
     if code is None or not attribute:
         return ""
     numbers = [line for *_, line in code.co_lines() if line is not None]
