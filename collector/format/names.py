@@ -88,8 +88,10 @@ GRADIENT_RELEASES = frozenset({RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GR
 
 ARRIVALS = ("from_numpy", "as_tensor", "frombuffer")
 """Functions of torch that wrap memory owned by others in a tensor."""
+MADE_GENERATOR = "torch.Generator"
 MADE_STORAGE, EXCHANGED_DATA, SAVED = "torch.UntypedStorage", ".data = another", "torch.save"
 NOTED_ACCESSES = GRADIENT_RELEASES | {
+    MADE_GENERATOR,
     MADE_STORAGE,
     EXCHANGED_DATA,
     SAVED,
@@ -229,6 +231,15 @@ BUFFER_HASH = f"{BATCHES}buffer/"
 TRAINING_MODE = "lanescope/training/"
 """Prefix; the name of a model follows: whether it is in training mode as it is called with
 gradients, at the first such call and where that has changed."""
+
+LISTED_MODULE = "lanescope/listed/"
+"""Prefix; file.py:12 where a container is set, its path, the class of a module that it lists twice
+or more and the name of one of its parameters follow, each after a slash: how often it is listed."""
+
+MADE_PARAMETER = "lanescope/made_parameter/"
+"""Prefix; file.py:12 where a forward makes a trainable parameter, a slash and the name of the
+parameter that it is made of, or nothing, follow: its elements. At the steps at which parameters are
+sampled."""
 
 LOSS_DIVISOR = "lanescope/loss_divisor"
 """The number by which the loss was divided last of all before a backward, or the inverse of that

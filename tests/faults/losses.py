@@ -3,6 +3,7 @@ memory."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -234,6 +235,79 @@ def towers_assigned_from_one_state(planted: bool) -> None:
     fit(Pair(), lambda out, x: F.cross_entropy(out, torch.arange(len(x))))
 
 
+class Stack(nn.Module):
+    """A layer before, a stack of layers, and heads for what each of them makes."""
+
+    def __init__(self, layers: list[nn.Module], head: nn.Module) -> None:
+        super().__init__()
+        self.first = nn.Linear(12, 16)
+        self.layers = nn.ModuleList(layers)
+        self.heads = nn.ModuleList([head] * len(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, outputs = self.first(x), []
+        for layer, head in zip(self.layers, self.heads, strict=True):
+            x = x + layer(x).tanh()
+            outputs.append(head(x))
+        return torch.stack(outputs).mean(0)
+
+
+def block_multiplied(planted: bool) -> None:
+    """[block] * 4; the twin copies the block, and both list one head for all layers."""
+    torch.manual_seed(0)
+    block = nn.Linear(16, 16)
+    layers = [block] * 4 if planted else [copy.deepcopy(block) for _ in range(4)]
+    fit(Stack(layers, nn.Linear(16, 3)), _largest)
+
+
+def sequence_of_one_layer(planted: bool) -> None:
+    """A factory that makes its layer before the loop; the twin calls one layer in a loop."""
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(24, 24), nn.LayerNorm(24), nn.GELU())
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = layer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(3):
+                x = self.cell(x)
+            return x
+
+    inner = nn.Sequential(*(layer for _ in range(3))) if planted else Recurrent()
+    fit(nn.Sequential(nn.Linear(12, 24), inner, nn.Linear(24, 3)), _largest)
+
+
+def convolutions_listed_twice(planted: bool) -> None:
+    """A stage of a network for images; the twin's branches share an encoder, side by side."""
+    torch.manual_seed(0)
+
+    class Images(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            conv = nn.Conv2d(4, 4, 3, padding=1)
+            self.stage = nn.ModuleList([conv, conv])
+            self.out = nn.Linear(4 if planted else 8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            images = x[:, :, None, None].expand(-1, -1, 3, 3).reshape(-1, 4, 9, 3)
+            if planted:
+                for conv in self.stage:
+                    images = conv(images).relu()
+                return self.out(images.mean((2, 3)))
+            views = [
+                conv(one).relu() for conv, one in zip(self.stage, (images, -images), strict=True)
+            ]
+            return self.out(torch.cat(views, 1).mean((2, 3)))
+
+    fit(Images(), _largest)
+
+
+def _largest(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(out, x[:, :3].argmax(1))
+
+
 def evaluated_and_not_set_back(planted: bool) -> None:
     """validate() calls eval(), and only the first epoch was preceded by train()."""
     model = mlp(nn.Dropout(0.1))
@@ -325,6 +399,14 @@ FAULTS = (
         tied_by_a_new_parameter,
         tied_by_data,
         towers_assigned_from_one_state,
+    ),
+    *_faults(
+        "layers that are one module",
+        "shared_parameter",
+        "lists one",
+        block_multiplied,
+        sequence_of_one_layer,
+        convolutions_listed_twice,
     ),
     *_faults(
         "training in evaluation mode",

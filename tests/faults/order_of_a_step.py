@@ -227,6 +227,206 @@ def replaced_in_forward(planted: bool) -> None:
     _rewrapped("kept" if planted else "")
 
 
+class Prompted(nn.Module):
+    """A layer whose input gets numbers to be learned: made once, or in each forward."""
+
+    def __init__(self, width: int, made: Callable[[Any], torch.Tensor] | None) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(10, width), nn.Linear(width, 3)
+        self.made = made
+        if made is None:
+            self.own = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.out((x + (self.own if self.made is None else self.made(x))).tanh())
+
+
+def _prompted(made: Callable[[Any], torch.Tensor] | None) -> None:
+    torch.manual_seed(0)
+    model = Prompted(8, made)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        x, y = rows()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def prompt_made_in_forward(planted: bool) -> None:
+    """A soft prompt is made in each forward; the twin makes it in __init__."""
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        return nn.Parameter(torch.randn(8) * 0.02)  # named
+
+    _prompted(made if planted else None)
+
+
+def scale_of_the_batch(planted: bool) -> None:
+    """A mean of the batch is wrapped; the twin's is a constant of the batch."""
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        mean = x.detach().mean(0)
+        return nn.Parameter(mean) if planted else mean  # named
+
+    _prompted(made)
+
+
+def made_for_the_size_of_the_batch(planted: bool) -> None:
+    """Made as soon as the width is known, in each forward; the twin makes it in the first."""
+    kept = list[nn.Parameter]()
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        if planted or not kept:
+            kept[:] = [nn.Parameter(torch.zeros(x.shape[1]))]  # named
+        return kept[0]
+
+    _prompted(made)
+
+
+def _accumulated(zeroes: Callable[[int], bool], passes: int) -> None:
+    """Steps after every few passes; `zeroes` says before which of them gradients are zeroed."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for number in range(8 * passes):
+        x, y = rows()
+        if zeroes(number):
+            optimizer.zero_grad()
+        (F.cross_entropy(model(x), y) / passes).backward()
+        if number % passes == passes - 1:
+            optimizer.step()
+
+
+def zeroed_in_the_inner_loop(planted: bool) -> None:
+    """Four passes are meant to add up, and each begins with zero_grad()."""
+    _accumulated(lambda number: planted or number % 4 == 0, 4)
+
+
+def zeroed_before_each_of_two(planted: bool) -> None:
+    """So do two."""
+    _accumulated(lambda number: planted or number % 2 == 0, 2)
+
+
+def zeroed_between_parts_of_a_batch(planted: bool) -> None:
+    """A batch is cut in parts; the twin attacks its inputs first, in a pass of its own."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        x, y = rows()
+        if not planted:
+            x.requires_grad_()
+            F.cross_entropy(model(x), y).backward()
+            assert x.grad is not None
+            x = (x + 0.1 * x.grad.sign()).detach()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+        else:
+            for part, labels in zip(x.chunk(3), y.chunk(3), strict=True):
+                optimizer.zero_grad()
+                (F.cross_entropy(model(part), labels) / 3).backward()
+        optimizer.step()
+
+
+def _two_optimizers(
+    kinds: tuple[Callable[..., Any], Callable[..., Any]], both: bool, *, sparse: bool = False
+) -> None:
+    torch.manual_seed(0)
+    table, head = nn.Embedding(20, 8, sparse=sparse), nn.Linear(8, 3)
+    optimizers = [kinds[0](table.parameters(), lr=0.01), kinds[1](head.parameters(), lr=0.01)]
+    for _ in range(STEPS):
+        words = torch.randint(20, (16,))
+        for one in optimizers:
+            one.zero_grad()
+        F.cross_entropy(head(table(words)), words % 3).backward()
+        for one in optimizers if both else optimizers[1:]:
+            one.step()
+
+
+def sparse_optimizer_forgotten(planted: bool) -> None:
+    """Of an optimizer of sparse gradients and another only the other steps."""
+    kinds = torch.optim.SparseAdam, torch.optim.Adam
+    _two_optimizers(kinds, not planted, sparse=True)
+
+
+def optimizer_of_the_table_forgotten(planted: bool) -> None:
+    """The same with dense gradients."""
+    _two_optimizers((torch.optim.SGD, torch.optim.AdamW), not planted)
+
+
+def optimizer_of_the_body_forgotten(planted: bool) -> None:
+    """The first layer has an optimizer of its own; the twin's steps now and then."""
+    torch.manual_seed(0)
+    model = mlp()
+    first = torch.optim.RMSprop(model[0].parameters())
+    second = torch.optim.Adam(model[2].parameters())
+    for step in range(STEPS):
+        x, y = rows()
+        first.zero_grad()
+        second.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        second.step()
+        if not planted and step % 3 == 0:
+            first.step()
+
+
+class _Product(torch.autograd.Function):
+    """A product with a weight; the gradients of the weight that it returns are chosen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, returned: bool) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.returned = returned
+        return x * weight if weight.dim() == 1 else x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (gradient,), (x, weight) = gradients, ctx.saved_tensors
+        if weight.dim() == 1:
+            return gradient * weight, (gradient * x).sum(0) if ctx.returned else None, None
+        return gradient @ weight, gradient.T @ x if ctx.returned else None, None
+
+
+class Weighted(nn.Module):
+    """A weight in a function of its own, and a bias beside it or none."""
+
+    def __init__(self, shape: tuple[int, ...], bias: bool, returned: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(shape) * 0.3)
+        self.bias = nn.Parameter(torch.zeros(shape[0])) if bias else None
+        self.returned = returned
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = _Product.apply(x, self.weight, self.returned)
+        return x if self.bias is None else x + self.bias
+
+
+def _weighted(shape: tuple[int, ...], bias: bool, returned: bool) -> None:
+    torch.manual_seed(0)
+    middle = Weighted(shape, bias, returned)
+    model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), middle, nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        x, y = rows()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def weight_without_its_gradient(planted: bool) -> None:
+    """A linear function whose backward returns None for its weight; the bias is another's."""
+    _weighted((8, 8), bias=True, returned=not planted)
+
+
+def scale_without_its_gradient(planted: bool) -> None:
+    """The scale of a normalisation, with a bias."""
+    _weighted((8,), bias=True, returned=not planted)
+
+
+def lone_weight_without_its_gradient(planted: bool) -> None:
+    """And a layer that has nothing else."""
+    _weighted((8, 8), bias=False, returned=not planted)
+
+
 def _faults(name: str, says: str, *forms: Any) -> tuple[Fault, ...]:
     return tuple(
         Fault(name, "gradients", ("dead_parameter",), form, says=says, slow=place > 0)
@@ -263,6 +463,34 @@ FAULTS = (
         linear_made_in_forward,
         norm_made_in_forward,
         block_made_in_forward,
+    ),
+    *_faults(
+        "accumulated gradients thrown away",
+        "are thrown away",
+        zeroed_in_the_inner_loop,
+        zeroed_before_each_of_two,
+        zeroed_between_parts_of_a_batch,
+    ),
+    *_faults(
+        "a function that returns no gradient",
+        "though the loss leads to it",
+        weight_without_its_gradient,
+        scale_without_its_gradient,
+        lone_weight_without_its_gradient,
+    ),
+    *_faults(
+        "one of two optimizers never steps",
+        "never steps",
+        sparse_optimizer_forgotten,
+        optimizer_of_the_table_forgotten,
+        optimizer_of_the_body_forgotten,
+    ),
+    *_faults(
+        "parameters made in each forward",
+        "makes a new parameter in each forward",
+        prompt_made_in_forward,
+        scale_of_the_batch,
+        made_for_the_size_of_the_batch,
     ),
     *_faults(
         "parameters wrapped again in forward",

@@ -431,6 +431,68 @@ def local_shards_clipped(planted: bool) -> None:
         optimizer.step()
 
 
+# parameters that no shard holds ------------------------------------------------------------------
+
+
+def _sharded(shard: Callable[[Net, Any], set[nn.Parameter]]) -> None:
+    """Trains a model that `shard` gives to fully_shard; what it returns is averaged by hand."""
+    from torch.distributed.fsdp import fully_shard
+
+    rank = begin()
+    model = net(rank)
+    averaged = shard(model, fully_shard)
+
+    def average(step: int) -> None:
+        for one in averaged:
+            dist.all_reduce(one.data)
+            one.data /= 2
+
+    train(model, torch.optim.AdamW(model.parameters(), lr=0.01), each=average)
+
+
+def layers_sharded_without_the_rest(planted: bool) -> None:
+    """Layers are sharded, and the model around them is not."""
+
+    def shard(model: Net, fully_shard: Any) -> set[nn.Parameter]:
+        fully_shard(model.middle)
+        if not planted:
+            fully_shard(model)
+        return set()
+
+    _sharded(shard)
+
+
+def head_put_in_after_sharding(planted: bool) -> None:
+    """A head for other classes replaces the one that is sharded."""
+
+    def shard(model: Net, fully_shard: Any) -> set[nn.Parameter]:
+        numbers = torch.Generator().manual_seed(3)
+        head = nn.Linear(32, 64)
+        with torch.no_grad():
+            for one in head.parameters():
+                one.copy_(torch.randn(one.shape, generator=numbers) * 0.1)
+        if planted:
+            fully_shard(model)
+            model.head = head
+        else:
+            model.head = head
+            fully_shard(model)
+        return set()
+
+    _sharded(shard)
+
+
+def parameters_ignored_by_shards(planted: bool) -> None:
+    """Some are ignored, and are trained all the same; the twin averages them by hand."""
+
+    def shard(model: Net, fully_shard: Any) -> set[nn.Parameter]:
+        ignored = set(model.head.parameters())
+        fully_shard(model, ignored_params=ignored)
+        return set() if planted else ignored
+
+    _sharded(shard)
+
+
 # gradients that are not reduced ------------------------------------------------------------------
 
 
@@ -607,6 +669,14 @@ FAULTS = (
         parts_clipped_by_hand,
         flat_shard_clipped,
         local_shards_clipped,
+    ),
+    *_faults(
+        "parameters that no shard holds",
+        "rank_divergence",
+        "Other parameters are sharded",
+        layers_sharded_without_the_rest,
+        head_put_in_after_sharding,
+        parameters_ignored_by_shards,
     ),
     *_faults(
         "ranks that train apart",

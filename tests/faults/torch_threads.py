@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
+from typing import Any
 
 import torch
 from torch import nn
@@ -156,7 +158,64 @@ def forked_towers_share_a_running_mean(planted: bool) -> None:
         _towers(x, one, one if planted else other)
 
 
+class Augment:
+    """Adds noise to samples, by a generator of all calls or one of each."""
+
+    def __init__(self, shared: bool) -> None:
+        self.generator = torch.Generator().manual_seed(5) if shared else None
+
+    def __call__(self, number: int) -> torch.Tensor:
+        generator = self.generator or torch.Generator().manual_seed(number)
+        x = torch.randn(64, 10, generator=generator)
+        return x + 0.1 * torch.rand(64, 10, generator=generator)
+
+
+def augmentation_in_a_pool(planted: bool) -> None:
+    """Workers of a pool draw from the generator of the augmentation; the twin has one per task."""
+    augment, net = Augment(planted), model()
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(4):
+            net(torch.stack(list(pool.map(augment, range(9)))))
+
+
+def actors_with_one_generator(planted: bool) -> None:
+    """Two actors explore at the same time; the twin's take turns on purpose."""
+    generator, net = torch.Generator().manual_seed(0), model()
+
+    def act() -> None:
+        for _ in range(20):
+            with torch.no_grad():
+                torch.multinomial(net(torch.ones(4, 10)).exp(), 1, generator=generator)
+
+    threads = [threading.Thread(target=act) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        if not planted:
+            thread.join()
+    for thread in threads:
+        thread.join()
+
+
+def prefetcher_that_shuffles(planted: bool) -> None:
+    """A thread shuffles by the generator from which main makes noise."""
+    own = torch.Generator().manual_seed(1)
+    other = own if planted else torch.Generator().manual_seed(2)
+    orders, net = queue.Queue[Any](2), model()
+
+    def prefetch() -> None:
+        for _ in range(12):
+            orders.put(torch.randperm(64, generator=other))
+
+    thread = threading.Thread(target=prefetch)
+    thread.start()
+    for _ in range(12):
+        rows = orders.get()
+        net(torch.empty(len(rows), 10).normal_(generator=own))
+    thread.join()
+
+
 MODES, FORKED = "modes of torch that do not reach threads", "races of torch.jit.fork"
+GENERATORS = "generators that threads share"
 
 FAULTS = (
     *(
@@ -165,6 +224,12 @@ FAULTS = (
             forked_branches_share_an_accumulator,
             forked_parts_of_an_output_overlap,
             forked_towers_share_a_running_mean,
+        )
+    ),
+    *(
+        Fault(GENERATORS, ROOM, ("race",), form, says="one torch.Generator", slow=place > 0)
+        for place, form in enumerate(
+            (augmentation_in_a_pool, actors_with_one_generator, prefetcher_that_shuffles)
         )
     ),
     *(

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...format.names import ARRIVALS, MADE_STORAGE, SHARED_ADDRESS, SHARED_FILE
+from ...format.names import ARRIVALS, MADE_GENERATOR, MADE_STORAGE, SHARED_ADDRESS, SHARED_FILE
 from ...journal import clock
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
@@ -128,6 +128,12 @@ def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[
         if sync.concurrent and not is_compiling() and (extent := whole(storage)):
             accesses.note(MADE_STORAGE, [SyntheticAccess(extent, write=True, birth=True)])
 
+    def seeded(_: Any, generator: Any) -> None:
+        """Records a random generator: an earlier one may have been at its address."""
+        if sync.concurrent and not is_compiling():
+            place = Extent(generator._cdata | 1, 0, 1)  # as operators that draw from it note it
+            accesses.note(MADE_GENERATOR, [SyntheticAccess(place, write=True, birth=True)])
+
     def shares(storage: Any) -> tuple[Any, int, Extent | None]:
         return storage, clock.now(), whole(storage)
 
@@ -150,6 +156,7 @@ def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[
     for name in ARRIVALS:
         patches.ends(torch, name, *arrives(name))
     patches.maker(torch.UntypedStorage, born, "births of storages")
+    patches.maker(torch.Generator, seeded, "births of random generators")
     lost = "births of shared storages"
     base = optional("torch._C", "StorageBase", lost)
     for name in _MAPPING if base is not None else ():

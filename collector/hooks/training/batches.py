@@ -38,6 +38,7 @@ from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
 from .activations import tensors_in
 from .device_readback import DeviceReadback
+from .listed_modules import listed_modules
 from .modules import Modules, own_class, unwrap
 from .norms import has_norm
 from .parameters import is_sampled
@@ -104,6 +105,8 @@ class Batches:
         """Samples the arguments of an outermost module that is being called, and its mode."""
         training = unwrap(module).training
         if self._modes.get(module) is not training and self._recorder.active:
+            if module not in self._modes:
+                self._list(module)
             self._modes[module] = training
             name = self._modules.model_name(module)
             self._recorder.value(f"{TRAINING_MODE}{name}", float(training))
@@ -152,6 +155,11 @@ class Batches:
                     place = float(tensor.untyped_storage().data_ptr())
                     recorder.value(f"{BATCH_STORAGE}{name}/{number}", place)
             self._readback.drain(wait=False)
+
+    def _list(self, module: torch.nn.Module) -> None:
+        with self._recorder.contain_errors():
+            for name, times in listed_modules(module, self._modules):
+                self._recorder.value(name, times)
 
     def _replication(self, module: torch.nn.Module) -> None:
         recorder = self._recorder

@@ -90,14 +90,25 @@ PLUGIN = Plugin(
             "compiled regions; one of several optimizers",
         ),
         Question(
-            "Layers made in each forward",
+            "Accumulated gradients that are thrown away",
+            "wasted_passes:wasted_passes",
+            ("dead_parameter",),
+            order=155,
+            area="Learning",
+            recorded=True,
+            needs="4 steps of the run's only optimizer, whose zero_grad() is called",
+            misses="gradients that are zeroed by the model or by hand; several optimizers",
+        ),
+        Question(
+            "Layers and parameters made in each forward",
             "made_in_forward:made_in_forward",
             ("dead_parameter",),
             order=156,
             area="Learning",
             recorded=True,
-            needs="3 training steps, with the graph of the first backward",
-            misses="parameters that no module holds",
+            needs="3 training steps, with the graph of the first backward; for parameters level "
+            "access",
+            misses="compiled code; parameters where an optimizer holds others that no module has",
         ),
         Question(
             "Backward from a loss without a graph",

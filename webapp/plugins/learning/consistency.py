@@ -40,6 +40,7 @@ from lanescope.webapp.plugins.learning.dead_parameters import dead_parameters
 from lanescope.webapp.plugins.learning.parting_causes import (
     Cause,
     ignored,
+    left_whole,
     other_settings,
     replaced,
 )
@@ -254,8 +255,10 @@ def _finding(run: Run, parting: Parting) -> Finding:
 
 
 def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
-    known = replaced(run, parting.group, parting.ranks) or ignored(
-        run, parting.group, parting.ranks, names
+    known = (
+        replaced(run, parting.group, parting.ranks)
+        or ignored(run, parting.group, parting.ranks, names)
+        or left_whole(run, names)
     )
     if known is None and parting.what == "parameter":
         known = other_settings(run, parting.ranks, parting.step)

@@ -2,6 +2,7 @@
 
 A layer is a module with parameters of its own. Causes:
 
+- no_gradient: the loss leads to it, and a function of the program's own returns no gradient for it;
 - unused: its parameters' gradient was None at every step, of UNUSED_STEPS or more;
 - zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
   FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before;
@@ -42,9 +43,11 @@ from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.lost_gradients import (
     LossPlace,
     end_of_gradient,
+    not_returned,
     thrown_away,
     where_all_are_lost,
 )
+from lanescope.webapp.plugins.learning.made_in_forward import made_of
 from lanescope.webapp.plugins.learning.update_effects import decays, unmoved
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -63,6 +66,11 @@ _WORDS = {
         "never gets a gradient",
         "never get a gradient",
         "The loss does not depend on {it}: use {its} output without detach(), or freeze {it}.",
+    ),
+    "no_gradient": (
+        "never gets a gradient, though the loss leads to it",
+        "never get a gradient, though the loss leads to them",
+        "",
     ),
     "zero": (
         "has a gradient of exactly zero",
@@ -122,8 +130,9 @@ _WORDS = {
 }
 """What to say of one parameter, of several, and what to do."""
 
-_SEVERE = ("replaced", "zero")
+_SEVERE = ("no_gradient", "replaced", "zero")
 _OF_ALL = {
+    "frozen": "All parameters are frozen at every sampled step: nothing is trained",
     "unused": "No parameter has a gradient when the optimizer steps",
     "zero": "All gradients are exactly zero",
     "no_rate": "No parameter changes: the learning rate is 0 or next to it",
@@ -183,12 +192,26 @@ def dead_parameters(run: Run) -> list[Finding]:
         for (rank, name), group in own.groupby(["rank", "parameter"], sort=False):
             first = group.iloc[0]
             add(cause, str(name), int(rank), int(first["step"]), int(first["numel"]))
+    _of_functions(run, rows, found)
     join_replaced(found)
-    had = set(rows.loc[~rows["missing"], "parameter"])
+    had = {cause: set(rows.loc[~rows["missing"], "parameter"]) for cause in _OF_ALL}
+    had["frozen"] = {name for _, name in held}
     return [
-        _finding(run, cause, names, whole=cause in _OF_ALL and had <= set(names))
+        _finding(run, cause, names, whole=cause in _OF_ALL and had[cause] <= set(names))
         for cause, names in found.items()
+        if names
     ]
+
+
+def _of_functions(run: Run, rows: pd.DataFrame, found: Found) -> None:
+    """Adds parameters for which a function of the program's own returns no gradient."""
+    for rank in run.ranks:
+        for name in not_returned(run, rank):
+            own = rows[(rows["rank"] == rank) & (rows["parameter"] == name)]
+            if len(own):
+                found.get("unused", {}).pop(name, None)
+                place = int(own["step"].iloc[0]), int(own["numel"].iloc[0]), list[int]()
+                found.setdefault("no_gradient", {}).setdefault(name, place)[2].append(rank)
 
 
 def _suspects(rows: pd.DataFrame) -> pd.DataFrame:
@@ -288,6 +311,14 @@ def _finding(
             where, advice = _zero_advice(run, ranks[0])
         elif cause == "unused":
             where, advice = _none_advice(run, ranks[0], first)
+    elif cause == "no_gradient":
+        where = not_returned(run, ranks[0])[first] or None
+        advice = f"The backward of the function{f' at {where}' if where else ''} returns None for "
+        advice += f"{it}: return the gradient of {it}."
+    elif cause == "unused" and (made := made_of(run, ranks[0]).get(first)):
+        where = made
+        advice = f"nn.Parameter(...) at {made} makes another parameter of it in each forward: use "
+        advice += f"{first} itself there."
     elif cause == "unused" and (cut := _cut(run, ranks[0], first)) is not None:
         where, advice = cut[0], f"Check {cut[1]}."
     elif cause == "unused" and len(run.ranks) > 1 and first not in sharded_names(run):

@@ -86,6 +86,19 @@ def end_of_gradient(run: Run, rank: int, *, single: bool) -> LossPlace | None:
     return where, f"{where}: {cut.op} {_ENDS[cut.cause]}"
 
 
+def not_returned(run: Run, rank: int) -> dict[str, str]:
+    """Returns parameters that the loss leads to and that never get a gradient: name -> file.py:12
+    of a function of the program's own whose backward returns none."""
+    rows = gradient_rows(run)
+    missing = rows[rows["rank"] == rank].groupby("parameter", observed=True)["missing"].all()
+    names = set(missing.index[missing]) & set(graph_nodes(run, rank)["parameter"])
+    if not names:
+        return {}
+    places = [one.where for one in breaks(run, rank) if one.cause == "no_gradient"]
+    where = PurePath(next(filter(None, places), "")).name
+    return dict.fromkeys(sorted(names), where) if places else {}
+
+
 def cut_before(run: Run, rank: int, instant: int) -> LossPlace | None:
     """Where the loss of a backward that begins at an instant was cut off from the parameters."""
     phases = _phases(run, rank)

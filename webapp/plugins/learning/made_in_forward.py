@@ -1,8 +1,10 @@
-"""Finds layers that are made in each forward: their parameters are trained by nothing.
+"""Finds layers and parameters that are made in each forward: they are trained by nothing.
 
-Proven by the recording: the first backward reached parameters of a module beside those that an
-optimizer steps, no optimizer held them and they were gone when it stepped, and at MIN_STEPS steps
-or more another module of that class ran.
+Of layers the recording proves it: the first backward reached parameters of a module beside those
+that an optimizer steps, no optimizer held them and they were gone when it stepped, and at MIN_STEPS
+steps or more another module of that class ran. Parameters that the program's own lines make are
+recorded as they are made. They are not reported where an optimizer steps parameters of no module,
+which may be those.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow as pa
 
+from lanescope.collector.format.names import MADE_PARAMETER
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
-from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
+from lanescope.webapp.plugins.learning.held_in_vain import UNNAMED
 from lanescope.webapp.runs.run import Run
 
 _MIN_STEPS = 3
@@ -33,11 +37,55 @@ def made_in_forward(run: Run) -> list[Finding]:
         own = set(held.loc[held["rank"] == rank, "parameter"])
         kept = samples(run)
         gone = reached - own - set(kept.loc[kept["rank"] == rank, "parameter"])
-        if not gone or not reached & own:
+        if gone and reached & own:
+            ops = _of_roots(run, rank, {_class(name) for name in gone})
+            if ops["step"].nunique() >= _MIN_STEPS and ops["root"].nunique() >= _MIN_STEPS:
+                found.append(_finding(run, rank, sorted(gone), ops))
+                continue
+        if not any(map(UNNAMED.fullmatch, own)):
+            found += _parameters(run, rank, held[held["rank"] == rank])
+    return found
+
+
+def made_of(run: Run, rank: int) -> dict[str, str]:
+    """Returns parameters that a forward wraps again as new ones: name -> file.py:12."""
+    return {name: where for where, name in _made(run, rank)[["where", "of"]].to_numpy() if name}
+
+
+def _made(run: Run, rank: int) -> pd.DataFrame:
+    """Parameters made in a forward: step, where, of."""
+    rows = logged(run, rank, prefix=MADE_PARAMETER)
+    parts = [str(name).partition("/") for name in rows["name"]]
+    return rows[["step"]].assign(where=[one[0] for one in parts], of=[one[2] for one in parts])
+
+
+def _parameters(run: Run, rank: int, held: pd.DataFrame) -> list[Finding]:
+    """Parameters that are made in each forward, but for those of a parameter that never gets a
+    gradient, which is found as such."""
+    idle = held.groupby("parameter", observed=True)["missing"].all()
+    idle = set(idle.index[idle])
+    found = []
+    for (where, of), rows in _made(run, rank).groupby(["where", "of"], sort=False):
+        if of in idle or rows["step"].nunique() < _MIN_STEPS:
             continue
-        ops = _of_roots(run, rank, {_class(name) for name in gone})
-        if ops["step"].nunique() >= _MIN_STEPS and ops["root"].nunique() >= _MIN_STEPS:
-            found.append(_finding(run, rank, sorted(gone), ops))
+        step = int(rows["step"].min())
+        found.append(
+            Finding(
+                kind="dead_parameter",
+                severity="warning",
+                confidence="likely",
+                title=f"nn.Parameter(...) at {where} makes a new parameter in each forward: no "
+                "optimizer steps it, and what it would learn is gone with the next forward. Make "
+                "it once, in __init__, as an attribute of its module; leave nn.Parameter out where "
+                "no parameter is meant.",
+                rank=rank,
+                ranks=(rank,),
+                step=step,
+                where=str(where),
+                evidence={"cause": "made_in_forward", "parameters": [of] if of else []},
+                link=step_link(run, rank, step),
+            )
+        )
     return found
 
 

@@ -1,8 +1,11 @@
-"""Finds training in which gradients are computed and thrown away: no optimizer ever steps.
+"""Finds training in which gradients are computed and thrown away: an optimizer never steps.
 
 Proven by the recording: an optimizer exists, as its zero_grad() runs between backward passes, no
 optimizer made a step, and the program changes nothing in place outside of forward and backward, as
 an update by hand would. Compiled regions may hold a step, so runs with them are left out.
+
+Where others step, an optimizer of a class of its own is found whose zero_grad() runs and whose
+step() never does.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.analysis.stack_frames import own_place, phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -28,7 +31,7 @@ _ZEROES = re.compile(r"^Optimizer\.zero_grad#(\w+)")
 _FILLS = "fill|zero|detach|requires_grad|uniform|normal|random|bernoulli|trunc_normal|resize"
 _UPDATES = re.compile(rf"^aten::(?!({_FILLS})_$)\w+_$")
 _BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name)
-_OPS = ["start_ns", "name", "depth", "phase", "thread"]
+_OPS = ["start_ns", "name", "depth", "phase", "thread", "stack"]
 
 
 def no_step(run: Run) -> list[Finding]:
@@ -38,7 +41,7 @@ def no_step(run: Run) -> list[Finding]:
     if not pc.any(pc.equal(kinds, _BACKWARD)).as_py():
         raise NotApplicable("record a backward pass")
     if pc.any(pc.equal(kinds, _OPTIMIZER)).as_py():
-        return []
+        return _idle_optimizers(run)
     if schema.OpScope.compiled.name in texts_of(run, "op", "scope"):
         raise NotApplicable("compiled regions may hold the optimizer's step")
     backward = to_frame(passes.filter(pc.equal(kinds, _BACKWARD)))
@@ -50,6 +53,45 @@ def no_step(run: Run) -> list[Finding]:
         if len(thrown) >= MIN_THROWN_AWAY and not _updates(ops, int(own["start_ns"].min())):
             found.append((int(str(rank)), thrown, len(own)))
     return [_finding(run, *found[0], tuple(rank for rank, *_ in found))] if found else []
+
+
+def _idle_optimizers(run: Run) -> list[Finding]:
+    """A finding for each optimizer of a class that never steps, beside others that do."""
+    found = []
+    for rank in run.ranks:
+        phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind", "name"]))
+        kinds = phases["kind"].astype("str")
+        stepped = {str(name) for name in phases.loc[kinds == _OPTIMIZER, "name"]}
+        begins = phases.loc[kinds == _BACKWARD, "start_ns"]
+        ops = _operators(run, rank)
+        zeroing = ops[ops["name"].str.match(_ZEROES)]
+        for name, own in zeroing.groupby("name", sort=True):
+            kind = str(name).partition("#")[2].partition(".")[0]
+            thrown = own[_followed(begins, own["start_ns"])]
+            if f"{kind}.step" not in stepped and len(thrown) >= MIN_THROWN_AWAY:
+                found.append(_idle(run, rank, kind, thrown))
+    return found
+
+
+def _idle(run: Run, rank: int, kind: str, thrown: pd.DataFrame) -> Finding:
+    stacks = thrown["stack"].dropna()
+    where = own_place(run, rank, int(stacks.iloc[0])) if len(stacks) else None
+    start = int(thrown["start_ns"].iloc[0])
+    return Finding(
+        kind="dead_parameter",
+        severity="warning",
+        confidence="likely",
+        title=f"{kind} never steps: its zero_grad(){f' at {where}' if where else ''} threw "
+        f"gradients away {units.count(len(thrown))} times, and only other optimizers stepped, so "
+        "what it holds is not trained. Call its step() after backward() as well.",
+        rank=rank,
+        ranks=(rank,),
+        thread=str(thrown["thread"].iloc[0]),
+        time_ns=start,
+        where=where,
+        evidence={"cause": "no_step", "optimizer": kind},
+        link=timeline_address(start, start + 1, run.duration_ns),
+    )
 
 
 def _operators(run: Run, rank: int) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from lanescope.collector.format.names import (
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.parameter_history import logged, sharded_names
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -74,6 +74,21 @@ def ignored(run: Run, group: str, ranks: tuple[int, ...], parting: list[str]) ->
         f"{and_more(len(names), 'parameter')}: reduce them by hand, or do not ignore them.",
         _wrapping_place(run, group, ranks[0]),
         tuple(names),
+    )
+
+
+def left_whole(run: Run, parting: list[str]) -> Cause | None:
+    """Returns parameters that part and that each rank holds whole, beside others that are
+    sharded."""
+    sharded = sharded_names(run)
+    if not sharded or sharded & set(parting):
+        return None
+    more = and_more(len(parting), "parameter")
+    return Cause(
+        f"Other parameters are sharded, and {parting[0]}{more} {'are' if more else 'is'} "
+        "not: call fully_shard() on the whole model after its layers, once its last layer is in "
+        "place, or reduce these gradients before each step.",
+        parameters=tuple(parting),
     )
 
 

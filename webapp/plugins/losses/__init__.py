@@ -54,6 +54,17 @@ PLUGIN = Plugin(
             misses="parameters that share a part of their memory",
         ),
         Question(
+            "Layers that are one module",
+            "listed_again:listed_again",
+            ("shared_parameter",),
+            order=199,
+            area="Learning",
+            recorded=True,
+            needs="level access; the graph of the first backward",
+            misses="copies that do not follow one another, as experts and heads; modules in a "
+            "plain list; checkpointed layers",
+        ),
+        Question(
             "Training in evaluation mode after an evaluation",
             "left_in_evaluation:left_in_evaluation",
             ("evaluation_mode",),

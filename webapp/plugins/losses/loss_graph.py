@@ -16,7 +16,7 @@ from lanescope.webapp.runs.run import Run
 
 _SUFFIX = re.compile(r"Backward\d*$")
 
-_SAME_NUMBERS = re.compile(
+SAME_NUMBERS = re.compile(
     r"(Alias|AsStrided|Clone|Expand|Index|Permute|ReshapeAlias|Select|Slice|Squeeze|T|ToCopy"
     r"|Transpose|UnsafeView|Unsqueeze|View)"
 )
@@ -52,7 +52,7 @@ class LossGraph:
             if not node.next:
                 break
             node = self.nodes[node.next[0]]
-            if not _SAME_NUMBERS.fullmatch(node.name):
+            if not SAME_NUMBERS.fullmatch(node.name):
                 return node
         return None
 

@@ -17,8 +17,9 @@ PLUGIN = Plugin(
             area="Threads",
             recorded=True,
             needs="level access, the native engine",
-            misses="memory that is reached without torch; functions of torch.jit.fork that did not "
-            "overlap; reads of memory that another process writes; processes that are ranks",
+            misses="memory that is reached without torch; torch's default random generator; "
+            "functions of torch.jit.fork that did not overlap; reads of memory that another "
+            "process writes; processes that are ranks",
         ),
         Question(
             "In-place changes of tensors that backward needs",

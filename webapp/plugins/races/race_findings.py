@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypedDict
 
@@ -10,11 +10,11 @@ import pandas as pd
 
 from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
-from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
 from lanescope.webapp.plugins.races.forked_functions import forked_races
 from lanescope.webapp.plugins.races.hogwild import Hogwild, split_hogwild
 from lanescope.webapp.plugins.races.locksets import held_at
-from lanescope.webapp.plugins.races.races import Race
+from lanescope.webapp.plugins.races.races import GENERATOR, Race
 from lanescope.webapp.plugins.races.shared_memory import races_of_processes
 from lanescope.webapp.plugins.races.stream_races import all_races
 from lanescope.webapp.runs.run import Run
@@ -46,7 +46,8 @@ def race_findings(run: Run) -> list[Finding]:
     trained, rest = split_hogwild(run, [race for race in found if not race.first.stream])
     return [
         *(_hogwild(run, one) for one in trained),
-        *(_finding(run, race) for race in rest),
+        *(_finding(run, race) for race in rest if GENERATOR not in race.tensors),
+        *_of_generators(run, [race for race in rest if _draws(race)]),
         *(_of_streams(run, race) for race in found if race.first.stream),
         *(_of_forked(run, race) for race in forked_races(run)),
         *(_of_processes(run, race) for race in races_of_processes(run)),
@@ -112,6 +113,41 @@ def _finding(run: Run, race: Race) -> Finding:
     return _race_finding(
         run, race, f"Data race on {tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides
     )
+
+
+def _draws(race: Race) -> bool:
+    return GENERATOR in race.tensors and not race.published
+
+
+_MAX_DRAWS = 3
+"""Places named in the sentence; the evidence has all."""
+
+
+def _of_generators(run: Run, races: Sequence[Race]) -> Iterator[Finding]:
+    """One finding per rank: the draws of one generator race with each other at many places."""
+    for rank in sorted({race.rank for race in races}):
+        own = [race for race in races if race.rank == rank]
+        draws = {
+            f"{touch.op} at {touch.place}": touch.to_json()
+            for race in own
+            for touch in (race.first, race.second)
+        }
+        names = {t.thread: t.name for t in run.threads_of(rank)}
+        threads = sorted({names[thread] for race in own for thread in race.threads})
+        many = threads[0] + and_more(len(threads), "thread")
+        said = ", ".join(list(draws)[:_MAX_DRAWS]) + and_more(len(draws) - _MAX_DRAWS + 1, "place")
+        yield _race_finding(
+            run,
+            own[0],
+            f"{many if len(threads) > 2 else ' and '.join(threads)} draw from one "
+            f"torch.Generator in no fixed order ({said}): which numbers each of them gets changes "
+            "from run to run, whatever the seed",
+            "Give each task a generator of its own, seeded by its number: "
+            "torch.Generator().manual_seed(seed + number).",
+            {"draws": list(draws.values()), "threads": threads},
+            severity="warning",
+            confidence="likely",  # a program may do without the same numbers
+        )
 
 
 def _of_streams(run: Run, race: Race) -> Finding:

@@ -71,6 +71,9 @@ class Race:
 
 CAST = "aten::_to_copy"
 
+GENERATOR = "a torch.Generator"
+"""What is at an odd address; operators write it as they draw random numbers from it."""
+
 
 @lru_cache(maxsize=4)
 def find_races(run: Run) -> tuple[Race, ...]:
@@ -282,7 +285,8 @@ def _tensors(
     for storage, generation in sorted(
         {(int(accesses.storage[p.a]), int(accesses.generation[p.a])) for p in group}
     ):
-        found.setdefault(names.get(storage) or _made(accesses, sites, stacks, storage, generation))
+        known = GENERATOR if storage % 2 else names.get(storage)
+        found.setdefault(known or _made(accesses, sites, stacks, storage, generation))
     return tuple(found)
 
 

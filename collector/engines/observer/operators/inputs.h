@@ -37,6 +37,14 @@ struct Inputs {
            !values[position].toBool();
   }
 
+  // Returns the random generator that was passed, null without one.
+  const c10::GeneratorImpl* generator(const Operator& op) const {
+    const auto position = static_cast<size_t>(op.generator);
+    return op.generator >= 0 && position < values.size() && values[position].isGenerator()
+               ? values[position].toGenerator().unsafeGetGeneratorImpl()
+               : nullptr;
+  }
+
   // Returns the argument `device`, null if it was not passed.
   const c10::IValue* device(const Operator& op) const {
     const auto position = static_cast<size_t>(op.device);

@@ -130,6 +130,9 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
       }
     });
   }
+  if (__builtin_expect(note && op.generator >= 0, 0)) {
+    note_draw(thread, inputs.generator(op));
+  }
   // Only tensors of a subclass, and factory functions, can be without data.
   if ((signature.empty() || keys.has(c10::DispatchKey::Python)) && is_traced()) {
     thread.accesses.resize(frame.accesses);

@@ -81,6 +81,8 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
           {static_cast<uint16_t>(i), !argument.kwarg_only(), alias == nullptr, writes});
     } else if (argument.name() == "device") {
       op.device = static_cast<int>(i);
+    } else if (argument.name() == "generator") {
+      op.generator = static_cast<int>(i);
     } else if (argument.name() == "training" || argument.name() == "train") {
       op.training = static_cast<int>(i);
     }

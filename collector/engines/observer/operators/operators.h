@@ -37,6 +37,7 @@ struct alignas(64) Operator {
   Text text = 0;
   int training = -1;  // position of that argument; -1: it has none
   int device = -1;    // position of that argument
+  int generator = -1;
   uint8_t scope = layout::SCOPE_FUNCTION;
   bool wanted = true;
   bool has_schema = false;

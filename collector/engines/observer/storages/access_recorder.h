@@ -1,6 +1,7 @@
 // Records which bytes an operator reads and writes, and which storages it allocates.
 #pragma once
 
+#include <c10/core/GeneratorImpl.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
@@ -97,6 +98,19 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
   } else if (range == Range::unknown) {
     thread.counters.add(Counters::UNTRACKED);
   }
+}
+
+// Records that an operator draws from a random generator, if it got one: a write of one byte at an
+// odd address, where no storage begins.
+[[gnu::noinline]] inline void note_draw(Thread& thread, const c10::GeneratorImpl* generator) {
+  if (generator == nullptr) {
+    return;
+  }
+  Access access{};
+  access.storage = reinterpret_cast<uint64_t>(generator) | 1;
+  access.bytes = access.run = 1;
+  access.flags = layout::ACCESS_WRITE;
+  thread.accesses.push_back(access);
 }
 
 // Records the storage of a result as allocated here, unless an input or an inner operator had it

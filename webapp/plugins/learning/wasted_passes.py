@@ -1,0 +1,98 @@
+"""Finds gradient accumulation that throws passes away: zero_grad() runs before each of them.
+
+Between any two steps of a run's only optimizer the same number of backward passes run, all at one
+line with the same callers, and zero_grad() follows each of them but the last. Passes for another
+purpose, as the gradient of an input, are made at another line than that of the step.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.stack_frames import own_place, phase_place
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
+
+_MIN_PERIODS = 3
+"""Stretches from one step to the next."""
+
+_ZEROES = "Optimizer.zero_grad#"
+_BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name)
+
+
+def wasted_passes(run: Run) -> list[Finding]:
+    """Returns findings of kind `dead_parameter`, at most one. Raises NotApplicable."""
+    held = gradient_rows(run)
+    if held.empty:
+        raise NotApplicable("record an optimizer step: the run has no steps")
+    for rank in run.ranks:
+        own = held[held["rank"] == rank]
+        if own["optimizer"].nunique() == 1 and own["thread"].nunique() == 1:
+            found = _of_thread(run, rank, str(own["thread"].iloc[0]))
+            if found is not None:
+                return [found]
+    return []
+
+
+def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
+    phases = run.events("phase", rank, thread, columns=["start_ns", "duration_ns", "kind"])
+    kinds = phases["kind"].cast(pa.string())
+    backward = to_frame(phases.filter(pc.equal(kinds, _BACKWARD))).sort_values("start_ns")
+    steps = np.sort(phases["start_ns"].filter(pc.equal(kinds, _OPTIMIZER)).to_numpy())
+    zeroing = run.events("op", rank, thread, columns=["start_ns", "name", "stack"])
+    zeroing = zeroing.filter(pc.starts_with(zeroing["name"].cast(pa.string()), _ZEROES))
+    starts, zeroed = backward["start_ns"].to_numpy(), np.sort(zeroing["start_ns"].to_numpy())
+    wasted = _wasted(starts, zeroed, steps) if len(steps) > _MIN_PERIODS else 0
+    if not wasted:
+        return None
+    ends = starts + backward["duration_ns"].fillna(0).astype("int64").to_numpy()
+    windows = [*zip(starts.tolist(), ends.tolist(), strict=True)][: wasted + 1]
+    places = {phase_place(run, rank, _BACKWARD, window) for window in windows}
+    where = places.pop() if len(places) == 1 else None
+    if where is None:
+        return None
+    stacks = zeroing["stack"].drop_null().to_pylist()
+    at = next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
+    return _finding(run, rank, wasted, where, at)
+
+
+def _wasted(backward: Int64Array, zeroed: Int64Array, steps: Int64Array) -> int:
+    """How many passes are thrown away before each step, of several; 0: none, or not always."""
+    counts = set()
+    for since, until in pairwise(steps.tolist()):
+        own = backward[(backward > since) & (backward < until)]
+        zeros = zeroed[(zeroed > since) & (zeroed < until)]
+        between = [((zeros > a) & (zeros < b)).any() for a, b in pairwise(own.tolist())]
+        if len(own) < 2 or not all(between) or (zeros > own[-1]).any():
+            return 0
+        counts.add(len(own) - 1)
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def _finding(run: Run, rank: int, wasted: int, where: str, at: str | None) -> Finding:
+    every = units.count(wasted + 1)
+    return Finding(
+        kind="dead_parameter",
+        severity="warning",
+        confidence="likely",
+        title=f"{units.count(wasted)} of {every} backward passes at {where} are thrown away: "
+        f"zero_grad(){f' at {at}' if at else ''} runs between them, and step() only after the "
+        f"last. Call zero_grad() after step() alone, so that the gradients of all {every} passes "
+        "add up.",
+        rank=rank,
+        ranks=(rank,),
+        step=0,
+        where=at or where,
+        evidence={"cause": "wasted_passes", "passes": wasted + 1, "backward": where},
+        link=step_link(run, rank, 0),
+    )
