@@ -74,7 +74,7 @@ function filled({ figure, boxes, alone }, { boxes: places, lines, width, height 
   }
   const { layout } = figure;
   const top = layout.margin.t;
-  const shown = Math.max(width, room);
+  const shown = Math.max(width, room) + EDGE / 2; // the edges of the outermost boxes are whole
   const whole = Math.ceil(height) + top + layout.margin.b;
   Object.assign(layout, { height: whole, uirevision: `${Math.round(width)} ${Math.round(height)}` });
   layout.legend.y = 1 - 40 / whole;

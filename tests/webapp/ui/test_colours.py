@@ -12,7 +12,8 @@ import math
 
 import pytest
 
-from lanescope.webapp.ui.colours import PHASE_TOKENS, Theme, tokens
+from lanescope.webapp.plugins.threads.charts import pair_rates
+from lanescope.webapp.ui.colours import PHASE_TOKENS, Theme, readable_ink, tokens
 
 Triple = tuple[float, float, float]
 
@@ -113,3 +114,11 @@ def difference(one: Triple, other: Triple) -> float:
     twist = -2 * math.sqrt(chroma**7 / (chroma**7 + 25**7)) * math.sin(math.radians(bend))
     x, y, z = (l2 - l1) / of_light, (c2 - c1) / of_chroma, hue / of_hue
     return math.sqrt(x**2 + y**2 + z**2 + twist * y * z)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_numbers_of_the_matrix_of_rates_can_be_read(theme: Theme) -> None:
+    rates = pair_rates(["a", "b"], [[None, 1.0], [1.0, None]], [["", ""], ["", ""]], theme).data[0]
+    ink = rates.textfont.color
+    worst = "#808080"  # is chosen only where the ink has less than 4.5
+    assert [readable_ink(fill, [ink, worst]) for _, fill in rates.colorscale] == [ink, ink]

@@ -21,8 +21,11 @@ from lanescope.webapp.ui.charts import (
     nothing,
     step_figure,
 )
-from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.colours import Theme, blended, tokens
 from lanescope.webapp.ui.theme import template
+
+_FULL = 0.55
+"""How red a rate of 100 % is: its number has a contrast of 4.5 or more in both themes."""
 
 
 def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.Figure:
@@ -124,7 +127,8 @@ def pair_rates(
         z=[[None if rate is None else 100 * rate for rate in row] for row in rates],
         customdata=to,
         texttemplate="%{z:.3~g}" if len(names) <= 16 else None,
-        colorscale=[[0, colour["panel"]], [1, colour["bad"]]],
+        textfont={"color": colour["ink"]},
+        colorscale=[[0, colour["panel"]], [1, blended(colour["panel"], colour["bad"], _FULL)]],
         zmin=0,
         zmax=100,
         xgap=1,
