@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator
 
-from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.runs.run import open_run
 from tests.browser.conftest import Opener, Server
 from tests.support.page import LanePage
-from tests.support.recording import record_program
+from tests.support.recording import Recorded, record_program
 from tests.support.run_builder import START_NS, Builder
 
 pytestmark = pytest.mark.browser
@@ -55,13 +54,17 @@ def check_lines(page: LanePage, place: Locator) -> None:
     assert page.page.locator("img[src='x']").count() == 0
 
 
+@pytest.fixture(scope="module")
+def racing(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return record_program(tmp_path_factory.mktemp("racing"), RACE, "--stacks", "all")
+
+
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_a_card_and_the_panel_show_the_line(
-    opened: Opener, serve: Server, tmp_path: Path, theme: str
+    opened: Opener, serve: Server, racing: Recorded, theme: str
 ) -> None:
-    run = open_run(record_program(tmp_path, RACE, "--stacks", "all").run)
-    race = next(one for one in findings(run) if one.kind == "race")
-    page = opened("/", at=serve(run), theme=theme)
+    race = racing.findings("race")[0]
+    page = opened("/", at=serve(open_run(racing.run)), theme=theme)
     page.page.locator(".finding").first.wait_for()
     check_lines(page, page.page.locator(".finding .source").first)
     page.go(race.link)
@@ -70,9 +73,9 @@ def test_a_card_and_the_panel_show_the_line(
 
 @pytest.mark.slow
 def test_without_text_there_is_no_empty_box(opened: Opener, serve: Server, tmp_path: Path) -> None:
-    run = open_run(record_program(tmp_path, RACE, "--stacks", "all", "--no-source").run)
-    race = next(one for one in findings(run) if one.kind == "race")
-    page = opened("/", at=serve(run))
+    recorded = record_program(tmp_path, RACE, "--stacks", "all", "--no-source")
+    race = recorded.findings("race")[0]
+    page = opened("/", at=serve(open_run(recorded.run)))
     page.page.locator(".finding").first.wait_for()
     assert page.page.locator(".source").count() == 0
     page.go(race.link)
