@@ -6,11 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.grouped_rows import grouped_rows
-from lanescope.webapp.analysis.tensor_fingerprints import Words
+from lanescope.webapp.plugins.diff.op_totals import op_totals
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Float64Array, Int64Array
 
@@ -97,22 +94,13 @@ def timing_differences(base: Run, run: Run) -> Timing:
 def _per_step(run: Run, shared: Shared) -> pd.DataFrame:
     """Self time and calls by op, module and step, over the shared ranks."""
     keys = ["name", "module", "step"]
-    words = Words()
-    frames = []
-    for rank, numbers in shared.items():
-        for rows in run.pieces("op", rank, columns=[*keys, "self_ns"]):
-            rows = rows.filter(pc.is_in(rows["step"], pa.array(numbers, rows["step"].type)))
-            columns = [words.codes(key, rows[key]) for key in ("name", "module")]
-            columns.append(rows["step"].to_numpy())
-            grouped = grouped_rows(columns)
-            frame = {key: column[grouped.row] for key, column in zip(keys, columns, strict=True)}
-            frame["ns"] = grouped.sums(rows["self_ns"].fill_null(0).to_numpy())
-            frames.append(pd.DataFrame(frame | {"calls": grouped.counts}))
-    frame = pd.concat(frames, ignore_index=True)
-    frame = frame.groupby(keys, as_index=False)[["ns", "calls"]].sum()
-    for key in ("name", "module"):
-        frame[key] = np.array(words.known[key], object)[frame[key].to_numpy(np.int64)]
-    return frame
+    found = op_totals(run)
+    frames = [
+        found[(found["rank"] == rank) & found["step"].isin(numbers)]
+        for rank, numbers in shared.items()
+    ]
+    frame = pd.concat(frames, ignore_index=True).astype({"name": object, "module": object})
+    return frame.groupby(keys, as_index=False)[["ns", "calls"]].sum()
 
 
 def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, float]:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.grouped_rows import grouped_rows
 from lanescope.webapp.analysis.tensor_fingerprints import ARRIVES, Words
+from lanescope.webapp.plugins.diff.op_totals import op_totals
 from lanescope.webapp.runs.run import Run
 
 
@@ -55,25 +55,22 @@ def _counted(run: Run, other_names: Mapping[tuple[int, str], str], words: Words)
     are those of threads that the other run calls otherwise.
     """
     names = {**{(t.rank, t.thread): t.name for t in run.threads}, **other_names}
+    found = op_totals(run)
+    found = found[~found["name"].isin([ARRIVES, *schema.NOTED_ACCESSES])]
+    ids = found["thread"].cat.categories
+    # Few threads, and many rows of each.
+    place = found["rank"].to_numpy(np.int64) * len(ids) + found["thread"].cat.codes.to_numpy()
+    places, at = np.unique(place, return_inverse=True)
+    owners = [names.get((one // len(ids), ids[one % len(ids)]), "") for one in places.tolist()]
+    ops = [words.code("name", text) for text in found["name"].cat.categories]
+    frame = pd.DataFrame(
+        {
+            "step": found["step"].to_numpy(np.int64),
+            "rank": found["rank"].to_numpy(np.int64),
+            "thread": np.array([words.code("thread", name) for name in owners], np.int64)[at],
+            "name": np.array(ops, np.int64)[found["name"].cat.codes.to_numpy()],
+            "calls": found["calls"].to_numpy(np.int64),
+        }
+    )
     keys = ["step", "rank", "thread", "name"]
-    frames = [pd.DataFrame(columns=[*keys, "calls"], dtype="int64")]
-    for rows in run.pieces("op", columns=["rank", "thread", "step", "name"]):
-        if not len(rows):
-            continue
-        rank, thread = rows["rank"][0].as_py(), rows["thread"][0].as_py()
-        step, name = rows["step"].to_numpy(), words.codes("name", rows["name"])
-        counted = grouped_rows([step, name])
-        frame = pd.DataFrame(
-            {
-                "step": step[counted.row],
-                "rank": rank,
-                "thread": words.code("thread", names.get((rank, thread), "")),
-                "name": name[counted.row],
-                "calls": counted.counts,
-            }
-        )
-        frames.append(frame.astype("int64"))
-    frame = pd.concat(frames, ignore_index=True)
-    left_out = [words.code("name", name) for name in (ARRIVES, *schema.NOTED_ACCESSES)]
-    frame = frame[~frame["name"].isin(left_out)]
     return frame.groupby(keys, as_index=False, sort=False)["calls"].sum()
