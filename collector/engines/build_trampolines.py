@@ -59,7 +59,7 @@ def ensure_trampolines() -> Path:
 def trampolines_name(*more: object) -> str:
     """Returns the folder of the library: a digest of its sources, and of what else decides."""
     digest = hashlib.sha256()
-    for source in sorted(_SOURCES.glob("*.*")):
+    for source in sorted(path for path in _SOURCES.iterdir() if path.suffix in (".cpp", ".h")):
         digest.update(source.name.encode() + source.read_bytes())
     digest.update(repr((_FLAGS, platform.machine(), *more)).encode())
     return f"trampolines-{digest.hexdigest()[:16]}"
