@@ -30,20 +30,22 @@ def made_in_forward(run: Run) -> list[Finding]:
     held = gradient_rows(run)
     if held.empty:
         raise NotApplicable("record an optimizer step: the run has no steps")
+    kept = {rank: set(names) for rank, names in samples(run).groupby("rank")["parameter"]}
+    of_ranks = dict(tuple(held.groupby("rank")))
     found = []
     for rank in run.ranks:
         nodes = graph_nodes(run, rank)
         reached = set(nodes["parameter"]) - {""} if len(nodes) else set()
-        own = set(held.loc[held["rank"] == rank, "parameter"])
-        kept = samples(run)
-        gone = reached - own - set(kept.loc[kept["rank"] == rank, "parameter"])
+        mine = of_ranks.get(rank, held.iloc[:0])
+        own = set(mine["parameter"])
+        gone = reached - own - kept.get(rank, set())
         if gone and reached & own:
             ops = _of_roots(run, rank, {_class(name) for name in gone})
             if ops["step"].nunique() >= _MIN_STEPS and ops["root"].nunique() >= _MIN_STEPS:
                 found.append(_finding(run, rank, sorted(gone), ops))
                 continue
         if not any(map(UNNAMED.fullmatch, own)):
-            found += _parameters(run, rank, held[held["rank"] == rank])
+            found += _parameters(run, rank, mine)
     return found
 
 
@@ -62,10 +64,13 @@ def _made(run: Run, rank: int) -> pd.DataFrame:
 def _parameters(run: Run, rank: int, held: pd.DataFrame) -> list[Finding]:
     """Parameters that are made in each forward, but for those of a parameter that never gets a
     gradient, which is found as such."""
+    made = _made(run, rank)
+    if made.empty:
+        return []
     idle = held.groupby("parameter", observed=True)["missing"].all()
     idle = set(idle.index[idle])
     found = []
-    for (where, of), rows in _made(run, rank).groupby(["where", "of"], sort=False):
+    for (where, of), rows in made.groupby(["where", "of"], sort=False):
         if of in idle or rows["step"].nunique() < _MIN_STEPS:
             continue
         step = int(rows["step"].min())
