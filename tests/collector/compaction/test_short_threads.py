@@ -74,7 +74,7 @@ def test_hundreds_of_short_threads_share_a_file_per_table(recorded: Recorded) ->
 
 def test_what_short_threads_did_is_read_thread_by_thread(recorded: Recorded) -> None:
     run = open_run(recorded.run)
-    assert not run.warnings
+    assert not any("left out" in warning for warning in run.warnings)
     found = products(run)
     assert {name: found[name] for name in EXPECTED} == EXPECTED
     of = {thread.name: thread for thread in run.threads}
@@ -134,7 +134,7 @@ def test_a_damaged_shared_file_costs_what_was_in_it(
     run = open_run(copy)
     lost = {*listed["files"][name]["threads"]}
     assert len(lost) > 250
-    (warning,) = run.warnings
+    (warning,) = set(run.warnings) - set(open_run(recorded.run).warnings)
     assert f"what {len(lost)} short threads" in warning
     assert f"{name} is {spoil.__name__}" in warning
     before, after = products(open_run(recorded.run)), products(run)
