@@ -78,7 +78,13 @@ ACCESS = Table(
         ),
         Column("duration_ns", INT64, "ns", "duration of the operator; 0: it was filtered"),
         Column("depth", pa.int16(), "1", "depth of the operator, as in its op row"),
-        Column("storage", INT64, "address", "first byte of the storage, its identity"),
+        Column(
+            "storage",
+            INT64,
+            "address",
+            "first byte of the storage, its identity; odd: a random generator, written as numbers "
+            "are drawn",
+        ),
         Column("offset", INT64, "B", "first byte of the range, from the storage's first"),
         Column("bytes", INT64, "B", "length of the range, gaps of strided tensors included"),
         Column("run", INT64, "B", "bytes of the range that follow one another; all: no gaps"),
