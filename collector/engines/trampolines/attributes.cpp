@@ -1,4 +1,6 @@
-// Hooks assignments to attributes of types written in C, and the making of objects of one type.
+// Hooks assignments to attributes of types written in C, and the making of objects of types.
+
+#include <iterator>
 
 #include "hook.h"
 
@@ -41,9 +43,11 @@ struct Maker {
   const Hook* hook;
 };
 
-Maker maker;
+Maker makers[2];
 
+template <size_t N>
 Object* enter_maker(Type* type, Object* given, Object* named) {
+  const Maker& maker = makers[N];
   Held made(maker.original(type, given, named));
   if (made && maker.hook != nullptr && concurrent &&
       !call_hook(maker.hook->done, none, made.get()) && !hold()) {
@@ -51,6 +55,8 @@ Object* enter_maker(Type* type, Object* given, Object* named) {
   }
   return made.release();
 }
+
+constexpr decltype(Maker::original) MAKER_ENTRIES[] = {enter_maker<0>, enter_maker<1>};
 
 }  // namespace
 
@@ -74,18 +80,21 @@ EXPORT int32_t trampolines_setter(Object* descriptor, Object* of, const Hook* ho
   return 0;
 }
 
-// Hooks the making of objects of one type.
+// Hooks the making of objects of a type. 0: there is no room.
 EXPORT int32_t trampolines_maker(Object* type, const Hook* hook) {
   Type* of = reinterpret_cast<Type*>(type);
-  if (maker.type == nullptr) {
-    maker = {of, of->make, nullptr};
+  for (size_t at = 0; at < std::size(makers); ++at) {
+    Maker& maker = makers[at];
+    if (maker.type == nullptr) {
+      maker = {of, of->make, nullptr};
+    }
+    if (maker.type == of) {
+      maker.hook = hook;
+      of->make = hook != nullptr ? MAKER_ENTRIES[at] : maker.original;
+      return 1;
+    }
   }
-  if (maker.type != of) {
-    return 0;
-  }
-  maker.hook = hook;
-  of->make = hook != nullptr ? enter_maker : maker.original;
-  return 1;
+  return 0;
 }
 
 }  // namespace trampolines

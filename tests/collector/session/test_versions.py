@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import tomllib
 
+from lanescope.collector.format.names import MISSING
 from lanescope.collector.recorder import versions
 from tests.matrix import run as matrix
 from tests.support import ROOT
 from tests.support.processes import run_program
+from tests.support.recording import record_program
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -81,3 +83,8 @@ def test_the_range_is_the_same_wherever_it_stands() -> None:
     assert set(pythons) <= set(matrix.PYTHONS)
     assert matrix.TORCHES[0].startswith(f"{oldest}.")
     assert any(one.startswith(f"{newest}.") for one in matrix.TORCHES)
+
+
+def test_the_pinned_versions_lack_nothing_that_is_looked_up(tmp_path: Path, native: Path) -> None:
+    recorded = record_program(tmp_path, "import torch; torch.ones(2).sum()")
+    assert MISSING not in (recorded.run / "manifest.json").read_text()
