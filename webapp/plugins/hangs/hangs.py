@@ -186,7 +186,7 @@ def _verdict(
     return Finding(
         kind="hang",
         severity=severity,
-        title=f"{units.sentence(who)} never entered {call_words(run, wait)}: {reasons}. "
+        title=f"{units.sentence(who)} {_never_came(run, wait)}: {reasons}. "
         f"{waits_there(run, wait.ranks)}{waited_words(waited)}{stopped_words(run, wait)}. {advice}",
         rank=first.rank,
         ranks=tuple(one.rank for one in blamed),
@@ -199,6 +199,15 @@ def _verdict(
         },
         **call_place(run, wait),
     )
+
+
+def _never_came(run: Run, wait: IncompleteCollective) -> str:
+    """What the missing ranks of a call did not do."""
+    if wait.op not in POINT_TO_POINT:
+        return f"never entered {call_words(run, wait)}"
+    done = "received" if wait.op == "send" else "sent"
+    made = tuple(sorted({entry.rank for entry in (*wait.waiting, *wait.ended)}))
+    return f"never {done} {call_words(run, wait)} of {ranks_in(run, made)}"
 
 
 def _capital(run: Run, ranks: tuple[int, ...]) -> str:
@@ -319,11 +328,11 @@ def _left_behind(
 ) -> Finding:
     who, others = ranks_in(run, wait.missing), (*wait.waiting, *wait.ended)
     ranks = tuple(sorted({entry.rank for entry in others}))
-    if others[0].name in ("send", "recv"):
-        done, needed = ("received", "recv") if others[0].name == "send" else ("sent", "send")
+    if wait.op in POINT_TO_POINT:
+        needed = "recv" if wait.op == "send" else "send"
         title = (
-            f"{units.sentence(who)} never {done} {call_words(run, wait)} of "
-            f"{ranks_in(run, ranks)}. Add the {needed}, or remove the {others[0].name}."
+            f"{units.sentence(who)} {_never_came(run, wait)}. Add the {needed}, or remove the "
+            f"{wait.op}."
         )
     elif (leaving := left_training(run)) is not None and {*wait.missing} <= {*leaving.ranks}:
         place = where_of(run, others[0].rank, others[0].stack)

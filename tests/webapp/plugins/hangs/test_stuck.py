@@ -139,6 +139,17 @@ def test_two_calls_that_wait_for_the_same_rank_are_one_finding(tmp_path: Path) -
     assert [one["op"] for one in found.evidence["also_waiting"]] == ["send"]
 
 
+@pytest.mark.parametrize(("name", "words"), [("send", "received"), ("recv", "sent")])
+def test_a_peer_of_a_send_receives(tmp_path: Path, name: str, words: str) -> None:
+    builder = Builder(tmp_path, world_size=2, exit_status=1)
+    for rank, ending in enumerate((GAVE_UP, {"ended": "", "closed": False})):
+        builder.process(rank, start_ns=START_NS, end_ns=START_NS + (6 - rank) * S, **ending)
+        call(builder, rank, 1, "all_reduce", True, sequence=0)
+    call(builder, 0, 2, name, False, sequence=0, peer=1)
+    (found,) = hangs(open_run(builder.write()))
+    assert found.title.startswith(f"Rank 1 never {words} {name} #0 of rank 0: ")
+
+
 def test_a_rank_that_failed_in_a_call_is_why_the_others_wait_in_it(tmp_path: Path) -> None:
     builder = Builder(tmp_path, world_size=2, exit_status=1)
     raised = {"ended": "exception", "exception": "RuntimeError: sizes (/a/train.py:7)"}
