@@ -301,7 +301,7 @@ STOPPED_AT_THE_START = """
     import faulthandler, sys, threading, time, torch
     import lanescope.collector as ls
     from lanescope.collector.watchdog import watchdog
-    opening, stacks_file, left = threading.Event(), watchdog._stacks_file, []
+    opening, stacks_file, left = threading.Event(), watchdog.stacks_file, []
     def late(folder):
         opening.set()
         time.sleep(0.3)  # the end of the recording comes meanwhile, and has to wait
@@ -311,7 +311,7 @@ STOPPED_AT_THE_START = """
     def unregistered(number):
         left.remove(number)
     faulthandler.register, faulthandler.unregister = registered, unregistered
-    watchdog._stacks_file = late
+    watchdog.stacks_file = late
     ls.start(sys.argv[1], engine=sys.argv[2])
     torch.ones(2).sum()
     opening.wait()

@@ -31,6 +31,10 @@ from lanescope.webapp.runs.run import Run
 _MAX_NAMED = 4
 """Threads named in the sentence; the evidence has all."""
 
+_LOOK_NS = 5_000_000_000
+"""A process that was killed is known to have been there when its watchdog looked last: a second
+before, or several on a busy machine."""
+
 INTERRUPT = "interrupt"
 """Reason of a dump of a rest that Ctrl-C ended."""
 
@@ -154,7 +158,11 @@ def _closed(rows: list[dict[str, Any]], children: list[dict[str, Any]]) -> bool:
 def _children(run: Run, rank: int, pid: int, seen: int) -> list[dict[str, Any]]:
     """What the main threads of processes that it started (data-loader workers) waited for; nothing
     if one of those that were there at `seen` may have been at work."""
-    there = {p["pid"] for p in run.manifest["processes"] if alive_ns(run, p) >= seen}
+    there = {
+        one["pid"]
+        for one in run.manifest["processes"]
+        if alive_ns(run, one) + _LOOK_NS * (not one["closed"]) >= seen
+    }
     mains = {
         t.thread
         for t in run.threads_of(rank)
