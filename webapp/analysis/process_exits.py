@@ -179,8 +179,9 @@ def _stopped_ns(run: Run, process: schema.Process) -> int | None:
 def attempts(run: Run) -> Mapping[int, tuple[schema.Process, ...]]:
     """Returns per recorded rank its own processes, those that it started left out, one per attempt.
 
-    The first that is listed, and each that made collectives, or that no other process of the rank
-    started, and that began when the one before it had ended. A rank without any has none.
+    Each that made collectives; or that no other process of the rank started, and that started none
+    that did, as a launcher does; and that began when the one before it had ended. Without any such
+    the first that is listed. A rank without any has none.
     """
     found: dict[int, tuple[schema.Process, ...]] = {}
     for process in run.manifest["processes"]:
@@ -219,9 +220,12 @@ def _one_by_one(
     threads = pc.unique(run.events("collective", rank, columns=["thread"])["thread"])
     called = {int(one.partition("-")[0]) for one in threads.cast(pa.string()).to_pylist()}
     pids = {one["pid"] for one in processes}
+    launchers = {one["parent_pid"] for one in processes if one["pid"] in called}
     # Where a program starts itself again by exec, all that it was has one number.
     chosen = [
-        one for one in processes if one["pid"] in called or one["parent_pid"] not in pids
+        one
+        for one in processes
+        if one["pid"] in called or (one["parent_pid"] not in pids and one["pid"] not in launchers)
     ] or [*processes[:1]]
     chosen.sort(key=lambda one: one["start_ns"])
     found = [chosen[0]]

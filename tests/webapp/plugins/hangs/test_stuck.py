@@ -185,6 +185,20 @@ def test_a_group_of_the_same_name_is_not_held_against_another(tmp_path: Path) ->
     assert group_members(run) == {"1": ()}
 
 
+def test_the_main_process_of_a_spawn_does_not_count_as_a_rank(tmp_path: Path) -> None:
+    """It has events of its own, where the program ran an operator before."""
+    builder = Builder(tmp_path, world_size=2, exit_status=1)
+    raised = {"ended": "exception", "exception": "ProcessExitedException: rank 1 (/a/train.py:7)"}
+    builder.process(0, 900, start_ns=START_NS, end_ns=START_NS + 6 * S, **raised)
+    for rank, ended in enumerate(("signal SIGTERM", "signal SIGSEGV")):
+        life = {"start_ns": START_NS + S // 2, "end_ns": START_NS + (5 - rank) * S}
+        builder.process(rank, 1000 + rank, parent_pid=900, ended=ended, closed=False, **life)
+        call(builder, rank, 1, "all_reduce", True, sequence=0)
+    (found,) = hangs(open_run(builder.write()))
+    assert found.ranks == (1,)
+    assert found.evidence["ended_by_it"] == [0]
+
+
 def test_the_last_attempt_of_a_job_is_judged_alone(tmp_path: Path) -> None:
     builder = Builder(tmp_path, world_size=2)
     for attempt, (calls, shapes) in enumerate(((3, "[1]"), (2, "[2]"))):
