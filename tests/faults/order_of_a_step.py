@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.faults.base import Fault
-from tests.faults.cut_off import STEPS, mlp, rows
+from tests.faults.cut_off import STEPS, mlp, rows, train_classes
 
 
 def zeroed_before_the_step(planted: bool) -> None:
@@ -140,150 +140,6 @@ def detached_loss_without_a_graph(planted: bool) -> None:
         optimizer.step()
 
 
-class Projected(nn.Module):
-    """A layer between two others: made once, or in each forward."""
-
-    def __init__(self, kind: Callable[[], nn.Module], each_time: bool) -> None:
-        super().__init__()
-        self.first, self.out = nn.Linear(10, 8), nn.Linear(8, 3)
-        self.kind = kind
-        if not each_time:
-            self.middle = kind()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        middle = self.middle if hasattr(self, "middle") else self.kind()
-        return self.out(middle(self.first(x)).tanh())
-
-
-def _projected(kind: Callable[[], nn.Module], planted: bool) -> None:
-    torch.manual_seed(0)
-    model = Projected(kind, planted)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(STEPS):
-        x, y = rows()
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-
-def linear_made_in_forward(planted: bool) -> None:
-    """A linear layer is made in each forward."""
-    _projected(lambda: nn.Linear(8, 8), planted)
-
-
-def norm_made_in_forward(planted: bool) -> None:
-    """So is a normalisation."""
-    _projected(lambda: nn.BatchNorm1d(8), planted)
-
-
-def block_made_in_forward(planted: bool) -> None:
-    """And a block of several layers."""
-    _projected(lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), planted)
-
-
-class Rewrapped(nn.Module):
-    """A weight that forward wraps as a parameter again."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.weight, self.out = nn.Parameter(torch.randn(8, 10) * 0.1), nn.Linear(8, 3)
-        self.how = how
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight = self.weight
-        if self.how == "local":
-            weight = nn.Parameter(self.weight)
-        if self.how == "scaled":
-            weight = nn.Parameter(self.weight / self.weight.norm())
-        if self.how == "kept":
-            self.weight = nn.Parameter(self.weight.clamp(-1, 1))
-            weight = self.weight
-        return self.out(F.linear(x, weight).tanh())
-
-
-def _rewrapped(how: str) -> None:
-    torch.manual_seed(0)
-    model = Rewrapped(how)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(STEPS):
-        x, y = rows()
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-
-def wrapped_for_a_call(planted: bool) -> None:
-    """`nn.Parameter(self.weight)` in forward."""
-    _rewrapped("local" if planted else "")
-
-
-def normalised_and_wrapped(planted: bool) -> None:
-    """The normalised weight is wrapped."""
-    _rewrapped("scaled" if planted else "")
-
-
-def replaced_in_forward(planted: bool) -> None:
-    """Forward replaces the parameter by a clamped one."""
-    _rewrapped("kept" if planted else "")
-
-
-class Prompted(nn.Module):
-    """A layer whose input gets numbers to be learned: made once, or in each forward."""
-
-    def __init__(self, width: int, made: Callable[[Any], torch.Tensor] | None) -> None:
-        super().__init__()
-        self.first, self.out = nn.Linear(10, width), nn.Linear(width, 3)
-        self.made = made
-        if made is None:
-            self.own = nn.Parameter(torch.zeros(width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        return self.out((x + (self.own if self.made is None else self.made(x))).tanh())
-
-
-def _prompted(made: Callable[[Any], torch.Tensor] | None) -> None:
-    torch.manual_seed(0)
-    model = Prompted(8, made)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(STEPS):
-        x, y = rows()
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-
-def prompt_made_in_forward(planted: bool) -> None:
-    """A soft prompt is made in each forward; the twin makes it in __init__."""
-
-    def made(x: torch.Tensor) -> torch.Tensor:
-        return nn.Parameter(torch.randn(8) * 0.02)  # named
-
-    _prompted(made if planted else None)
-
-
-def scale_of_the_batch(planted: bool) -> None:
-    """A mean of the batch is wrapped; the twin's is a constant of the batch."""
-
-    def made(x: torch.Tensor) -> torch.Tensor:
-        mean = x.detach().mean(0)
-        return nn.Parameter(mean) if planted else mean  # named
-
-    _prompted(made)
-
-
-def made_for_the_size_of_the_batch(planted: bool) -> None:
-    """Made as soon as the width is known, in each forward; the twin makes it in the first."""
-    kept = list[nn.Parameter]()
-
-    def made(x: torch.Tensor) -> torch.Tensor:
-        if planted or not kept:
-            kept[:] = [nn.Parameter(torch.zeros(x.shape[1]))]  # named
-        return kept[0]
-
-    _prompted(made)
-
-
 def _accumulated(zeroes: Callable[[int], bool], passes: int) -> None:
     """Steps after every few passes; `zeroes` says before which of them gradients are zeroed."""
     model = mlp()
@@ -404,12 +260,7 @@ def _weighted(shape: tuple[int, ...], bias: bool, returned: bool) -> None:
     torch.manual_seed(0)
     middle = Weighted(shape, bias, returned)
     model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), middle, nn.Linear(8, 3))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(STEPS):
-        x, y = rows()
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+    train_classes(model)
 
 
 def weight_without_its_gradient(planted: bool) -> None:
@@ -427,7 +278,8 @@ def lone_weight_without_its_gradient(planted: bool) -> None:
     _weighted((8, 8), bias=False, returned=not planted)
 
 
-def _faults(name: str, says: str, *forms: Any) -> tuple[Fault, ...]:
+def lost_gradients(name: str, says: str, *forms: Any) -> tuple[Fault, ...]:
+    """Forms of a fault that leaves parameters untrained; `says`: what the finding says."""
     return tuple(
         Fault(name, "gradients", ("dead_parameter",), form, says=says, slow=place > 0)
         for place, form in enumerate(forms)
@@ -435,21 +287,21 @@ def _faults(name: str, says: str, *forms: Any) -> tuple[Fault, ...]:
 
 
 FAULTS = (
-    *_faults(
+    *lost_gradients(
         "gradients thrown away before the step",
         "backward",
         zeroed_before_the_step,
         model_zeroed_before_the_step,
         step_before_backward,
     ),
-    *_faults(
+    *lost_gradients(
         "gradients clipped to nothing",
         "clipped to almost nothing",
         values_clipped_to_nothing,
         norm_clipped_below_eps,
         values_clipped_below_eps,
     ),
-    *_faults(
+    *lost_gradients(
         "a loss without its graph",
         "The gradient ends at",
         loss_detached,
@@ -457,46 +309,25 @@ FAULTS = (
         forward_without_gradients,
         detached_loss_without_a_graph,
     ),
-    *_faults(
-        "layers made in each forward",
-        "each forward makes a new layer",
-        linear_made_in_forward,
-        norm_made_in_forward,
-        block_made_in_forward,
-    ),
-    *_faults(
+    *lost_gradients(
         "accumulated gradients thrown away",
         "are thrown away",
         zeroed_in_the_inner_loop,
         zeroed_before_each_of_two,
         zeroed_between_parts_of_a_batch,
     ),
-    *_faults(
+    *lost_gradients(
         "a function that returns no gradient",
         "though the loss leads to it",
         weight_without_its_gradient,
         scale_without_its_gradient,
         lone_weight_without_its_gradient,
     ),
-    *_faults(
+    *lost_gradients(
         "one of two optimizers never steps",
         "never steps",
         sparse_optimizer_forgotten,
         optimizer_of_the_table_forgotten,
         optimizer_of_the_body_forgotten,
-    ),
-    *_faults(
-        "parameters made in each forward",
-        "makes a new parameter in each forward",
-        prompt_made_in_forward,
-        scale_of_the_batch,
-        made_for_the_size_of_the_batch,
-    ),
-    *_faults(
-        "parameters wrapped again in forward",
-        "never get",
-        wrapped_for_a_call,
-        normalised_and_wrapped,
-        replaced_in_forward,
     ),
 )

@@ -15,6 +15,22 @@ from tests.faults.waiting import deadlocks, start, work
 _LOCK = threading.Lock()
 
 
+def _hold_lock(*, until_end: bool) -> None:
+    """Returns once a thread has the lock, and holds it until the end; or when that released it."""
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with _LOCK:
+            held.set()
+            free.wait()
+
+    thread = start(hold)
+    held.wait()
+    if not until_end:
+        free.set()
+        thread.join()
+
+
 def _child(lock: Any) -> None:
     with lock:
         work()
@@ -22,19 +38,8 @@ def _child(lock: Any) -> None:
 
 def forked_with_a_held_lock(planted: bool) -> None:
     """A thread holds a lock while the process forks; the child, which runs no operator, waits."""
-    held, free = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with _LOCK:
-            work()
-            held.set()
-            free.wait()
-
-    thread = start(hold)
-    held.wait()
-    if not planted:
-        free.set()
-        thread.join()
+    work()
+    _hold_lock(until_end=planted)
     child = multiprocessing.get_context("fork").Process(target=_child, args=(_LOCK,))
     child.start()
     ctrl_c_at_rest()
@@ -43,19 +48,8 @@ def forked_with_a_held_lock(planted: bool) -> None:
 
 def forked_pool_with_a_held_lock(planted: bool) -> None:
     """A pool of forked workers inherits a lock that a logging thread holds."""
-    held, free = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with _LOCK:
-            held.set()
-            free.wait()
-
-    thread = start(hold)
-    held.wait()
     work()
-    if not planted:
-        free.set()
-        thread.join()
+    _hold_lock(until_end=planted)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         result = pool.apply_async(_locked)
         ctrl_c_at_rest()
@@ -80,18 +74,7 @@ class _Cached(torch.utils.data.Dataset[torch.Tensor]):
 
 def loader_workers_forked_with_a_held_lock(planted: bool) -> None:
     """A thread fills a dataset's cache while the DataLoader forks its workers."""
-    held, free = threading.Event(), threading.Event()
-
-    def fill() -> None:
-        with _LOCK:
-            held.set()
-            free.wait()
-
-    thread = start(fill)
-    held.wait()
-    if not planted:
-        free.set()
-        thread.join()
+    _hold_lock(until_end=planted)
     ctrl_c_at_rest()
     for rows in torch.utils.data.DataLoader(_Cached(), batch_size=4, num_workers=2):
         work().add(rows.sum())
@@ -99,19 +82,8 @@ def loader_workers_forked_with_a_held_lock(planted: bool) -> None:
 
 def forked_by_hand_with_a_held_lock(planted: bool) -> None:
     """os.fork() within a lock that another thread holds."""
-    held, free = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with _LOCK:
-            held.set()
-            free.wait()
-
-    thread = start(hold)
-    held.wait()
     work()
-    if not planted:
-        free.set()
-        thread.join()
+    _hold_lock(until_end=planted)
     child = os.fork()
     if child == 0:
         with _LOCK:
