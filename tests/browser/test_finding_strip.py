@@ -90,7 +90,7 @@ def test_the_strip_leads_from_finding_to_finding(
     page.page.get_by_role("button", name="Previous finding").click()
     page.idle()
     assert strip.inner_text() == first
-    page.show("/timeline?finding=999")
+    page.visit("/timeline?finding=999")
     page.idle()
     assert strip.is_hidden()
 

@@ -35,6 +35,6 @@ def test_the_flame_graph_of_the_range_and_of_the_baseline(
     page.press("ArrowDown", "Space")
     graph.locator(".pathbar", has_text="all").wait_for()
     page.idle()
-    page.show("/timeline?t=0-3200000&range=1600000-2400000")
+    page.visit("/timeline?t=0-3200000&range=1600000-2400000")
     note.get_by_text("800 µs on 1 thread").wait_for()
     page.idle()

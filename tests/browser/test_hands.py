@@ -132,7 +132,7 @@ def search(page: LanePage, hands: Hands, name: str) -> None:
 
 
 def follow_a_collective(page: LanePage, hands: Hands) -> None:
-    page.show(f"/timeline?t={START}-{START + 12 * MS}")
+    page.visit(f"/timeline?t={START}-{START + 12 * MS}")
     page.click_slice("all_reduce")
     lane = page.state["selection"]["lane"]
     there, back = ("]", "[") if page.state["flows"][0]["from"]["lane"] == lane else ("[", "]")
@@ -231,7 +231,7 @@ def test_gestures_of_wheel_ruler_and_strip(tab: SharedTab) -> None:
     assert state["range"]["t1"] == pytest.approx(duration * 0.5, rel=0.01)
     page.press("Escape")
     # On the strip: the edges of the window, the window itself, a new one.
-    page.show(f"/timeline?t={int(duration * 0.4)}-{int(duration * 0.6)}")
+    page.visit(f"/timeline?t={int(duration * 0.4)}-{int(duration * 0.6)}")
     page.drag((width * 0.4, -70), (width * 0.3, -70))
     assert page.window == pytest.approx((duration * 0.3, duration * 0.6), rel=0.01)
     page.drag((width * 0.6, -70), (width * 0.5, -70))

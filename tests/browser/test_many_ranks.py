@@ -62,7 +62,7 @@ def test_hosts_come_first_and_ranks_bring_their_lanes_also_for_a_slice(page: Lan
     lane = next(
         lane for lane in page.page.evaluate(_LANES_OF_12) if lane[3] == "thread" and lane[4] != 0
     )
-    page.show(f"/timeline?sel={lane[0]}.1.0")
+    page.visit(f"/timeline?sel={lane[0]}.1.0")
     page.idle()
     assert page.state["selection"]["lane"] == lane[0]
     assert "rank 12 · loader-1" in page.text("#slice-panel")
@@ -117,7 +117,7 @@ def test_ranks_are_grouped_by_parallel_dimension(page: LanePage) -> None:
     page.idle()
     names = page.page.locator(".tl-group:not(.process)").all_inner_texts()
     assert names[0].split("\n")[0].startswith("pipeline stage 0 · ranks 0-")
-    page.show("/timeline?by=tensor")
+    page.visit("/timeline?by=tensor")
     page.idle()
     assert page.page.input_value(".tl-group-by") == "tensor"
     names = page.page.locator(".tl-group:not(.process)").all_inner_texts()

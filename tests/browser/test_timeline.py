@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import Route
 
 from lanescope.webapp.runs.run import Run
 from tests.browser.conftest import Opener, SharedTab
@@ -32,12 +33,12 @@ def test_slices_have_the_colour_of_their_phase(tab: SharedTab) -> None:
     width = page.state["viewport"]["width"]
     for _ in ("light", "dark"):
         for first, last in ((0, 88), (0, 10), (33, 43)):
-            page.show(f"/timeline?t={first * MS}-{last * MS}")
+            page.visit(f"/timeline?t={first * MS}-{last * MS}")
             for ms, token in ((0.5, "data"), (2, "forward"), (6, "backward"), (9.5, "optimizer")):
                 x = ms / (last - first) * width
                 assert page.pixel(x, y) == page.token(token), (token, first, last)
         # Twenty nanoseconds around the end of forward, which is the beginning of backward.
-        page.show(f"/timeline?t={37 * MS - 10}-{37 * MS + 10}")
+        page.visit(f"/timeline?t={37 * MS - 10}-{37 * MS + 10}")
         assert page.pixel(width / 2 - 3, y) == page.token("forward")
         assert page.pixel(width / 2 + 2, y) == page.token("backward")
         page.press("t")
@@ -91,6 +92,28 @@ def test_an_address_that_names_a_slice_shows_its_lane(opened: Opener, large: str
     assert lane in [one["id"] for one in state["lanes"] if one["visible"]]
     page.go(f"/timeline?sel={lane}.0.5&y=1")
     assert page.state["viewport"]["scrollY"] == 1  # as somebody kept it
+
+
+def test_a_slice_stays_selected_when_dash_hands_on_an_older_address(opened: Opener) -> None:
+    page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
+    page.click_slice("aten::")
+    chosen, address = page.state["selection"], page.page.url
+    kept = page.query[page.query.index("t=") :]
+    held: list[Route] = []
+    page.page.route("**/api/slice/**", lambda route: held.append(route))
+    with page.page.expect_request("**/api/slice/**"):
+        page.page.goto(address)
+    while page.state["busy"] != ["slice"]:
+        page.page.wait_for_timeout(20)
+    assert page.query == kept  # until the details have come as well
+    held[0].continue_()
+    page.page.unroute("**/api/slice/**")
+    page.idle()
+    page.page.evaluate("href => lanescope.shown(href)", f"{page.address}/timeline?t=0-1000")
+    page.idle()
+    assert page.state["selection"]["ref"] == chosen["ref"]
+    assert page.page.url == address
+    assert chosen["name"] in page.text("#slice-panel")
 
 
 def test_hover_names_the_slice_at_once(tab: SharedTab) -> None:

@@ -78,11 +78,6 @@ class LanePage:
         self.page.goto(self.address + path)
         self.idle()
 
-    def show(self, path: str) -> None:
-        """Another address of the timeline, without loading the page again."""
-        self.page.evaluate("href => lanescope.shown(href)", self.address + path)
-        self.idle()
-
     def visit(self, path: str) -> None:
         """Any address, as a link within the page leads there: nothing is loaded again."""
         self.page.evaluate(

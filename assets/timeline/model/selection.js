@@ -34,6 +34,8 @@ export class Selection {
     /** @type {import("./flows.js").Flow[]} */
     this.flows = [];
     this.asked = 0;
+    /** The span to select, until its details have come. @type {{lane: number, row: number, ref: number}|null} */
+    this.wanted = null;
     /** Requests under way that end in a selection: their numbers are those of this state of the run. */
     this.open = 0;
   }
@@ -65,11 +67,13 @@ export class Selection {
     const { timeline } = this;
     this.asked += 1;
     const mine = this.asked;
-    if (!timeline.laneById.has(span.lane)) await timeline.lanePages.bring([span.lane]);
-    const lane = timeline.laneById.get(span.lane);
-    if (!lane || mine !== this.asked) return;
-    if (span.start !== undefined) this.set(span, reveal);
+    this.wanted = span;
     try {
+      if (!timeline.laneById.has(span.lane)) await this.awaits(timeline.lanePages.bring([span.lane]));
+      if (mine !== this.asked) return;
+      const lane = timeline.laneById.get(span.lane);
+      if (!lane) throw new Error("The run has no such lane.");
+      if (span.start !== undefined) this.set(span, reveal);
       const full = await this.awaits(this.facts(span));
       if (mine !== this.asked) return;
       const [start, end] = full.drawn;
@@ -81,7 +85,9 @@ export class Selection {
       timeline.invalidate("overlay");
       this.show(full, lane);
     } catch (error) {
-      if (mine === this.asked) this.details.fail(error.message);
+      if (mine !== this.asked) return;
+      this.wanted = null;
+      this.details.fail(error.message);
     }
   }
 
@@ -92,6 +98,7 @@ export class Selection {
 
   set(span, reveal) {
     const { current } = this;
+    this.wanted = null;
     if (current?.lane !== span.lane || current.ref !== span.ref) this.flows = [];
     this.current = { ...span };
     if (reveal) this.reveal();
@@ -107,6 +114,7 @@ export class Selection {
 
   clear() {
     this.asked += 1;
+    this.wanted = null;
     this.current = null;
     this.flows = [];
     this.timeline.alignment.clear();

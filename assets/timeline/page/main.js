@@ -72,11 +72,10 @@ function writeAddress() {
   const { view, selection, range, expanded, query, scrollY, overlaps, arrangement } = timeline;
   const { opening } = timeline;
   const opens = Math.abs(view.t0 - opening.t0) <= 0.5 && Math.abs(view.t1 - opening.t1) <= 0.5;
-  const { current } = selection;
   const search = format({
     place: timeline.place.current,
     window: opens ? null : view,
-    selected: current,
+    selected: selection.wanted ?? selection.current,
     range,
     collapsed: timeline.arranger.closed(),
     expanded: [...expanded],
@@ -111,9 +110,9 @@ function applyAddress(search) {
   if (!state.selected) timeline.place.goTo(state.place, state.window !== null || state.range !== null);
 }
 
-/** Call when Dash shows another page, or another address of this one. @param {string} href */
+/** Call when Dash shows another address. @param {string} href as Dash read it: the timeline may have changed it since */
 function show(href) {
-  const { pathname, search } = new URL(href, location.href);
+  const { pathname, search } = onTimeline() ? location : new URL(href, location.href);
   document.body.dataset.page = pageOf(pathname);
   if (!timeline || pathname !== PATH) return;
   timeline.resize();
