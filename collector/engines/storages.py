@@ -142,7 +142,7 @@ class LiveStorages:
         self._all: dict[int, StorageState] = {}
         self._purge_at = _PURGE_FROM
         self._serials = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def look(self, tensor: torch.Tensor) -> _Found:
         """Returns the state of a readable input."""

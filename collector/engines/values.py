@@ -76,7 +76,7 @@ class Values:
         self._recorder = recorder
         self._plans: dict[Any, ReadPlan | None] = {}
         self._storages = LiveStorages()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._current_node = optional("torch._C", "_current_autograd_node", "") or (lambda: None)
         self._pending: deque[tuple[Any, list[torch.Tensor], TensorRow, int, int, int]] = deque()
 
@@ -268,10 +268,13 @@ class Values:
         """Writes the records whose device copies have arrived; with `wait`, all of them."""
         while self._pending and not capturing():
             with self._lock:
-                event = self._pending[0][0] if self._pending else None
-                if event is None or not (wait or event.query()):
+                if not self._pending:
                     return
-                _, (counts, moments), row, flags, start, depth = self._pending.popleft()
+                first = self._pending.popleft()
+                event, (counts, moments), row, flags, start, depth = first
+                if not (wait or event.query()):
+                    self._pending.appendleft(first)
+                    return
             event.synchronize()
             found = Numbers(*counts.tolist(), *moments.tolist())
             _put(state, found, row, flags, start, depth)

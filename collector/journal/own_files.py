@@ -126,14 +126,12 @@ class Mapping:
     """Maps the first bytes of a file, shared. Unlike `mmap.mmap` it holds no descriptor."""
 
     __slots__ = ("_address", "_size", "identity", "view")
-    _size: int
 
     def __init__(self, path: _Path, size: int, flags: int) -> None:
         """Maps `size` bytes and reserves their blocks. Raises OSError.
 
         Writing into a hole on a full disk would raise SIGBUS in the observed program.
         """
-        self._size = 0
         with _opened(path, os.O_RDWR | flags) as file:
             self.identity = file.identity
             with no_size_signal():
@@ -147,14 +145,13 @@ class Mapping:
         self.view = _view(address, size, _WRITABLE)
         """All bytes. Copy slices: one that is in use would keep the mapping from closing."""
 
+    # No __del__: what a signal handler of the program raised in it would be lost.
     def close(self) -> None:
         """Unmaps the file. Later uses of the view raise ValueError."""
         size, self._size = self._size, 0
         if size:
             self.view.release()
             _libc.munmap(self._address, size)
-
-    __del__ = close  # for the parent's mappings in a forked child
 
 
 def _reserve(number: int, size: int) -> None:

@@ -85,13 +85,15 @@ class JournalStore:
     def begin(self, folder: Path) -> None:
         """Writes into `folder` from now on; a forked child leaves the parent's files alone."""
         self.texts.detach()
+        for journal in self._journals.values():
+            journal.leave()
         self._reset(folder)
 
     def _reset(self, folder: Path) -> None:
         self._place = folder
         self._opened = False
         self._process: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._ordinals = itertools.count(MAIN_ORDINAL + 1)
         self._journals: dict[int, ThreadJournal] = {}
         self._ring = None if self._keep_last is None else Ring(self._keep_last)

@@ -31,7 +31,6 @@ class Ring:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit  # bytes
-        # A signal handler may run operators while its thread is in here.
         self._lock = threading.RLock()
         self._history: deque[tuple[Path, int, int]] = deque()  # file, bytes, records
         self._live = 0  # bytes of segments being written to

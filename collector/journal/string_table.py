@@ -6,7 +6,6 @@ import contextlib
 import errno
 import mmap
 import os
-import struct
 import threading
 from collections import Counter
 from pathlib import Path
@@ -27,7 +26,6 @@ CUT_OFF = "…"
 _FIRST_BYTES = 64 * 1024
 _MAX_SPARE_BYTES = 1024 * 1024
 _WORD = 4
-_LENGTH = struct.Struct("<I")
 
 
 class StringTable:
@@ -40,9 +38,10 @@ class StringTable:
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {"": 0}
+        self._count = 1
         self._bytes = 0
         self._signatures = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._path = Path()
         self._mapping: Mapping | None = None
         self._size = self._used = 0  # of the mapping, bytes
@@ -54,14 +53,19 @@ class StringTable:
         """Writes the texts to `folder` from now on. Raises OSError."""
         with self._lock:
             self._path = folder / STRINGS_FILE
-            self._grow(2 * self._bytes)  # includes the alignment
-            for text in self._ids:
-                if text:
-                    self._store(_encoded(text))
+            pid, known, size, data = os.getpid(), 0, 0, b""
+            while known != self._count:  # a signal handler of the program may add some meanwhile
+                known = self._count
+                data = b"".join(map(_encoded, list(self._ids)[1:]))
+                size = len(data)
+                self._grow(size)
+            assert self._mapping is not None
+            self._mapping.view[:size] = data
+            self._used, self._pid = size, pid
 
     def detach(self) -> None:
         """Leaves the folder and keeps the ids, in a forked child."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.close()
         self.failure = None
         self.left_out = Counter()
@@ -103,35 +107,32 @@ class StringTable:
                         os.truncate(self._path, self._used)
 
     def _add(self, text: str) -> int:
-        found = self._ids.get(text)
-        if found is not None:
-            return found
         if self.failure is not None and not may_pass(self.failure):
-            return 0
-        data = _encoded(text)
+            return self._ids.get(text, 0)
         # A forked child has not attached yet.
-        if self._mapping is not None and self._pid == os.getpid():
-            try:
-                self._store(data)
-            except OSError as error:
-                self.failure = error
-                return 0
-        found = len(self._ids)
-        self._ids[text] = found
-        self._bytes += _LENGTH.size + len(data)
-        return found
+        stored = self._mapping is not None and self._pid == os.getpid()
+        try:
+            self._commit(text, _encoded(text), stored=stored)
+        except OSError as error:
+            self.failure = error
+        return self._ids.get(text, 0)
 
-    def _store(self, data: bytes) -> None:
-        end = self._used + _LENGTH.size + -(-len(data) // _WORD) * _WORD
-        if end > self._size:
-            self._grow(end)
-        assert self._mapping is not None
-        view = self._mapping.view
-        start = self._used + _LENGTH.size
-        view[start : start + len(data)] = data
-        # The length is stored last: until then the texts end here for a reader.
-        _LENGTH.pack_into(view, self._used, end - start)
-        self._used = end
+    def _commit(self, text: str, data: bytes, *, stored: bool) -> None:
+        """Gives a text its id, and stores it behind the others. Raises OSError."""
+        size = len(data)
+        while stored and self._used + size > self._size:
+            self._grow(self._used + size)
+        # From here on nothing is called, so no signal handler of the program runs in between.
+        if text in self._ids:
+            return
+        if stored and self._mapping is not None:
+            view, used = self._mapping.view, self._used
+            view[used + _WORD : used + size] = data[_WORD:]
+            view[used : used + _WORD] = data[:_WORD]  # until then a reader finds no text here
+            self._used = used + size
+        self._ids[text] = self._count
+        self._count += 1
+        self._bytes += size
 
     def _grow(self, size: int) -> None:
         """Grows the file to at least `size` bytes, and more if it is large already."""
@@ -139,14 +140,20 @@ class StringTable:
         size = max(size, min(2 * self._size, self._size + _MAX_SPARE_BYTES), _FIRST_BYTES)
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if before is None:
-            self._pid, self._used = os.getpid(), 0
-        mapping = Mapping(self._path, size, os.O_CREAT | os.O_EXCL if before is None else 0)
-        if before is not None:
-            if mapping.identity != before.identity:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
-            before.close()
+            self._used = 0
+        mapping = Mapping(self._path, size, os.O_CREAT if before is None else 0)
+        if self._mapping is not before:  # a signal handler of the program has grown it meanwhile
+            mapping.close()
+            return
+        if before is not None and mapping.identity != before.identity:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
         self._mapping, self._size = mapping, size
+        if before is not None:
+            before.close()
 
 
 def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
+    """Returns the text as the file has it: its length, then UTF-8 with zeros up to a whole word."""
+    data = text.encode("utf-8", "replace")
+    data += bytes(-len(data) % _WORD)
+    return len(data).to_bytes(_WORD, "little") + data

@@ -122,8 +122,7 @@ class ThreadJournal:
         if self._offset >= self._capacity and not self._next_segment():
             self.dropped += not self._closed
             return
-        offset = self._offset
-        buffer = self._map
+        offset, buffer = self._offset, self._map
         if buffer is None:
             return  # closed meanwhile by the thread that ends the recording
         try:
@@ -145,14 +144,19 @@ class ThreadJournal:
                 aux,
                 extra,
             )
-            buffer[offset] = kind
-            if kind == _THREAD:
-                (self._name,) = _RECORD_BYTES.unpack_from(buffer, offset)
+            if self._offset == offset and self._map is buffer:
+                buffer[offset] = kind
+                self._offset = offset + RECORD_BYTES  # nothing is called since the comparison
+                if kind == _THREAD:
+                    (self._name,) = _RECORD_BYTES.unpack_from(buffer, offset)
+                return
         except (TypeError, ValueError):
             if self._map is buffer:
                 raise
-            return  # closed meanwhile by the thread that ends the recording
-        self._offset = offset + RECORD_BYTES
+        # A signal handler of the program has stored records meanwhile, or the thread that ends the
+        # recording has closed the journal.
+        fields = kind, scope, depth, name, start, end, sequence, step, module, signature
+        self.append(*fields, stack, phase, aux, extra)
 
     def append_all(self, records: bytes) -> None:
         """Stores several records, packed as `RECORD`."""
@@ -211,13 +215,20 @@ class ThreadJournal:
             with contextlib.suppress(TypeError, ValueError):
                 struct.pack_into("<I", buffer, OPEN_DEPTH_OFFSET, level)
 
+    def leave(self) -> None:
+        """Unmaps the segment, which is the parent's, in a forked child."""
+        self._closed = True
+        mapping, self._mapping, self._map = self._mapping, None, None
+        if mapping is not None:
+            mapping.close()
+
     def close(self) -> None:
         """Unmaps the segment and truncates it behind the last record.
 
         Another thread may be about to append; it finds the journal closed. The order matters:
         writing to a mapping past the end of its file would raise SIGBUS.
         """
-        used, path = self._offset, self._path()
+        used, path = self._offset, self._path(self._segment)
         self._closed = True
         mapping, self._mapping, self._map = self._mapping, None, None
         if mapping is None:
@@ -230,16 +241,16 @@ class ThreadJournal:
             os.truncate(path, used)
         except OSError as error:  # the folder may be gone
             self.failure = error
-        self._seal(path, used)
+        self._seal(self._segment, used, self._file_bytes)
 
-    def _path(self) -> Path:
-        return self._folder / segment_file(self.ordinal, self._segment)
+    def _path(self, segment: int) -> Path:
+        return self._folder / segment_file(self.ordinal, segment)
 
-    def _seal(self, path: Path, used: int) -> None:
+    def _seal(self, segment: int, used: int, size: int) -> None:
         if self._ring is not None and not self._kept:
             records = (used - HEADER_BYTES) // RECORD_BYTES
-            copied = self._segment > 0 and bool(self._name)
-            self._ring.seal(path, self._file_bytes, used, records - copied)
+            copied = segment > 0 and bool(self._name)
+            self._ring.seal(self._path(segment), size, used, records - copied)
 
     def _next_segment(self) -> bool:
         before, ring = self._mapping, self._ring
@@ -255,38 +266,46 @@ class ThreadJournal:
         if not size:
             return False
         segment = self._segment + (before is not None)
-        path = self._folder / segment_file(self.ordinal, segment)
+        path = self._path(segment)
         try:
             mapping = map_segment(path, size)
         except OSError as error:
-            self.failure = error
             if ring is not None:
                 ring.seal(path, size, 0, 0)
+            if self._mapping is not before:  # a signal handler of the program got it meanwhile
+                return not self._closed
+            self.failure = error
             return False
         buffer = mapping.view
         self._write_header(buffer, segment, size)
         offset = HEADER_BYTES
         if before is not None:
             # Open events are copied to the new segment, because a reader uses the last one only.
-            try:
-                (events,) = _OPEN_BYTES.unpack_from(before.view, OPEN_DEPTH_OFFSET)
-            except ValueError:  # closed meanwhile by the thread that ends the recording
-                mapping.close()
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-                return False
-            _OPEN_BYTES.pack_into(buffer, OPEN_DEPTH_OFFSET, events)
+            with contextlib.suppress(ValueError):  # closed meanwhile: see below
+                events = _OPEN_BYTES.unpack_from(before.view, OPEN_DEPTH_OFFSET)
+                _OPEN_BYTES.pack_into(buffer, OPEN_DEPTH_OFFSET, *events)
         if ring is not None:
             struct.pack_into("<Q", buffer, OVERWRITTEN_OFFSET, ring.overwritten)
             if before is not None and self._name:  # earlier segments may be overwritten
                 _RECORD_BYTES.pack_into(buffer, offset, self._name)
                 offset += RECORD_BYTES
+        if self._mapping is not before:
+            # A signal handler of the program has got the segment meanwhile, or the thread that ends
+            # the recording has closed the journal.
+            mapping.close()
+            if ring is not None:
+                ring.seal(path, size, 0, 0)
+            if self._segment != segment:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            return not self._closed
+        last, full = self._segment, self._file_bytes
         self._mapping, self._map, self.failure = mapping, buffer, None
-        if before is not None:
-            before.close()
-            self._seal(self._path(), self._file_bytes)
         self._segment, self._file_bytes = segment, size
         self._offset, self._capacity = offset, size
+        if before is not None:
+            before.close()
+            self._seal(last, full, full)
         if self._grown is not None and is_due(segment):
             self._grown()
         return True
@@ -311,11 +330,12 @@ class ThreadJournal:
 
 
 def map_segment(path: Path, size: int) -> Mapping:
-    """Creates and maps a file of `size` bytes. Raises OSError."""
+    """Creates and maps a file of `size` bytes. Raises OSError.
+
+    The file may exist: what a signal handler of the program raised may have ended an attempt.
+    """
     try:
-        return Mapping(path, size, os.O_CREAT | os.O_EXCL)
-    except FileExistsError:
-        raise
+        return Mapping(path, size, os.O_CREAT)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(path)

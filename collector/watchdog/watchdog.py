@@ -92,7 +92,7 @@ class Watchdog:
         self._last_quiet: tuple[int, dict[str, Any]] | None = None  # last seen at rest so, its dump
         self._alive = None
         self._running += 1
-        self._opening = threading.Lock()  # in a forked child, the parent's may never be released
+        self._opening = threading.RLock()  # in a forked child, the parent's may never be released
         own_threads.start_thread(self._run, self._running)
 
     def stop(self) -> None:

@@ -73,7 +73,7 @@ class Collectives:
         self._stacks = stacks
         self._plans: dict[Any, Plan | None] = {}
         self._sequences: Counter[tuple[str, str]] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._runnable = Runnable()
         # By id of the object that the program waits on: the work, which is kept, or the storage.
         self._works: OrderedDict[int, tuple[Any, RunningCollective]] = OrderedDict()

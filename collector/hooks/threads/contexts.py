@@ -73,7 +73,7 @@ class Contexts:
         self._inherited: dict[int, Inherited] = {}  # by the running thread's identity
         self._reported: set[str] = set()
         self._patches = Patches()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._watching = False
 
     def left(self, what: str) -> Inherited | None:

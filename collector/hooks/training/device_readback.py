@@ -18,7 +18,7 @@ class DeviceReadback:
 
     def __init__(self) -> None:
         self._pending: deque[tuple[Any, torch.Tensor, Callable[[torch.Tensor], None]]] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def enqueue(self, numbers: torch.Tensor, then: Callable[[torch.Tensor], None]) -> None:
         """Calls `then` with the numbers in host memory, now or in a `drain` after they arrive.
@@ -46,12 +46,12 @@ class DeviceReadback:
             return
         try:
             while self._pending:
-                event, host, then = self._pending[0]
+                event, host, then = first = self._pending.popleft()
                 if wait:
                     event.synchronize()
                 elif not event.query():
+                    self._pending.appendleft(first)
                     return
-                self._pending.popleft()
                 then(host)
         finally:
             self._lock.release()

@@ -42,7 +42,7 @@ class ThreadGradients:
         self._recorder = recorder
         self._modules = modules
         self._norms = norms
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._running = 0  # calls of the engine, on all threads
         self._first: Any = None  # state of the first thread that ran backward
         self._several = False
@@ -104,7 +104,7 @@ class ThreadGradients:
 
     def forked(self) -> None:
         """Resets a forked child: it has one thread, and another may hold the lock for ever."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._running = len(vars(self._thread).get("calls", ()))
 
     def _put_hooks(self) -> None:
