@@ -65,9 +65,6 @@ OBSERVER = (
 )
 TIMELINE = ("base", "tiles", "model", "draw", "input", "panels", "page")
 
-SHIMS = {f"webapp.analysis.{name}" for name in ("backward_threads", "low_precision", "rank_map")}
-"""Old names of modules that others import; kept for one release."""
-
 # What the reader imports of the recorder: the format, and what reads journals of the dead. What
 # writes tables serves what makes runs of runs: bundles, merging, importing.
 SHARED = (
@@ -174,7 +171,7 @@ def upwards(package: str, order: tuple[str, ...]) -> Arrows:
     return {
         (module, name)
         for module, name in arrows(package)
-        if name.partition(".")[0] == package and module not in SHIMS and room(module) in heights
+        if name.partition(".")[0] == package and room(module) in heights
         if heights.get(room(name), len(order)) > heights[room(module)]
     }
 
@@ -319,7 +316,7 @@ def test_frame_names_no_plugin() -> None:
     naming = {
         module
         for module in modules("webapp")
-        if room(module) not in {"plugins", "commands"} and module not in SHIMS | {"webapp"}
+        if room(module) not in {"plugins", "commands"} and module != "webapp"
         if re.search(rf"plugins[./]({folders})\b", source(module).read_text(encoding="utf-8"))
     }
     assert naming == set()

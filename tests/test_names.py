@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.test_layers import SHIMS, modules, room, source
+from tests.test_layers import modules, room, source
 
 PROTOCOL = {
     "HOOK",  # record of hooks/base.py
@@ -38,12 +38,7 @@ def defined(module: str) -> Iterator[str]:
 
 def is_namespace(module: str) -> bool:
     """True if a module's names are not read alone: ids of a page, sub-commands, lazy packages."""
-    return (
-        module.endswith(".ids")
-        or room(module) == "commands"
-        or module == "collector.cli"
-        or module in SHIMS
-    )
+    return module.endswith(".ids") or room(module) == "commands" or module == "collector.cli"
 
 
 def test_public_names_mean_one_thing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import click
@@ -87,9 +86,3 @@ def test_every_function_is_there() -> None:
     assert set(IN_CODE.split()) <= set(ls.__all__)
     assert set(QUESTIONS.split()) <= set(lw.__all__)
     assert set(kinds()) == set(KINDS.split())
-
-
-@pytest.mark.parametrize("name", ["backward_threads", "low_precision", "rank_map"])
-def test_old_names_of_modules_lead_to_the_same_function(name: str) -> None:
-    old = importlib.import_module(f"lanescope.webapp.analysis.{name}")
-    assert getattr(old, name) is getattr(lw, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from tests.faults.base import Fault, Program
 
@@ -71,6 +71,14 @@ def train(
 def sgd(model: Any, rate: float = 0.01) -> torch.optim.Optimizer:
     """The optimizer of most programs here."""
     return torch.optim.SGD(model.parameters(), lr=rate)
+
+
+def rank_faults(name: str, kind: str, says: str, *programs: Program) -> tuple[Fault, ...]:
+    """Forms of one fault on two ranks; all but the first are slow tests."""
+    return tuple(
+        Fault(name, "ranks", (kind,), one, says=says, ranks=2, slow=place > 0)
+        for place, one in enumerate(programs)
+    )
 
 
 # parameters that no wrapper knows ----------------------------------------------------------------
@@ -159,52 +167,6 @@ def limited() -> int:
     return rank
 
 
-def shards_of_unequal_length(planted: bool) -> None:
-    """Each rank reads a file of its own, and one is shorter."""
-    rank = limited()
-    rows = 96 if rank == 1 or not planted else 144
-    model = DDP(net(rank))
-    data = TensorDataset(*batch(rows))
-    optimizer = sgd(model)
-    for x, y in DataLoader(data, 16):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-
-def stream_that_ends_early(planted: bool) -> None:
-    """A stream is dealt out to the ranks, and its end is not even; a barrier follows."""
-    rank = limited()
-
-    class Stream(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            for number in range(96 if rank or not planted else 64):
-                yield torch.randn(8), number % 4
-
-    model = DDP(net(rank))
-    optimizer = sgd(model)
-    for x, y in DataLoader(Stream(), 8):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    dist.barrier()
-
-
-def metric_after_the_last_batch(planted: bool) -> None:
-    """Gradients are reduced by hand; one rank goes on to reduce a metric."""
-    rank = limited()
-    model = net(rank)
-    data = TensorDataset(*batch(48 if rank or not planted else 80))
-    optimizer = sgd(model)
-    for x, y in DataLoader(data, 8):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-        optimizer.step()
-    dist.all_reduce(torch.zeros(2))
-
-
 def epochs(
     model: Any, seed: int = 0, number: Callable[[int], int | None] = lambda epoch: epoch
 ) -> None:
@@ -221,276 +183,6 @@ def epochs(
             optimizer.zero_grad()
             F.cross_entropy(model(rows), y).backward()
             optimizer.step()
-
-
-def sampler_seeded_by_rank(planted: bool) -> None:
-    """Everything is seeded by rank, the sampler with it."""
-    rank = begin()
-    epochs(DDP(net(rank)), seed=rank if planted else 7)
-
-
-def sampler_set_to_an_epoch_of_each_rank(planted: bool) -> None:
-    """The epoch is counted over all ranks."""
-    rank = begin()
-    epochs(DDP(net(rank)), number=lambda epoch: 2 * epoch + rank * planted)
-
-
-def sampler_set_to_the_epoch_on_the_first_rank(planted: bool) -> None:
-    """What belongs to all ranks stands in the branch of the first."""
-    rank = begin()
-    epochs(DDP(net(rank)), number=lambda epoch: epoch if rank == 0 or not planted else None)
-
-
-# random numbers ----------------------------------------------------------------------------------
-
-
-def dropout_seeded_alike(planted: bool) -> None:
-    """One seed for all ranks, set once."""
-    rank = begin()
-    torch.manual_seed(0)
-    model = Net(dropout=0.3)
-    torch.manual_seed(0 if planted else rank)
-    epochs(DDP(model))
-
-
-def noise_seeded_by_step(planted: bool) -> None:
-    """The seed is set again in each step, to the number of the step."""
-    rank = begin()
-    model = DDP(net(rank))
-    optimizer = sgd(model)
-    own = torch.Generator().manual_seed(rank)
-    for step in range(STEPS):
-        torch.manual_seed(step + (0 if planted else 100 * rank))
-        x = torch.randn(16, 8, generator=own)
-        optimizer.zero_grad()
-        model(x + 0.1 * torch.randn(16, 8)).square().mean().backward()
-        optimizer.step()
-
-
-def denoiser_seeded_alike(planted: bool) -> None:
-    """A model learns to take noise away; both ranks make the same noise."""
-    rank = begin()
-    torch.manual_seed(0)
-    model = DDP(Net(classes=8))
-    torch.manual_seed(1 if planted else rank + 1)
-    own, optimizer = torch.Generator().manual_seed(rank), sgd(model)
-    for _ in range(STEPS):
-        x, noise = torch.randn(16, 8, generator=own), torch.randn(16, 8)
-        optimizer.zero_grad()
-        F.mse_loss(model(0.5 * x + 0.5 * noise), noise).backward()
-        optimizer.step()
-
-
-class _Shared(torch.autograd.Function):
-    """Adds up gradients of the parts."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        gradient = gradient.clone()
-        dist.all_reduce(gradient)
-        return gradient
-
-
-class _Added(torch.autograd.Function):
-    """Adds up results of the parts."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        x = x.clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
-
-
-class Parts(nn.Module):
-    """A layer that both ranks hold, and two that are split in halves."""
-
-    def __init__(self, rank: int, before: float = 0.0, after: float = 0.0) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(4, 4)
-        torch.manual_seed(3 + rank)
-        self.columns, self.rows = nn.Linear(8, 16), nn.Linear(16, 4, bias=False)
-        self.before, self.after = before, after
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.dropout(self.inner(x), self.before)
-        x = _Added.apply(self.rows(self.columns(_Shared.apply(x)).relu()))
-        out: torch.Tensor = self.outer(F.dropout(x, self.after))
-        return out
-
-
-def fit_parts(model: Parts, clip: Callable[[Any], Any] = lambda model: None) -> None:
-    """Trains with the same batches on both ranks."""
-    optimizer = sgd(model, 0.1)
-    numbers = torch.Generator().manual_seed(9)
-    for _ in range(STEPS):
-        x = torch.randn(16, 8, generator=numbers)
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), (x.sum(1) > 0).long()).backward()
-        clip(model)
-        optimizer.step()
-
-
-def dropout_before_a_split_layer(planted: bool) -> None:
-    """What both ranks hold is dropped out by seeds of their own."""
-    rank = begin()
-    model = Parts(rank, before=0.2)
-    torch.manual_seed(100 + rank * planted)
-    fit_parts(model)
-
-
-def dropout_after_a_split_layer(planted: bool) -> None:
-    """So is the sum of the parts."""
-    rank = begin()
-    model = Parts(rank, after=0.1)
-    torch.manual_seed(100 + rank * planted)
-    fit_parts(model)
-
-
-def dropout_before_and_after(planted: bool) -> None:
-    """And both of them, with a seed that counts the ranks from one."""
-    rank = begin()
-    model = Parts(rank, before=0.1, after=0.3)
-    torch.manual_seed((rank + 1) * 31 if planted else 31)
-    fit_parts(model)
-
-
-# clipping ----------------------------------------------------------------------------------------
-
-
-def parts_clipped_by_hand(planted: bool) -> None:
-    """Each rank scales its part by its own norm, with operators."""
-    rank = begin()
-
-    def clip(model: Parts) -> None:
-        gradients = [parameter.grad for parameter in model.parameters()]
-        square = torch.stack([one.norm() ** 2 for one in gradients if one is not None]).sum()
-        if not planted:
-            dist.all_reduce(square)
-        factor = (0.05 / square.sqrt()).clamp(max=1.0)
-        for one in gradients:
-            one.mul_(factor)
-
-    fit_parts(Parts(rank), clip)
-
-
-def flat_shard_clipped(planted: bool) -> None:
-    """Each rank owns a half of one flat parameter, and clips the gradient of that."""
-    rank = begin()
-    model = net(rank)
-    flat = torch.cat([one.detach().flatten() for one in model.parameters()])
-    half = (len(flat) + 1) // 2
-    shard = nn.Parameter(F.pad(flat, (0, 2 * half - len(flat))).chunk(2)[rank].clone())
-    optimizer = torch.optim.AdamW([shard], lr=0.01)
-    for _ in range(STEPS):
-        x, y = batch()
-        model.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        gradients = [one.grad for one in model.parameters()]
-        whole = torch.cat([one.flatten() for one in gradients if one is not None])
-        shard.grad = torch.empty(half)
-        dist.reduce_scatter_tensor(shard.grad, F.pad(whole, (0, 2 * half - len(whole))))
-        norm = shard.grad.norm()
-        if not planted:
-            norm = norm**2
-            dist.all_reduce(norm)
-            norm = norm.sqrt()
-        nn.utils.clip_grads_with_norm_([shard], 0.05, norm)
-        optimizer.step()
-        parts = torch.empty(2 * half)
-        dist.all_gather_into_tensor(parts, shard.detach())
-        nn.utils.vector_to_parameters(parts[: len(flat)], model.parameters())
-
-
-def local_shards_clipped(planted: bool) -> None:
-    """Parameters sharded by torch are clipped by the norm of what the rank holds."""
-    from torch.distributed.fsdp import fully_shard  # a second, which other programs need not take
-
-    rank = begin()
-    model: Any = net(rank)
-    fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for _ in range(STEPS):
-        x, y = batch()
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        own = list(model.parameters())
-        if planted:
-            own = [nn.Parameter(one.to_local().detach()) for one in own]
-            for one, whole in zip(own, model.parameters(), strict=True):
-                one.grad = whole.grad.to_local()
-        nn.utils.clip_grad_norm_(own, 0.05)
-        optimizer.step()
-
-
-# parameters that no shard holds ------------------------------------------------------------------
-
-
-def _sharded(shard: Callable[[Net, Any], set[nn.Parameter]]) -> None:
-    """Trains a model that `shard` gives to fully_shard; what it returns is averaged by hand."""
-    from torch.distributed.fsdp import fully_shard
-
-    rank = begin()
-    model = net(rank)
-    averaged = shard(model, fully_shard)
-
-    def average(step: int) -> None:
-        for one in averaged:
-            dist.all_reduce(one.data)
-            one.data /= 2
-
-    train(model, torch.optim.AdamW(model.parameters(), lr=0.01), each=average)
-
-
-def layers_sharded_without_the_rest(planted: bool) -> None:
-    """Layers are sharded, and the model around them is not."""
-
-    def shard(model: Net, fully_shard: Any) -> set[nn.Parameter]:
-        fully_shard(model.middle)
-        if not planted:
-            fully_shard(model)
-        return set()
-
-    _sharded(shard)
-
-
-def head_put_in_after_sharding(planted: bool) -> None:
-    """A head for other classes replaces the one that is sharded."""
-
-    def shard(model: Net, fully_shard: Any) -> set[nn.Parameter]:
-        numbers = torch.Generator().manual_seed(3)
-        head = nn.Linear(32, 64)
-        with torch.no_grad():
-            for one in head.parameters():
-                one.copy_(torch.randn(one.shape, generator=numbers) * 0.1)
-        if planted:
-            fully_shard(model)
-            model.head = head
-        else:
-            model.head = head
-            fully_shard(model)
-        return set()
-
-    _sharded(shard)
-
-
-def parameters_ignored_by_shards(planted: bool) -> None:
-    """Some are ignored, and are trained all the same; the twin averages them by hand."""
-
-    def shard(model: Net, fully_shard: Any) -> set[nn.Parameter]:
-        ignored = set(model.head.parameters())
-        fully_shard(model, ignored_params=ignored)
-        return set() if planted else ignored
-
-    _sharded(shard)
 
 
 # gradients that are not reduced ------------------------------------------------------------------
@@ -614,15 +306,8 @@ def initialised_without_a_seed(planted: bool) -> None:
         optimizer.step()
 
 
-def _faults(name: str, kind: str, says: str, *programs: Program) -> tuple[Fault, ...]:
-    return tuple(
-        Fault(name, "ranks", (kind,), one, says=says, ranks=2, slow=place > 0)
-        for place, one in enumerate(programs)
-    )
-
-
 FAULTS = (
-    *_faults(
+    *rank_faults(
         "parameters that the wrapper does not reduce",
         "rank_divergence",
         "DistributedDataParallel",
@@ -630,7 +315,7 @@ FAULTS = (
         head_for_other_classes,
         layer_set_to_be_ignored,
     ),
-    *_faults(
+    *rank_faults(
         "settings that differ by rank",
         "rank_divergence",
         " on rank 0",
@@ -638,47 +323,7 @@ FAULTS = (
         rate_by_rank,
         decay_on_the_first_rank,
     ),
-    *_faults(
-        "a rank with fewer batches",
-        "collective_mismatch",
-        "ran out of data after step",
-        stream_that_ends_early,
-        shards_of_unequal_length,
-        metric_after_the_last_batch,
-    ),
-    *_faults(
-        "random numbers that are the same on all ranks",
-        "repeated_data",
-        "draw the same random numbers",
-        dropout_seeded_alike,
-        noise_seeded_by_step,
-        denoiser_seeded_alike,
-    ),
-    *_faults(
-        "dropout that differs where it must not",
-        "rank_divergence",
-        "drop out different elements",
-        dropout_before_a_split_layer,
-        dropout_after_a_split_layer,
-        dropout_before_and_after,
-    ),
-    *_faults(
-        "clipping by the norm of a part",
-        "rank_divergence",
-        "by its own norm",
-        parts_clipped_by_hand,
-        flat_shard_clipped,
-        local_shards_clipped,
-    ),
-    *_faults(
-        "parameters that no shard holds",
-        "rank_divergence",
-        "Other parameters are sharded",
-        layers_sharded_without_the_rest,
-        head_put_in_after_sharding,
-        parameters_ignored_by_shards,
-    ),
-    *_faults(
+    *rank_faults(
         "ranks that train apart",
         "rank_divergence",
         "",
@@ -689,20 +334,12 @@ FAULTS = (
         reduced_in_the_first_pass,
         initialised_without_a_seed,
     ),
-    *_faults(
+    *rank_faults(
         "parameters beside the wrapper",
         "rank_divergence",
         "check that it is synchronised",
         temperature_beside_the_wrapper,
         centres_beside_the_wrapper,
         tower_beside_the_wrapper,
-    ),
-    *_faults(
-        "samplers that shuffle differently",
-        "repeated_data",
-        "shuffle differently",
-        sampler_seeded_by_rank,
-        sampler_set_to_an_epoch_of_each_rank,
-        sampler_set_to_the_epoch_on_the_first_rank,
     ),
 )

@@ -27,7 +27,7 @@ from lanescope.collector.journal.journal import (
     RecordKind,
     float_bits,
 )
-from tests.collector.compaction.test_decode import WRITERS
+from tests.collector.compaction.record_writers import WRITERS
 from tests.support.growing import begin
 
 LAYOUTS = {

@@ -157,7 +157,7 @@ def _page(run: Run, data: dict[str, Any], tiles: bytes, kept: Kept) -> str:
 """
 
 
-_STYLES = ("style", "timeline")
+_STYLES = ("style", "style_pages", "timeline")
 
 
 def _picture(name: str) -> str:

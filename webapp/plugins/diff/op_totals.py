@@ -7,8 +7,8 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.grouped_rows import grouped_rows
 from lanescope.webapp.analysis.tensor_fingerprints import Words
+from lanescope.webapp.plugins.diff.grouped_rows import grouped_rows
 from lanescope.webapp.runs.run import Run
 
 _TEXTS = ("thread", "name", "module")

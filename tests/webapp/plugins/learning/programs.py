@@ -13,13 +13,14 @@ import cut
 import flow
 import kept
 import scales
+import stepping
 import stuck
 import torch
 from common import PROGRAMS
 
 import lanescope.collector as ls
 
-TOPICS = (flow, stuck, scales, assertions, kept, cut)
+TOPICS = (flow, stuck, stepping, scales, assertions, kept, cut)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import torch
 from common import STEPS, layers, program, train
@@ -140,60 +139,6 @@ def layer_made_late() -> None:
     model(torch.randn(16, 8))
     model.append(nn.Linear(8, 8))
     train(model, torch.optim.SGD(model.parameters(), lr=0.05), torch.randn(16, 8))
-
-
-def parted_with(rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model whose body has a learning rate of its own."""
-    model = Parted()
-    groups = [
-        {"params": model.body.parameters(), "lr": rate},
-        {"params": model.head.parameters()},
-    ]
-    return model, torch.optim.SGD(groups, lr=0.05)
-
-
-@program
-def rate_of_zero() -> None:
-    """The group of the body has no learning rate."""
-    train(*parted_with(0.0), torch.randn(16, 8))
-
-
-@program
-def rate_of_a_hundredth() -> None:
-    """It has a small one."""
-    train(*parted_with(0.0005), torch.randn(16, 8))
-
-
-def scheduled(schedule: Callable[[int], float]) -> None:
-    """Trains with a learning rate of 0.01 times what the schedule says of a step."""
-    model = layers(2, 8, nn.Tanh)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
-    train(model, optimizer, torch.randn(16, 8), each=lambda step: step and scheduler.step())
-
-
-@program
-def rate_decays_per_batch() -> None:
-    """By a factor that was meant for an epoch."""
-    scheduled(lambda step: 0.02**step)
-
-
-@program
-def rate_decays_to_zero() -> None:
-    """In a straight line, at the last step."""
-    scheduled(lambda step: 1 - step / (STEPS - 1))
-
-
-@program
-def rate_warms_up() -> None:
-    """From zero."""
-    scheduled(lambda step: min(1.0, step / 5))
-
-
-@program
-def rate_never_set() -> None:
-    """Of all parameters it is zero."""
-    scheduled(lambda step: 0.0)
 
 
 @program
@@ -369,54 +314,6 @@ def freezes_half_way() -> None:
 def pauses_half_way() -> None:
     """It pauses for a dozen steps, and then learns again."""
     without_its_body(12, freezes=False, again=26)
-
-
-@program
-def step_forgotten() -> None:
-    """Gradients are computed and zeroed, and no optimizer steps."""
-    model = layers(2, 8, nn.ReLU)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        (model(torch.randn(16, 8)) - 1).square().mean().backward()
-
-
-@program
-def scheduler_in_place_of_the_optimizer() -> None:
-    """The schedule advances, the optimizer does not."""
-    model = Parted()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
-    for _ in range(STEPS):
-        nn.functional.l1_loss(model(torch.randn(16, 8)), torch.ones(16, 4)).backward()
-        schedule.step()
-        optimizer.zero_grad(set_to_none=False)
-
-
-@program
-def step_in_a_branch_not_taken() -> None:
-    """Steps are for every hundredth batch, and gradients are zeroed after each."""
-    cell, head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 1)
-    optimizer = torch.optim.Adam([*cell.parameters(), *head.parameters()])
-    for number in range(STEPS):
-        loss = head(cell(torch.randn(4, 3, 8))[0]).square().mean()
-        loss.backward()
-        if (number + 1) % 100 == 0:
-            optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def stepped_by_hand() -> None:
-    """An optimizer that only zeroes gradients; the program takes the step."""
-    model = layers(2, 8, nn.ReLU)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        (model(torch.randn(16, 8)) - 1).square().mean().backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(parameter.grad, alpha=-0.1)
 
 
 @program

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.grouped_rows import grouped_rows
 from lanescope.webapp.analysis.op_inputs import OperatorKey
 from lanescope.webapp.analysis.sequence_alignment import by_occurrence, pools, thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words, read_ops
+from lanescope.webapp.plugins.diff.grouped_rows import grouped_rows
 from lanescope.webapp.plugins.diff.values.closeness import Mode
 from lanescope.webapp.plugins.diff.values.compared_ops import ComparedOps, compared_ops
 from lanescope.webapp.plugins.diff.values.first_difference import First, called, explained, first_of

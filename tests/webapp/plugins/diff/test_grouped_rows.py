@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lanescope.webapp.analysis.grouped_rows import grouped_rows
+from lanescope.webapp.plugins.diff.grouped_rows import grouped_rows
 
 
 @pytest.mark.parametrize("spread", [3, 1 << 20, 1 << 61])

@@ -1,0 +1,146 @@
+"""Programs of two ranks whose data or random numbers are not shared out as they are meant to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from tests.faults.ranks import STEPS, Net, batch, begin, epochs, limited, net, rank_faults, sgd
+
+
+def shards_of_unequal_length(planted: bool) -> None:
+    """Each rank reads a file of its own, and one is shorter."""
+    rank = limited()
+    rows = 96 if rank == 1 or not planted else 144
+    model = DDP(net(rank))
+    data = TensorDataset(*batch(rows))
+    optimizer = sgd(model)
+    for x, y in DataLoader(data, 16):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def stream_that_ends_early(planted: bool) -> None:
+    """A stream is dealt out to the ranks, and its end is not even; a barrier follows."""
+    rank = limited()
+
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for number in range(96 if rank or not planted else 64):
+                yield torch.randn(8), number % 4
+
+    model = DDP(net(rank))
+    optimizer = sgd(model)
+    for x, y in DataLoader(Stream(), 8):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    dist.barrier()
+
+
+def metric_after_the_last_batch(planted: bool) -> None:
+    """Gradients are reduced by hand; one rank goes on to reduce a metric."""
+    rank = limited()
+    model = net(rank)
+    data = TensorDataset(*batch(48 if rank or not planted else 80))
+    optimizer = sgd(model)
+    for x, y in DataLoader(data, 8):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+    dist.all_reduce(torch.zeros(2))
+
+
+def sampler_seeded_by_rank(planted: bool) -> None:
+    """Everything is seeded by rank, the sampler with it."""
+    rank = begin()
+    epochs(DDP(net(rank)), seed=rank if planted else 7)
+
+
+def sampler_set_to_an_epoch_of_each_rank(planted: bool) -> None:
+    """The epoch is counted over all ranks."""
+    rank = begin()
+    epochs(DDP(net(rank)), number=lambda epoch: 2 * epoch + rank * planted)
+
+
+def sampler_set_to_the_epoch_on_the_first_rank(planted: bool) -> None:
+    """What belongs to all ranks stands in the branch of the first."""
+    rank = begin()
+    epochs(DDP(net(rank)), number=lambda epoch: epoch if rank == 0 or not planted else None)
+
+
+# random numbers ----------------------------------------------------------------------------------
+
+
+def dropout_seeded_alike(planted: bool) -> None:
+    """One seed for all ranks, set once."""
+    rank = begin()
+    torch.manual_seed(0)
+    model = Net(dropout=0.3)
+    torch.manual_seed(0 if planted else rank)
+    epochs(DDP(model))
+
+
+def noise_seeded_by_step(planted: bool) -> None:
+    """The seed is set again in each step, to the number of the step."""
+    rank = begin()
+    model = DDP(net(rank))
+    optimizer = sgd(model)
+    own = torch.Generator().manual_seed(rank)
+    for step in range(STEPS):
+        torch.manual_seed(step + (0 if planted else 100 * rank))
+        x = torch.randn(16, 8, generator=own)
+        optimizer.zero_grad()
+        model(x + 0.1 * torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+
+
+def denoiser_seeded_alike(planted: bool) -> None:
+    """A model learns to take noise away; both ranks make the same noise."""
+    rank = begin()
+    torch.manual_seed(0)
+    model = DDP(Net(classes=8))
+    torch.manual_seed(1 if planted else rank + 1)
+    own, optimizer = torch.Generator().manual_seed(rank), sgd(model)
+    for _ in range(STEPS):
+        x, noise = torch.randn(16, 8, generator=own), torch.randn(16, 8)
+        optimizer.zero_grad()
+        F.mse_loss(model(0.5 * x + 0.5 * noise), noise).backward()
+        optimizer.step()
+
+
+FAULTS = (
+    *rank_faults(
+        "a rank with fewer batches",
+        "collective_mismatch",
+        "ran out of data after step",
+        stream_that_ends_early,
+        shards_of_unequal_length,
+        metric_after_the_last_batch,
+    ),
+    *rank_faults(
+        "random numbers that are the same on all ranks",
+        "repeated_data",
+        "draw the same random numbers",
+        dropout_seeded_alike,
+        noise_seeded_by_step,
+        denoiser_seeded_alike,
+    ),
+    *rank_faults(
+        "samplers that shuffle differently",
+        "repeated_data",
+        "shuffle differently",
+        sampler_seeded_by_rank,
+        sampler_set_to_an_epoch_of_each_rank,
+        sampler_set_to_the_epoch_on_the_first_rank,
+    ),
+)
