@@ -37,15 +37,15 @@ def having(column: pa.ChunkedArray, test: Callable[[str], object]) -> BoolArray:
     return np.concatenate(parts)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def texts_of(run: Run, table: str, column: str, rank: int | None = None) -> frozenset[str]:
     """Returns the texts that occur in a column of a table kept per thread, of one rank or of
     all."""
-    ranks = run.ranks if rank is None else (rank,)
-    listed = [run.rows.listed_words(table, column, one) for one in ranks]
-    known = [words for words in listed if words is not None]
-    if len(known) == len(listed):
-        return frozenset().union(*known)
+    if rank is None:
+        return frozenset().union(*(texts_of(run, table, column, one) for one in run.ranks))
+    listed = run.rows.listed_words(table, column, rank)
+    if listed is not None:
+        return listed
     found: set[str] = set()
     for piece in run.pieces(table, rank, columns=[column]):
         for chunk in piece[column].chunks:

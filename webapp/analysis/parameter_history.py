@@ -166,6 +166,7 @@ def logged(run: Run, rank: int | None, *names: str, prefix: str | None = None) -
     return found.assign(name=found["name"].astype("str").str.removeprefix(prefix))
 
 
+@lru_cache(maxsize=1024)  # several questions ask for the same few series of each rank
 def last_logged(run: Run, rank: int, name: str) -> pd.Series:
-    """Returns the last value of each step, by step."""
+    """Returns the last value of each step, by step. Callers must not change it."""
     return logged(run, rank, name).groupby("step")["value"].last()

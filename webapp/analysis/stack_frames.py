@@ -52,6 +52,7 @@ def own_frames(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
     return [frame for frame in frames if in_program(frame["file"])]
 
 
+@lru_cache(maxsize=4096)
 def in_program(file: str) -> bool:
     """Returns True if a file is the program's own: not installed, not Python's, not the
     recorder's."""
@@ -60,7 +61,12 @@ def in_program(file: str) -> bool:
 
 def place_of(frame: Mapping[str, Any]) -> str:
     """Returns file.py:12 of a frame."""
-    return f"{PurePath(frame['file']).name}:{frame['line']}"
+    return f"{_file_name(frame['file'])}:{frame['line']}"
+
+
+@lru_cache(maxsize=4096)
+def _file_name(file: str) -> str:
+    return PurePath(file).name
 
 
 def program_places(run: Run, rank: int) -> set[tuple[str, int]]:

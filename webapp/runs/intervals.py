@@ -57,10 +57,14 @@ class Intervals:
 
     def union(self, other: Intervals) -> Intervals:
         """Returns instants in either: A | B."""
+        if not len(self) or not len(other):
+            return self if len(self) else other
         return at_least((self, other), 1)
 
     def intersection(self, other: Intervals) -> Intervals:
         """Returns instants in both: A & B."""
+        if not len(self) or not len(other):
+            return other if len(self) else self
         return at_least((self, other), 2)
 
     def subtraction(self, other: Intervals) -> Intervals:

@@ -149,6 +149,13 @@ def test_overlap_page_and_its_way_to_the_timeline(tab: SharedTab) -> None:
     assert page.chart("overlap-chart").locator(".scatterlayer .trace").count() == 2  # ranks
     assert page.chart("windows-chart").locator(".scatterlayer .trace").count() == 4  # threads
     assert "From forward to backward" in text
+    regions, rates = (
+        page.page.locator(f"#overlap-{part}").bounding_box() for part in ("regions", "rates")
+    )
+    assert regions is not None
+    assert rates is not None
+    assert regions["x"] + regions["width"] < rates["x"]  # side by side
+    assert regions["y"] == rates["y"]
     page.page.locator("table.plain a").first.click()
     page.idle()
     assert page.page.locator(".tl-lanes").is_visible()

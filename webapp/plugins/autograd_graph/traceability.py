@@ -11,10 +11,10 @@ out of recordings by default, so their nodes need no operator; neither do gradie
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Window
 
 _WITHOUT_OPERATOR = frozenset(
     {
@@ -41,6 +42,9 @@ _WITHOUT_OPERATOR = frozenset(
 )
 _PHASE = ("start_ns", "duration_ns", "kind", "name")
 _VIEWS = [pattern.replace("_", "") for pattern in schema.NOT_COMPUTING]
+
+_AT_ONCE = 1_000_000
+"""Operators of a rank up to which they are read once, not the window of each backward."""
 
 _MAX_NODES = 1 << 40
 """Of one name in one graph."""
@@ -109,8 +113,10 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
     phases = phases.assign(
         end_ns=frame_ends_ns(phases, run.duration_ns), ended=phases["duration_ns"].notna()
     )
-    engine = {t.thread for t in run.threads_of(rank) if t.kind == "native"}
-    walked: list[tuple[str, int, Any, Counter[str], pd.DataFrame]] = []
+    engine = [t.thread for t in run.threads_of(rank) if t.kind == "native"]
+    at_once = run.counts_of(rank)["op"] <= _AT_ONCE
+    nodes_of = cache(partial(_nodes, run, rank))
+    walked: list[tuple[str, int, Any, Counter[str], _Ran]] = []
     for (thread, step), rows in counts.groupby(["thread", "step"]):
         own = phases[phases["thread"] == thread]
         at = int(rows["time_ns"].iloc[0])
@@ -123,18 +129,19 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
         )
         if not phase["ended"] or over.any():
             continue  # killed in it, or it raised: the rest of its nodes never ran
-        ran = _ran(run, rank, own, phase, engine | {thread})
+        of_it = [t.thread for t in run.threads_of(rank) if t.thread in (*engine, thread)]
+        ran = _ran(nodes_of, own, phase, of_it, at_once=at_once)
         numbers = rows["value"].to_numpy(np.float64)
         if not ((numbers >= 0) & (numbers <= _MAX_NODES)).all():
             continue  # a damaged record: no graph has as many nodes, or NaN of them
         reached = Counter(dict(zip(rows["name"], numbers.astype(int).tolist(), strict=True)))
         walked.append((str(thread), int(step), phase, reached, ran))
-    made = _makers(run, rank, {int(n) for *_, ran in walked for n in ran["sequence"].dropna()})
-    for name, number, phase, reached, ran in walked:
+    made = _makers(run, rank, {n for *_, (_, numbers) in walked for n in numbers if n is not None})
+    for name, number, phase, reached, (nodes, sequences) in walked:
         untied = Counter(
-            node.name
-            for node in ran.itertuples()
-            if not np.isnan(node.sequence) and not _is_tied(node, made)
+            node
+            for node, sequence in zip(nodes, sequences, strict=True)
+            if sequence is not None and not _is_tied(node, sequence, made)
         )
         yield Walk(
             rank,
@@ -143,23 +150,45 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
             int(phase["start_ns"]),
             int(phase["end_ns"]),
             reached.total(),
-            reached - Counter(map(_bare, ran["name"])),
+            reached - Counter(map(_bare, nodes)),
             untied,
         )
 
 
-def _ran(run: Run, rank: int, own: pd.DataFrame, phase: Any, threads: set[str]) -> pd.DataFrame:
+_Ran = tuple[list[str], list[int | None]]
+"""Names of nodes that ran, and the sequence number of each; None: it has none."""
+
+
+def _nodes(run: Run, rank: int, thread: str, window: Window | None) -> pa.Table:
+    """Slices of autograd nodes on a thread."""
+    ops = run.events("op", rank, thread, ["start_ns", "name", "scope", "sequence"], window)
+    return ops.filter(pa.array(having(ops["scope"], BACKWARD.__eq__)))
+
+
+def _ran(
+    nodes_of: Callable[[str, Window | None], pa.Table],
+    own: pd.DataFrame,
+    phase: Any,
+    threads: Sequence[str],
+    *,
+    at_once: bool,
+) -> _Ran:
     """The nodes of a backward, without those of backwards within it (checkpointing)."""
     window = int(phase["start_ns"]), int(phase["end_ns"])
-    columns = ["start_ns", "name", "scope", "sequence", "thread"]
-    ops = run.events("op", rank, columns=columns, window=window)
-    nodes = to_frame(ops.filter(pa.array(having(ops["scope"], BACKWARD.__eq__))))
-    inside = (nodes["start_ns"] >= window[0]) & (nodes["start_ns"] < window[1])
-    inside &= nodes["thread"].isin(threads)
     nested = own[(own["start_ns"] > phase["start_ns"]) & (own["end_ns"] <= phase["end_ns"])]
-    for inner in nested.itertuples():
-        inside &= ~nodes["start_ns"].between(inner.start_ns, inner.end_ns, inclusive="left")
-    return nodes[inside]
+    bounds = nested[["start_ns", "end_ns"]].to_numpy()
+    names: list[str] = []
+    numbers: list[int | None] = []
+    for thread in threads:
+        nodes = nodes_of(thread, None if at_once else window)
+        start = nodes["start_ns"].to_numpy()
+        inside = (start >= window[0]) & (start < window[1])
+        for low, high in bounds:
+            inside &= (start < low) | (start >= high)
+        nodes = nodes.filter(pa.array(inside))
+        names += nodes["name"].to_pylist()
+        numbers += nodes["sequence"].to_pylist()
+    return names, numbers
 
 
 def _makers(run: Run, rank: int, numbers: set[int]) -> set[int]:
@@ -173,8 +202,8 @@ def _makers(run: Run, rank: int, numbers: set[int]) -> set[int]:
     return made
 
 
-def _is_tied(node: Any, made: set[int]) -> bool:
-    return int(node.sequence) in made or node.name in _WITHOUT_OPERATOR or _is_view(node.name)
+def _is_tied(node: str, sequence: int, made: set[int]) -> bool:
+    return sequence in made or node in _WITHOUT_OPERATOR or _is_view(node)
 
 
 @lru_cache(maxsize=4096)

@@ -77,15 +77,20 @@ def _steps(run: Run, rank: int) -> list[_Step]:
     calls = calls[calls["rank"] == rank]
     if calls.empty:
         return []
-    parameters = gradient_rows(run)
-    own = parameters[(parameters["rank"] == rank) & ~parameters["missing"]]
-    sizes = own.groupby("step")["parameter"].nunique()
     passes = _passes(run, rank)
     starts = passes["start_ns"].to_numpy()
-    adds = _accumulations(run, rank, starts)
     place = np.searchsorted(starts, calls["start_ns"].to_numpy(), "right")
     inside = calls.assign(backward=place - 1)[place > 0]
     first_step = int(passes["step"].min()) if len(passes) else 0
+    # One pass of each step reduces nothing twice, and then no operator has to be read.
+    several = inside.groupby("step")["backward"].nunique() > 1
+    inside = inside[inside["step"].isin(several.index[several])]
+    if inside.empty:
+        return []
+    parameters = gradient_rows(run)
+    own = parameters[(parameters["rank"] == rank) & ~parameters["missing"]]
+    sizes = own.groupby("step")["parameter"].nunique()
+    adds = _accumulations(run, rank, starts)
     found = []
     for step, rows in inside.groupby("step", sort=True):
         if int(str(step)) == first_step:

@@ -46,7 +46,8 @@ class Leaving:
 def left_training(run: Run) -> Leaving | None:
     """Returns the ranks that left first, of one step; None where no rank goes on without
     another."""
-    last = {rank: _last_step(_phases(run, rank)) for rank in run.ranks}
+    phases = {rank: _phases(run, rank) for rank in run.ranks}
+    last = {rank: _last_step(own) for rank, own in phases.items()}
     finished = {rank: step for rank, step in last.items() if step is not None}
     if len(finished) < 2:
         return None
@@ -54,17 +55,17 @@ def left_training(run: Run) -> Leaving | None:
     gone = tuple(rank for rank, step in finished.items() if step == first)
     # Another rank is in the next step, while these do not begin it.
     goes_on = any(
-        finished[rank] > first or _trains_after(_phases(run, rank), first)
+        finished[rank] > first or _trains_after(phases[rank], first)
         for rank in finished
         if rank not in gone
     )
-    rest = tuple(rank for rank in gone if not _trains_after(_phases(run, rank), first))
+    rest = tuple(rank for rank in gone if not _trains_after(phases[rank], first))
     if not rest:
         return None
     goes_on = goes_on or any(rank not in rest for rank in gone)
     if not goes_on:
         return None
-    return Leaving(rest, first, all(_ran_out(_phases(run, rank)) for rank in rest))
+    return Leaving(rest, first, all(_ran_out(phases[rank]) for rank in rest))
 
 
 def _phases(run: Run, rank: int) -> pd.DataFrame:

@@ -115,14 +115,16 @@ def lines_around(run: Run, rank: int, before: _Site, after: _Site) -> tuple[str,
     """Returns file.py:12 of both: of the innermost function that both were called from, where each
     has a stack; else the operator and its module."""
     first, second = (own_frames(run, rank, site[0]) for site in (before, after))
-    found: tuple[str, str] | None = None
+    found: tuple[Any, Any] | None = None
     for one, other in zip(reversed(first), reversed(second), strict=False):
         if (one["file"], one["function"]) != (other["file"], other["function"]):
             break
-        found = place_of(one), place_of(other)
+        found = one, other
         if one["line"] != other["line"]:
             break
-    return found or (_label(before), _label(after))
+    if found is None:
+        return _label(before), _label(after)
+    return place_of(found[0]), place_of(found[1])
 
 
 def _label(site: _Site) -> str:

@@ -53,7 +53,10 @@ def _of_rank(run: Run, rank: int) -> dict[int, Finding]:
     found: dict[int, Finding] = {}
     rows = gradient_rows(run)
     for optimizer, own in rows[rows["rank"] == rank].groupby("optimizer", sort=True):
-        one = _not_finite(run, rank, own) or _growing(run, rank, own) or _high(run, rank, own)
+        one = _not_finite(run, rank, own)
+        if one is None:
+            series = _whole_norms(run, rank, own)
+            one = _growing(run, rank, own, series) or _high(run, rank, own, series)
         if one is not None:
             found[int(str(optimizer))] = one
     return found
@@ -87,8 +90,7 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     )
 
 
-def _growing(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
-    series = _whole_norms(run, rank, rows)
+def _growing(run: Run, rank: int, rows: pd.DataFrame, series: pd.Series) -> Finding | None:
     if len(series) < FIRST_STEPS + EXPLODED_STEPS:
         return None
     limit = EXPLODED * float(series.iloc[:FIRST_STEPS].max())
@@ -115,9 +117,8 @@ def _growing(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     return None
 
 
-def _high(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
+def _high(run: Run, rank: int, rows: pd.DataFrame, series: pd.Series) -> Finding | None:
     """Too large from the beginning, by a scale that the program itself has."""
-    series = _whole_norms(run, rank, rows)
     found = too_large(run, rank, series, rows["optimizer"].iloc[0])
     if found is None:
         return None

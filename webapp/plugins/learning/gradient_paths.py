@@ -41,6 +41,8 @@ class Ways:
 def ways(run: Run, rank: int) -> Ways:
     """Returns the ways of a rank's layers that have nodes in the graph."""
     nodes = graph_nodes(run, rank)
+    if nodes.empty:
+        return Ways((), np.zeros((0, 0), bool), {})
     rows = gradient_rows(run)
     layers = [str(one) for one in rows.loc[rows["rank"] == rank, "layer"].unique()]
     places = {layer: i for i, layer in enumerate(layers)}

@@ -15,14 +15,16 @@ before they are zeroed, and gradients that are let go of, zeroed or replaced in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
+from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import where_of
@@ -39,6 +41,7 @@ a program that zeroes every n-th step is also looked at where it does."""
 _PLACE = ["thread", "start_ns", "depth"]
 _EMPTYING = ("zero_", "fill_")
 _FUSED = "aten::_fused_"
+_NODE = "AccumulateGrad"
 
 
 def kept_gradients(run: Run) -> list[Finding]:
@@ -127,10 +130,7 @@ def _kept(run: Run, rank: int, thread: str, times: tuple[int, int, int]) -> int:
     used = pc.unique(table.filter(pc.less(table["start_ns"], first))["storage"])
     rows = to_frame(table.filter(pc.is_in(table["storage"], used)))
     rows = rows[rows["start_ns"] >= low]
-    names = _writers(run, rank, (low, second))
-    rows["writer"] = [
-        names.get(place, "") for place in zip(*(rows[c] for c in _PLACE), strict=True)
-    ]
+    rows["writer"] = _writers(run, rank, (low, second), rows)
     # A fused optimizer is said to write gradients, which it does where they are scaled.
     rows["write"] &= ~rows["writer"].str.startswith(_FUSED)
     before, after = rows["start_ns"] < first, rows["start_ns"] >= middle
@@ -146,27 +146,34 @@ def _kept(run: Run, rank: int, thread: str, times: tuple[int, int, int]) -> int:
 
 def _added_to(writers: Sequence[str]) -> bool:
     """Whether those who wrote a gradient between two steps added to it before all else."""
-    added = [writer == "AccumulateGrad" for writer in writers]
+    added = [writer == _NODE for writer in writers]
     if not added[0] or any(added[added.index(False) :] if False in added else ()):
         return False
     return not any(writer.endswith(_EMPTYING) for writer in writers)
 
 
-def _writers(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[Any, ...], str]:
-    """By place the name of each operator; of an addition within it, AccumulateGrad."""
-    ops = to_frame(run.events("op", rank, columns=[*_PLACE, "duration_ns", "name"], window=window))
-    ops["end_ns"] = frame_ends_ns(ops, window[1])
-    names: dict[tuple[Any, ...], str] = {}
-    node: Any = None
-    for op in ops.itertuples():  # by thread and start, parents before children
-        if op.name == "AccumulateGrad":
-            node = op
-        name = str(op.name)
-        within = node is not None and node.thread == op.thread and op.start_ns < node.end_ns
-        if within and name == "aten::add_":
-            name = "AccumulateGrad"
-        names[op.thread, op.start_ns, op.depth] = name
-    return names
+def _writers(run: Run, rank: int, window: tuple[int, int], rows: pd.DataFrame) -> pd.Series:
+    """The name of the operator of each access; of an addition within it, AccumulateGrad."""
+    # By thread and start, parents before children.
+    ops = run.events("op", rank, columns=[*_PLACE, "duration_ns", "name"], window=window)
+    nodes = np.flatnonzero(having(ops["name"], _NODE.__eq__))
+    adds = np.flatnonzero(having(ops["name"], "aten::add_".__eq__))
+    before = np.searchsorted(nodes, adds) - 1
+    adds, node = adds[before >= 0], nodes[before[before >= 0]]
+    start = ops["start_ns"].to_numpy()
+    ends = pc.add(ops["start_ns"], ops["duration_ns"]).fill_null(window[1]).to_numpy()
+    thread = ops["thread"].combine_chunks().indices.to_numpy()
+    within = adds[(thread[node] == thread[adds]) & (start[adds] < ends[node])]
+    asked = np.flatnonzero(np.isin(start, rows["start_ns"].to_numpy()))
+    known = to_frame(ops.select([*_PLACE, "name"]).take(pa.array(asked)))
+    known["name"] = known["name"].mask(np.isin(asked, within), _NODE)
+    names = dict(zip(_places(known), known["name"].to_numpy(), strict=True))
+    return pd.Series([names.get(place, "") for place in _places(rows)], rows.index, "str")
+
+
+def _places(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    # Not of the columns themselves: to go through texts of Arrow one by one takes long.
+    return zip(*(rows[column].to_numpy() for column in _PLACE), strict=True)
 
 
 def _end(run: Run, rank: int, thread: str, low: int, high: int) -> int | None:

@@ -31,7 +31,8 @@ _ZEROES = re.compile(r"^Optimizer\.zero_grad#(\w+)")
 _FILLS = "fill|zero|detach|requires_grad|uniform|normal|random|bernoulli|trunc_normal|resize"
 _UPDATES = re.compile(rf"^aten::(?!({_FILLS})_$)\w+_$")
 _BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name)
-_OPS = ["start_ns", "name", "depth", "phase", "thread", "stack"]
+_ZEROING = ("start_ns", "name", "thread", "stack")
+_PLACE = ("depth", "phase")
 
 
 def no_step(run: Run) -> list[Finding]:
@@ -47,7 +48,7 @@ def no_step(run: Run) -> list[Finding]:
     backward = to_frame(passes.filter(pc.equal(kinds, _BACKWARD)))
     found = []
     for rank, own in backward.groupby("rank", sort=True):
-        ops = _operators(run, int(str(rank)))
+        ops = _operators(run, int(str(rank)), updates=True)
         zeroing = ops[ops["name"].str.match(_ZEROES)]
         thrown = zeroing[_followed(own["start_ns"], zeroing["start_ns"])]
         if len(thrown) >= MIN_THROWN_AWAY and not _updates(ops, int(own["start_ns"].min())):
@@ -62,15 +63,21 @@ def _idle_optimizers(run: Run) -> list[Finding]:
         phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind", "name"]))
         kinds = phases["kind"].astype("str")
         stepped = {str(name) for name in phases.loc[kinds == _OPTIMIZER, "name"]}
+        names = filter(_ZEROES.match, texts_of(run, "op", "name", rank))
+        if {f"{_class_of(name)}.step" for name in names} <= stepped:
+            continue  # so that the operators need not be read
         begins = phases.loc[kinds == _BACKWARD, "start_ns"]
-        ops = _operators(run, rank)
-        zeroing = ops[ops["name"].str.match(_ZEROES)]
-        for name, own in zeroing.groupby("name", sort=True):
-            kind = str(name).partition("#")[2].partition(".")[0]
+        for name, own in _operators(run, rank, updates=False).groupby("name", sort=True):
+            kind = _class_of(str(name))
             thrown = own[_followed(begins, own["start_ns"])]
             if f"{kind}.step" not in stepped and len(thrown) >= MIN_THROWN_AWAY:
                 found.append(_idle(run, rank, kind, thrown))
     return found
+
+
+def _class_of(zero_grad: str) -> str:
+    """The optimizer's class, from the name of its slices."""
+    return zero_grad.partition("#")[2].partition(".")[0]
 
 
 def _idle(run: Run, rank: int, kind: str, thrown: pd.DataFrame) -> Finding:
@@ -94,15 +101,20 @@ def _idle(run: Run, rank: int, kind: str, thrown: pd.DataFrame) -> Finding:
     )
 
 
-def _operators(run: Run, rank: int) -> pd.DataFrame:
-    """Calls of zero_grad, and outermost operators in place outside of all phases."""
+def _operators(run: Run, rank: int, *, updates: bool) -> pd.DataFrame:
+    """Calls of zero_grad, and where `updates` asks for them outermost operators in place outside of
+    all phases."""
+    columns = [*_ZEROING, *(_PLACE if updates else ())]
     parts = []
-    for piece in run.pieces("op", rank, columns=_OPS):
-        zeroes = having(piece["name"], _ZEROES.match)
-        outside = pc.and_(pc.equal(piece["depth"], 0), pc.equal(piece["phase"].cast("string"), ""))
-        changes = having(piece["name"], _UPDATES.search) & outside.fill_null(False).to_numpy()
-        parts.append(to_frame(piece.filter(pa.array(zeroes | changes))))
-    ops = pd.concat(parts) if parts else pd.DataFrame(columns=_OPS)
+    for piece in run.pieces("op", rank, columns=columns):
+        chosen = having(piece["name"], _ZEROES.match)
+        if updates:
+            outside = having(piece["phase"], lambda phase: not phase)
+            outside &= pc.equal(piece["depth"], 0).fill_null(False).to_numpy()
+            chosen |= having(piece["name"], _UPDATES.search) & outside
+        if chosen.any():
+            parts.append(to_frame(piece.filter(pa.array(chosen))))
+    ops = pd.concat(parts) if parts else pd.DataFrame(columns=columns)
     return ops.assign(name=ops["name"].astype("str")).sort_values("start_ns", ignore_index=True)
 
 

@@ -80,7 +80,7 @@ def _of_rank(run: Run, rank: int) -> tuple[Vanished, ...]:
 def _relative(run: Run, rank: int, rows: pd.DataFrame) -> Iterator[tuple[str, pd.Series, str]]:
     """Layer, its relative gradient by step, and against what."""
     known = ways(run, rank)
-    table = relative_to_passed(rows, known)
+    table = relative_to_passed(rows, known) if known.layers else pd.DataFrame()
     for layer in table.columns:
         yield str(layer), table[layer].dropna(), PASSED
     for _, own in rows[~rows["layer"].isin(set(known.layers))].groupby("optimizer", sort=True):

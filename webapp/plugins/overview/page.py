@@ -194,7 +194,8 @@ def _path(run: Run) -> list[Component]:
                 html.Span(
                     [
                         widgets.swatch(charts.CATEGORY_TOKENS[row.category]),
-                        f"{short_title(row.name)}, rank {row.rank} ",
+                        html.Span(f"{short_title(row.name)}, rank {row.rank}", className="cut"),
+                        " ",
                         html.Code(row.where) if row.where else "",
                     ],
                     title=f"{row.name}, rank {row.rank} {row.where}".strip(),

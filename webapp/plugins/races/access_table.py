@@ -348,19 +348,18 @@ def begins_scratch(
     depth, start = rows["depth"][nested].astype(np.int64), rows["start_ns"][nested]
     around = np.full(len(nested), -1, np.int64)  # start of the outermost operator that is one
     for level in np.unique(every["depth"][every["depth"] < depth.max()]).tolist():
-        units = np.unique(
-            np.stack([every["start_ns"], every["start_ns"] + every["duration_ns"]])[
-                :, every["depth"] == level
-            ],
-            axis=1,
-        )
-        at = np.searchsorted(units[0], start, side="right") - 1
+        of_level = every["depth"] == level
+        begins = every["start_ns"][of_level]
+        ends = begins + every["duration_ns"][of_level]
+        order = np.lexsort((ends, begins))
+        begins, ends = begins[order], ends[order]
+        at = np.searchsorted(begins, start, side="right") - 1
         inside = (at >= 0) & (depth > level) & (around < 0)
-        inside[inside] = units[1][at[inside]] >= start[inside]
+        inside[inside] = ends[at[inside]] >= start[inside]
         chosen = np.flatnonzero(inside)
         if not len(chosen):
             continue
-        starts = units[0][at[chosen]]
+        starts = begins[at[chosen]]
         kernels = [one.startswith(_KERNELS) for one in name(starts, np.full(len(starts), level))]
         around[chosen[kernels]] = starts[kernels]
     births: dict[int, list[int]] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -45,8 +46,7 @@ def racing_pairs(
     is what each knows of another thread: those of A that are unordered with a given one of B are
     consecutive, and two binary searches find them.
     """
-    for rows in _storages_in_question(accesses):
-        kinds = _kinds(order, accesses, sites, rows)
+    for kinds in _kinds_by_storage(accesses, sites):
         if not empty:
             kinds = [kind for kind in kinds if kind.site.op]
         for i, one in enumerate(kinds):
@@ -55,7 +55,7 @@ def racing_pairs(
                     continue
                 if not share_bytes(one.span, other.span):
                     continue
-                pair = _unordered(accesses, one, other)
+                pair = _unordered(order, accesses, one, other)
                 if pair is not None:
                     maker = one if one.makes else other if other.makes else None
                     yield pair if maker is None else replace(pair, maker=maker.site)
@@ -70,9 +70,6 @@ class _Kind:
     write: bool
     span: Span
     site: CallSite
-    own: VectorClock  # of each row's segment
-    clocks: VectorClock  # rows x threads
-    old: BoolArray  # which rows were compared with each other before
     birth: bool  # the storage was made by it
 
     @property
@@ -101,10 +98,10 @@ def _matter(one: _Kind, other: _Kind, steps: Set[str]) -> bool:
     return one.write or other.write
 
 
-def _storages_in_question(accesses: Accesses) -> Iterator[Int64Array]:
-    """Rows of each storage that two threads touched and one wrote."""
+def _rows_in_question(accesses: Accesses) -> Int64Array:
+    """Rows of the storages that two threads touched and one wrote."""
     if not len(accesses):
-        return
+        return np.zeros(0, np.int64)
     storage, generation = accesses.storage, accesses.generation
     new = np.ones(len(accesses), bool)
     new[1:] = (storage[1:] != storage[:-1]) | (generation[1:] != generation[:-1])
@@ -112,16 +109,16 @@ def _storages_in_question(accesses: Accesses) -> Iterator[Int64Array]:
     thread, write = accesses.thread, accesses.write
     several = np.minimum.reduceat(thread, first) != np.maximum.reduceat(thread, first)
     written = np.maximum.reduceat(write, first)
-    ends = np.concatenate([first[1:], [len(accesses)]])
-    for i in np.flatnonzero(several & written).tolist():
-        yield np.arange(first[i], ends[i])
+    return np.flatnonzero((several & written)[np.cumsum(new) - 1])
 
 
-def _kinds(
-    order: Order, accesses: Accesses, sites: Sequence[CallSite], rows: Int64Array
-) -> list[_Kind]:
-    """The rows by kind, each in the order of their segments."""
+def _kinds_by_storage(accesses: Accesses, sites: Sequence[CallSite]) -> Iterator[list[_Kind]]:
+    """The kinds of access of each storage in question, the rows of each in the order of their
+    segments."""
+    rows = _rows_in_question(accesses)
     columns = (
+        accesses.storage,
+        accesses.generation,
         accesses.thread,
         accesses.low,
         accesses.high,
@@ -130,55 +127,52 @@ def _kinds(
         accesses.kind,
         accesses.site,
     )
+    # All storages at once: there may be thousands with a few rows each.
     by, new = sorted_apart([accesses.segment[rows]], [column[rows] for column in columns])
-    first = np.flatnonzero(new)
-    kinds = []
-    for part in np.split(rows[by], first[1:]):
-        thread, *span, kind, site = (int(column[part[0]]) for column in columns)
-        segments = accesses.segment[part]
-        kinds.append(
-            _Kind(
-                part,
-                thread,
-                kind > 0,
-                Span(*span),
-                sites[site],
-                order.own[segments],
-                order.clocks[segments],
-                accesses.old[part],
-                kind > 1,
+    rows, first = rows[by], np.flatnonzero(new)
+    parts = pairwise([*first.tolist(), len(rows)])
+    values = zip(*(column[rows[first]].tolist() for column in columns), strict=True)
+    each = zip(parts, values, strict=True)
+    for _, of_storage in groupby(each, key=lambda one: one[1][:2]):
+        kinds = []
+        for (begin, end), (_, _, thread, *span, kind, site) in of_storage:
+            kinds.append(
+                _Kind(rows[begin:end], thread, kind > 0, Span(*span), sites[site], kind > 1)
             )
-        )
-    return kinds
+        yield kinds
 
 
-def _by_segment(kind: _Kind) -> tuple[BoolArray, BoolArray]:
+def _by_segment(own: VectorClock, before: BoolArray) -> tuple[BoolArray, BoolArray]:
     """The first row of each segment, and which of those have one of what was before.
 
     A segment may begin before a stretch and go on in it.
     """
-    first = np.ones(len(kind.own), bool)
-    first[1:] = kind.own[1:] != kind.own[:-1]
+    first = np.ones(len(own), bool)
+    first[1:] = own[1:] != own[:-1]
     old = np.zeros_like(first)
-    old[first] = np.logical_or.reduceat(kind.old, np.flatnonzero(first))
+    old[first] = np.logical_or.reduceat(before, np.flatnonzero(first))
     return first, old
 
 
-def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> RacingPair | None:
+def _unordered(order: Order, accesses: Accesses, one: _Kind, other: _Kind) -> RacingPair | None:
+    ours, theirs = accesses.segment[one.rows], accesses.segment[other.rows]
+    own, others = order.own[ours], order.own[theirs]
     # The first of A that B did not know of yet, and the first that knows of B's.
-    low = one.own.searchsorted(other.clocks[:, one.thread], side="right")
-    high = one.clocks[:, other.thread].searchsorted(other.own, side="left")
+    low = own.searchsorted(order.clocks[theirs, one.thread], side="right")
+    high = order.clocks[ours, other.thread].searchsorted(others, side="left")
     count = np.maximum(high - low, 0)
     racing = count.nonzero()[0]
     if not len(racing):
         return None
     pairs = int(count.sum())
-    if one.old.any() or other.old.any():
-        (first, old), (other_first, other_old) = _by_segment(one), _by_segment(other)
+    before, other_before = accesses.old[one.rows], accesses.old[other.rows]
+    if before.any() or other_before.any():
+        first, old = _by_segment(own, before)
+        other_first, other_old = _by_segment(others, other_before)
         pairs = 0
-        for ours, others, sign in ((first, other_first, 1), (old, other_old, -1)):
-            counted = np.concatenate([[0], np.cumsum(ours)])
-            those = racing[others[racing]]
+        for mine, their, sign in ((first, other_first, 1), (old, other_old, -1)):
+            counted = np.concatenate([[0], np.cumsum(mine)])
+            those = racing[their[racing]]
             pairs += sign * int((counted[high[those]] - counted[low[those]]).sum())
         if not pairs:
             return None
@@ -186,13 +180,13 @@ def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> RacingPair | Non
     theirs = other.rows[racing]
     starts = accesses.start[one.rows]
     near = np.clip(starts.searchsorted(accesses.start[theirs]), low[racing], high[racing] - 1)
-    before = np.clip(near - 1, low[racing], high[racing] - 1)
+    earlier = np.clip(near - 1, low[racing], high[racing] - 1)
     gap, gap_before = (
         np.maximum(accesses.start[one.rows[i]], accesses.start[theirs])
         - np.minimum(accesses.end[one.rows[i]], accesses.end[theirs])
-        for i in (near, before)
+        for i in (near, earlier)
     )
-    near = np.where(gap_before < gap, before, near)
+    near = np.where(gap_before < gap, earlier, near)
     best = int(np.argmin(np.minimum(gap, gap_before)))
     return RacingPair(int(one.rows[near[best]]), int(theirs[best]), pairs)
 

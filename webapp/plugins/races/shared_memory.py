@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lanescope.collector.format.names import SHARED_ADDRESS, SHARED_FILE
 from lanescope.webapp.analysis.access_site import CallSites, MemoryAccess, storage_names
@@ -101,16 +103,18 @@ def _processes(run: Run, rank: int, shared: pd.DataFrame) -> list[_Process]:
         own = shared[shared["pid"] == pid]
         given = shared[shared["pid"] == parents.get(pid, -1)]
         given = given[~given["storage"].isin(own["storage"])]
+        wanted = pa.array({*own["storage"], *given["storage"]}, pa.int64())
         parts: list[pd.DataFrame] = []
         first, last = _LAST, -_LAST
         for thread in threads:
             rows = run.events("access", rank, thread, columns=_COLUMNS)
+            if rows.num_rows:
+                ends = pc.add(rows["start_ns"], rows["duration_ns"])
+                first = min(first, pc.min(rows["start_ns"]).as_py())
+                last = max(last, pc.max(ends).as_py())
+            rows = rows.filter(pc.is_in(rows["storage"], wanted))
             columns = outermost_accesses({name: rows[name].to_numpy() for name in _COLUMNS})
-            frame = pd.DataFrame(columns).assign(thread=thread)
-            if len(frame):
-                first = min(first, int(frame["start_ns"].min()))
-                last = max(last, int((frame["start_ns"] + frame["duration_ns"]).max()))
-            parts.append(frame)
+            parts.append(pd.DataFrame(columns).assign(thread=thread))
         every = pd.concat(parts).sort_values("start_ns", ignore_index=True)
         born = set(every.loc[every["birth"].astype(bool), "storage"])
         given = given[~given["storage"].isin(born) & (given["since"] < first)]

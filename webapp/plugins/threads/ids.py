@@ -3,6 +3,7 @@
 OVERLAP_PHASE = "overlap-phase"
 OVERLAP_BODY = "overlap-body"
 OVERLAP_CHART = "overlap-chart"
+OVERLAP_REGIONS = "overlap-regions"
 OVERLAP_RANK = "overlap-rank"
 OVERLAP_RATES = "overlap-rates"
 OVERLAP_MATRIX = "overlap-matrix"

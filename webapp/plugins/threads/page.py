@@ -48,19 +48,25 @@ def layout(context: Context) -> Component:
         html.Div(states.loading("Measuring the overlap of threads"), id=ids.OVERLAP_BODY),
         html.Div(
             [
-                html.H2("Rates"),
-                widgets.controls(
-                    widgets.choice("rank", ids.OVERLAP_RANK, widgets.rank_options(ranks)),
-                    hidden=len(ranks) < 2,
-                ),
-                widgets.graph(ids.OVERLAP_MATRIX, height=240, what="the rate of each pair"),
-                html.P(
-                    "Percent of each pair. Click a rate to see the longest region of its two "
-                    "threads on the timeline.",
-                    className="muted",
+                html.Div(id=ids.OVERLAP_REGIONS),
+                html.Div(
+                    [
+                        html.H2("Rates"),
+                        widgets.controls(
+                            widgets.choice("rank", ids.OVERLAP_RANK, widgets.rank_options(ranks)),
+                            hidden=len(ranks) < 2,
+                        ),
+                        widgets.graph(ids.OVERLAP_MATRIX, height=240, what="the rate of each pair"),
+                        html.P(
+                            "Percent of each pair. Click a rate to see the longest region of its "
+                            "two threads on the timeline.",
+                            className="muted",
+                        ),
+                    ],
+                    id=ids.OVERLAP_RATES,
                 ),
             ],
-            id=ids.OVERLAP_RATES,
+            className="split list-beside",
         ),
         html.H2("Over time"),
         widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
@@ -78,9 +84,14 @@ def body(context: Context) -> list[Component]:
 def register(app: Dash, context: Context) -> None:
     """Fills tables and chart for the phase; a click in the chart leads to its place."""
 
-    @app.callback(Output(ids.OVERLAP_BODY, "children"), Input(ids.OVERLAP_PHASE, "value"))
-    def show(phase: str) -> list[Any]:
-        return pairs(context.run, phase, context.settings.limit("thread_overlap_rate"))
+    @app.callback(
+        Output(ids.OVERLAP_BODY, "children"),
+        Output(ids.OVERLAP_REGIONS, "children"),
+        Input(ids.OVERLAP_PHASE, "value"),
+    )
+    def show(phase: str) -> tuple[list[Any], list[Any]]:
+        limit = context.settings.limit("thread_overlap_rate")
+        return pairs(context.run, phase, limit), _regions(context.run, phase)
 
     @app.callback(
         Output(ids.OVERLAP_MATRIX, "figure"),
@@ -141,7 +152,7 @@ def _address(run: Run, there: str | list[int] | None, query: str) -> Any:
 
 
 def pairs(run: Run, phase: str, limit: float) -> list[Any]:
-    """Returns the verdict, the pairs of threads, and the longest regions of a phase."""
+    """Returns the verdict on a phase, and the pairs of threads in it."""
     rate = overlap_rate(run, phase)
     if rate is None:
         return [
@@ -195,8 +206,6 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
             className="muted",
             hidden=not never,
         ),
-        html.H2("Longest regions"),
-        _regions(run, phase, known),
     ]
 
 
@@ -240,11 +249,16 @@ def _verdict(run: Run, rate: float, phase: str, limit: float) -> Component:
     return widgets.note([*over, f" · {text}"], "bad")
 
 
-def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Component:
+def _regions(run: Run, phase: str) -> list[Component]:
+    """The longest regions of a phase; nothing where it has no pair of threads."""
+    if overlap(run, phase).empty:
+        return []
+    head = html.H2("Longest regions")
     regions = overlap_regions(run, phase)
     if not regions:
-        return html.P("No two threads were in it at the same instant.", className="muted")
-    shown = regions[:_REGIONS]
+        words = "No two threads were in it at the same instant."
+        return [head, html.P(words, className="muted")]
+    known, shown = widgets.thread_names(run), regions[:_REGIONS]
     at, starts = widgets.in_unit("at", [one.start_ns for one in shown])
     length, lengths = widgets.in_unit("length", [one.end_ns - one.start_ns for one in shown])
     rows = [
@@ -267,11 +281,11 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
         widgets.plain_table((at, length, "rank", "threads"), rows, (0, 1, 2)), className="tall-list"
     )
     if len(regions) <= _REGIONS:
-        return table
+        return [head, table]
     more = (
         f"{units.count(len(regions) - _REGIONS)} shorter ones are on the timeline: press O there."
     )
-    return html.Div([table, html.P(more, className="muted")])
+    return [head, table, html.P(more, className="muted")]
 
 
 def _named_windows(run: Run) -> pd.DataFrame:

@@ -34,6 +34,7 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import ANY_TOOL, PAIRED
@@ -235,11 +236,16 @@ def training_thread(run: Run, rank: int) -> Thread:
     if not threads:
         threads = {one.thread: one for one in run.threads_of(rank)}
     first = next(iter(threads.values()))
-    phases = run.events("phase", rank, columns=["thread", "kind", "step"]).to_pandas()
-    phases = phases[phases["thread"].isin(threads)]
-    closing = phases[phases["kind"] == schema.PhaseKind.optimizer.name]
-    chosen = (closing if len(closing) else phases).groupby("thread", observed=True)["step"]
-    return threads[str(chosen.nunique().idxmax())] if len(chosen) else first
+    phases = run.events("phase", rank, columns=["thread", "kind", "step"])
+    phases = phases.filter(pa.array(having(phases["thread"], threads.__contains__)))
+    closing = phases.filter(
+        pa.array(having(phases["kind"], schema.PhaseKind.optimizer.name.__eq__))
+    )
+    chosen = (closing if len(closing) else phases).group_by("thread", use_threads=False)
+    counts = chosen.aggregate([("step", "count_distinct")])
+    if not len(counts):
+        return first
+    return threads[counts["thread"][int(np.argmax(counts["step_count_distinct"]))].as_py()]
 
 
 def autograd_threads(run: Run, training: Thread) -> list[Thread]:

@@ -10,10 +10,12 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.collective_calls import exchanges
+from lanescope.webapp.analysis.collective_calls import calls, exchanges
 from lanescope.webapp.runs.run import Run
 
 _COLUMNS = ["label", "partner_rank", "partner_thread", "partner_ns"]
+_OWN = ["sequence", "done_ns", "returned_ns"]
+_OTHER = ["sequence", "rank", "thread", "start_ns"]
 
 
 @lru_cache(maxsize=4)
@@ -24,15 +26,25 @@ def partners(run: Run) -> pd.DataFrame:
     A call that returned before its partner began did not wait for it, and has no row. There are no
     rows where clocks were not compared. Callers must not change it.
     """
-    parts = [pd.DataFrame(columns=_COLUMNS)]
-    for one in exchanges(run) if run.clock_calibrated else ():
-        for mine, theirs in ((one.sends, one.receives), (one.receives, one.sends)):
-            both = mine.assign(label=mine.index).merge(
-                theirs, on="sequence", suffixes=("", "_other"), validate="many_to_many"
-            )
-            found = both[["label", "rank_other", "thread_other", "start_ns_other"]]
-            found.columns = pd.Index(_COLUMNS)
-            ended = np.where(both["done_ns"] >= 0, both["done_ns"], both["returned_ns"])
-            parts.append(found[(both["start_ns_other"] < ended) | (ended < 0)])
-    table = pd.concat(parts[1:], ignore_index=True) if len(parts) > 1 else parts[0]
-    return table.drop_duplicates("label").set_index("label")
+    sides = [
+        side
+        for one in (exchanges(run) if run.clock_calibrated else ())
+        for side in ((one.sends, one.receives), (one.receives, one.sends))
+    ]
+    if not sides:
+        return pd.DataFrame(columns=_COLUMNS).set_index("label")
+    # All in one: a merge takes as long for a hundred thousand rows as for a hundred.
+    mine, theirs = (
+        calls(run)
+        .iloc[np.concatenate([rows.index for rows in of])][names]
+        .assign(side=np.repeat(np.arange(len(of)), [len(rows) for rows in of]))
+        .rename_axis("label")
+        .reset_index()
+        .set_index(["side", "sequence"])
+        for of, names in zip(zip(*sides, strict=True), (_OWN, _OTHER), strict=True)
+    )
+    both = mine.join(theirs.drop(columns="label"), how="inner", validate="many_to_many")
+    ended = np.where(both["done_ns"] >= 0, both["done_ns"], both["returned_ns"])
+    found = both[(both["start_ns"] < ended) | (ended < 0)]
+    found = found.rename(columns=dict(zip(_OTHER[1:], _COLUMNS[1:], strict=True)))[_COLUMNS]
+    return found.drop_duplicates("label").set_index("label")
