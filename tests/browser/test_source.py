@@ -84,8 +84,7 @@ def test_without_text_there_is_no_empty_box(opened: Opener, serve: Server, tmp_p
 
 
 def test_stacks_of_a_hang_show_their_lines(opened: Opener, serve: Server, tmp_path: Path) -> None:
-    builder = Builder(tmp_path / "run")
-    builder.op(START_NS, 10)
+    builder = Builder(tmp_path / "run", world_size=2)
     frames = [
         {"file": "/a/train.py", "line": 6, "function": "train"},
         {"file": "/a/other.py", "line": 2, "function": "f"},
@@ -94,20 +93,28 @@ def test_stacks_of_a_hang_show_their_lines(opened: Opener, serve: Server, tmp_pa
     lines = ["    for _ in range(3):", f"        weight.add_(1)  # {EVIL}", "", "end()"]
     texts = ["import torch", "def train():", *lines]
     builder.rows("source", 0, None, file=["/a/train.py"] * 6, line=list(range(3, 9)), text=texts)
-    builder.row(
-        "stall",
-        0,
-        None,
-        time_ns=START_NS + 10**9,
-        duration_ns=10**9,
-        pid=1000,
-        thread="1000-0",
-        name="main",
-        reason="no_progress",
-        stack=3,
-    )
+    for rank, waiting in enumerate(["", "an item of a queue with a name of its own"]):
+        thread = builder.thread(rank)
+        builder.op(START_NS, 10, rank=rank, thread=thread)
+        builder.row(
+            "stall",
+            rank,
+            None,
+            time_ns=START_NS + 10**9,
+            duration_ns=10**9,
+            pid=int(thread.partition("-")[0]),
+            thread=thread,
+            name="main",
+            reason="no_progress",
+            waiting=waiting,
+            stack=3,
+        )
     page = opened("/hang", at=serve(open_run(builder.write())))
     places = page.page.locator(".stack .source")
     assert places.count() == 1
     assert "other.py:2 f" in page.text(".stack")
     assert places.first.locator("pre span").first.get_attribute("data-line") == "3"
+    heads = page.page.get_by_role("columnheader", name="last op")
+    places_of_heads = [head.bounding_box() for head in heads.all()]
+    assert len({box["x"] for box in places_of_heads if box}) == 1  # below each other
+    assert len(places_of_heads) == 2

@@ -154,7 +154,8 @@ def test_overlap_page_and_its_way_to_the_timeline(tab: SharedTab) -> None:
     )
     assert regions is not None
     assert rates is not None
-    assert regions["x"] + regions["width"] < rates["x"]  # side by side
+    right = regions["x"] + regions["width"]
+    assert right < rates["x"] < right + 60  # side by side, with nothing left empty between them
     assert regions["y"] == rates["y"]
     page.page.locator("table.plain a").first.click()
     page.idle()

@@ -207,7 +207,7 @@ def _threads(run: Run) -> list[Component]:
         when = "when SIGTERM came" if last[0]["reason"] == "signal" else quiet
         heads = ("thread", "waits for", "held by", "last op", "CPU", "stack, innermost first")
         made.append(html.H3(f"rank {rank}, {when}"))
-        made.append(html.Div(widgets.plain_table(heads, seen), className="wide-table"))
+        made.append(html.Div(widgets.plain_table(heads, seen), className="wide-table thread-dump"))
     if len(dumped) > DUMPED:
         words = f"Of {units.count(len(dumped))} ranks with stacks the first {DUMPED} are shown; "
         made.append(html.P([words, "the table ", html.Code("stall"), " has all, see SQL."]))
