@@ -106,7 +106,7 @@ def ensure(
     """
     if sys.platform != "linux":
         raise BuildError(f"the native engine runs on Linux, this is {sys.platform}")
-    torch, compiler = find_torch(), find_compiler()
+    torch = find_torch()
     brought = find_prebuilt(prebuilt_name(torch), LIBRARY) if PREBUILT.is_dir() else None
     if brought is not None:
         return brought
@@ -116,9 +116,21 @@ def ensure(
         if announce is not None:
             announce(f"building the native engine for torch {number}, this once")
 
+    return cached_library(torch, again=again, announce=say, advance=advance)
+
+
+def cached_library(
+    torch: Torch,
+    *,
+    again: bool = False,
+    announce: Callable[[], None] = lambda: None,
+    advance: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Returns the engine's library for a torch in the user's cache; see `ensure`."""
+    compiler = find_compiler()
     make = partial(compile_library, torch, advance=advance)
     key = _key(torch, compiler)
-    return ensure_built(key, LIBRARY, compiler, make, again=again, announce=say)
+    return ensure_built(key, LIBRARY, compiler, make, again=again, announce=announce)
 
 
 def find_torch() -> Torch:
@@ -131,6 +143,7 @@ def find_torch() -> Torch:
 
 def torch_in(folder: Path) -> Torch:
     """Returns the torch in its package's folder. Raises BuildError."""
+    folder = folder.resolve()  # the compiler runs in another one
     try:
         version: dict[str, Any] = runpy.run_path(str(folder / "version.py"))
         library = folder / "lib" / "libc10.so"

@@ -8,36 +8,28 @@ INTO is the folder to fill, each TORCH the folder of a torch package. `make whee
 from __future__ import annotations
 
 import platform
+import shutil
 import sys
-import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-from .build import LIBRARY, compile_library, prebuilt_name, torch_in
-from .build_trampolines import TRAMPOLINES_FILE, compile_trampolines, trampolines_name
-from .built_libraries import LIBC_FILE, BuildError, find_compiler
+from .build import cached_library, prebuilt_name, torch_in
+from .build_trampolines import ensure_trampolines, trampolines_name
+from .built_libraries import LIBC_FILE, BuildError
 
 
 def prebuild(into: Path, torch_folder: Path) -> Path:
-    """Builds the engine for the torch in a folder; returns its path below `into`.
+    """Puts the engine for the torch in a folder below `into`; returns its path.
 
-    Raises BuildError.
+    What the user's cache has is not built again. Raises BuildError.
     """
-    torch = torch_in(torch_folder.resolve())  # the compiler runs in another folder
-    return _put(into / prebuilt_name(torch), LIBRARY, partial(compile_library, torch))
+    torch = torch_in(torch_folder)
+    return _put(into / prebuilt_name(torch), cached_library(torch, again=True))
 
 
-def _put(folder: Path, library: str, make: Callable[[Path, Path], None]) -> Path:
-    compiler = find_compiler()
-    if compiler is None:
-        raise BuildError("there is no C++ compiler")
+def _put(folder: Path, library: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="lanescope-engine-") as temporary:
-        make(compiler, Path(temporary))
-        (folder / library).write_bytes((Path(temporary) / library).read_bytes())
     (folder / LIBC_FILE).write_text(platform.libc_ver()[1])
-    return folder / library
+    return Path(shutil.copy(library, folder))
 
 
 def main(arguments: list[str]) -> int:
@@ -46,14 +38,13 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     into, *folders = map(Path, arguments)
-    hooks = partial(_put, into / trampolines_name(), TRAMPOLINES_FILE, compile_trampolines)
-    for build in (hooks, *(partial(prebuild, into, folder) for folder in folders)):
-        try:
-            library = build()
-        except BuildError as error:
-            print(error, file=sys.stderr)
-            return 1
-        print(f"{library.parent.name}: {library.stat().st_size // 1000} kB")
+    try:
+        hooks = _put(into / trampolines_name(), ensure_trampolines())
+        for library in (hooks, *(prebuild(into, folder) for folder in folders)):
+            print(f"{library.parent.name}: {library.stat().st_size // 1000} kB")
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -219,10 +219,10 @@ class Recorder:
                 row = (int(RecordKind.PHASE), kind, len(phases), name, start, end, 0, step, module)
                 state.journal.append(*row, 0, 0, state.phase, 0, 0)
 
-    def mark(self, name: str) -> None:
-        """Records an instant on the calling thread."""
+    def mark(self, name: str, instant: int | None = None) -> None:
+        """Records an instant on the calling thread: now, or the given one."""
         state = self.thread()
-        instant = clock.now()
+        instant = clock.now() if instant is None else instant
         self.put(
             state,
             RecordKind.PHASE,

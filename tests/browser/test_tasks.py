@@ -17,7 +17,7 @@ from lanescope.webapp.runs.run import Run, open_run
 from tests.browser.conftest import Opener, Server
 from tests.support.page import LanePage
 from tests.support.synthetic import START_NS, Builder, write_run
-from tests.test_cases import cases
+from tests.test_cases import cases, forked
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -66,10 +66,10 @@ def prepare(opened: Opener, serve: Server, tmp_path: Path) -> Prepare:
     def prepared(of: str | Run) -> Task:
         base = None
         if isinstance(of, str):
-            cases.record(of, tmp_path / "run")
-            if cases.CASES[of].baseline is not None:
-                base = open_run(tmp_path / "run-baseline")
-            of = open_run(tmp_path / "run")
+            case = cases.CASES[of]
+            if case.baseline is not None:
+                base = forked(of, tmp_path / "baseline", case.baseline)
+            of = forked(of, tmp_path / "run", case.arguments)
         page = opened("/", at=serve(of, base))
         page.page.locator(".areas, .checks").first.wait_for()
         return Task(page)

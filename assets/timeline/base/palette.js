@@ -5,68 +5,20 @@
  * @module
  */
 
+const PHASES = ["forward", "backward", "optimizer", "collective", "data"];
+const DIFFERENCES = ["different", "added", "removed", "slower", "faster"];
+
 export const TOKENS = [
-  "ground",
-  "panel",
-  "ink",
-  "muted",
-  "line",
-  "accent",
-  "good",
-  "warn",
-  "bad",
-  "forward",
-  "backward",
-  "optimizer",
-  "collective",
-  "data",
-  "other",
-  "identical",
-  "within",
-  "different",
-  "added",
-  "removed",
-  "slower",
-  "faster",
+  ...["ground", "panel", "ink", "muted", "line", "accent", "good", "warn", "bad"],
+  ...PHASES,
+  ...["other", "identical", "within"],
+  ...DIFFERENCES,
 ];
 /** Token of each style class of the payload. */
-export const STYLE_TOKENS = [
-  "other",
-  "forward",
-  "backward",
-  "optimizer",
-  "collective",
-  "data",
-  "other",
-  "other",
-  "ink",
-  "identical",
-  "within",
-  "different",
-  "added",
-  "removed",
-  "slower",
-  "faster",
-];
+export const STYLE_TOKENS = ["other", ...PHASES, "other", "other", "ink", "identical", "within", ...DIFFERENCES];
+const UNPHASED = ["evaluation", "user", "mark"];
 /** Words for the style classes, for tooltips and screen readers. */
-export const STYLE_NAMES = [
-  "other",
-  "forward",
-  "backward",
-  "optimizer",
-  "collective",
-  "data",
-  "evaluation",
-  "user",
-  "mark",
-  "identical",
-  "within tolerance",
-  "different",
-  "added",
-  "removed",
-  "slower",
-  "faster",
-];
+export const STYLE_NAMES = ["other", ...PHASES, ...UNPHASED, "identical", "within tolerance", ...DIFFERENCES];
 export const MARK = 8;
 /** Bit of a paint's style: the span had not ended when the recording did. */
 export const UNFINISHED = 0x80;

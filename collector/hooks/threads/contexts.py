@@ -20,9 +20,7 @@ from threading import get_ident
 from typing import Any
 
 from ...format.marks import LostContext, LostMode
-from ...format.record_kinds import PhaseKind
 from ...journal import clock
-from ...journal.journal import RecordKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -202,16 +200,7 @@ class Contexts:
             if len(self._reported) >= _MAX_REPORTS and sentence not in self._reported:
                 return
             self._reported.add(sentence)
-            state = recorder.thread()
-            recorder.put(
-                state,
-                RecordKind.PHASE,
-                scope=PhaseKind.mark,
-                depth=len(state.phases),
-                name=recorder.intern(sentence),
-                start=instant,
-                end=instant,
-            )
+            recorder.mark(sentence, instant)
 
     # tasks ---------------------------------------------------------------------------------
 

@@ -162,15 +162,8 @@ class Threads:
         return self._stacks.capture() if self._stacks else 0
 
 
-def install(
-    recorder: Recorder,
-    stacks: Stacks | None,
-    sync: SyncRecorder,
-    contexts: Contexts,
-    inside: Callable[[], contextlib.AbstractContextManager[None]],
-) -> Callable[[], None]:
-    """Records thread events; every thread that starts from now on enters `inside`."""
-    threads = Threads(recorder, stacks, sync, contexts, inside)
+def install(threads: Threads, sync: SyncRecorder) -> Callable[[], None]:
+    """Records thread events; every thread that starts from now on enters `inside` of `Threads`."""
     patches = Patches()
     _hook_thread(patches, threads)
     _hook_module(patches, threads, sync)
@@ -278,12 +271,11 @@ def _hook(context: HookContext) -> Undo:
         with context.enter_engine(), context.get(Validators).enter():
             yield
 
+    sync, contexts = context.get(SyncRecorder), context.get(Contexts)
     if threading.active_count() > 1:
-        context.get(SyncRecorder).second_thread()
-    stacks = context.collective_stacks
-    return install(
-        context.recorder, stacks, context.get(SyncRecorder), context.get(Contexts), inside
-    )
+        sync.second_thread()
+    threads = Threads(context.recorder, context.collective_stacks, sync, contexts, inside)
+    return install(threads, sync)
 
 
 HOOK = Hook("threads", _hook)

@@ -50,16 +50,11 @@ class LaneScopeCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Begins an evaluation, if one follows this step."""
+        """Begins an evaluation, if one follows this step or epoch."""
         if control.should_evaluate:
             self._training.evaluating()
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        """Begins an evaluation, if one follows this epoch."""
-        if control.should_evaluate:
-            self._training.evaluating()
+    on_epoch_end = on_step_end
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from lanescope.collector.engines.build import find_torch, torch_in
 from lanescope.collector.engines.built_libraries import COMPILER_VARIABLE
 from tests.support.processes import variables
 
@@ -60,3 +63,10 @@ def test_sixteen_processes_with_an_empty_cache_build_once(tmp_path: Path) -> Non
     assert sum("-shared" in call.split() for call in calls) == 1
     objects = [call.split()[-1] for call in calls if "-c" in call.split()]
     assert len(objects) == len(set(objects))
+
+
+def test_the_folder_of_a_torch_is_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The compiler runs in another folder.
+    found = find_torch()
+    monkeypatch.chdir(found.folder.parent)
+    assert torch_in(Path(found.folder.name)) == torch_in(found.folder)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,7 @@ COMPILED = """
         print(broken(torch.ones(3)).sum().item().hex())
     print(counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()))
 """
+Record = Callable[..., Recorded]
 BACKENDS = (
     "aot_eager",
     pytest.param(
@@ -78,16 +81,28 @@ def bare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return [request.param, *done.stdout.splitlines()]
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """Records the program with an engine and a backend, once each."""
+
+    @functools.cache
+    def record(engine: str, backend: str = "aot_eager") -> Recorded:
+        folder = tmp_path_factory.mktemp("compiled")
+        return record_program(folder, COMPILED, "--engine", engine, arguments=(backend,))
+
+    return record
+
+
 def regions(recorded: Recorded) -> Counter[Any]:
     return Counter(r["name"] for r in recorded.rows("op") if r["scope"] == "compiled")
 
 
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_compilation_goes_on_and_gives_the_same(
-    tmp_path: Path, engine: str, bare: list[str]
+    compiled: Record, engine: str, bare: list[str]
 ) -> None:
     backend, *lines = bare
-    recorded = record_program(tmp_path, COMPILED, "--engine", engine, arguments=(backend,))
+    recorded = compiled(engine, backend)
     # The numbers of graphs and of breaks are among the lines.
     assert (recorded.status, recorded.stdout.splitlines()) == (0, lines), recorded.stderr
     assert lines[3] == "1 {}"
@@ -100,9 +115,10 @@ def test_compilation_goes_on_and_gives_the_same(
     assert {r["module"] for r in last if r["name"] == "aten::addmm"} == {"Sequential"}
 
 
-def test_compiled_regions_are_slices(tmp_path: Path, native: Path) -> None:
-    recorded = record_program(tmp_path, COMPILED, "--engine", "native", arguments=("aot_eager",))
+def test_compiled_regions_are_slices(compiled: Record, native: Path) -> None:
+    recorded = compiled("auto")
     assert recorded.status == 0, recorded.stderr
+    assert {p["engine"] for p in open_run(recorded.run).manifest["processes"]} == {"native"}
     found = regions(recorded)
     # What torch.compile captured is there as torch.fx has it, and where it stopped.
     fx = [r for r in recorded.rows("fx") if r["op"] not in ("placeholder", "output")]
@@ -133,8 +149,8 @@ def test_compiled_regions_are_slices(tmp_path: Path, native: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_portable_engine_declares_that_it_sees_no_regions(tmp_path: Path) -> None:
-    recorded = record_program(tmp_path, COMPILED, "--engine", "portable", arguments=("aot_eager",))
+def test_the_portable_engine_declares_that_it_sees_no_regions(compiled: Record) -> None:
+    recorded = compiled("portable")
     assert recorded.status == 0, recorded.stderr
     assert not regions(recorded)
     assert open_run(recorded.run).coverage["unseen_compiled_regions"] == 1

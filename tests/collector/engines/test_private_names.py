@@ -98,7 +98,8 @@ def test_private_names_are_looked_up_with_a_fallback() -> None:
 def _private_names(tree: ast.Module) -> Iterator[str]:
     """Dotted names with a private part that begin with a module imported from elsewhere."""
     known: dict[str, str] = {}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 whole = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -108,14 +109,14 @@ def _private_names(tree: ast.Module) -> Iterator[str]:
                 name = known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
                 if _is_private(name):
                     yield name
-    outermost = [n for n in ast.walk(tree) if isinstance(n, (ast.Assign, ast.AnnAssign))]
+    outermost = [n for n in nodes if isinstance(n, (ast.Assign, ast.AnnAssign))]
     for node in outermost:  # module: Any = torch.cuda
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         name = _dotted(node.value, known)
         if name and len(targets) == 1 and isinstance(targets[0], ast.Name):
             known.setdefault(targets[0].id, name)
-    inner = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    for node in ast.walk(tree):
+    inner = {id(n.value) for n in nodes if isinstance(n, ast.Attribute)}
+    for node in nodes:
         read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
         if isinstance(node, ast.Attribute) and read and id(node) not in inner:
             name = _dotted(node, known)

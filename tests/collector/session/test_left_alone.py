@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp import open_run
+from tests.support.processes import fork_program
 from tests.support.recording import (
     BIN,
     OBSERVERS,
@@ -60,9 +61,7 @@ def same(folder: Path, source: str, engine: str, said: str) -> None:
         place = folder / name
         place.mkdir()
         program = write_program(folder, BEGIN + source, f"{name}.py")
-        done = run_program(
-            [sys.executable, str(program), str(place), *recording], environment=UNCOMPACTED
-        )
+        done = fork_program(program, str(place), *recording, environment=UNCOMPACTED)
         assert done.returncode == 0, done.stderr
         warning = (
             rf"lanescope: cannot write to {place / 'run'}\S* \({said}\); some events are lost\n"
@@ -302,7 +301,7 @@ OUT_OF_REACH = """
 @pytest.mark.parametrize("engine", OBSERVERS)
 def test_a_run_that_the_program_can_no_longer_reach(tmp_path: Path, engine: str) -> None:
     program = write_program(tmp_path, OUT_OF_REACH)
-    plain = run_program([sys.executable, str(program), str(tmp_path / "plain")])
+    plain = fork_program(program, str(tmp_path / "plain"))
     recorded = record_script(
         tmp_path / "run", program, str(tmp_path / "recorded"), options=("--engine", engine)
     )

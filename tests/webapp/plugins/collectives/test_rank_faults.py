@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.findings import run_questions
+from lanescope.webapp.analysis.findings import run_question
+from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import open_run
 from tests.support.processes import fork_program
 from tests.support.recording import UNCOMPACTED
@@ -125,13 +126,14 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("ranks"), [name for name in EXPECTED if name not in MAIN])
 
 
-def check(run: Path) -> None:
-    answers = [one for one in run_questions(open_run(run)) if one.question in ASKED]
+def check(path: Path) -> None:
+    run = open_run(path)
+    answers = [run_question(one, run) for one in questions() if one.text in ASKED]
     assert len(answers) == len(ASKED)
     assert not any(one.failed for one in answers), answers
     found = [finding for one in answers for finding in one.findings]
     named = [(f.kind, f.evidence.get("cause") or f.evidence.get("name")) for f in found]
-    assert named == EXPECTED[run.name], [f.title for f in found]
+    assert named == EXPECTED[path.name], [f.title for f in found]
     unplaced = (SAME_ORDER, STATISTICS, CLIPPING)
     for one, said in zip(found, named, strict=True):
         assert said in unplaced or str(one.where).partition(":")[0] in FILES
