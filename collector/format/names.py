@@ -245,6 +245,13 @@ LOSS_DIVISOR = "lanescope/loss_divisor"
 """The number by which the loss was divided last of all before a backward, or the inverse of that
 with which it was multiplied; at the steps of GRAPH_SERIES."""
 
+EMPTY_MEAN = "lanescope/empty_mean"
+"""An operator that begins then takes a mean of no element (0), or of so many targets that are all
+ignored or of classes without weight."""
+
+NAN_LOSS = "lanescope/nan_loss"
+"""A backward begins, and its loss is NaN (1)."""
+
 WORKER_STATE = "lanescope/worker/state/"
 """Prefix; an iteration over a DataLoader, the name of a random generator and file.py:12 of the
 worker_init_fn follow, each after a slash: a hash, below 2^52, of the generator's state in a worker

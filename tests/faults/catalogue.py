@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from tests.faults import (
+    compiled_losses,
     cut_off,
     groups,
     loader_workers,
     losses,
     made_in_forward,
+    no_targets,
     optimizer_settings,
     order_of_a_step,
+    parts_of_a_model,
     rank_data,
     rank_parts,
     ranks,
@@ -31,6 +34,8 @@ ROOMS = (
     made_in_forward,
     losses,
     shared_layers,
+    no_targets,
+    compiled_losses,
     waiting,
     waiting_processes,
     torch_threads,
@@ -40,6 +45,7 @@ ROOMS = (
     rank_data,
     rank_parts,
     groups,
+    parts_of_a_model,
     two_runs,
 )
 """Modules with programs and, as `FAULTS`, their faults."""

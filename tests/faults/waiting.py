@@ -235,6 +235,60 @@ def result_awaited_without_await(planted: bool) -> None:
     asyncio.run(main())
 
 
+def returned_with_the_lock(planted: bool) -> None:
+    """A worker returns early between acquire() and release()."""
+    lock, total = threading.Lock(), torch.zeros(4)
+
+    def load() -> None:
+        lock.acquire()
+        total.add_(work())
+        if planted:
+            return
+        lock.release()
+
+    start(load).join()
+    ctrl_c_at_rest()
+    with lock:  # named
+        total.mul_(2)
+
+
+def raised_with_the_lock(planted: bool) -> None:
+    """The second of three workers raises with a reentrant lock held; the next one waits for it."""
+    lock, total = threading.RLock(), torch.zeros(4)
+
+    def load(number: int) -> None:
+        lock.acquire()
+        total.add_(work())
+        if planted and number == 1:
+            raise ValueError("no such sample")
+        lock.release()
+
+    ctrl_c_at_rest()
+    for number in range(3):
+        start(load, number).join()  # named
+
+
+def left_by_a_worker_of_a_pool(planted: bool) -> None:
+    """Threads that take a batch each; one ends without giving back the lock of a device."""
+    device, ready = threading.Lock(), threading.Event()
+
+    def infer(last: bool) -> None:
+        device.acquire()
+        work()
+        if not last:
+            device.release()
+        ready.set()
+
+    threads = [start(infer, planted and number == 3) for number in range(4)]
+    ready.wait()
+    for thread in threads[:3]:
+        thread.join(5)
+    threads[3].join(5)
+    ctrl_c_at_rest()
+    device.acquire()  # named
+    device.release()
+
+
 QUEUES, POOL, EVENT = (
     "two bounded queues",
     "a task waits for its own pool",
@@ -263,6 +317,13 @@ FAULTS = (
         event_of_a_worker_that_has_ended,
         worker_died_before_it_notified,
         barrier_for_one_too_many,
+    ),
+    *deadlocks(
+        "a lock of a thread that has ended",
+        returned_with_the_lock,
+        raised_with_the_lock,
+        left_by_a_worker_of_a_pool,
+        says="took that lock, and ended without releasing it",
     ),
     *deadlocks(
         ASYNCIO,

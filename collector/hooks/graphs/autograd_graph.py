@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...format.names import GRAPH_SERIES, LOSS_DIVISOR
+from ...format.names import GRAPH_SERIES, LOSS_DIVISOR, NAN_LOSS
 from ...format.record_kinds import GradientScope
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, RecordKind
@@ -56,11 +56,10 @@ class Graphs:
     def sample(self, arguments: tuple[Any, ...]) -> None:
         """Samples the graph of a backward on the calling thread, from the engine's arguments."""
         recorder, step = self._recorder, self._recorder.step
-        if step & (step - 1) or step == self._sampled or not recorder.active:
+        if not recorder.active or (len(arguments) > _INPUTS and arguments[_INPUTS]):
             return
-        if step and not self._counts:
-            return
-        if len(arguments) > _INPUTS and arguments[_INPUTS]:
+        self._not_a_number(arguments[0])
+        if step & (step - 1) or step == self._sampled or (step and not self._counts):
             return
         self._sampled = step
         self._divisor(arguments[0])
@@ -70,6 +69,16 @@ class Graphs:
                 recorder.value(GRAPH_SERIES + name, count)
         if step == 0 and len(nodes) <= MAX_DRAWN:
             self._write(nodes)
+
+    def _not_a_number(self, roots: Any) -> None:
+        """Records that the loss is NaN, where that is known without waiting for a device."""
+        root = roots[0] if isinstance(roots, (tuple, list)) and len(roots) == 1 else roots
+        if type(root) is not torch.Tensor or root.dim() or root.device.type != "cpu":
+            return
+        with self._recorder.own_torch():
+            number = root.item()
+        if number != number:
+            self._recorder.value(NAN_LOSS, 1.0)
 
     def _divisor(self, roots: Any) -> None:
         kept = _divided_by(roots)

@@ -74,7 +74,12 @@ class FxGraphs:
                 self._follow_dynamo(modules)
             self._named(root, prefix)
 
+        def compiles(_: object, __: object) -> None:
+            if not self._following:
+                self._follow_dynamo(modules)
+
         modules.named = named
+        self._patches.ends(torch, "compile", done=compiles)
 
         def uninstall() -> None:
             modules.named = None

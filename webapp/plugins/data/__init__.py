@@ -4,7 +4,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 
 PLUGIN = Plugin(
     name="data",
-    depends=("learning",),
+    depends=("learning", "losses"),
     kinds=(Kind("repeated_data", "checks.md#batches", "batches:RepeatedData"),),
     questions=(
         Question(
@@ -47,6 +47,18 @@ PLUGIN = Plugin(
             recorded=True,
             needs="level access; collective calls in the passes of a model; dropout",
             misses="parameters that all begin as constants",
+        ),
+        Question(
+            "Ranks with parts of one model",
+            "parts_of_a_model:parts_of_a_model",
+            ("rank_divergence",),
+            order=46,
+            area="Learning",
+            recorded=True,
+            needs="level access; all_reduce in forward and backward of a model called with the "
+            "same input on all ranks",
+            misses="sharded tensors of torch (DTensor); losses that ranks compute together; "
+            "parts that begin equal next to others that do not",
         ),
         Question(
             "Samplers of ranks",

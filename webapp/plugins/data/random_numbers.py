@@ -77,9 +77,14 @@ def other_numbers(run: Run) -> list[Finding]:
         drawn = _drawn(run, ranks[0], _DROPOUT)
         parameter = first_apart(run, ranks)
         apart = len(shared) >= _MIN_STEPS and not shared.any()
-        if apart and drawn and parameter and _same_inputs(run, ranks):
+        if apart and drawn and parameter and same_inputs(run, ranks):
             found.append(_other(run, ranks, *parameter, drawn))
     return found
+
+
+def dropped_alike(run: Run, ranks: tuple[int, ...]) -> bool:
+    """Returns whether the ranks drop out nothing, or the same elements at each sampled step."""
+    return _drawn(run, ranks[0], _DROPOUT) is None or bool(_shared(_states(run), ranks).all())
 
 
 @lru_cache(maxsize=4)
@@ -131,8 +136,8 @@ def _batches_differ(run: Run, ranks: tuple[int, ...]) -> bool:
     return bool((counts > 1).any())
 
 
-def _same_inputs(run: Run, ranks: tuple[int, ...]) -> bool:
-    """Whether the ranks have equal inputs at all sampled steps, which are not always the same."""
+def same_inputs(run: Run, ranks: tuple[int, ...]) -> bool:
+    """Returns whether ranks have equal inputs at all sampled steps, but not at each the same."""
     counts = _inputs(run, ranks)
     first = counts[counts.index.get_level_values("call") == 0]
     steps = first.index.get_level_values("step")

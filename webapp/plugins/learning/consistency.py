@@ -158,6 +158,17 @@ def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
     return str(first["parameter"]), int(first["step"])
 
 
+def began_random(run: Run, ranks: tuple[int, ...]) -> tuple[set[str], set[str]]:
+    """Returns parameters that all ranks hold and that did not begin as a constant: those that are
+    always equal, and those that began unequal."""
+    rows = hashes(run)
+    common = common_hashes(rows[rows["rank"].isin(ranks)], ranks, "param_hash")
+    groups = common.groupby("parameter", sort=False)["equal"]
+    constant = _constant(run)
+    first, always = groups.first(), groups.all()
+    return set(always.index[always]) - constant, set(first.index[~first]) - constant
+
+
 def parted(run: Run, ranks: tuple[int, ...]) -> tuple[list[str], int]:
     """Returns parameters that began equal, had other gradients from then on, and are equal no more.
 

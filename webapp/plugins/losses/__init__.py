@@ -33,6 +33,17 @@ PLUGIN = Plugin(
             misses="targets that require a gradient; shapes other than [N, 1] and [N]",
         ),
         Question(
+            "Losses of no target",
+            "empty_means:empty_means",
+            ("wrong_loss",),
+            order=197,
+            area="Learning",
+            recorded=True,
+            needs="level access, the native engine; losses in host memory",
+            misses="losses on a device; compiled losses; sums that are divided by hand; masks that "
+            "leave no element where the program hides the NaN",
+        ),
+        Question(
             "Losses divided by the number of ranks",
             "loss_divisor:loss_divisor",
             ("wrong_loss",),

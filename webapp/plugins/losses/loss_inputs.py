@@ -1,14 +1,19 @@
 """Finds losses that take a softmax or a logarithm of results that have one already, or of none.
 
 Read from the graph of the first backward: which node made the numbers that a loss gets. Views,
-indexing and casts between the two do not count.
+indexing and casts between the two do not count. Where torch.compile compiled the model or the loss,
+read from the graphs that it captured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graphs
+from lanescope.webapp.plugins.losses.compiled_losses import NODES, captured_graphs
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, loss_graphs
 from lanescope.webapp.runs.run import Run
 
 _LAYERS = ("Addmm", "Addbmm", "Bmm", "Convolution", "Linear", "MkldnnConvolution", "Mm")
@@ -18,22 +23,23 @@ _LOGITS = "Give it the logits: leave that {function} out in training"
 _LOGARITHMS = "Give it the result of log_softmax, or use cross_entropy"
 
 _WRONG = {
-    ("LogSoftmax", "Softmax"): ("probabilities, and takes a softmax of them again", _LOGITS),
-    ("NllLoss", "Sigmoid"): ("probabilities, and takes a softmax of them", _LOGITS),
-    ("BinaryCrossEntropyWithLogits", "Sigmoid"): (
+    ("cross_entropy", "Softmax"): ("probabilities, and takes a softmax of them again", _LOGITS),
+    ("cross_entropy", "Sigmoid"): ("probabilities, and takes a softmax of them", _LOGITS),
+    ("binary_cross_entropy_with_logits", "Sigmoid"): (
         "probabilities, and takes a sigmoid of them again",
         _LOGITS,
     ),
-    ("BinaryCrossEntropyWithLogits", "Softmax"): (
+    ("binary_cross_entropy_with_logits", "Softmax"): (
         "probabilities, and takes a sigmoid of them",
         _LOGITS,
     ),
-    ("NllLoss", "Softmax"): (
+    ("nll_loss", "Sigmoid"): ("probabilities in place of their logarithms", _LOGARITHMS),
+    ("nll_loss", "Softmax"): (
         "probabilities in place of their logarithms, which is not a cross-entropy",
         _LOGARITHMS,
     ),
     **{
-        ("NllLoss", layer): (
+        ("nll_loss", layer): (
             "the output of a layer in place of logarithms of probabilities, so its value has no "
             "lower bound",
             _LOGARITHMS,
@@ -41,63 +47,84 @@ _WRONG = {
         for layer in _LAYERS
     },
 }
-"""(loss, what made its input) -> what the loss gets, and what to do."""
+"""(loss, node that made its input) -> what the loss gets, and what to do."""
 
-_WORDS = {
-    "LogSoftmax": "log_softmax",
+_FUNCTIONS = {
     "NllLoss": "nll_loss",
     "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits",
 }
+"""Nodes of losses -> their functions; cross_entropy is a log_softmax before an nll_loss."""
+
+_COMPILED = "CompiledFunction"
+_COMPARES = ("cross_entropy", *_FUNCTIONS.values())
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """A loss, and what made its input."""
+
+    where: str | None
+    function: str
+    made: str  # name of the node
+    made_at: str | None
 
 
 def loss_inputs(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     found = []
     for rank, graph in loss_graphs(run).items():
-        for node in graph.nodes.values():
-            wrong = _wrong(graph, node)
-            if wrong is not None:
-                found.append(_finding(run, rank, graph, *wrong))
-                break
+        losses = (*_losses(run, rank, graph), *_compiled_losses(run, rank))
+        wrong = next((loss for loss in losses if (loss.function, loss.made) in _WRONG), None)
+        if wrong is not None:
+            found.append(_finding(run, rank, graph, wrong))
     return found
 
 
-def _wrong(graph: LossGraph, loss: LossNode) -> tuple[LossNode, str, LossNode] | None:
-    """The loss, its function, and the node that made its input."""
-    kind, source = _kind(loss), graph.source(loss)
-    if kind not in _WORDS or source is None:
-        return None
-    function = _WORDS[kind]
-    if kind == "NllLoss" and source.name == "LogSoftmax":
-        source, function = graph.source(source), "cross_entropy"
-    known = source is not None and (kind, source.name) in _WRONG
-    if function == "cross_entropy":
-        known = source is not None and source.name in ("Softmax", "Sigmoid")
-    return (loss, function, source) if source is not None and known else None
+def _losses(run: Run, rank: int, graph: LossGraph) -> Iterator[_Loss]:
+    for node in graph.nodes.values():
+        function = _FUNCTIONS.get("NllLoss" if node.name.startswith("NllLoss") else node.name)
+        source = graph.source(node) if function else None
+        if function == "nll_loss" and source is not None and source.name == "LogSoftmax":
+            function, source = "cross_entropy", graph.source(source)
+        if function is None or source is None:
+            continue
+        made, made_at = source.name, source.where
+        if made == _COMPILED:
+            ends = [one.output() for one in captured_graphs(run, rank)] or [None]
+            if ends[0] is None or len({one.name if one else "" for one in ends}) > 1:
+                continue  # which graph made the input is not known
+            made, made_at = NODES.get(ends[0].name, ""), ends[0].where
+        yield _Loss(node.where, function, made, made_at)
 
 
-def _kind(node: LossNode) -> str:
-    return "NllLoss" if node.name.startswith("NllLoss") else node.name
+def _compiled_losses(run: Run, rank: int) -> Iterator[_Loss]:
+    for graph in captured_graphs(run, rank):
+        for call in graph.calls.values():
+            source = graph.compared(call) if call.name in _COMPARES else None
+            if source is not None:
+                yield _Loss(call.where, call.name, NODES.get(source.name, ""), source.where)
 
 
-def _finding(
-    run: Run, rank: int, graph: LossGraph, loss: LossNode, function: str, source: LossNode
-) -> Finding:
-    again = function == "cross_entropy" and source.name == "Softmax"
-    gets, advice = _WRONG["LogSoftmax" if again else _kind(loss), source.name]
-    made = source.name.lower()
+def _finding(run: Run, rank: int, graph: LossGraph, loss: _Loss) -> Finding:
+    gets, advice = _WRONG[loss.function, loss.made]
+    made = loss.made.lower()
     at = f" at {loss.where}" if loss.where else ""
-    by = f" ({made} at {source.where})" if source.where else f" ({made})"
+    by = f" ({made} at {loss.made_at})" if loss.made_at else f" ({made})"
     return Finding(
         kind="wrong_loss",
         severity="warning",
         confidence="likely",
-        title=f"{function}{at} gets {gets}{by}. {advice.format(function=made)}.",
+        title=f"{loss.function}{at} gets {gets}{by}. {advice.format(function=made)}.",
         rank=rank,
         ranks=(rank,),
         step=graph.step,
         time_ns=graph.time_ns,
-        where=loss.where or source.where,
-        evidence={"cause": "input", "loss": function, "input": made, "made_at": source.where},
+        where=loss.where or loss.made_at,
+        evidence={
+            "cause": "input",
+            "loss": loss.function,
+            "input": made,
+            "made_at": loss.made_at,
+        },
         link=timeline_address(graph.time_ns, graph.time_ns + 1, run.duration_ns),
     )

@@ -18,8 +18,8 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work
-from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, where_of
+from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
+from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place, where_of
 from lanescope.webapp.plugins.threads.standstill import standstill
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -39,19 +39,50 @@ class _Wait:
     step: int
     stack: int | None
     held_since_ns: int | None  # None: no lock, or taken before there was a second thread
+    ended: bool = False  # the holder has ended
 
 
 def deadlocks(run: Run) -> list[Finding]:
     """Returns findings of kind `deadlock`."""
     found = []
     for rank in run.ranks:
-        waits = _waits(run, rank)
+        known = _waits(run, rank)
+        waits = {thread: wait for thread, wait in known.items() if not wait.ended}
         circles = _circles(waits)
         own = [_circle(run, rank, circle) for circle in circles]
         inside = {wait.thread for circle in circles for wait in circle}
         own += [f for f in _stuck(run, rank) if f.thread not in inside]
-        found += own or standstill(run, rank)
+        left = {thread: _left(run, rank, w.holder) for thread, w in known.items() if w.ended}
+        gone = _gone_with_locks(run, rank) if not own else []
+        if len(gone) == 1:  # where it is not known which lock a thread waits for, it is this one
+            left[""] = _left(run, rank, gone[0])
+        found += own or standstill(run, rank, left)
     return found
+
+
+def _left(run: Run, rank: int, holder: str) -> str:
+    """Says that a thread left a lock locked, and where it was last."""
+    stacks = run.events("op", rank, holder, columns=["stack"])["stack"].drop_null()
+    last = own_place(run, rank, stacks[-1].as_py()) if len(stacks) else None
+    at = f" (its last operator is at {last})" if last else ""
+    return f"{_names(run, rank)[holder]}{at} took that lock, and ended without releasing it."
+
+
+def _gone_with_locks(run: Run, rank: int) -> list[str]:
+    """Threads that ended and did not release a lock: one for each of these locks."""
+    if not dumps(run, rank):
+        return []
+    table = run.events("sync", rank, columns=["kind", "object", "thread"])
+    kinds, threads = (table[name].cast(pa.string()) for name in ("kind", "thread"))
+    table = table.set_column(table.column_names.index("thread"), "thread", threads)
+    ended = table.filter(pc.equal(kinds, schema.SyncKind.thread_end.name))["thread"]
+    chosen = pc.and_(
+        pc.is_in(table["thread"], pc.unique(ended)), pc.is_in(kinds, pa.array([_ACQUIRE, _RELEASE]))
+    )
+    signs = pc.if_else(pc.equal(kinds.filter(chosen), _ACQUIRE), 1, -1)
+    rows = table.filter(chosen).select(["thread", "object"]).append_column("held", signs)
+    sums = rows.group_by(["thread", "object"]).aggregate([("held", "sum")]).to_pylist()
+    return [str(row["thread"]) for row in sums if row["held_sum"] > 0]
 
 
 @per_rank
@@ -83,14 +114,17 @@ def _waits(run: Run, rank: int) -> dict[str, _Wait]:
         if row["kind"] == _JOIN:
             holder, what = row["peer"], "the end of the thread"
         elif lock in holders:
-            holder, since, what = holders[lock]["thread"], holders[lock]["start_ns"], "a lock"
+            taken = holders[lock]
+            holder, since, what = taken["thread"], taken["start_ns"], "a lock"
         else:
             # Locks are recorded from when there is a second thread.
             first = lock not in recorded and whole
             holder, what = main.get(lock[0]) if first else None, "a lock"
-        if holder is not None and holder not in ended:
+        gone = holder in ended
+        if holder is not None and not (gone and what != "a lock"):
+            start, step, stack = row["start_ns"], row["step"], row["stack"]
             found[row["thread"]] = _Wait(
-                row["thread"], holder, what, row["start_ns"], row["step"], row["stack"], since
+                row["thread"], holder, what, start, step, stack, since, gone
             )
     return found
 

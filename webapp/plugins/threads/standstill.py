@@ -9,6 +9,7 @@ what the program recorded afterwards does not count: that is its way out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -69,9 +70,13 @@ _BROUGHT_BY_THREADS = frozenset(
 _BROUGHT_BY_PROCESSES = frozenset({"another process", "the end of another process", A_READER})
 
 
-def standstill(run: Run, rank: int) -> list[Finding]:
+def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     """Returns at most one finding of kind `deadlock`: what all threads of the rank's process waited
-    for."""
+    for.
+
+    `left`: threads that wait for a lock of a thread that has ended, and a sentence about that one;
+    under "" about the only such lock of the process.
+    """
     severity = _SEVERITIES.get(endings(run)[rank].how)
     rows = [row for row in dumps(run, rank) if row["reason"] != "signal"]
     # Threads that wait in a collective are reported as a hang.
@@ -93,21 +98,17 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     elif since > rows[0]["time_ns"]:  # it went on
         return []
     names = {t.thread: t.name for t in run.threads_of(rank)}
-    kinds = {t.thread: t.kind for t in run.threads_of(rank)}
-    rows.sort(
-        key=lambda row: (kinds.get(row["thread"]) != schema.ThreadKind.main.name, row["thread"])
-    )
+    main = {t.thread for t in run.threads_of(rank) if t.kind == schema.ThreadKind.main.name}
+    rows.sort(key=lambda row: (row["thread"] not in main, row["thread"]))
     rows += children
     waiting = [_waiting(run, rank, row, names, pid) for row in rows]
-    own = [
-        one
-        for one in waiting
-        if one["where"] is not None or one["waits_for"] in (FORKED_LOCK, A_READER)
-    ] or waiting[:1]
+    ended = _left_locked(waiting, left)
+    known = (FORKED_LOCK, A_READER)
+    own = [one for one in waiting if one["where"] or one["waits_for"] in known] or waiting[:1]
     # Servers that wait for requests are not deadlocked.
     lead = "Deadlock: every thread is blocked" if severity == "error" else "Every thread is blocked"
     more = raised_beside(own_processes(run)[rank]) + "; Ctrl-C ended it" * interrupted
-    advice = _advice(run, rank, rows)
+    advice = f"{ended} {_RELEASE}" if ended else _advice(run, rank, rows)
     first = own[0]  # a thread of a library alone may well wait for ever
     return [
         Finding(
@@ -129,6 +130,17 @@ def standstill(run: Run, rank: int) -> list[Finding]:
             ),
         )
     ]
+
+
+def _left_locked(waiting: list[dict[str, Any]], left: Mapping[str, str]) -> str:
+    """The sentence about the thread that left a lock locked for which another one waits."""
+    found = []
+    for one in waiting:
+        if one["thread"] in left:
+            one["waits_for"] = "a lock"  # the thread of that number is another one by now
+        if one["waits_for"] == "a lock":
+            found.append(left.get(one["thread"]) or left.get("", ""))
+    return next(filter(None, found), "")
 
 
 def _waits(threads: list[dict[str, Any]]) -> str:
@@ -191,6 +203,9 @@ def _waiting(
         "where": own_place(run, rank, row["stack"]),
         "stack": [frame_text(f) for f in frames_of(run, rank, row["stack"])],
     }
+
+
+_RELEASE = "Hold the lock with `with lock:`, which releases it where the thread returns or raises."
 
 
 def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@
 #include "base/fault_injection.h"
 #include "base/recording_state.h"
 #include "collectives/collectives.h"
+#include "operators/empty_means.h"
 #include "operators/inputs.h"
 #include "operators/operators.h"
 #include "operators/tensor_capture.h"
@@ -128,6 +129,9 @@ inline void end_frame(Thread& thread, const Frame& frame, const at::RecordFuncti
     }
     if (recording.access) {
       write_touched(thread, frame, function, left_out);
+      if (__builtin_expect(frame.averaged >= 0, 0) && !left_out) {
+        note_empty_mean(thread, frame, function);
+      }
     }
     if (frame.values) {
       end_values(thread, frame, function, left_out);

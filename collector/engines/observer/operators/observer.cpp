@@ -11,6 +11,7 @@
 
 #include "base/fault_injection.h"
 #include "numerics/signature.h"
+#include "operators/empty_means.h"
 #include "operators/event_end.h"
 #include "operators/inputs.h"
 #include "stacks/frame_hash.h"
@@ -50,6 +51,7 @@ inline Frame& push(Thread& thread, const RecordFunction& function, const Operato
   frame.op = op;
   frame.sequence = -1;
   frame.births = thread.born;
+  frame.averaged = -1;
   frame.signature = frame.stack = 0;
   frame.accesses = static_cast<uint32_t>(thread.accesses.size());
   frame.depth = thread.depth;
@@ -96,6 +98,9 @@ inline Text known_stack(Thread& thread, const Operator& op) {
   }
   if (recording.op_stacks) {
     frame.stack = stack_or_start(thread);
+  }
+  if (frame.op->means) {
+    frame.averaged = averaged(*frame.op, inputs);
   }
 }
 
@@ -151,7 +156,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   if (recording.sampled_stacks) {
     frame.stack = known_stack(thread, op);
   }
-  if (__builtin_expect(op.collective != nullptr || recording.op_stacks, 0)) {
+  if (__builtin_expect(op.collective != nullptr || op.means || recording.op_stacks, 0)) {
     begin_rarely(thread, frame, inputs);
   }
   open_event(thread, frame);

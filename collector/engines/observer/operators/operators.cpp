@@ -83,6 +83,8 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
       op.device = static_cast<int>(i);
     } else if (argument.name() == "generator") {
       op.generator = static_cast<int>(i);
+    } else if (argument.name() == "reduction") {
+      op.reduction = static_cast<int>(i);
     } else if (argument.name() == "training" || argument.name() == "train") {
       op.training = static_cast<int>(i);
     }
@@ -112,6 +114,8 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   const auto handle = c10::Dispatcher::singleton().findOp({schema.name(), schema.overload_name()});
   op.composite =
       handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  op.means = !op.composite && (op.reduction >= 0 || op.name == "aten::mean");
+  op.counts_targets = op.name == "aten::nll_loss_forward" || op.name == "aten::nll_loss2d_forward";
   op.touches =
       std::find(std::begin(UNTOUCHING), std::end(UNTOUCHING), op.name) == std::end(UNTOUCHING);
   op.reads = reads_of(op.name, op.collective != nullptr);

@@ -38,6 +38,7 @@ struct alignas(64) Operator {
   int training = -1;  // position of that argument; -1: it has none
   int device = -1;    // position of that argument
   int generator = -1;
+  int reduction = -1;
   uint8_t scope = layout::SCOPE_FUNCTION;
   bool wanted = true;
   bool has_schema = false;
@@ -45,12 +46,14 @@ struct alignas(64) Operator {
   bool composite = false;  // made of other operators, which are observed themselves
   bool touches = true;     // reads or writes elements; false: only metadata
   bool births = false;  // observed even if filtered, for the storages that it allocates or writes
+  bool means = false;   // may return a mean of all elements
   std::shared_ptr<const CollectivePlan> collective;
 
-  bool makes_storage = false;  // a result that aliases no input
-  bool workspace = false;      // results of type uint8 are work buffers, partly uninitialised
-  Reads reads{};               // at level numerics
-  std::vector<bool> fresh;     // per result: not a view, not an input
+  bool makes_storage = false;   // a result that aliases no input
+  bool counts_targets = false;  // a loss that ignores some targets, and returns the others' weight
+  bool workspace = false;       // results of type uint8 are work buffers, partly uninitialised
+  Reads reads{};                // at level numerics
+  std::vector<bool> fresh;      // per result: not a view, not an input
   std::string name, overload;
 };
 

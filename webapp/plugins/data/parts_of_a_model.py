@@ -1,0 +1,134 @@
+"""Finds ranks with parts of one model whose parameters begin unequal or equal where they must not.
+
+Ranks of tensor parallelism call a model with the same input, and sum activations in forward and
+gradients of them in backward. Two rules:
+
+- What the loss reaches without such a sum is in the model of every rank, and must begin equal.
+  Where each of these parameters differs, in two layers or more, the outputs differ too, and no
+  collective is called between the model and backward, each rank trains on a loss of its own.
+- Where all parameters are equal on all ranks and stay so, and so do the outputs, each rank computes
+  the same part of each layer, and the sum counts it several times.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
+from lanescope.webapp.plugins.data.random_numbers import dropped_alike, same_inputs
+from lanescope.webapp.plugins.learning.consistency import began_random
+from lanescope.webapp.plugins.learning.parting_causes import wrapped
+from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
+from lanescope.webapp.runs.run import Run
+
+_MIN_STEPS = 3
+_NAMED = 3
+_FORWARD, _BACKWARD = schema.PhaseKind.forward.name, schema.PhaseKind.backward.name
+
+
+def parts_of_a_model(run: Run) -> list[Finding]:
+    """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
+    if run.world_size == 1:
+        raise NotApplicable("the job has a single rank")
+    batch_samples(run)
+    found = []
+    for group, calls in collective_calls(run).groupby("group", sort=True):
+        ranks = tuple(rank for rank in group_members(run)[str(group)] if rank in run.ranks)
+        if len(ranks) < 2 or not _sums_activations(calls) or not same_inputs(run, ranks):
+            continue
+        if any(rank in wrapped(run) for rank in ranks) or not dropped_alike(run, ranks):
+            continue
+        equal, unequal = began_random(run, ranks)
+        outputs = _equal_outputs(run, ranks)
+        if outputs.all() and len(outputs) >= _MIN_STEPS and equal and not unequal:
+            found.append(_alike(run, ranks, equal))
+        elif len(outputs) >= _MIN_STEPS and not outputs.any():
+            held = _without_sums(loss_graph(run, ranks[0])) & (equal | unequal)
+            if len({one.rpartition(".")[0] for one in held}) > 1 and held <= unequal:
+                found.append(_apart(run, ranks, held))
+    return found
+
+
+def _sums_activations(calls: pd.DataFrame) -> bool:
+    """Whether a group sums in forward and backward of some steps, and calls nothing beside."""
+    sums = calls[calls["name"] == "all_reduce"]
+    steps = [set(sums.loc[sums["phase"] == one, "step"]) for one in (_FORWARD, _BACKWARD)]
+    beside = calls[~calls["phase"].isin((_FORWARD, _BACKWARD)) & calls["step"].isin(steps[0])]
+    beside = beside[beside["step"] > 0]  # broadcasts before the first step
+    return len(steps[0] & steps[1]) >= _MIN_STEPS and beside.empty
+
+
+def _equal_outputs(run: Run, ranks: tuple[int, ...]) -> pd.Series:
+    """Whether what the model returns is equal on all ranks, by step."""
+    samples = batch_samples(run)
+    samples = samples[samples["rank"].isin(ranks) & (samples["what"] == "output")]
+    groups = samples.groupby(["model", "position", *BATCH_KEYS])
+    counts = groups["hash"].nunique()[groups["rank"].nunique() == len(ranks)]
+    return (counts == 1).groupby("step").all()
+
+
+def _without_sums(graph: LossGraph | None) -> set[str]:
+    """Parameters that the loss reaches by torch's own operators: the sum is one of the program."""
+    if graph is None:
+        return set()
+    root = next(iter(graph.nodes))
+    pending, seen, found = [root], {root}, set()
+    while pending:
+        node = graph.nodes[pending.pop()]
+        if node.parameter:
+            found.add(node.parameter)
+        if not node.op.startswith("aten::") and not SAME_NUMBERS.fullmatch(node.name):
+            continue
+        for one in node.next:
+            if one not in seen:
+                seen.add(one)
+                pending.append(one)
+    return found
+
+
+def _apart(run: Run, ranks: tuple[int, ...], held: set[str]) -> Finding:
+    names = sorted(held)
+    more = f" and {units.count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
+    return _finding(
+        run,
+        ranks,
+        "begin_unequal",
+        names,
+        "hold parts of one model and get the same input, but what all of them hold differs from "
+        f"the start ({', '.join(names[:_NAMED])}{more}): each rank trains on a loss of its own. "
+        "Make these parameters with one seed on all ranks, or broadcast them from one.",
+    )
+
+
+def _alike(run: Run, ranks: tuple[int, ...], equal: set[str]) -> Finding:
+    return _finding(
+        run,
+        ranks,
+        "begin_equal",
+        sorted(equal),
+        "sum their activations, but get the same input and hold equal parameters "
+        f"({min(equal)} and the others): each computes the same part of each layer. "
+        "Make the parts with a seed of their own on each rank, or cut them from one weight.",
+    )
+
+
+def _finding(
+    run: Run, ranks: tuple[int, ...], cause: str, parameters: list[str], words: str
+) -> Finding:
+    return Finding(
+        kind="rank_divergence",
+        severity="warning",
+        confidence="likely",
+        title=f"{units.sentence(ranks_in(run, ranks))} {words}",
+        rank=ranks[0],
+        ranks=ranks,
+        step=0,
+        evidence={"cause": cause, "parameters": parameters},
+        link=step_link(run, ranks[0], 0),
+    )
