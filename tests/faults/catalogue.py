@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.faults import (
-    compiled_losses,
     cut_off,
     groups,
     loader_workers,
@@ -12,7 +11,6 @@ from tests.faults import (
     no_targets,
     optimizer_settings,
     order_of_a_step,
-    parts_of_a_model,
     rank_data,
     rank_parts,
     ranks,
@@ -35,7 +33,6 @@ ROOMS = (
     losses,
     shared_layers,
     no_targets,
-    compiled_losses,
     waiting,
     waiting_processes,
     torch_threads,
@@ -45,7 +42,6 @@ ROOMS = (
     rank_data,
     rank_parts,
     groups,
-    parts_of_a_model,
     two_runs,
 )
 """Modules with programs and, as `FAULTS`, their faults."""

@@ -95,6 +95,43 @@ def dropout_before_and_after(planted: bool) -> None:
     fit_parts(model)
 
 
+class Residual(Parts):
+    """The same around a residual, so that the loss reaches both layers that all ranks hold."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.inner(x)
+        parts = _Added.apply(self.rows(self.columns(_Shared.apply(x)).relu()))
+        out: torch.Tensor = self.outer(parts + x[:, :4])
+        return out
+
+
+def seed_of_a_rank_before_the_model(planted: bool) -> None:
+    """The seed of a rank is set before all layers are made, not only before its parts."""
+    rank = begin()
+    model = Residual(rank)
+    torch.manual_seed(7 + rank * planted)
+    for layer in (model.inner, model.outer):
+        layer.reset_parameters()
+    fit_parts(model)
+
+
+def one_seed_for_all_parts(planted: bool) -> None:
+    """Halves of a layer that begin equal stay so: they learn one half."""
+    rank = begin()
+    fit_parts(Residual(0 if planted else rank))
+
+
+def first_rank_alone_loads_weights(planted: bool) -> None:
+    """The first rank loads what all ranks hold, and nothing broadcasts it; the ranks of the twin
+    have heads of their own on one trunk."""
+    rank = begin()
+    model = Residual(rank)
+    if rank == 0:
+        for layer in (model.inner, model.outer)[not planted :]:
+            layer.reset_parameters()
+    fit_parts(model)
+
+
 # clipping ----------------------------------------------------------------------------------------
 
 
@@ -233,6 +270,14 @@ FAULTS = (
         dropout_before_a_split_layer,
         dropout_after_a_split_layer,
         dropout_before_and_after,
+    ),
+    *rank_faults(
+        "parts of a model that begin wrong",
+        "rank_divergence",
+        "get the same input",
+        seed_of_a_rank_before_the_model,
+        one_seed_for_all_parts,
+        first_rank_alone_loads_weights,
     ),
     *rank_faults(
         "clipping by the norm of a part",
