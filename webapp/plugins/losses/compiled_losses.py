@@ -87,7 +87,8 @@ def captured_graphs(run: Run, rank: int) -> Iterator[CapturedGraph]:
     for name in fx_graphs(run, rank):
         if not name.endswith("(compiled)"):
             continue
-        calls, before = {}, {}
+        calls: dict[int, FxCall] = {}
+        before: dict[int, list[int]] = {}
         for row in fx_nodes(run, rank, name).itertuples():
             target = str(row.target) if str(row.op).startswith("call_") else str(row.op)
             where = str(row.where).rpartition("/")[2] or None
