@@ -62,7 +62,9 @@ MODES = """
             print(model(torch.randn(3, 4)).shape, model.weight.grad.shape)
         torch.optim.Adam(model.parameters()).step()
     one = fake.from_tensor(torch.randn(2, 4))
-    print((one + one).shape)
+    print((one + one).shape, nn.functional.mse_loss(one, one).shape)
+    classes = fake.from_tensor(torch.tensor([0, 1]))
+    print(nn.functional.cross_entropy(one, classes).shape)
 
     def traced(weight, data):
         return nn.functional.linear(data, weight).relu_().sum() + torch.zeros(2).sum()

@@ -14,12 +14,20 @@
 
 namespace lanescope {
 
+// True for a tensor of a class of Python's, such as one that only has a shape.
+inline bool is_of_python(const at::Tensor& tensor) {
+  return tensor.key_set().has(c10::DispatchKey::Python);
+}
+
 // True for a number in host memory that is 0.
 inline bool is_zero(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_cpu() || !tensor.has_storage() || tensor.dim() != 0) {
+  if (!tensor.defined() || !tensor.is_cpu() || !tensor.has_storage() || tensor.dim() != 0 ||
+      is_of_python(tensor)) {
     return false;
   }
-  const auto* bytes = static_cast<const unsigned char*>(tensor.storage().data());
+  c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  const auto* bytes =
+      static_cast<const unsigned char*>(storage->_mutable_data_ptr_no_checks().get());
   const auto skipped = static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
   return bytes != nullptr && std::all_of(bytes + skipped, bytes + skipped + tensor.itemsize(),
                                          [](unsigned char byte) { return byte == 0; });
@@ -33,7 +41,11 @@ inline int64_t averaged(const Operator& op, const Inputs& inputs) {
   if (counted >= values.size() || !values[counted].isTensor()) {
     return -1;
   }
-  const int64_t elements = values[counted].toTensor().numel();
+  const at::Tensor& tensor = values[counted].toTensor();
+  if (is_of_python(tensor)) {
+    return -1;
+  }
+  const int64_t elements = tensor.numel();
   if (op.counts_targets) {
     return elements;
   }
