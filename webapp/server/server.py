@@ -98,6 +98,9 @@ def make_app(
     frame.register(app, context, listed)
     for page in listed:
         load(page.register)(app, context)
+    # Dash gets ready in its first request, and refuses its own scripts to others meanwhile.
+    with app.server.test_request_context():
+        app.server.preprocess_request()
     _secure(app, trusted_hosts, frame_token)
     check_callbacks(app)
     _queue(app.server, queues or Queues())

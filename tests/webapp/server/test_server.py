@@ -152,6 +152,11 @@ def test_a_title_is_text_whatever_it_holds(tmp_path: Path) -> None:
     assert found[1].endswith("&lt;b&gt;{&#37;scripts%} · LaneScope")
 
 
+def test_the_scripts_of_a_new_state_are_there_before_the_first_request(run: Run) -> None:
+    app = make_app(run, trusted_hosts=["gpu-17.example"])
+    assert {"dash", "dash_ag_grid"} <= app.registered_paths.keys()
+
+
 def test_two_apps_do_not_share_anything(run: Run, tmp_path: Path) -> None:
     other = open_run(write_run(tmp_path / "two", ranks=1, threads=1, steps=1, ops=4))
     first, second = make_app(run).server.test_client(), make_app(other).server.test_client()
