@@ -90,7 +90,7 @@ class Watchdog:
         self._quiet = min(_QUIET_NS, self._timeout // 2 or _QUIET_NS)
         self._quiet_due, self._quiet_noted = self._quiet, False
         self._last_quiet: tuple[int, dict[str, Any]] | None = None  # last seen at rest so, its dump
-        self._alive = None
+        self._close_alive()
         self._running += 1
         self._opening = threading.RLock()  # in a forked child, the parent's may never be released
         own_threads.start_thread(self._run, self._running)
@@ -105,7 +105,12 @@ class Watchdog:
             faulthandler.unregister(self._signal)
             self._signal = 0
         self._forget_end()
-        self._alive = None
+        self._close_alive()
+
+    def _close_alive(self) -> None:
+        alive, self._alive = self._alive, None
+        if alive is not None:
+            alive.close()
 
     def interrupted(self) -> None:
         """Keeps the last quiet dump where KeyboardInterrupt ended the rest that it shows."""

@@ -155,6 +155,28 @@ def test_descriptors_are_the_program_s(tmp_path: Path, engine: str) -> None:
     assert {"first 9", "thread 4", "daemon 4", "daemon later 499", "again 2999"} <= found
 
 
+MAPPED = """
+    import sys, time
+    from pathlib import Path
+    import torch
+    import lanescope.collector as ls
+
+    run = Path(sys.argv[1])
+    ls.start(run, engine=sys.argv[2])
+    torch.ones(3).sum()
+    while not list(run.rglob("alive")):  # the watchdog has its file as well
+        time.sleep(0.05)
+    ls.stop()
+    print([line for line in open("/proc/self/maps") if sys.argv[1] in line])
+"""
+
+
+@pytest.mark.parametrize("engine", OBSERVERS)
+def test_no_file_stays_mapped(tmp_path: Path, engine: str) -> None:
+    done = fork_program(write_program(tmp_path, MAPPED), str(tmp_path / "run"), engine)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
 SIGNALS = """
     def receives():
         # Were one of them unblocked in any thread, it would end the process.
