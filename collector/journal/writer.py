@@ -217,10 +217,15 @@ class ThreadJournal:
 
     def leave(self) -> None:
         """Unmaps the segment, which is the parent's, in a forked child."""
-        self._closed = True
-        mapping, self._mapping, self._map = self._mapping, None, None
+        mapping = self._end()
         if mapping is not None:
             mapping.close()
+
+    def _end(self) -> Mapping | None:
+        """Ends the writing; returns the mapping that is to be closed."""
+        self._closed = True
+        mapping, self._mapping, self._map = self._mapping, None, None
+        return mapping
 
     def close(self) -> None:
         """Unmaps the segment and truncates it behind the last record.
@@ -229,8 +234,7 @@ class ThreadJournal:
         writing to a mapping past the end of its file would raise SIGBUS.
         """
         used, path = self._offset, self._path(self._segment)
-        self._closed = True
-        mapping, self._mapping, self._map = self._mapping, None, None
+        mapping = self._end()
         if mapping is None:
             return
         if self.dropped:

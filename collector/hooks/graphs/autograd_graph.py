@@ -8,7 +8,7 @@ checked against them. Walking costs about 1 us per node, so it is done once in e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -58,34 +58,35 @@ class Graphs:
         recorder, step = self._recorder, self._recorder.step
         if not recorder.active or (len(arguments) > _INPUTS and arguments[_INPUTS]):
             return
-        self._not_a_number(arguments[0])
+        roots = arguments[0] if isinstance(arguments[0], (tuple, list)) else (arguments[0],)
+        self._not_a_number(roots)
         if step & (step - 1) or step == self._sampled or (step and not self._counts):
             return
         self._sampled = step
-        self._divisor(arguments[0])
-        nodes = _reached(arguments[0])
+        self._divisor(roots)
+        nodes = _reached(roots)
         if self._counts:
             for name, count in Counter(short_name(node) for node in nodes).items():
                 recorder.value(GRAPH_SERIES + name, count)
         if step == 0 and len(nodes) <= MAX_DRAWN:
             self._write(nodes)
 
-    def _not_a_number(self, roots: Any) -> None:
+    def _not_a_number(self, roots: Sequence[Any]) -> None:
         """Records that the loss is NaN, where that is known without waiting for a device."""
-        root = roots[0] if isinstance(roots, (tuple, list)) and len(roots) == 1 else roots
-        if type(root) is not torch.Tensor or root.dim() or root.device.type != "cpu":
-            return
-        with self._recorder.own_torch():
-            number = root.item()
+        number = self._number(roots[0]) if [*map(type, roots)] == [torch.Tensor] else None
         if number != number:
             self._recorder.value(NAN_LOSS, 1.0)
 
-    def _divisor(self, roots: Any) -> None:
-        kept = _divided_by(roots)
-        if kept is None or kept.dim() or kept.device.type != "cpu":
-            return
+    def _number(self, tensor: torch.Tensor) -> Any:
+        """Returns the number in a tensor of one in host memory; None of another tensor."""
+        if tensor.dim() or tensor.device.type != "cpu":
+            return None
         with self._recorder.own_torch():
-            number = float(kept.item())
+            return tensor.item()
+
+    def _divisor(self, roots: Sequence[Any]) -> None:
+        kept = _divided_by(roots)
+        number = float((None if kept is None else self._number(kept)) or 0)
         if number:
             times = short_name(roots[0].grad_fn).startswith("Mul")
             self._recorder.value(LOSS_DIVISOR, 1 / number if times else number)
@@ -112,14 +113,13 @@ class Graphs:
             )
 
 
-def _divided_by(roots: Any) -> torch.Tensor | None:
+def _divided_by(roots: Sequence[Any]) -> torch.Tensor | None:
     """Returns the Python number, as autograd keeps it, by which a single root was divided or
     multiplied last of all; None without such a number.
 
     Runs no hook of the program by which a saved tensor is unpacked.
     """
-    tensors = roots if isinstance(roots, (tuple, list)) else (roots,)
-    node = tensors[0].grad_fn if len(tensors) == 1 else None
+    node = roots[0].grad_fn if len(roots) == 1 else None
     if node is None or short_name(node) not in _SCALES:
         return None
     kept = getattr(node, "_raw_saved_other", None)
@@ -129,10 +129,9 @@ def _divided_by(roots: Any) -> torch.Tensor | None:
     return number if isinstance(number, torch.Tensor) and number.dtype in _NUMBERS else None
 
 
-def _reached(roots: Any) -> list[Any]:
+def _reached(roots: Sequence[Any]) -> list[Any]:
     """Returns nodes reachable from tensors, the tensors' own first; empty: too many."""
-    tensors = roots if isinstance(roots, (tuple, list)) else (roots,)
-    waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    waiting = [tensor.grad_fn for tensor in roots if tensor.grad_fn is not None]
     seen = dict.fromkeys(waiting)
     while waiting:
         for node, _ in waiting.pop().next_functions:

@@ -19,15 +19,18 @@ from lanescope.collector.compaction.reader import (
 )
 from lanescope.collector.journal import journal
 from lanescope.collector.journal.journal import RecordKind, write_json
+from lanescope.collector.journal.segment_ring import Ring
 from lanescope.collector.journal.string_table import StringTable
 from lanescope.collector.journal.writer import ThreadJournal
 from tests.support import ROOT
 from tests.support.processes import run_program
 
 
-def new_journal(folder: Path, ordinal: int = 0) -> ThreadJournal:
+def new_journal(folder: Path, ordinal: int = 0, ring: Ring | None = None) -> ThreadJournal:
     write_json(folder / journal.PROCESS_FILE, {"pid": 7, "rank": 0})
-    return ThreadJournal(folder, pid=7, ordinal=ordinal, native_id=11, kind=1, created_ns=5)
+    return ThreadJournal(
+        folder, pid=7, ordinal=ordinal, native_id=11, kind=1, created_ns=5, ring=ring
+    )
 
 
 def put(target: ThreadJournal, value: int, kind: RecordKind = RecordKind.OP) -> None:

@@ -19,17 +19,11 @@ import pytest
 
 from lanescope.collector.compaction.reader import read_process, read_texts
 from lanescope.collector.journal import own_files, segment_ring, string_table, writer
-from lanescope.collector.journal.journal import (
-    FIRST_SEGMENT_BYTES,
-    HEADER_BYTES,
-    PROCESS_FILE,
-    RECORD_BYTES,
-    write_json,
-)
+from lanescope.collector.journal.journal import FIRST_SEGMENT_BYTES, HEADER_BYTES, RECORD_BYTES
 from lanescope.collector.journal.segment_ring import Ring
 from lanescope.collector.journal.string_table import StringTable
 from lanescope.collector.journal.writer import ThreadJournal
-from tests.collector.journal.test_journal import put
+from tests.collector.journal.test_journal import new_journal, put
 from tests.support import ROOT
 from tests.support.processes import fork_program
 from tests.support.recording import write_program
@@ -68,9 +62,7 @@ def interrupt() -> None:
 def written(folder: Path, records: int, *, bounded: bool) -> ThreadJournal:
     """Returns a journal of several records."""
     folder.mkdir()
-    write_json(folder / PROCESS_FILE, {"pid": 7, "rank": 0})
-    ring = Ring(1 << 20) if bounded else None
-    journal = ThreadJournal(folder, pid=7, ordinal=0, native_id=11, kind=1, created_ns=5, ring=ring)
+    journal = new_journal(folder, ring=Ring(1 << 20) if bounded else None)
     for value in range(records):
         put(journal, value)
     return journal
