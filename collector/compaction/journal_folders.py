@@ -43,11 +43,11 @@ def has_ended(folder: Path) -> bool:
     try:
         process = read_process_file(folder)
     except JournalError:
-        return not _alive(pid_of(folder))
+        return not is_alive(pid_of(folder))
     if process["closed"]:
         return True
     # On another host, the id belongs to another process.
-    return process["host"] == socket.gethostname() and not _alive(int(process["pid"]))
+    return process["host"] == socket.gethostname() and not is_alive(int(process["pid"]))
 
 
 def pid_of(folder: Path) -> int:
@@ -55,14 +55,15 @@ def pid_of(folder: Path) -> int:
     return int(folder.name.partition("-")[0])
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Returns True if a process of this host still runs, also another user's; a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    try:  # a zombie writes no more
+    try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return True

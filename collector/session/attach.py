@@ -6,13 +6,14 @@ process that is blocked in a call outside of Python runs it only when that call 
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from ..compaction.journal_folders import is_alive
 
 OLDEST = (3, 14)
 _TIMEOUT_S = 30.0
@@ -115,7 +116,7 @@ def _await(pid: int, answer: Path, timeout_s: float, expected: str) -> None:
     """Waits for the script's answer. Raises AttachError unless it is the expected one."""
     until = time.monotonic() + timeout_s
     while not answer.exists():
-        if not _alive(pid):
+        if not is_alive(pid):
             raise AttachError(f"process {pid} ended")
         if time.monotonic() > until:
             raise AttachError(
@@ -126,13 +127,3 @@ def _await(pid: int, answer: Path, timeout_s: float, expected: str) -> None:
     said = answer.read_text(encoding="utf-8")
     if said != expected:
         raise AttachError(f"process {pid}: {said}")
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's
-        pass
-    return True

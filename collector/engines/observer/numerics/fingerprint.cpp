@@ -19,21 +19,11 @@ namespace {
 constexpr int64_t PROBES = 8;               // blocks
 constexpr int64_t BLOCK_BYTES = 4 * BLOCK;  // of words of 32 bits
 
-// Returns one past the last byte of a non-empty tensor within its storage, which may have been
-// freed.
-int64_t end_of(const c10::TensorImpl& tensor) {
-  int64_t last = tensor.storage_offset_default();
-  for (size_t i = 0; i < tensor.sizes_default().size(); ++i) {
-    last += (tensor.sizes_default()[i] - 1) * tensor.strides_default()[i];
-  }
-  return (last + 1) * static_cast<int64_t>(tensor.dtype().itemsize());
-}
-
 }  // namespace
 
 bool can_read(const c10::TensorImpl& tensor) {
   if (!tensor.has_storage() || tensor.has_symbolic_sizes_strides() || !device_of(tensor).is_cpu() ||
-      tensor.is_conj() || tensor.is_neg() || tensor.key_set().has(c10::DispatchKey::Python) ||
+      tensor.is_conj() || tensor.is_neg() || is_of_python(tensor) ||
       reading_of(dtype_of(tensor)).numbers == 0) {
     return false;
   }
@@ -45,8 +35,9 @@ bool can_read(const c10::TensorImpl& tensor) {
     return false;  // the sizes of a nested tensor have another meaning
   }
   const auto& memory = tensor.unsafe_storage();
-  return elements == 0 ||
-         (data_of(memory) != nullptr && end_of(tensor) <= static_cast<int64_t>(memory.nbytes()));
+  return elements == 0 ||  // the storage may have been freed
+         (data_of(memory) != nullptr &&
+          begin_of(tensor) + extent_of(tensor) <= static_cast<int64_t>(memory.nbytes()));
 }
 
 Fingerprint fingerprint(const c10::TensorImpl& tensor) {

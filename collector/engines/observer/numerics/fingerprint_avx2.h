@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "numerics/dtype_traits.h"
 
 namespace lanescope {
@@ -212,13 +214,7 @@ struct DoubleSums : Totals {
 
 // The sums of a format's numbers.
 template <typename Number>
-struct SumsOf {
-  using Type = FloatSums;
-};
-template <>
-struct SumsOf<double> {
-  using Type = DoubleSums;
-};
+using SumsOf = std::conditional_t<std::is_same_v<Number, double>, DoubleSums, FloatSums>;
 
 // Returns the weighted sum of the first `count` words of a block.
 template <typename Word>
@@ -237,7 +233,7 @@ uint64_t pass(Part& part, const typename Format::Raw* raw, int64_t count, int64_
   using Raw = typename Format::Raw;
   const auto* words = reinterpret_cast<const Word<Raw>*>(raw);
   Products products;
-  typename SumsOf<typename Format::Number>::Type sums;
+  SumsOf<typename Format::Number> sums;
   for (int64_t i = 0; i < count; i += LANES) {
     fetch(raw + i, ahead);
     if constexpr (sizeof(Raw) == 8) {

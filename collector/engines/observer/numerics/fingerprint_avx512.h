@@ -4,6 +4,8 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "numerics/dtype_traits.h"
 
 namespace lanescope {
@@ -172,13 +174,7 @@ struct DoubleSums {
 
 // The sums of a format's numbers.
 template <typename Number>
-struct SumsOf {
-  using Type = FloatSums;
-};
-template <>
-struct SumsOf<double> {
-  using Type = DoubleSums;
-};
+using SumsOf = std::conditional_t<std::is_same_v<Number, double>, DoubleSums, FloatSums>;
 
 // Returns the weighted sum of the first `count` words of a block.
 template <typename Word>
@@ -219,7 +215,7 @@ uint64_t pass(Part& part, const typename Format::Raw* raw, int64_t count, int64_
   using Raw = typename Format::Raw;
   constexpr int64_t NUMBERS = 16 / WORDS<Raw>;
   Products products;
-  typename SumsOf<typename Format::Number>::Type sums;
+  SumsOf<typename Format::Number> sums;
   int64_t i = 0;
   for (; i + NUMBERS <= count; i += NUMBERS) {
     fetch(raw + i, ahead);

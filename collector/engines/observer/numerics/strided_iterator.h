@@ -1,7 +1,6 @@
 // Visits the elements of a tensor in logical (row-major) order, piece by piece, for any strides.
 #pragma once
 
-#include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
@@ -12,6 +11,7 @@
 #include <new>
 
 #include "numerics/fingerprint_kernel.h"
+#include "numerics/tensor_memory.h"
 
 namespace lanescope {
 
@@ -196,16 +196,6 @@ bool each_tile(const Shape& shape, const char* data, int64_t item, int64_t count
     }
   });
   return true;
-}
-
-const char* data_of(const c10::Storage& storage) {
-  c10::StorageImpl* memory = storage.unsafeGetStorageImpl();
-  return static_cast<const char*>(memory->_mutable_data_ptr_no_checks().get());
-}
-
-const char* first_of(const c10::TensorImpl& tensor) {
-  return data_of(tensor.unsafe_storage()) +
-         tensor.storage_offset_default() * static_cast<int64_t>(tensor.dtype().itemsize());
 }
 
 // Passes contiguous tensors on as they are. All parts but the last are whole blocks.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "numerics/tensor_memory.h"
 #include "operators/inputs.h"
 #include "operators/operators.h"
 #include "thread/frames.h"
@@ -14,23 +15,15 @@
 
 namespace lanescope {
 
-// True for a tensor of a class of Python's, such as one that only has a shape.
-inline bool is_of_python(const at::Tensor& tensor) {
-  return tensor.key_set().has(c10::DispatchKey::Python);
-}
-
 // True for a number in host memory that is 0.
 inline bool is_zero(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cpu() || !tensor.has_storage() || tensor.dim() != 0 ||
-      is_of_python(tensor)) {
+      is_of_python(*tensor.unsafeGetTensorImpl()) ||
+      data_of(tensor.unsafeGetTensorImpl()->unsafe_storage()) == nullptr) {
     return false;
   }
-  c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  const auto* bytes =
-      static_cast<const unsigned char*>(storage->_mutable_data_ptr_no_checks().get());
-  const auto skipped = static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
-  return bytes != nullptr && std::all_of(bytes + skipped, bytes + skipped + tensor.itemsize(),
-                                         [](unsigned char byte) { return byte == 0; });
+  const char* bytes = first_of(*tensor.unsafeGetTensorImpl());
+  return std::all_of(bytes, bytes + tensor.itemsize(), [](char byte) { return byte == 0; });
 }
 
 // Returns of how many elements a call may take the mean: of its targets, or 0 if it gets none; -1:
@@ -42,7 +35,7 @@ inline int64_t averaged(const Operator& op, const Inputs& inputs) {
     return -1;
   }
   const at::Tensor& tensor = values[counted].toTensor();
-  if (is_of_python(tensor)) {
+  if (is_of_python(*tensor.unsafeGetTensorImpl())) {
     return -1;
   }
   const int64_t elements = tensor.numel();

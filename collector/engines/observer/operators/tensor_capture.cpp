@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "numerics/signature.h"
+#include "numerics/tensor_memory.h"
 #include "operators/inputs.h"
 #include "operators/operators.h"
 #include "storages/storages.h"
@@ -30,7 +31,7 @@ bool starts(std::string_view text, std::string_view with) {
 // True for tensors without own memory, or of a class that decomposes the operator: then the inner
 // operators are read instead.
 bool is_transparent(const c10::TensorImpl& tensor) {
-  return !tensor.has_storage() || tensor.key_set().has(c10::DispatchKey::Python);
+  return !tensor.has_storage() || is_of_python(tensor);
 }
 
 // True for tensors that torch.func wraps: kernels work on the inner ones without being dispatched.
@@ -42,8 +43,7 @@ bool is_transformed(const c10::TensorImpl& tensor) {
 // Counts a tensor without memory as not read: operators on its parts may or may not be observed.
 // Subclasses and wrapped tensors are not counted, as their inner tensors are read.
 void count_if_bare(Thread& thread, const c10::TensorImpl& tensor) {
-  if (!tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python) &&
-      !is_transformed(tensor)) {
+  if (!tensor.has_storage() && !is_of_python(tensor) && !is_transformed(tensor)) {
     thread.counters.add(Counters::UNREAD);
   }
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "numerics/signature.h"
+#include "numerics/tensor_memory.h"
 #include "storages/streams.h"
 #include "thread/thread.h"
 
@@ -16,8 +17,9 @@ namespace lanescope {
 
 // Finds the gaps in a tensor's byte range: runs of bytes at one distance, if its strides allow
 // that.
-[[gnu::noinline]] inline void find_gaps(c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                                        int64_t item, Access& access) {
+[[gnu::noinline]] inline void find_gaps(const c10::TensorImpl& tensor, Access& access) {
+  const c10::IntArrayRef sizes = tensor.sizes_default(), strides = tensor.strides_default();
+  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
   access.run = item;
   access.stride = 0;
   int64_t count = 1;
@@ -58,31 +60,23 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
   if (!tensor.has_storage() || tensor.has_symbolic_sizes_strides()) {
     return Range::unknown;
   }
-  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
-  const c10::IntArrayRef sizes = tensor.sizes_default();
-  const c10::IntArrayRef strides = tensor.strides_default();
-  int64_t last = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) {
-      return Range::empty;
-    }
-    last += (sizes[i] - 1) * strides[i];
+  access.bytes = extent_of(tensor);
+  if (access.bytes == 0) {
+    return Range::empty;
   }
-  c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-  const void* base = storage != nullptr ? storage->_mutable_data_ptr_no_checks().get() : nullptr;
+  const char* base = data_of(tensor.unsafe_storage());
   if (base == nullptr) {
     return Range::unknown;
   }
   access.storage = reinterpret_cast<uint64_t>(base);
-  access.offset = tensor.storage_offset_default() * item;
-  access.bytes = (last + 1) * item;
+  access.offset = begin_of(tensor);
   const auto& version = tensor.version_counter();
   access.version = version.enabled() ? version.current_version() : 0;
   access.flags = flags;
   access.run = access.bytes;
   access.stride = 0;
   if (!tensor.is_non_overlapping_and_dense_default()) {
-    find_gaps(sizes, strides, item, access);
+    find_gaps(tensor, access);
     access.flags |= access.stride != 0 ? layout::ACCESS_STRIDED : 0;
   }
   return Range::known;

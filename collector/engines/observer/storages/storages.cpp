@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "numerics/tensor_memory.h"
+
 namespace lanescope {
 
 namespace {
@@ -16,16 +18,15 @@ struct Extent {
   explicit Extent(const c10::TensorImpl& tensor) {
     const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
     const c10::IntArrayRef sizes = tensor.sizes_default(), strides = tensor.strides_default();
-    int64_t last = 0, count = 1;
+    int64_t count = 1;
     uint64_t mixed = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
-      last += (sizes[i] - 1) * strides[i];
       count *= sizes[i];
       mixed = (mixed ^ static_cast<uint64_t>(sizes[i])) * 0xE7037ED1A0B428DBu;
       mixed = (mixed ^ static_cast<uint64_t>(strides[i])) * 0xA0761D6478BD642Fu;
     }
-    begin = tensor.storage_offset_default() * item;
-    end = count == 0 ? begin : begin + (last + 1) * item;
+    begin = begin_of(tensor);
+    end = begin + extent_of(tensor);
     layout = count * item == end - begin ? 0 : mixed | 1;
   }
 };
@@ -34,8 +35,8 @@ c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {
   return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
-const char* data_of(const c10::TensorImpl& tensor) {
-  return static_cast<const char*>(storage_of(tensor)->_mutable_data_ptr_no_checks().get());
+const char* memory_of(const c10::TensorImpl& tensor) {
+  return data_of(tensor.unsafe_storage());
 }
 
 uint32_t version_of(const c10::TensorImpl& tensor) {
@@ -46,12 +47,13 @@ uint32_t version_of(const c10::TensorImpl& tensor) {
 // Probes a tensor's bytes. 0 for one with gaps, which is not compared.
 uint64_t probe_of(const c10::TensorImpl& tensor) {
   const Extent extent(tensor);
-  return extent.layout == 0 ? probe(data_of(tensor) + extent.begin, extent.end - extent.begin) : 0;
+  return extent.layout == 0 ? probe(memory_of(tensor) + extent.begin, extent.end - extent.begin)
+                            : 0;
 }
 
 // Probes the whole storage.
 uint64_t probe_of_all(const c10::TensorImpl& tensor) {
-  return probe(data_of(tensor), static_cast<int64_t>(storage_of(tensor)->nbytes()));
+  return probe(memory_of(tensor), static_cast<int64_t>(storage_of(tensor)->nbytes()));
 }
 
 }  // namespace
@@ -118,7 +120,7 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
         std::find_if(known->ranges.begin(), known->ranges.end(), [&](const Range& one) {
           return one.begin == extent.begin && one.end == extent.end && one.layout == extent.layout;
         });
-    const bool current = same != known->ranges.end() && same->data == data_of(tensor) &&
+    const bool current = same != known->ranges.end() && same->data == memory_of(tensor) &&
                          same->version == version_of(tensor);
     if (!current || same->trust != trust_) {
       found.state = known->foreign ? Found::foreign : Found::known;
@@ -265,7 +267,7 @@ void Storages::remember(Known& known, const c10::TensorImpl& tensor, const Finge
   const Range range{extent.begin,
                     extent.end,
                     extent.layout,
-                    data_of(tensor),
+                    memory_of(tensor),
                     version_of(tensor),
                     fingerprint.finite(),
                     written,
