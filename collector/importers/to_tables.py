@@ -59,7 +59,7 @@ class Launches:
         self._thread_of = thread_of
 
     def of(self, correlation: Int64Array) -> tuple[Int64Array, NDArray[np.bool_], Int64Array]:
-        """Returns start in ns of each activity's call, whether it is known, and its lane."""
+        """Returns the start in ns of each activity's call, whether it is known, and its lane."""
         if not len(self._correlation):
             empty = np.zeros(len(correlation), np.int64)
             return empty, np.zeros(len(correlation), bool), empty

@@ -149,7 +149,7 @@ class CallSites:
 
 
 def phase_names(run: Run, rank: int) -> dict[str, set[str]]:
-    """Returns kind of phase -> the names that phases of it have on a rank."""
+    """Maps each kind of phase to the names that its phases have on a rank."""
     rows = run.events("phase", rank, columns=["name", "kind"])
     rows = pa.table({name: rows[name].cast(pa.string()) for name in rows.column_names})
     names: dict[str, set[str]] = {}
@@ -159,7 +159,7 @@ def phase_names(run: Run, rank: int) -> dict[str, set[str]]:
 
 
 def storage_names(run: Run, rank: int) -> dict[int, str]:
-    """Returns address of a storage -> name of the parameter or buffer in it."""
+    """Maps the address of a storage to the name of the parameter or buffer in it."""
     table = run.events("storage", rank=rank, columns=["storage", "name"])
     names: dict[int, list[str]] = {}
     for storage, name in zip(*(table[c].to_pylist() for c in table.column_names), strict=True):

@@ -13,7 +13,7 @@ BASE = "base_"
 
 
 def paired_ranks(base: Run, run: Run) -> dict[int, int]:
-    """Returns rank of the run -> rank of the baseline that it is compared with.
+    """Maps each rank of the run to the rank of the baseline that it is compared with.
 
     Ranks of the same number are a pair; without any, those at the same place.
     """

@@ -37,7 +37,8 @@ def gradients(run: Run) -> pd.DataFrame:
 
 
 def gradient_norms(run: Run) -> pd.DataFrame:
-    """Returns norm of the whole gradient per rank and step: sqrt(sum over parameters of norm^2).
+    """Returns the norm of the whole gradient per rank and step: sqrt(sum over parameters of
+    norm^2).
 
     Columns rank, step, norm, parameters (with a gradient), missing (without one), time_ns (last of
     the step). A parameter without gradient adds nothing; a NaN or infinite one makes the norm so.

@@ -29,8 +29,8 @@ _OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "ste
 def timeline_address(
     start_ns: int, end_ns: int, duration_ns: int, at: tuple[str, int] | None = None
 ) -> str:
-    """Returns address of [start_ns, end_ns), or of an instant, in a run of `duration_ns`, with some
-    of its surroundings.
+    """Returns the address of [start_ns, end_ns), or of an instant, in a run of `duration_ns`, with
+    some of its surroundings.
 
     `at` = (key of a lane, start in ns of a slice on it) also selects that slice.
     """
@@ -42,20 +42,19 @@ def timeline_address(
 
 
 def calls_address(name: str, rank: int | None = None, thread: str = "", step: int = -1) -> str:
-    """Returns address of all calls of an operator: searched for, from a step of a rank or thread
-    on."""
+    """Returns the address that searches all calls of an operator, from a step of a rank on."""
     place = {"rank": rank, "thread": thread or None, "step": step if step >= 0 else None}
     known = {part: value for part, value in place.items() if value is not None}
     return f"/timeline?{urlencode({**known, 'q': f'/^{re.escape(name)}$/'})}"
 
 
 def thread_lane(rank: int, thread: str) -> str:
-    """Returns key of the lane of a thread."""
+    """Returns the key of the lane of a thread."""
     return f"{rank}/{thread}"
 
 
 def group_lane(rank: int, group: str) -> str:
-    """Returns key of the lane of a process group's collectives on a rank."""
+    """Returns the key of the lane of a process group's collectives on a rank."""
     return f"{rank}/collectives/{group}"
 
 
@@ -69,14 +68,13 @@ def step_bounds(run: Run, rank: int, step: int) -> tuple[int, int] | None:
 
 
 def step_link(run: Run, rank: int, step: int) -> str:
-    """Returns address of a step of a rank; of the whole timeline where the run does not hold the
-    step."""
+    """Returns the address of a step of a rank; where the run does not hold it, of the timeline."""
     bounds = step_bounds(run, rank, step) if rank in run.ranks else None
     return "/timeline" if bounds is None else timeline_address(*bounds, run.duration_ns)
 
 
 def backward_link(run: Run, rank: int, layer: str, step: int) -> str:
-    """Returns address of a layer's backward at a step: of the nodes that its forward operators
+    """Returns the address of a layer's backward at a step: of the nodes that its forward operators
     made.
 
     Of the whole step, where the run does not hold which they are.

@@ -241,7 +241,7 @@ def pages() -> tuple[Page, ...]:
 
 
 def tables() -> dict[str, str]:
-    """Returns name of each table that an analysis makes -> its function."""
+    """Maps the name of each table that an analysis makes to its function."""
     return {name: entry for plugin in plugins() for name, entry in plugin.tables.items()}
 
 

@@ -164,7 +164,7 @@ def _kept(run: Run, rank: int) -> dict[str, dict[int, str]]:
 
 @lru_cache(maxsize=64)
 def _files(run: Run, rank: int) -> dict[str, list[str]]:
-    """Returns name of a file -> its paths."""
+    """Maps the name of a file to its paths."""
     files: dict[str, list[str]] = {}
     for file in _kept(run, rank):
         files.setdefault(PurePath(file).name, []).append(file)

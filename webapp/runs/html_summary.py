@@ -14,7 +14,7 @@ MAX_WARNINGS = 5
 
 
 def text(value: object) -> str:
-    """Returns text of a stranger, safe within HTML and on one line."""
+    """Returns the text of a stranger, safe within HTML and on one line."""
     return escape(units.printable(str(value)))
 
 

@@ -75,7 +75,7 @@ class Intervals:
         return _where(times, depth == 1)
 
     def covered(self, instants: npt.ArrayLike) -> Int64Array:
-        """Returns time of the set before each instant, ns."""
+        """Returns the time of the set before each instant, ns."""
         times = np.asarray(instants, np.int64)
         before = np.concatenate(([0], np.cumsum(self.end - self.start)))
         place = np.searchsorted(self.start, times, side="right")
@@ -129,7 +129,7 @@ def _where(times: Int64Array, inside: BoolArray) -> Intervals:
 
 
 def enclosing(start: Int64Array, end: Int64Array, instants: Int64Array) -> Int64Array:
-    """Returns position of the slice of a row that holds each instant, -1 where none does.
+    """Returns the position of the slice of a row that holds each instant, -1 where none does.
 
     The row is sorted and without overlap; a slice holds the instants of [start, end).
     """

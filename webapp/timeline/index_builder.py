@@ -114,5 +114,5 @@ def _whole(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def tile_key(level: int, index: int) -> int:
-    """Returns order of tiles within a row. An index has at most 43 bits, as an instant has 53."""
+    """Returns the order of tiles in a row. An index has at most 43 bits, as an instant has 53."""
     return level << 48 | index

@@ -120,7 +120,7 @@ def drawn_order(run: Run, lanes: Sequence[Lane]) -> list[tuple[Lane, int | None]
 
 
 def gradient_norm_samples(run: Run, rank: int) -> LaneSamples:
-    """Returns norm of the whole gradient per step: sqrt(sum over parameters of norm^2).
+    """Returns the norm of the whole gradient per step: sqrt(sum over parameters of norm^2).
 
     At the instant of the step's last gradient. Parameters without gradient are left out, steps
     without any gradient too. NaN and infinity are passed on.

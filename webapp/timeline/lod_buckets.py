@@ -165,7 +165,7 @@ def of_row(
 
 
 def runs(values: Int64Array) -> Int64Array:
-    """Returns position at which each run of equal neighbours begins."""
+    """Returns the position at which each run of equal neighbours begins."""
     (changes,) = (values[1:] != values[:-1]).nonzero()
     found = np.zeros(len(changes) + 1, np.int64)
     np.add(changes, 1, out=found[1:])

@@ -156,7 +156,7 @@ def add_at_foot(figure: go.Figure, x: Sequence[Any], height: float, **trace: Any
 
 
 def escaped(text: str) -> str:
-    """Returns text within a hover template: neither markup nor a placeholder."""
+    """Returns the text within a hover template: neither markup nor a placeholder."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("%{", "%&#123;")
 

@@ -44,7 +44,7 @@ _TOKEN = re.compile(r"--(\w+):\s*light-dark\((#[0-9a-f]{6}),\s*(#[0-9a-f]{6})\);
 
 @lru_cache(maxsize=1)
 def tokens() -> dict[Theme, dict[str, str]]:
-    """Returns colour of each token per theme."""
+    """Returns the colour of each token per theme."""
     text = (assets.FOLDER / "style.css").read_text(encoding="utf-8")
     found = _TOKEN.findall(text)
     return {
@@ -54,7 +54,7 @@ def tokens() -> dict[Theme, dict[str, str]]:
 
 
 def token_of(kind: str) -> str:
-    """Returns token of a phase kind; what has none of its own is `other`."""
+    """Returns the token of a phase kind; what has none of its own is `other`."""
     return kind if kind in PHASE_TOKENS else "other"
 
 

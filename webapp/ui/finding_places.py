@@ -17,7 +17,7 @@ _MAX_LANES = 6
 
 
 def address_of(context: Context, finding: Finding, position: int) -> str:
-    """Returns address of a finding on the timeline, with its lanes pinned and its strip shown.
+    """Returns the address of a finding on the timeline, with its lanes pinned and its strip shown.
 
     `position` is that among all findings of the report, from 0.
     """

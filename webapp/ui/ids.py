@@ -21,5 +21,5 @@ LIVE_STATE = "live-state"
 
 
 def rail(name: str) -> str:
-    """Returns link of a page in the rail."""
+    """Returns the link of a page in the rail."""
     return f"rail-{name}"

@@ -109,7 +109,7 @@ def communication(run: Run) -> pd.DataFrame:
 
 @per_rank
 def comm_compute_overlap(run: Run, rank: int) -> float | None:
-    """Returns share of a rank's communication, over the whole run, in which it also computes.
+    """Returns the share of a rank's communication, over the whole run, in which it also computes.
 
     None where it never communicated.
     """

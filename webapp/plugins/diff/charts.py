@@ -147,7 +147,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
 
 
 def norms_chart(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
-    """Returns norm of the whole gradient per step of a rank, of the baseline and of the run.
+    """Returns the norm of the whole gradient per step of a rank, of the baseline and of the run.
 
     `table` is that of `analysis.diff.compare`.
     """

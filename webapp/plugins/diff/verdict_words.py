@@ -150,7 +150,7 @@ def _other_input(base: dict[str, Any], run: dict[str, Any]) -> str:
 
 
 def difference_address(run: Run, first: dict[str, Any]) -> str:
-    """Returns address of the first operator that differs, on the timeline of `run`."""
+    """Returns the address of the first operator that differs, on the timeline of `run`."""
     start = first["run"]["time_ns"]
     lane = thread_lane(first["rank"], first["thread"])
     return timeline_address(start, start + AROUND_NS, run.duration_ns, at=(lane, start))

@@ -200,7 +200,8 @@ def _dashed(name: str, position: int, theme: Theme) -> dict[str, Any]:
 
 
 def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
-    """Returns norm of the whole gradient per step, a line per rank: of those in `farthest_ranks`.
+    """Returns the norm of the whole gradient per step, a line per rank: of those in
+    `farthest_ranks`.
 
     `norms` has the columns rank, step and norm, see `analysis.gradients.gradient_norms`.
     """
@@ -228,7 +229,7 @@ def farthest_ranks(norms: pd.DataFrame) -> list[int]:
 
 
 def parameter_norms(gradients: pd.DataFrame, rank: int, theme: Theme, *, log: bool) -> go.Figure:
-    """Returns norm per step of a rank's parameters, a line each: those with the greatest norms.
+    """Returns the norm per step of a rank's parameters, a line each: those with the greatest norms.
 
     `gradients` has the columns rank, step, parameter and norm, see `analysis.gradients.gradients`.
     """

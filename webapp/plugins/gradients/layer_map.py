@@ -129,8 +129,7 @@ def path_at_depth(layer: str, depth: int | None) -> str:
 
 
 def quantiles(table: pd.DataFrame) -> dict[str, pd.Series]:
-    """Returns name of QUANTILES -> layer -> value over all steps of `layer_map` at which it has
-    one."""
+    """Returns name of QUANTILES -> layer -> value over all steps at which it has one."""
     known = table.replace(np.inf, np.nan)
     return {name: known.quantile(share, axis=1) for name, share in QUANTILES.items()}
 

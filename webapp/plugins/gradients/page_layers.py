@@ -101,7 +101,7 @@ def _steps_box(steps: Sequence[int]) -> Component:
 
 
 def not_finite_part(context: Context) -> list[Component]:
-    """Returns table of the layers with NaN or infinite gradients; nothing where there are none."""
+    """Returns the table of layers with NaN or infinite gradients; nothing where there are none."""
     table = not_finite_layers(context.run)
     if table.empty:
         return []
@@ -149,7 +149,7 @@ def not_finite_part(context: Context) -> list[Component]:
 
 
 def few_bits(context: Context) -> list[Component]:
-    """Returns table of what underflowed and overflowed in each layer; nothing without 16-bit
+    """Returns the table of what underflowed and overflowed in each layer; nothing without 16-bit
     numbers."""
     table = low_precision(context.run)
     if table.empty:

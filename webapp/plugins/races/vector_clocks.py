@@ -50,7 +50,7 @@ class Order:
     clocks: VectorClock
 
     def segments(self, thread: int, instants: Int64Array) -> Int64Array:
-        """Returns row of the segment of `thread` (position in `threads`) that holds each
+        """Returns the row of the segment of `thread` (position in `threads`) that holds each
         instant."""
         begin, end = int(self.first[thread]), int(self.first[thread + 1])
         return begin - 1 + np.searchsorted(self.starts[begin:end], instants, side="right")

@@ -24,14 +24,14 @@ def step_length_headline(run: Run) -> Headline | None:
 
 
 def waiting_headline(run: Run) -> Headline | None:
-    """Returns share of a step in which ranks wait for others in a collective."""
+    """Returns the share of a step in which ranks wait for others in a collective."""
     if run.world_size == 1 or not run.clock_calibrated:  # then who came when is not known
         return None
     return _share(run, "waiting_for_ranks")
 
 
 def communication_headline(run: Run) -> Headline | None:
-    """Returns share of a step in which ranks only communicate."""
+    """Returns the share of a step in which ranks only communicate."""
     if run.world_size == 1:
         return None
     hidden = [comm_compute_overlap(run, rank) for rank in run.ranks]
@@ -41,27 +41,27 @@ def communication_headline(run: Run) -> Headline | None:
 
 
 def data_loading_headline(run: Run) -> Headline | None:
-    """Returns share of a step in which the training thread fetches a batch."""
+    """Returns the share of a step in which the training thread fetches a batch."""
     return _share(run, "data_loading")
 
 
 def python_headline(run: Run) -> Headline | None:
-    """Returns share of a step in which no recorded operator runs."""
+    """Returns the share of a step in which no recorded operator runs."""
     return _share(run, "python")
 
 
 def forward_headline(run: Run) -> Headline | None:
-    """Returns share of a step in operators of forward."""
+    """Returns the share of a step in operators of forward."""
     return _share(run, "forward")
 
 
 def backward_headline(run: Run) -> Headline | None:
-    """Returns share of a step in operators of backward."""
+    """Returns the share of a step in operators of backward."""
     return _share(run, "backward")
 
 
 def optimizer_headline(run: Run) -> Headline | None:
-    """Returns share of a step in operators of the optimizer."""
+    """Returns the share of a step in operators of the optimizer."""
     return _share(run, "optimizer")
 
 

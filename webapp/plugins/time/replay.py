@@ -69,12 +69,12 @@ class Actor:
     """Calls that reduce these gradients, in order; empty where the sizes do not agree."""
 
     def stretches(self, factor: Float64Array | None = None) -> Float64Array:
-        """Returns length of each stretch, ns, with each piece's length times its factor."""
+        """Returns the length of each stretch, ns, with each piece's length times its factor."""
         length = self.length if factor is None else self.length * factor
         return np.bincount(self.stretch, length, len(self.events) + 1).astype(np.float64)
 
     def parts(self) -> Int64Array:
-        """Returns number of arrivals before each stretch: what ranks have in common, waits or
+        """Returns the number of arrivals before each stretch: what ranks have in common, waits or
         not."""
         arrives = [one.kind == "arrive" for one in self.events]
         return np.concatenate([[0], np.cumsum(arrives, dtype=np.int64)])
@@ -107,7 +107,7 @@ class Replay:
     def run(
         self, stretches: _Stretches = Actor.stretches, transfer: float = 1.0, wait: bool = True
     ) -> float:
-        """Returns length of the replayed step, ns."""
+        """Returns the length of the replayed step, ns."""
         length = [stretches(one).tolist() for one in self.actors]
         now = [float(one.start_ns) for one in self.actors]
         place = [0] * len(now)
