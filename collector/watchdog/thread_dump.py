@@ -53,6 +53,11 @@ def native_id(thread: threading.Thread) -> int:
     return thread.native_id or 0
 
 
+def name_of(thread: threading.Thread) -> str:
+    """Returns the name of a thread, as the thread table has it."""
+    return "main" if thread is threading.main_thread() else thread.name
+
+
 def describe_thread(
     ident: int, frame: FrameType, known: dict[int, dict[str, Any]], share: dict[int, float]
 ) -> dict[str, Any]:
@@ -77,7 +82,7 @@ def describe_thread(
     cause = cause_of_wait(frames) or _acquires(thread, frames) or waits_for(native)
     return {
         "native_id": native,
-        "name": thread.name if thread is not None else "",
+        "name": name_of(thread) if thread is not None else "",
         "ordinal": doing.get("ordinal"),
         "cpu": round(share[native], 3) if native in share else None,
         "frames": frames,

@@ -32,7 +32,7 @@ from .forked_children import stuck_children
 from .native_stacks import free_signal, stacks_file
 from .peers import Peers, RestNote, write_note
 from .rest import BUSY, MAX_GAP, Rest, RestState, ThreadWait, rest_state, share_of_core
-from .thread_dump import describe_thread, native_id, thread_wait
+from .thread_dump import describe_thread, name_of, native_id, thread_wait
 from .thread_states import ProcessSample, call_own_thread
 
 LOOK_S, FIRST_LOOK_S = 1.0, 0.1
@@ -347,7 +347,7 @@ class Watchdog:
             found = known.get(native_id(holder)) if holder is not None else None
             if holder is not None and found is not None:
                 doing["owner"] = found["ordinal"]
-                doing["waiting"] = f"a lock that {holder.name} holds"
+                doing["waiting"] = f"a lock that {name_of(holder)} holds"
 
     def _stalled(self, folder: Path, now: int, *, abort: bool) -> None:
         recorder = self._recorder

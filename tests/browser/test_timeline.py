@@ -215,7 +215,7 @@ def test_a_range_has_a_table_and_a_matrix_of_its_own(tab: SharedTab) -> None:
     assert chosen["t1"] == pytest.approx(9 * MS, abs=50_000)
     assert page.text("#ops-title").startswith("Range")
     assert "aten::" in page.text("#ops")
-    assert "Backward overlap in range" in page.text("#dock-overlap")
+    assert "In range" in page.text("#dock-overlap")
     # Of 4.5 ms backward on each of two threads, 4.0 ms are shared: 88.9 % of the pair.
     assert page.page.locator("#dock-overlap .matrix").count() == 2
     assert "88.9" in page.text("#dock-overlap")

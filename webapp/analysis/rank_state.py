@@ -93,7 +93,8 @@ def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
     rows = run.events("stall", rank)
     rows = rows.filter(pc.equal(rows["pid"], pa.scalar(process["pid"] if process else -1)))
     found: list[dict[str, Any]] = rows.sort_by([("dump", "ascending")]).to_pylist()
-    return found
+    names = {thread.thread: thread.name for thread in run.threads_of(rank)}  # as on the lanes
+    return [row | {"name": names.get(row["thread"]) or row["name"]} for row in found]
 
 
 def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> RankState:

@@ -84,9 +84,11 @@ def lanes_picture(
         out.append(f'<path class="instant" d="M{x} {_HEAD - 6}V{top}"/>')
     # Far from the start instants differ in digits that are not shown: they count from t0 there.
     sign = "+" if t0 else ""
-    ticks = [
-        (LABELS + at * scale, f"{sign}{units.duration(at)}") for at in _ticks(0, max(t1 - t0, 1))
-    ]
+    instants = _ticks(0, max(t1 - t0, 1))
+    factor, unit = units.unit_for(instants[-1], "ns")
+    step = f"{instants[1] / factor:g}" if len(instants) > 1 else "1"
+    digits = len(step.partition(".")[2])
+    ticks = [(LABELS + at * scale, f"{sign}{at / factor:.{digits}f} {unit}") for at in instants]
     if t0:
         out.append(_text(EDGE, 16, f"from {units.duration(t0)}", "tick"))
     return _svg([*_ruler(ticks, top), *out], top + FOOT)

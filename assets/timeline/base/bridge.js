@@ -24,6 +24,12 @@ export function setStore(id, data) {
   return true;
 }
 
+/** Removes what the server put into the dock: the next window that is reported brings it again. */
+export function emptyDock() {
+  for (const id of ["ops-panel", "dock-overlap"])
+    if (document.getElementById(id)?.childElementCount) globalThis.dash_clientside.set_props(id, { children: null });
+}
+
 /** True while Dash has not rendered yet, runs callbacks, or loads scripts of a chart or table. */
 export function dashBusy() {
   if (!document.getElementById("frame")) return true;

@@ -5,7 +5,16 @@
  */
 
 import { format, parse } from "../base/address.js";
-import { appears, dashBusy, getJson, LIVE_STORE, setStore, THEME_STORE, VIEW_STORE } from "../base/bridge.js";
+import {
+  appears,
+  dashBusy,
+  emptyDock,
+  getJson,
+  LIVE_STORE,
+  setStore,
+  THEME_STORE,
+  VIEW_STORE,
+} from "../base/bridge.js";
 import { debugState } from "../base/debug.js";
 import { element } from "../base/dom.js";
 import { Idle } from "../base/idle.js";
@@ -19,7 +28,7 @@ import { listenLaneDrag } from "../input/lane_drag.js";
 import { LaneFilter } from "../input/lane_filter.js";
 import { withFirstLanes } from "../model/lane_pages.js";
 import { SpanPanel } from "../model/span_panel.js";
-import { CommandBar } from "../panels/command_bar.js";
+import { CommandBar, lanesOf, pagesOf } from "../panels/command_bar.js";
 import { Dock, Tabs } from "../panels/dock.js";
 import { FindingStrip } from "../panels/finding_strip.js";
 import { FlameTab } from "../panels/flame_tab.js";
@@ -114,7 +123,11 @@ function applyAddress(search) {
 function show(href) {
   const { pathname, search } = onTimeline() ? location : new URL(href, location.href);
   document.body.dataset.page = pageOf(pathname);
-  if (!timeline || pathname !== PATH) return;
+  if (!timeline || pathname !== PATH) {
+    emptyDock(); // hidden, it would only make the other pages heavier
+    reportView.last = "";
+    return;
+  }
   timeline.resize();
   const handed = onlySelection(search);
   if (handed) timeline.place.take(search, written);
@@ -190,26 +203,6 @@ async function loadModules() {
   } catch (error) {
     timeline.toast(error.message);
   }
-}
-
-// ---- other entries of the command palette ----
-
-function pagesOf() {
-  return [...document.querySelectorAll(".rail a")].map((link) => ({
-    title: link.textContent,
-    group: "Pages",
-    keys: [],
-    run: () => link.click(),
-  }));
-}
-
-function lanesOf(lanes) {
-  return lanes.map((lane) => ({
-    title: `rank ${lane.rank} · ${lane.label}`,
-    group: "Lanes",
-    keys: [],
-    run: () => timeline.revealRow(lane.id, 0),
-  }));
 }
 
 // ---- start ----
@@ -371,7 +364,7 @@ function mountCommands(run, { filter, tabs, notes, overlapField }) {
   const bar = new CommandBar(() => [
     ...commands.filter((command) => command.id !== "commands" && (command.anywhere || onTimeline())),
     ...pagesOf(),
-    ...(onTimeline() ? lanesOf(run.lanes) : []),
+    ...(onTimeline() ? lanesOf(run.lanes, (lane) => timeline.revealRow(lane, 0)) : []),
   ]);
   listenKeys(commands, onTimeline);
   document.addEventListener("click", (event) => {

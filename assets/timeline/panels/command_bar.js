@@ -118,3 +118,23 @@ export class CommandBar {
     event.preventDefault();
   }
 }
+
+/** Returns an entry per page of the rail. */
+export function pagesOf() {
+  return [...document.querySelectorAll(".rail a")].map((link) => ({
+    title: link.textContent,
+    group: "Pages",
+    keys: [],
+    run: () => link.click(),
+  }));
+}
+
+/** Returns an entry per lane. @param {any[]} lanes @param {(id: number) => void} reveal */
+export function lanesOf(lanes, reveal) {
+  return lanes.map((lane) => ({
+    title: `rank ${lane.rank} · ${lane.label}`,
+    group: "Lanes",
+    keys: [],
+    run: () => reveal(lane.id),
+  }));
+}

@@ -68,7 +68,7 @@ def dump_of(recorded: Recorded, rank: int, awaited: str) -> dict[Any, dict[str, 
     """By thread, the first dump in which the main thread waits for that: a machine with much else
     to do may be two seconds without an event while the ranks start."""
     rows = stalls(recorded, rank)
-    number = min(r["dump"] for r in rows if r["name"] == "MainThread" and awaited in r["waiting"])
+    number = min(r["dump"] for r in rows if r["name"] == "main" and awaited in r["waiting"])
     return {row["name"]: row for row in rows if row["dump"] == number}
 
 
@@ -85,21 +85,21 @@ def test_every_rank_says_what_it_waits_for(tmp_path: Path, engine: str) -> None:
     recorded = record_program(tmp_path, HANG, *options, ranks=2)
     assert recorded.status == 0, recorded.stderr
     first, second = dump_of(recorded, 0, "all_reduce"), dump_of(recorded, 1, "queue")
-    assert first["MainThread"]["collective"] == "all_reduce\t0\t1"
-    assert first["MainThread"]["waiting"] == "all_reduce #1 of group 0"
-    assert second["MainThread"]["collective"] is None
-    assert "queue" in second["MainThread"]["waiting"]
-    assert "get" in line_of(recorded, 1, second["MainThread"]["stack"])
+    assert first["main"]["collective"] == "all_reduce\t0\t1"
+    assert first["main"]["waiting"] == "all_reduce #1 of group 0"
+    assert second["main"]["collective"] is None
+    assert "queue" in second["main"]["waiting"]
+    assert "get" in line_of(recorded, 1, second["main"]["stack"])
     assert "idle" in line_of(recorded, 0, first["idler"]["stack"])
     assert {s["reason"] for s in (*first.values(), *second.values())} == {"no_progress"}
     assert all(s["duration_ns"] >= 2_000_000_000 for s in first.values())
-    assert first["MainThread"]["thread"].endswith("-0")
+    assert first["main"]["thread"].endswith("-0")
     for seen in (first, second):
         assert seen["blocked"]["waiting"] == "a lock that idler holds"
         assert seen["blocked"]["owner"] == seen["idler"]["thread"]
         assert seen["joins"]["waiting"] == "the end of a thread"
         assert seen["joins"]["owner"] == seen["idler"]["thread"]
-        assert seen["idler"]["owner"] is seen["MainThread"]["owner"] is None
+        assert seen["idler"]["owner"] is seen["main"]["owner"] is None
     assert "lanescope: rank 0: nothing recorded for" in recorded.stderr
     assert "for all_reduce #1 of group 0" in recorded.stderr
     # It came after all: slow, not stuck.
@@ -111,7 +111,7 @@ def test_every_rank_says_what_it_waits_for(tmp_path: Path, engine: str) -> None:
     assert late.evidence["waiting"] == [0]
     assert late.evidence["waited_ns"] >= 7_000_000_000
     assert "Rank 1 kept rank 0 waiting for" in late.title
-    assert "MainThread waits for an item of a queue at program.py" in late.title
+    assert "main waits for an item of a queue at program.py" in late.title
 
 
 ENDLESS = """
@@ -146,7 +146,7 @@ def test_a_long_computation_is_not_aborted(tmp_path: Path) -> None:
     assert recorded.status == 0
     found = stalls(recorded, 0)
     assert {s["reason"] for s in found} == {"no_progress"}
-    main = next(s for s in found if s["name"] == "MainThread")
+    main = next(s for s in found if s["name"] == "main")
     assert main["cpu"] >= 0.1
     assert recorded.op_names().count("aten::sum") == 2
 
@@ -283,5 +283,5 @@ FORKED = """
 def test_main_thread_of_a_forked_process_is_named(tmp_path: Path, engine: str) -> None:
     recorded = record_program(tmp_path, FORKED, "--engine", engine, "--hang-timeout", "1")
     blocked = [row for row in recorded.rows("stall") if row["name"] == "blocked"]
-    assert blocked[-1]["waiting"] == "a lock that MainThread holds", blocked
+    assert blocked[-1]["waiting"] == "a lock that main holds", blocked
     assert blocked[-1]["owner"] is not None

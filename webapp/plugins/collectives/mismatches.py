@@ -117,7 +117,9 @@ def first_mismatches(run: Run) -> tuple[_Mismatch, ...]:
         aspect = next(name for name in ASPECTS if same[name].nunique() > 1)
         if aspect == "dtypes" and same["dtypes"].str.count(" ").nunique() > 1:
             aspect = "shapes"  # of more tensors or fewer
-        found.append(_Mismatch(str(group), int(sequence), aspect, same))
+        one = _Mismatch(str(group), int(sequence), aspect, same)
+        if len({*one.values.values()}) > 1:  # else two jobs in one run differ, and no ranks
+            found.append(one)
     return tuple(found)
 
 

@@ -191,7 +191,7 @@ def _note(run: Run, group: str, late: Any, per_column: int) -> str:
         if missing:
             return (
                 f"No call of this group was made by all of its ranks: {ranks_named(missing)} did "
-                "not come. What each rank does instead is on the Hangs page."
+                "not come. The tab Hangs shows what each rank does instead."
             )
         seen = lateness(run).query("group == @group")["rank"].unique()
         if len(seen) == 1 and len(group_members(run)[group]) != 1:

@@ -7,7 +7,7 @@ from typing import Any
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.plugins.diff.diff import compare
-from lanescope.webapp.plugins.diff.verdict_words import difference_address
+from lanescope.webapp.plugins.diff.verdict_words import difference_address, origin
 from lanescope.webapp.runs.run import Run
 
 
@@ -29,9 +29,11 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
     what = "gradients" if norm else "values"
     place = first.get("parameter") or first.get("op")
     line = f" at {first['where']}" if first.get("where") else ""
+    known_origin = origin(first) if first else None
+    source = f" ({known_origin})" if known_origin else ""
     title = (
         f"{what.capitalize()} differ from the baseline since step {first.get('step')}, first "
-        f"{place}{line}. Its origin is on the Compare page."
+        f"{place}{line}{source}."
     )
     if not first and (words := next(filter(_is_difference, result.notes), None)):
         title = f"{words[0].upper()}{words[1:]}, in the run compared with the baseline."

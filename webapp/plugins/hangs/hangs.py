@@ -182,7 +182,7 @@ def _verdict(
     first = blamed[0]
     who = ranks_in(run, tuple(one.rank for one in blamed))
     reasons = "; ".join(reason_words(one.activity, one.where) for one in blamed[:3])
-    advice = f"Find out why {who} ended." if gone else f"The stacks of {who} are on the Hangs page."
+    advice = f"Find out why {who} ended." if gone else f"Look in the stacks of {who} for the cause."
     return Finding(
         kind="hang",
         severity=severity,

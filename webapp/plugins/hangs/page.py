@@ -36,7 +36,7 @@ DUMPED = 16
 
 _LEAD = (
     "Where each rank stood when the recording ended: what its main thread did, in which collective "
-    "it waits, and for whom. It is worked out after the fact too, for processes that were killed."
+    "it waits, and for whom. Works for processes that were killed, too."
 )
 
 
@@ -181,6 +181,7 @@ def _threads(run: Run) -> list[Component]:
     made: list[Component] = []
     dumped = [rank for rank in run.ranks if dumps(run, rank)]
     for rank in dumped[:DUMPED]:
+        names = {thread.thread: thread.name for thread in run.threads_of(rank)}
         rows = [
             row for row in dumps(run, rank) if row["time_ns"] >= rank_states(run)[rank].since_ns
         ]
@@ -193,7 +194,7 @@ def _threads(run: Run) -> list[Component]:
             [
                 row["name"],
                 row["waiting"] or "–",
-                row["owner"] or "–",
+                names.get(row["owner"], row["owner"]) or "–",
                 row["last_op"] or "–",
                 units.share_cell(row["cpu"]),
                 html.Div(

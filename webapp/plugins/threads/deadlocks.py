@@ -252,7 +252,7 @@ def _stuck(run: Run, rank: int) -> list[Finding]:
                 severity="error",
                 title=f"Backward is stuck in {row['name']}{after}{waiting}"
                 + (f" at {where}" if where else "")
-                + ". Its stack is in the evidence and on the Hangs page.",
+                + ". Look in its stack for the call that does not return.",
                 rank=rank,
                 ranks=(rank,),
                 thread=row["thread"],

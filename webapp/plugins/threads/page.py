@@ -243,10 +243,10 @@ def _verdict(run: Run, rate: float, phase: str, limit: float) -> Component:
         return widgets.note(
             [html.B("within the limit"), f" of {units.share(limit)} · {text}"], "good"
         )
-    over = [html.B("over the limit"), f" of {units.share(limit)}"]
+    over = [html.B("over the limit"), f" of {units.share(limit)}"]  # by how much the card says
     if shared_gradients(run) == 0:
-        return widgets.note([*over, f", but the threads share no gradient · {text}"])
-    return widgets.note([*over, f" · {text}"], "bad")
+        return widgets.note([*over, ", but the threads share no gradient"])
+    return widgets.note(over, "bad")
 
 
 def _regions(run: Run, phase: str) -> list[Component]:

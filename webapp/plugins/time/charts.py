@@ -210,7 +210,7 @@ def path_lanes(
         showlegend=False,
     )
     figure.update_layout(barmode="overlay", bargap=0.35, showlegend=False)
-    figure.update_xaxes(title_text=f"{unit} from the start of the step", range=[0, x[-1]])
+    figure.update_xaxes(title_text=f"time from the start of the step, {unit}", range=[0, x[-1]])
     figure.update_yaxes(
         autorange="reversed",
         type="category",
@@ -311,7 +311,7 @@ def _heat(
         z=greatest_of_bins(greatest_of_bins(values, ranks), steps, axis=1).tolist(),
         text=[[_greatest(grid, values, rank, step) for step in steps] for rank in ranks],
         colorscale=SEQUENTIAL[theme],
-        colorbar=colour_bar(title),
+        colorbar=colour_bar(title, nticks=max(3, min(len(ranks), 8))),
         hovertemplate=f"%{{text}}<br>{hover}<extra></extra>",
         **bounds,
     )

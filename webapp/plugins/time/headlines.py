@@ -18,7 +18,7 @@ def step_length_headline(run: Run) -> Headline | None:
     median = float(length.median()) if len(length) else 0.0
     if not median:  # a step that only a call of step() makes takes no time
         return None
-    rate = units.number(1e9 / median)
+    rate = units.number(1e9 / median, 2)
     note = f"p90 {units.duration(length.quantile(0.9))} · {rate} steps/s"
     return Headline(units.duration(median), note, [*length])
 

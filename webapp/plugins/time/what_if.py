@@ -19,6 +19,7 @@ from lanescope.webapp.plugins.time.device_replay import device_replay
 from lanescope.webapp.plugins.time.host_replay import host_replay
 from lanescope.webapp.plugins.time.job_steps import job_step
 from lanescope.webapp.plugins.time.replay import Replay
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 MAX_ERROR = 0.01
@@ -125,8 +126,8 @@ def checked_replay(run: Run, step: int | None, *, gradients: bool = True) -> Rep
     again, recorded = replay.run(), replay.recorded_ns
     if abs(again - recorded) > MAX_ERROR * recorded:
         raise NotApplicable(
-            f"replayed unchanged, step {window.step} takes {again * 1e-6:.1f} ms instead of "
-            f"{recorded * 1e-6:.1f} ms: what else it waited for was not recorded"
+            f"replayed unchanged, step {window.step} takes {units.duration(again)} instead of "
+            f"{units.duration(recorded)}: what else it waited for was not recorded"
         )
     return replay
 

@@ -94,12 +94,12 @@ def _op_columns() -> list[dict[str, Any]]:
         widgets.column(
             "op", "op", minWidth=122, flex=3, cellClassRules=_swatches(), tooltipField="op"
         ),
-        widgets.column("count", "count", number=True, text=True, minWidth=62),
+        widgets.column("count", "count", number=True, text=True, minWidth=70),
         *(
             widgets.column(name, name, base="ns", together=of, minWidth=_LEAST_WIDTHS.get(name, 67))
             for name, of in _TIMES.items()
         ),
-        widgets.column("share", "share", number=True, text=True, minWidth=63),
+        widgets.column("share", "share", number=True, text=True, minWidth=70),
     ]
 
 
@@ -226,12 +226,9 @@ def _overlap(run: Run, window: tuple[int, int], where: str, of: str, limit: floa
     except RunError as error:
         return [_head("Overlap", None, None), html.P(str(error), className="hint")]
     rate = overlap_rate(run, of, window)
-    title = (
-        f"Overlap of {of} in {where}" if of.startswith("/") else f"{of.title()} overlap in {where}"
-    )
     over = of == USUAL and rate is not None and rate >= limit
     harmless = over and shared_gradients(run) == 0
-    head = _head(title, rate, limit if of == USUAL else None, harmless)
+    head = _head(f"In {where}", rate, limit if of == USUAL else None, harmless)
     if table.empty:
         what = of if of.startswith("/") else f"the {of} phase"
         words = f"No {'thread is' if rate is None else 'rank has two threads'} in {what} here."

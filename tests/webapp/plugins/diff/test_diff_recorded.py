@@ -60,8 +60,8 @@ def test_a_recorded_pair_parts_at_the_changed_line(tmp_path: Path) -> None:
     [finding] = [one for one in check(run, baseline=base).findings if one.kind == "divergence"]
     assert (
         finding.title
-        == "Values differ from the baseline since step 2, first aten::add_ at program.py:14. "
-        "Its origin is on the Compare page."
+        == "Values differ from the baseline since step 2, first aten::add_ at program.py:14 "
+        "(computed on rank 0 from inputs that are equal as far as recorded)."
     )
 
     runner = CliRunner()

@@ -175,8 +175,8 @@ def test_a_rank_that_worked_until_another_gave_up_is_said_to_have_worked(tmp_pat
     assert (found.kind, found.severity, found.rank) == ("straggler", "error", 1)
     assert found.title == (
         "Rank 1 had not come to all_reduce #10 when rank 0 gave up, 7.00 s after rank 0 came, but "
-        "was still at work: main did aten::mm last. Shorten that work, or raise the timeout of the "
-        "process group."
+        "was still at work: MainThread did aten::mm last. Shorten that work, or raise the timeout "
+        "of the process group."
     )
 
 

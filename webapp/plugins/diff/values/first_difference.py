@@ -361,7 +361,7 @@ def _settings(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
         if len(apart):
             at = apart[0]
             return [
-                f"the {words} in step {both['step'].iloc[at]} is {high[at]:g}, in the baseline "
-                f"{low[at]:g}: the first of the sampled steps in which it is another"
+                f"the {words} differs since step {both['step'].iloc[at]} at the latest: "
+                f"{low[at]:g} became {high[at]:g}"
             ]
     return []
