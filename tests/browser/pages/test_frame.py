@@ -40,10 +40,12 @@ def test_the_timeline_stays_mounted(tab: SharedTab) -> None:
     page.click_slice("aten::")
     left = page.state
     page.page.evaluate("document.querySelector('.tl-lanes canvas').dataset.mark = 'same'")
-    tiles = page.tile_requests()
+    tiles, ops = page.tile_requests(), page.text("#ops")
     page.follow("SQL")
     assert not page.page.locator(".tl-lanes").is_visible()
+    assert page.page.locator(".dock .ag-row, .dock .matrix").count() == 0
     page.follow("Timeline")
+    assert page.text("#ops") == ops
     assert page.page.locator(".tl-lanes").is_visible()
     assert page.page.locator(".tl-lanes canvas").first.get_attribute("data-mark") == "same"
     assert page.state["viewport"] == left["viewport"]
