@@ -57,6 +57,8 @@ _EVENTS = (
 _TIMED = (*_EVENTS, RecordKind.SYNC)
 _SAMPLED = GradientScope.SAMPLE | GradientScope.ACTIVATION | GradientScope.NODE
 _UNKNOWN = -1
+_ENDED_REST = ("interrupt", "abort")
+"""Reasons of dumps of a rest that a user or the watchdog ended."""
 
 
 @dataclass
@@ -88,14 +90,19 @@ class Decoder:
         return thread_id(self.pid, self.first_ordinal + thread.ordinal)
 
     def is_empty(self) -> bool:
-        """Returns True for a process without events (a launcher, a helper) that others do not
-        expect as a rank."""
-        awaited = bool(self.log.process.get("expected")) and bool(self.log.threads)
+        """Returns True for a process without events (a launcher, a helper), unless others expect
+        it as a rank, or a user or the watchdog ended its rest."""
+        awaited = self._is_awaited() and bool(self.log.threads)
         return not awaited and not any(
             np.isin(records["kind"], _EVENTS).any()
             for thread in self.log.threads
             for records in (*thread.records(), thread.open_events())
         )
+
+    def _is_awaited(self) -> bool:
+        if self.log.process.get("expected"):
+            return True
+        return any(row["reason"] in _ENDED_REST for row in dump_rows(self.log, 0))
 
     def thread_tables(self) -> Iterator[tuple[str, str, int, pa.Table]]:
         """Yields (thread id, table, part, rows) of the whole journal, by start."""
@@ -186,9 +193,9 @@ class Decoder:
         return self._threads.get(self.thread_name(thread))
 
     def _note_presence(self) -> None:
-        """Adds the main thread of a rank that others expect and that recorded no event."""
+        """Adds the main thread of a process that is awaited and that recorded no event."""
         process = self.log.process
-        for thread in self.log.threads[:1] if process.get("expected") else ():
+        for thread in self.log.threads[:1] if self._is_awaited() else ():
             self._threads[self.thread_name(thread)] = {
                 "thread": self.thread_name(thread),
                 "pid": self.pid,

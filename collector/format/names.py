@@ -232,6 +232,10 @@ TRAINING_MODE = "lanescope/training/"
 """Prefix; the name of a model follows: whether it is in training mode as it is called with
 gradients, at the first such call and where that has changed."""
 
+EVALUATION_MODE = "lanescope/evaluated/"
+"""Prefix; the name of a model follows: whether it is in training mode as it is called without
+gradients, at the first such call and where that has changed."""
+
 LISTED_MODULE = "lanescope/listed/"
 """Prefix; file.py:12 where a container is set, its path, the class of a module that it lists twice
 or more and the name of one of its parameters follow, each after a slash: how often it is listed."""
@@ -260,6 +264,30 @@ before its first fetch, where this draws from it."""
 WORKER_BATCH = "lanescope/worker/batch/"
 """Prefix; the iteration, a slash and 1 or 2 follow: a hash of the first and the second batch that a
 worker made of an IterableDataset."""
+
+CHANGED_SAMPLE = "lanescope/usage/changed_sample/"
+"""Prefix; the class of a dataset, "images[17]" and file.py:12 of its __getitem__ follow, each after
+a slash: how many fetches of that sample have changed what the dataset holds."""
+
+KEPT_STATE = "lanescope/usage/kept_state/"
+"""Prefix; file.py:12 of state_dict(), file.py:20 of load_state_dict() and the class of the module
+follow, each after a slash: the step at which the state was taken that shares the memory of the
+parameters into which it is loaded, and these have changed since."""
+
+SCALED_STEP = "lanescope/usage/scaled_step/"
+"""Prefix; file.py:12 of an optimizer's step, a slash and its class follow: the scale of the loss
+whose gradients the step uses as they are."""
+
+IDLE_SCHEDULER = "lanescope/usage/idle_scheduler/"
+"""Prefix; file.py:12 of a scheduler's step, its class and that of its optimizer follow, each after
+a slash: 1 for each step while that optimizer has not stepped, and another has its parameters."""
+
+STALE_DATASET = "lanescope/usage/stale_dataset/"
+"""Prefix; the class of a dataset and the name of a number in it follow, each after a slash: how
+many iterations over a DataLoader began with another number than its persistent workers have."""
+
+IN_ORDER = f"{BATCHES}in_order"
+"""An iteration over a DataLoader begins: 1 where it goes through a dataset in its order."""
 
 REPLICAS = f"{BATCHES}replicas"
 """The number of ranks between which the DistributedDataParallel that is called reduces."""

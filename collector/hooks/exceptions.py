@@ -6,6 +6,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
 
@@ -36,10 +37,19 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
         if args.exc_value is not None:
             recorder.describe(exception=describe(args.exc_value, args.exc_traceback, is_library))
 
+    def raised_in_process(_process: Any, error: BaseException) -> None:
+        if isinstance(error, Exception):  # multiprocessing prints it and exits with status 1
+            recorder.describe(exception=describe(error, error.__traceback__, is_library))
+
     patches = Patches()
     patches.ends(sys, "excepthook", uncaught)
+    patches.ends(BaseProcess, "run", _itself, None, raised_in_process, self_alone=True)
     patches.ends(threading, "excepthook", uncaught_in_thread)
     return patches.undo
+
+
+def _itself(process: Any) -> Any:
+    return process
 
 
 def describe(

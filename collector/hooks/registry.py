@@ -33,6 +33,7 @@ from .training import (
     scaler,
     thread_gradients,
 )
+from .usage import kept_states, scaled_losses, schedulers
 
 BEFORE_ENGINE: tuple[Hook, ...] = (
     modules.HOOK,
@@ -43,6 +44,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     clipping.HOOK,
     autograd_graph.HOOK,
     thread_gradients.HOOK,
+    scaled_losses.HOOK,
     autograd.HOOK,
     batches.HOOK,
     made_parameters.HOOK,
@@ -54,6 +56,8 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     rpc.HOOK,
     compiled.HOOK,
     scaler.HOOK,
+    kept_states.HOOK,
+    schedulers.HOOK,
     sync_events.HOOK,
     locks.HOOK,
     conditions.HOOK,

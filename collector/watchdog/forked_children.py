@@ -16,6 +16,9 @@ from ..format.names import FORKED_LOCK
 from ..journal import own_files
 from .thread_states import ProcessSample
 
+_COMPACTOR = b"lanescope.collector.session.compactor_process"
+"""Among the arguments of the process that compacts."""
+
 
 def stuck_children(folder: Path) -> list[dict[str, Any]]:
     """Returns an entry of a dump for each; those with a journal beside `folder` have their own."""
@@ -32,6 +35,16 @@ def stuck_children(folder: Path) -> list[dict[str, Any]]:
         for pid in _children()
         if str(pid) not in recorded and _is_fork(pid) and _is_stuck(pid)
     ]
+
+
+def is_alone() -> bool:
+    """Returns True if this process has no child that runs, but those of the recorder."""
+    for pid in _children():
+        with contextlib.suppress(OSError):
+            command = own_files.read(f"/proc/{pid}/cmdline")  # empty: it has ended
+            if command and _COMPACTOR not in command.split(b"\0"):
+                return False
+    return True
 
 
 def _children() -> list[int]:

@@ -28,7 +28,7 @@ from ..journal import clock, own_files, own_threads
 from ..journal.journal import ALIVE_FILE, QUIET_FILE, STALLS_FILE, json_bytes
 from ..recorder.messages import say
 from ..recorder.recorder import Recorder
-from .forked_children import stuck_children
+from .forked_children import is_alone, stuck_children
 from .native_stacks import free_signal, stacks_file
 from .peers import Peers, RestNote, write_note
 from .rest import BUSY, MAX_GAP, Rest, RestState, ThreadWait, rest_state, share_of_core
@@ -311,12 +311,13 @@ class Watchdog:
         return self._recorder.process.get("role") == "rank"
 
     def _dump(self, now: int, idle: int) -> dict[str, Any] | None:
-        """Returns a dump of all threads; None in a launcher, which waits for its workers: it runs
-        no operator, and was not forked."""
+        """Returns a dump of all threads; None in a launcher: it ran no operator, was not forked,
+        and waits for processes that it started."""
         assert self._recorder.folder is not None
         known = activity(self._recorder.folder)
         did = any(doing["last_op"] or doing["collective"] for doing in known.values())
-        if not did and not self._forked and not self._recorder.process.get("expected"):
+        awaited = did or self._forked or self._recorder.process.get("expected")
+        if not awaited and not (known and self._recorder.ordering and is_alone()):
             return None
         self._name_owners(known)
         share = self._shares(now)

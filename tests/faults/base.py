@@ -61,4 +61,5 @@ def ctrl_c_at_rest() -> None:
     loop = f"for i in $(seq {WAIT_S}0); do ls {seen} && break; sleep 0.1; done"
     ends = "for i in 1 2 3; do kill -INT $PPID || exit; sleep 1; done; kill -KILL $PPID"
     null = subprocess.DEVNULL
-    subprocess.Popen(["sh", "-c", f"{loop}; {ends}"], stdout=null, stderr=null)
+    # In the background of a shell that has ended: a process with a child may be a launcher.
+    subprocess.run(["sh", "-c", f"({loop}; {ends}) &"], stdout=null, stderr=null, check=True)

@@ -19,6 +19,7 @@ from tests.faults import (
     silent_units,
     torch_threads,
     two_runs,
+    usage,
     waiting,
     waiting_processes,
 )
@@ -33,6 +34,7 @@ ROOMS = (
     losses,
     shared_layers,
     no_targets,
+    usage,
     waiting,
     waiting_processes,
     torch_threads,

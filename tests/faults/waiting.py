@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -289,6 +289,44 @@ def left_by_a_worker_of_a_pool(planted: bool) -> None:
     device.release()
 
 
+def loader_died_of_a_missing_key(planted: bool) -> None:
+    """A thread that reads the configuration raises, and main waits for what it puts."""
+    found: queue.Queue[str] = queue.Queue()
+    configuration = {} if planted else {"data": "rows.csv"}
+    start(lambda: found.put(configuration["data"]))
+    ctrl_c_at_rest()
+    found.get()
+    torch.zeros(3).sum()
+
+
+def reader_waits_to_be_started(planted: bool) -> None:
+    """main joins a thread that waits for an event that main sets afterwards."""
+    begin = threading.Event()
+    thread = threading.Thread(target=begin.wait, name="reader")
+    thread.start()
+    if not planted:
+        begin.set()
+    ctrl_c_at_rest()
+    thread.join()
+    begin.set()
+    torch.zeros(3).sum()
+
+
+def connection_never_made(planted: bool) -> None:
+    """A thread that connects ends without a result where it finds no host."""
+    connection: Future[str] = Future()
+
+    def connect() -> None:
+        hosts = [] if planted else ["localhost"]
+        for host in hosts:
+            connection.set_result(host)
+
+    start(connect)
+    ctrl_c_at_rest()
+    connection.result()
+    torch.zeros(3).sum()
+
+
 QUEUES, POOL, EVENT = (
     "two bounded queues",
     "a task waits for its own pool",
@@ -330,5 +368,11 @@ FAULTS = (
         future_that_is_never_set,
         asyncio_queue_without_sentinel,
         result_awaited_without_await,
+    ),
+    *deadlocks(
+        "a hang before the first operator",
+        loader_died_of_a_missing_key,
+        reader_waits_to_be_started,
+        connection_never_made,
     ),
 )

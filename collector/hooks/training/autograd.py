@@ -16,6 +16,7 @@ from ..exceptions import error_sentence
 from ..graphs.autograd_graph import Graphs
 from ..patches import Patches, caller
 from ..stacks import Stacks, program_line
+from ..usage.scaled_losses import ScaledLosses
 from .optimizers import Optimizers
 from .thread_gradients import ThreadGradients
 
@@ -80,10 +81,22 @@ def install(
 
 
 def _hook(context: HookContext) -> Undo:
+    sample, losses = context.get(Graphs).sample, context.find(ScaledLosses)
+
+    def before(args: tuple[Any, ...]) -> None:
+        if losses is not None:
+            losses.backward(args)
+        sample(args)
+
+    def after() -> None:
+        if losses is not None:
+            losses.backward_ended()
+        context.flush_node()
+
     return install(
         context.recorder,
-        context.get(Graphs).sample,
-        context.flush_node,
+        before,
+        after,
         context.get(Optimizers).backward_ended,
         context.get(ThreadGradients),
     )

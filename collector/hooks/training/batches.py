@@ -25,6 +25,8 @@ from ...format.names import (
     BATCH_ROWS,
     BATCH_STORAGE,
     BUFFER_HASH,
+    EVALUATION_MODE,
+    IN_ORDER,
     LOADER_BEGUN,
     LOADER_END,
     SAMPLER_END,
@@ -36,6 +38,7 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
+from ..usage.worker_copies import WorkerCopies
 from .activations import tensors_in
 from .device_readback import DeviceReadback
 from .listed_modules import listed_modules
@@ -69,16 +72,20 @@ class Batches:
         self._recorder = recorder
         self._modules = modules
         self._modes: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
+        self._evaluated: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._is_transformed = is_transformed
         self._readback = DeviceReadback()
         self._step = -1
         self._calls: Counter[str] = Counter()  # of this step
+        self._copies = WorkerCopies(recorder)
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def iterates(self, iterator: Any) -> None:
         """Records that an iteration over a loader begins, and the epoch of its sampler."""
         if not getattr(iterator, "_num_yielded", 1):
             self._edge(LOADER_BEGUN, iterator, {SAMPLER_EPOCH: "epoch", SAMPLER_SEED: "seed"})
+            if self._recorder.active:
+                self._copies.begins(iterator)
 
     def exhausted(self, iterator: Any) -> None:
         """Records that an iteration over a loader ended with its last batch."""
@@ -90,6 +97,9 @@ class Batches:
         self._recorder.value(edge, 1.0)
         outer = getattr(iterator, "_index_sampler", None)
         sampler = getattr(outer, "sampler", outer)
+        if edge == LOADER_BEGUN:
+            in_order = type(sampler) is torch.utils.data.SequentialSampler
+            self._recorder.value(IN_ORDER, float(in_order))
         if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
             return
         number = self._samplers.setdefault(sampler, len(self._samplers))
@@ -116,6 +126,14 @@ class Batches:
                 self._sample(f"input/{kind}", _arguments())
             if self._due(f"replication/{kind}", 1):
                 self._replication(module)
+
+    def evaluates(self, module: torch.nn.Module) -> None:
+        """Records the mode of an outermost module that is called without gradients."""
+        training = unwrap(module).training
+        if self._evaluated.get(module) is not training and self._recorder.active:
+            self._evaluated[module] = training
+            name = self._modules.model_name(module)
+            self._recorder.value(f"{EVALUATION_MODE}{name}", float(training))
 
     def ended(self, module: torch.nn.Module, output: Any) -> None:
         """Samples what an outermost module returned."""
@@ -236,9 +254,10 @@ def _hook(context: HookContext) -> Undo | None:
         return None
     batches = context.share(Batches(recorder, modules, is_transformed))
     modules.began, modules.ended = batches.began, batches.ended
+    modules.evaluates = batches.evaluates
 
     def uninstall() -> None:
-        modules.began = modules.ended = None
+        modules.began = modules.ended = modules.evaluates = None
         batches.close()
 
     return uninstall

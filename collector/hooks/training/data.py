@@ -12,6 +12,7 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
+from ..usage.stored_samples import StoredSamples
 from .batches import Batches
 from .loader_workers import LoaderWorkers
 
@@ -41,35 +42,42 @@ def install(recorder: Recorder, batches: Batches | None) -> Callable[[], None]:
     """Records data-loading phases; `batches` gets those of the trainer."""
     patches = Patches()
     workers = None if batches is None else LoaderWorkers(recorder)
+    samples = None if batches is None else StoredSamples(recorder)
     for module, kind, name, label, wanted in _METHODS:
         owner = optional(module, kind, f"phases {label} of data loading")
         if owner is not None:
-            functions = (
-                _phase(recorder, label, wanted, batches)
-                if wanted is _always
-                else _fetch(recorder, label, workers)
-            )
-            patches.ends(owner, name, *functions, self_alone=True)
+            if wanted is _always:
+                patches.ends(
+                    owner, name, *_phase(recorder, label, wanted, batches), self_alone=True
+                )
+            else:
+                patches.ends(owner, name, *_fetch(recorder, label, workers, samples))
     return patches.undo
 
 
 def _fetch(
-    recorder: Recorder, label: str, workers: LoaderWorkers | None
+    recorder: Recorder, label: str, workers: LoaderWorkers | None, samples: StoredSamples | None
 ) -> tuple[Callable[..., Any], ...]:
-    def begin(fetcher: Any) -> tuple[int, Any] | None:
+    def begin(fetcher: Any, wanted: Any = None) -> tuple[int | None, Any, Any] | None:
+        began = None if samples is None else samples.fetches(fetcher, wanted)
         if not _in_worker(recorder):
-            return None
+            return None if began is None else (None, fetcher, began)
         if workers is not None:
             workers.fetches(fetcher)
-        return recorder.begin_phase(label, PhaseKind.data), fetcher
+        return recorder.begin_phase(label, PhaseKind.data), fetcher, began
 
-    def done(begun: tuple[int, Any], batch: Any) -> None:
-        recorder.end_phase(begun[0])
-        if workers is not None:
-            workers.fetched(begun[1], batch)
+    def done(begun: tuple[int | None, Any, Any], batch: Any) -> None:
+        depth, fetcher, began = begun
+        if depth is not None:
+            recorder.end_phase(depth)
+            if workers is not None:
+                workers.fetched(fetcher, batch)
+        if samples is not None and began is not None:
+            samples.fetched(began)
 
-    def raised(begun: tuple[int, Any], error: BaseException) -> None:
-        recorder.end_phase(begun[0])
+    def raised(begun: tuple[int | None, Any, Any], error: BaseException) -> None:
+        if begun[0] is not None:
+            recorder.end_phase(begun[0])
 
     return begin, done, raised
 

@@ -64,6 +64,8 @@ class Modules:
         # If set, called with an outermost module in training, and at its end with its output.
         self.began: Callable[[torch.nn.Module], None] | None = None
         self.ended: Callable[[torch.nn.Module, Any], None] | None = None
+        # If set, called with an outermost module that is called without gradients.
+        self.evaluates: Callable[[torch.nn.Module], None] | None = None
         self._placed: dict[str, int] = {}  # name -> address of its storage, as last recorded
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
@@ -88,6 +90,8 @@ class Modules:
                         self.began(module)
                     state.forward = recorder.begin_phase("forward", PhaseKind.forward)
                 else:
+                    if self.evaluates is not None and _is_eager():
+                        self.evaluates(module)
                     state.forward = recorder.begin_phase("evaluation", PhaseKind.evaluation)
             state.enter_module(id(module), path)
         except Exception as error:

@@ -101,5 +101,16 @@ PLUGIN = Plugin(
             misses="random numbers of an IterableDataset, of a collate_fn or of another object "
             "within the dataset; numbers that are drawn after the first batch alone",
         ),
+        Question(
+            "Datasets that change their samples",
+            "changed_samples:changed_samples",
+            ("inplace_modification",),
+            order=49,
+            area="Learning",
+            recorded=True,
+            needs="level access; a torch DataLoader, and the same sample in three epochs",
+            misses="workers that start again in each epoch; samples that the dataset does not hold "
+            "by their index",
+        ),
     ),
 )

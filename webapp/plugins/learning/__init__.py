@@ -151,6 +151,16 @@ PLUGIN = Plugin(
             misses="scalers that are not torch's",
         ),
         Question(
+            "Steps on gradients that are still scaled",
+            "scaling:still_scaled",
+            ("exploding_gradient",),
+            order=185,
+            area="Learning",
+            recorded=True,
+            needs="a gradient scaler, and 4 steps",
+            misses="losses that are changed after they were scaled; several scalers",
+        ),
+        Question(
             "Gradients clipped before they are unscaled",
             "scaling:clipped_while_scaled",
             ("vanishing_gradient",),

@@ -1,8 +1,9 @@
 """Finds gradients that are not zeroed between an optimizer's steps.
 
-A program that forgets `zero_grad()` steps by the sum of all gradients since its start. An
-optimizer is reported if this happens in every pair of steps that is looked at, for MIN_SHARE of
-the gradients that it used. Of one gradient's storage, from one step to the next:
+A program that forgets `zero_grad()` steps by the sum of all gradients since its start; one that
+calls it for every fourth step uses gradients up to four times. An optimizer is reported if this
+happens in _MIN_PAIR_SHARE of the pairs of steps that are looked at, for _MIN_SHARE of the gradients
+that it used. Of one gradient's storage, from one step to the next:
 
 - the optimizer read it in both steps, wrote it in neither, and its version grew: it is one tensor;
 - what wrote it first in between was the addition of an AccumulateGrad node, and after another
@@ -15,6 +16,7 @@ before they are zeroed, and gradients that are let go of, zeroed or replaced in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,6 +35,7 @@ from lanescope.webapp.runs.run import Run
 MIN_PAIRS = 5  # pairs of steps
 LOOKED_AT = 8  # pairs at the beginning, at the end, and apart from each other in between
 _MIN_SHARE = 0.5  # of the gradients of a step
+_MIN_PAIR_SHARE = 0.4  # of the pairs: every second step at least uses what another one has used
 
 _APART = 0.6180339887498949
 """Multiples of it are spread evenly over [0, 1) without a period, so that
@@ -72,12 +75,16 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
     thread = str(own["thread"].iloc[0])
     if len(pairs) < MIN_PAIRS:
         return []
-    for pair in pairs:
+    kept, needed = [], max(MIN_PAIRS, math.ceil(_MIN_PAIR_SHARE * len(pairs)))
+    for number, pair in enumerate(pairs):
         until = times[pair + 2] if pair + 2 < len(times) else run.duration_ns + 1
-        kept = _kept(run, rank, thread, (times[pair], times[pair + 1], until))
-        if kept < _MIN_SHARE * int(calls["count"].iloc[pair]):
+        count = _kept(run, rank, thread, (times[pair], times[pair + 1], until))
+        if count >= _MIN_SHARE * int(calls["count"].iloc[pair]):
+            kept.append(pair)
+        if len(kept) + len(pairs) - number - 1 < needed:
             return []
-    first, last = pairs[0], len(times) - 1
+    never = len(kept) == len(pairs)
+    first, last = kept[0], len(times) - 1
     step = int(calls["step"].iloc[first + 1])
     where = _where(run, rank, thread, (times[first + 1], times[first + 2]))
     return [
@@ -85,10 +92,15 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
             kind="exploding_gradient",
             severity="warning",
             confidence="likely",
-            title="Gradients are never zeroed: in each step backward adds to those that the step "
-            "before has used"
+            title=(
+                "Gradients are never zeroed: in each step backward adds"
+                if never
+                else "Gradients are zeroed for some steps only: in "
+                f"{len(kept)} of {len(pairs)} steps that were looked at backward adds"
+            )
+            + " to those that the step before has used"
             + (f", at {where}" if where else "")
-            + ". Call optimizer.zero_grad() once per step.",
+            + ". Call optimizer.zero_grad() once per step, and step() once per zero_grad().",
             rank=rank,
             ranks=(rank,),
             thread=thread,
@@ -100,6 +112,7 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
                 "optimizer": int(own["optimizer"].iloc[0]),
                 "steps": last + 1,
                 "pairs_looked_at": len(pairs),
+                "pairs_kept": len(kept),
                 "gradients_used": int(calls["count"].iloc[first]),
             },
             link=step_link(run, rank, step),

@@ -11,6 +11,8 @@ scale. It has collapsed where
 
 Gradients that are clipped while they are still scaled are left with next to nothing when they are
 unscaled: what the optimizer uses, times the scale, has the norm that they were clipped to.
+
+An optimizer that steps by itself, MIN_DIRECT times or more, uses scaled gradients as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM, LOSS_SCALE, SKIPPED_STEPS
+from lanescope.collector.format.names import (
+    CLIP_LIMIT,
+    CLIP_NORM,
+    LOSS_SCALE,
+    SCALED_STEP,
+    SKIPPED_STEPS,
+)
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link, timeline_address
@@ -31,6 +39,7 @@ MIN_SCALE = 1.0
 SETTLING = 20  # updates, from the first whose step was taken
 SKIPPED_SHARE = 0.2  # of the updates after these
 MIN_UPDATES = 20  # for a share of them
+MIN_DIRECT = 3  # steps
 MIN_CLIPPED = 3  # steps at which gradients were clipped
 MAGNIFIES = 4.0  # a smaller scale looks like no scale
 _AS_LARGE = 0.01  # relative difference of norms
@@ -75,6 +84,43 @@ def scaler_skips(run: Run) -> list[Finding]:
             link=timeline_address(time, time, run.duration_ns),
         )
     ]
+
+
+def still_scaled(run: Run) -> list[Finding]:
+    """Returns findings of kind `exploding_gradient`, one per optimizer's class and line. Raises
+    NotApplicable."""
+    rows = logged(run, None, prefix=SCALED_STEP)
+    if rows.empty and logged(run, None, LOSS_SCALE).empty:
+        raise NotApplicable("the program uses no gradient scaler")
+    found = []
+    for name, own in rows[rows["value"] >= MAGNIFIES].groupby("name", sort=False, observed=True):
+        own = own.sort_values("time_ns")
+        ranks = tuple(sorted({int(rank) for rank in own["rank"]}))
+        own = own[own["rank"] == ranks[0]]
+        if len(own) < MIN_DIRECT:
+            continue
+        where, kind = str(name).split("/")
+        first = own.iloc[0]
+        step, scale = int(first["step"]), float(first["value"])
+        found.append(
+            Finding(
+                kind="exploding_gradient",
+                severity="error",
+                title=f"{kind}.step(){f' at {where}' * bool(where)} uses gradients that are still "
+                f"scaled by {scale:g}, in {units.count(len(own))} steps since step {step}: "
+                "GradScaler.scale() scaled the loss, and nothing unscaled them. Call "
+                "scaler.step(optimizer) and scaler.update() in place of optimizer.step().",
+                rank=ranks[0],
+                ranks=ranks,
+                thread=str(first["thread"]),
+                step=step,
+                time_ns=int(first["time_ns"]),
+                where=where or None,
+                evidence={"cause": "still_scaled", "scale": scale, "steps": len(own)},
+                link=step_link(run, ranks[0], step),
+            )
+        )
+    return found
 
 
 def clipped_while_scaled(run: Run) -> list[Finding]:

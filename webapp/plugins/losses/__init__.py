@@ -65,6 +65,16 @@ PLUGIN = Plugin(
             misses="parameters that share a part of their memory",
         ),
         Question(
+            "States that share the memory of the model",
+            "restored_in_vain:restored_in_vain",
+            ("shared_parameter",),
+            order=199,
+            area="Learning",
+            recorded=True,
+            needs="load_state_dict() of a state that was kept over an optimizer step",
+            misses="states that are saved to a file, or put together from named_parameters()",
+        ),
+        Question(
             "Layers that are one module",
             "listed_again:listed_again",
             ("shared_parameter",),

@@ -21,6 +21,7 @@ from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import (
     alive_ns,
     endings,
+    exception_of,
     own_processes,
     raised_beside,
 )
@@ -67,6 +68,8 @@ _BROUGHT_BY_THREADS = frozenset(
 )
 """What only a thread of the same process can bring, in the words of the watchdog."""
 
+_ITEM = "an item of another process's queue"
+
 _BROUGHT_BY_PROCESSES = frozenset({"another process", "the end of another process", A_READER})
 
 
@@ -90,7 +93,8 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
         return []
     pid = rows[0]["pid"]
     children = _children(run, rank, pid, rows[0]["time_ns"]) or feeding(run, rank, rows)
-    if rows[0]["reason"] not in NO_PROGRESS and not _closed(rows, children):
+    dead = "" if children else _died(run, pid, rows)
+    if rows[0]["reason"] not in NO_PROGRESS and not _closed(rows, children, dead=bool(dead)):
         return []
     since = max((t.end_ns for t in run.threads_of(rank) if t.pid == pid), default=0)
     if interrupted:
@@ -114,7 +118,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
         Finding(
             kind="deadlock",
             severity=severity,
-            title=f"{lead}: {_waits(own)}{more}. {advice}",
+            title=f"{lead}: {_waits(own)}{dead}{more}. {advice}",
             rank=rank,
             ranks=(rank,),
             thread=first["thread"],
@@ -157,14 +161,35 @@ def _rests(row: dict[str, Any]) -> bool:
     return not row["collective"] and not at_work(row)
 
 
-def _closed(rows: list[dict[str, Any]], children: list[dict[str, Any]]) -> bool:
+def _closed(
+    rows: list[dict[str, Any]], children: list[dict[str, Any]], *, dead: bool = False
+) -> bool:
     """Whether each thread waits for another one, of its process or of one that that started."""
     forked = any(row["waiting"] == FORKED_LOCK for row in rows)
     brought = _BROUGHT_BY_THREADS | (_BROUGHT_BY_PROCESSES if children or forked else frozenset())
+    if dead:  # "a connection": a thread of torch that hands out shared memory
+        brought |= {_ITEM, "a connection"}
     return all(
         row["waiting"] in brought or row["waiting"].startswith("a lock that ")
         for row in (*rows, *children)
     )
+
+
+def _died(run: Run, pid: int, rows: list[dict[str, Any]]) -> str:
+    """Says which process raised that should put the item for which a thread waits, where all that
+    the process started have ended; empty without one."""
+    if not any(row["waiting"] == _ITEM for row in rows):
+        return ""
+    seen = rows[0]["time_ns"] - rows[0]["duration_ns"]
+    started = [one for one in run.manifest["processes"] if one["parent_pid"] == pid]
+    raised = [one for one in started if one["exception"]]
+    if not raised or any(
+        not one["closed"] or alive_ns(run, one) > seen + _LOOK_NS for one in started
+    ):
+        return ""
+    said, place = exception_of(raised[0])
+    at = f" ({place})" if place else ""
+    return f"; process {raised[0]['pid']}, which it started, {said}{at}"
 
 
 def _children(run: Run, rank: int, pid: int, seen: int) -> list[dict[str, Any]]:

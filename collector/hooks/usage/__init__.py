@@ -1,0 +1,1 @@
+"""Hooks functions of torch that are easily called in a wrong way: scalers, states, datasets."""

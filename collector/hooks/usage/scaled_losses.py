@@ -1,0 +1,138 @@
+"""Records steps of optimizers on gradients of a scaled loss that nothing has unscaled.
+
+A loss that `GradScaler.scale` returned went into backward. Then the optimizer's own step was
+called, not the scaler's, and the gradients are as that backward left them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import PurePath
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler, OptState
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ...format.names import SCALED_STEP
+from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
+from ..patches import Patches, caller
+from ..stacks import Stacks, program_line
+from ..training.device_readback import DeviceReadback
+
+_MAX_LOSSES = 8
+_MAX_GRADIENTS = 3
+"""Of an optimizer, those that are compared."""
+
+
+class ScaledLosses:
+    """Writes a value named SCALED_STEP for each such step, from an optimizer's second one on."""
+
+    def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
+        self._recorder = recorder
+        self._is_library = stacks.is_library
+        self._scalers: weakref.WeakSet[GradScaler] = weakref.WeakSet()
+        self._losses: list[weakref.ref[torch.Tensor]] = []
+        self._scaled = self._plain = False  # losses that went into backward since the last step
+        self._first: weakref.WeakKeyDictionary[Optimizer, list[torch.Tensor]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._left: dict[int, tuple[int, int]] = {}  # gradients, as the last backward left them
+        self.readback = DeviceReadback()
+
+    def scaled(self, scaler: GradScaler, outputs: Any) -> None:
+        """Keeps what a scaler has scaled."""
+        if vars(scaler).get("_scale") is None:  # it is not in use
+            return
+        self._scalers.add(scaler)
+        losses = outputs if isinstance(outputs, (list, tuple)) else (outputs,)
+        self._losses += [weakref.ref(one) for one in losses if isinstance(one, torch.Tensor)]
+        del self._losses[:-_MAX_LOSSES]
+
+    def backward(self, args: tuple[Any, ...]) -> None:
+        """Looks at the losses of a backward; `args` of the engine."""
+        if not self._scalers:
+            return
+        known = [one() for one in self._losses]
+        roots = args[0] if args and isinstance(args[0], tuple) else ()
+        if roots and all(any(one is root for one in known) for root in roots):
+            self._scaled = True
+        else:
+            self._plain = True
+
+    def backward_ended(self) -> None:
+        """Notes gradients as a backward has left them."""
+        if self._scaled:
+            self._left = {id(one): _identity(one) for some in self._first.values() for one in some}
+
+    def steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Looks at an optimizer's step; global pre-hook."""
+        if not self._scalers:
+            return
+        with self._recorder.contain_errors():
+            scaled, plain = self._scaled, self._plain
+            self._scaled = self._plain = False
+            if scaled and not plain and self._is_direct(optimizer) and self._is_left(optimizer):
+                self._write(optimizer)
+
+    def _is_direct(self, optimizer: Optimizer) -> bool:
+        if getattr(optimizer, "grad_scale", None) is not None:  # a fused one unscales itself
+            return False
+        known = (vars(one).get("_per_optimizer_states", {}) for one in self._scalers)
+        states = [found[id(optimizer)] for found in known if id(optimizer) in found]
+        return all(one["stage"] is OptState.READY for one in states)
+
+    def _is_left(self, optimizer: Optimizer) -> bool:
+        """Returns whether the gradients are as backward left them."""
+        first = self._first.get(optimizer)
+        if first is None:
+            every = (one for group in optimizer.param_groups for one in group["params"])
+            with_gradient = [one for one in every if one.grad is not None]
+            self._first[optimizer] = with_gradient[:_MAX_GRADIENTS]
+            return False
+        return bool(first) and all(self._left.get(id(one)) == _identity(one) for one in first)
+
+    def _write(self, optimizer: Optimizer) -> None:
+        recorder = self._recorder
+        if not recorder.active or len(self._scalers) != 1:
+            return
+        file, _, line = program_line(caller(), self._is_library).rpartition(":")
+        place = f"{PurePath(file).name}:{line}" if file else ""
+        name, step = f"{SCALED_STEP}{place}/{type(optimizer).__name__}", recorder.step
+        scale = vars(next(iter(self._scalers)))["_scale"]
+        with recorder.own_torch():
+            self.readback.enqueue(scale, lambda one: recorder.value(name, float(one), step))
+            self.readback.drain(wait=False)
+
+
+def _identity(parameter: torch.Tensor) -> tuple[int, int]:
+    """Returns which tensor a gradient is, and how often it was changed in place."""
+    gradient = parameter.grad
+    return (0, 0) if gradient is None else (id(gradient), gradient._version)
+
+
+def _hook(context: HookContext) -> Undo:
+    recorder, patches = context.recorder, Patches()
+    losses = context.share(ScaledLosses(recorder, context.stacks))
+    patches.ends(
+        GradScaler,
+        "scale",
+        lambda scaler, *_, **__: scaler,
+        losses.scaled,
+        lost="losses that a gradient scaler scales",
+    )
+    handle = register_optimizer_step_pre_hook(losses.steps)
+
+    def undo() -> None:
+        handle.remove()
+        patches.undo()
+        with recorder.contain_errors():
+            if recorder.folder is not None:
+                losses.readback.drain(wait=True)
+
+    return undo
+
+
+HOOK = Hook("scaled losses", _hook)

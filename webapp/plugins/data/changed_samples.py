@@ -1,0 +1,51 @@
+"""Finds datasets that change their own samples as they hand them out.
+
+`x = self.images[i]; x += noise` writes into the dataset: the sample is another one in the next
+epoch, and what is added adds up.
+"""
+
+from __future__ import annotations
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import CHANGED_SAMPLE, LOADER_BEGUN
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+
+def changed_samples(run: Run) -> list[Finding]:
+    """Returns findings of kind `inplace_modification`, one per dataset. Raises NotApplicable."""
+    if logged(run, None, LOADER_BEGUN).empty:
+        raise NotApplicable("record an iteration over a DataLoader with --level access")
+    found, seen = [], set()
+    rows = logged(run, None, prefix=CHANGED_SAMPLE)
+    for name, own in rows.groupby("name", sort=False, observed=True):
+        kind, held, where = str(name).split("/")
+        if (kind, where) in seen:
+            continue
+        seen.add((kind, where))
+        first = own.sort_values("time_ns").iloc[0]
+        rank, step, times = int(first["rank"]), int(first["step"]), int(own["value"].max())
+        found.append(
+            Finding(
+                kind="inplace_modification",
+                severity="warning",
+                confidence="likely",
+                title=f"{kind}.__getitem__{f' at {where}' * bool(where)} changes the stored "
+                f"sample: {held} was another one after each of {units.count(times)} fetches, so "
+                "its augmentations add up from epoch to epoch. Change a copy: .clone() (of an "
+                "array .copy()) before an operation in place.",
+                rank=rank,
+                ranks=tuple(sorted({int(one) for one in own["rank"]})),
+                thread=str(first["thread"]),
+                step=step,
+                time_ns=int(first["time_ns"]),
+                where=where or phase_place(run, rank, schema.PhaseKind.data.name, None),
+                evidence={"cause": "changed_sample", "sample": held, "fetches": times},
+                link=step_link(run, rank, step),
+            )
+        )
+    return found

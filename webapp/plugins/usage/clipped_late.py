@@ -1,0 +1,77 @@
+"""Finds gradients that are clipped after the optimizer has used them.
+
+clip_grad_norm_ comes after optimizer.step() and before the next backward: the step was taken with
+gradients of any size, and what is clipped is zeroed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+MIN_LATE = 5  # calls
+_MIN_SHARE = 0.9  # of the calls
+
+
+def clipped_late(run: Run) -> list[Finding]:
+    """Returns findings of kind `exploding_gradient`, one per rank. Raises NotApplicable."""
+    norms = logged(run, None, CLIP_NORM)
+    if norms.empty:
+        raise NotApplicable("the program does not call clip_grad_norm_")
+    limits = logged(run, None, CLIP_LIMIT)
+    found = []
+    for rank, own in norms.groupby("rank", sort=True):
+        clips = own.sort_values("time_ns")
+        known = limits[limits["rank"] == rank].drop_duplicates("time_ns").set_index("time_ns")
+        clips = clips.assign(limit=clips["time_ns"].map(known["value"]))
+        late = clips[_late(run, int(str(rank)), clips["time_ns"].to_numpy())]
+        above = late[late["value"] > late["limit"]]
+        if len(above) >= MIN_LATE and len(late) >= _MIN_SHARE * len(clips):
+            found.append(_finding(run, int(str(rank)), above, len(late)))
+    return found
+
+
+def _late(run: Run, rank: int, times: np.ndarray) -> np.ndarray:
+    """Whether an optimizer stepped last before each time, and no one steps before the next
+    backward."""
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
+    phases = phases.sort_values("start_ns")
+    kinds = phases["kind"].astype("str").to_numpy()
+    back, step = schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name
+    events = (kinds == back) | (kinds == step)
+    starts, steps = phases["start_ns"].to_numpy()[events], (kinds == step)[events]
+    after = np.searchsorted(starts, times)
+    known = (after > 0) & (after < len(starts))
+    inside = np.clip(after, 1, max(len(starts) - 1, 1))
+    if len(starts) < 2:
+        return np.zeros(len(times), bool)
+    return known & steps[inside - 1] & ~steps[inside]
+
+
+def _finding(run: Run, rank: int, above: pd.DataFrame, count: int) -> Finding:
+    first = above.iloc[0]
+    step, norm, limit = int(first["step"]), float(first["value"]), float(first["limit"])
+    return Finding(
+        kind="exploding_gradient",
+        severity="warning",
+        title=f"Gradients are clipped after the optimizer has used them, in {units.count(count)} "
+        f"calls: at step {step} it stepped by a norm of {units.number(norm)}, and then "
+        f"clip_grad_norm_ scaled it to {units.number(limit)}. Call clip_grad_norm_ between "
+        "backward() and step().",
+        rank=rank,
+        ranks=(rank,),
+        thread=str(first["thread"]),
+        step=step,
+        time_ns=int(first["time_ns"]),
+        evidence={"cause": "clipped_late", "norm": norm, "max_norm": limit, "steps": count},
+        link=step_link(run, rank, step),
+    )

@@ -1,0 +1,75 @@
+"""Finds random numbers that are the same in each step: a seed is set within the loop.
+
+At every sampled step torch's generators have the same state as the model is called, though dropout
+draws from them in between.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import RANDOM_STATE
+from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+MIN_STEPS = 4  # sampled steps
+_DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::feature_dropout")
+_DRAWS = ("aten::bernoulli_", "aten::native_dropout")
+"""aten::dropout draws nothing where its probability is 0."""
+
+
+def seeded_again(run: Run) -> list[Finding]:
+    """Returns findings of kind `repeated_data`, one per rank. Raises NotApplicable."""
+    rows = logged(run, None, prefix=RANDOM_STATE)
+    if rows.empty:
+        raise NotApplicable("record training steps with --level access: no state was sampled")
+    found = []
+    for rank, own in rows.sort_values(["step", "name"]).groupby("rank", sort=True):
+        states = own.groupby("step")["value"].agg(tuple)
+        if len(states) < MIN_STEPS or states.nunique() > 1:
+            continue
+        place = _dropped_out(run, int(str(rank)), states.index)
+        if place is not None:
+            found.append(_finding(run, int(str(rank)), own, len(states), place or None))
+    return found
+
+
+def _dropped_out(run: Run, rank: int, steps: pd.Index) -> str | None:
+    """The place of a dropout that drew numbers in each of these steps; None without one."""
+    columns = ["name", "step", "stack", "phase"]
+    table = run.events("op", rank, columns=columns)
+    ops = to_frame(table.filter(having(table["name"], (*_DROPOUT, *_DRAWS).__contains__)))
+    ops = ops[ops["phase"].astype("str") != schema.PhaseKind.evaluation.name]
+    names = ops["name"].astype("str")
+    for known in (_DROPOUT, _DRAWS):
+        if not set(steps) <= set(ops.loc[names.isin(known), "step"]):
+            return None
+    stacks = ops.loc[names.isin(_DROPOUT), "stack"].dropna().unique()
+    return next(filter(None, (own_place(run, rank, int(one)) for one in stacks)), "")
+
+
+def _finding(run: Run, rank: int, rows: pd.DataFrame, steps: int, where: str | None) -> Finding:
+    first = rows.iloc[0]
+    at = f" at {where}" if where else ""
+    return Finding(
+        kind="repeated_data",
+        severity="warning",
+        confidence="likely",
+        title=f"Dropout{at} drops the same elements in each step: torch's random generator has the "
+        f"same state at all {units.count(steps)} sampled steps as the model is called. Set the "
+        "seed once, before the loop.",
+        rank=rank,
+        ranks=(rank,),
+        thread=str(first["thread"]),
+        step=int(first["step"]),
+        time_ns=int(first["time_ns"]),
+        where=where,
+        evidence={"cause": "seeded_again", "steps": steps},
+        link=step_link(run, rank, int(first["step"])),
+    )

@@ -1,0 +1,102 @@
+"""Finds moving averages of a model that are the model itself.
+
+`shadow = {n: p.data for n, p in model.named_parameters()}` holds the parameters, not copies:
+`shadow.mul_(0.99).add_(p, alpha=0.01)` then averages each with itself, which leaves it as it is.
+Found where, outside of optimizers and backward, an operator reads and writes nothing but one
+parameter, though it gets two tensors: lerp_, copy_, or add_ right after mul_.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+MIN_STEPS = 5
+_MIN_PARAMETERS = 2
+_SCALES = "aten::mul_"
+_ADDS, _BLENDS = "aten::add_", ("aten::lerp_", "aten::copy_")
+_OTHERS = r"backward|.*\.step"
+"""Names of phases of backward and of optimizers."""
+
+_PLACE = ["thread", "start_ns", "depth"]
+
+
+def self_average(run: Run) -> list[Finding]:
+    """Returns findings of kind `shared_parameter`, one per line and rank. Raises NotApplicable."""
+    if gradient_rows(run).empty:
+        raise NotApplicable("record an optimizer step: the run has no steps")
+    if not any(run.counts_of(rank)["access"] for rank in run.ranks):
+        raise NotApplicable("record with --level access and the native engine")
+    found = []
+    for rank in run.ranks:
+        ops = _onto_itself(run, rank)
+        for stack, own in ops.groupby("stack", sort=False):
+            names = list(own["name_of"].drop_duplicates())
+            if own["step"].nunique() >= MIN_STEPS and len(names) >= _MIN_PARAMETERS:
+                found.append(_finding(run, rank, int(str(stack)), own, names))
+    return found
+
+
+def _onto_itself(run: Run, rank: int) -> pd.DataFrame:
+    """Averages of a parameter with itself: step, stack, start_ns, thread, name_of."""
+    columns = [*_PLACE, "name", "step", "phase", "stack", "shapes"]
+    table = run.events("op", rank, columns=columns)
+    wanted = {_SCALES, _ADDS, *_BLENDS}
+    ops = to_frame(table.filter(having(table["name"], wanted.__contains__)))
+    ops = ops[~ops["phase"].astype("str").str.fullmatch(_OTHERS) & (ops["stack"] >= 0)]
+    names = run.events("storage", rank, columns=["pid", "storage", "name"]).to_pandas()
+    names = names.rename(columns={"name": "name_of"}).drop_duplicates("storage")
+    if ops.empty or names.empty:
+        return ops.assign(name_of="")[:0]
+    ops["name"] = ops["name"].astype("str")
+    accesses = run.events("access", rank, columns=[*_PLACE, "storage", "write"])
+    rows = to_frame(accesses)
+    rows["thread"] = rows["thread"].astype("str")
+    ops["thread"] = ops["thread"].astype("str")
+    groups = rows.merge(ops[_PLACE], on=_PLACE).groupby(_PLACE)
+    touched = groups.agg(
+        storages=("storage", "nunique"), storage=("storage", "first"), write=("write", "any")
+    )
+    ops = ops.merge(touched.reset_index(), on=_PLACE)
+    ops = ops[(ops["storages"] == 1) & ops["write"]].merge(names, on="storage")
+    ops = ops.sort_values(["thread", "start_ns"])
+    before = ops.shift()
+    scaled = (before["name"] == _SCALES) & (before["storage"] == ops["storage"])
+    two = ops["shapes"].astype("str").map(_same_twice)
+    averages = ops["name"].isin(_BLENDS) | ((ops["name"] == _ADDS) & scaled)
+    return ops[averages & two.astype(bool)]
+
+
+def _same_twice(shapes: str) -> bool:
+    """Whether an operator got two tensors of one shape: "[32, 16] [32, 16]"."""
+    parts = shapes.split("] ")
+    return len(parts) >= 2 and parts[0] == parts[1].rstrip("]")
+
+
+def _finding(run: Run, rank: int, stack: int, own: pd.DataFrame, names: list[str]) -> Finding:
+    first = own.iloc[0]
+    where, step = own_place(run, rank, stack), int(first["step"])
+    at = f" at {where}" if where else ""
+    return Finding(
+        kind="shared_parameter",
+        severity="warning",
+        title=f"The average{at} is of a parameter with itself, {names[0]}"
+        f"{and_more(len(names), 'parameter')}, in {units.count(own['step'].nunique())} steps: what "
+        "should hold the average is the memory of the model. Begin with copies: "
+        "p.detach().clone(), copy.deepcopy(model) or torch.optim.swa_utils.AveragedModel.",
+        rank=rank,
+        ranks=(rank,),
+        thread=str(first["thread"]),
+        step=step,
+        time_ns=int(first["start_ns"]),
+        where=where,
+        evidence={"cause": "self_average", "parameters": names[:20]},
+        link=step_link(run, rank, step),
+    )

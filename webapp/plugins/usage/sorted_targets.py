@@ -1,0 +1,94 @@
+"""Finds batches of one class: a sorted dataset whose DataLoader does not shuffle."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import BATCH_STORAGE, IN_ORDER
+from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+MIN_STEPS = 5  # sampled steps
+MIN_ROWS = 8  # of a batch
+_MIN_SHARE = 0.6  # of the batches, which have one class: others lie where classes meet
+_LOSSES = ("nll_loss", "cross_entropy", "binary_cross_entropy")
+
+
+def sorted_targets(run: Run) -> list[Finding]:
+    """Returns findings of kind `repeated_data`, one per rank. Raises NotApplicable."""
+    samples = batch_samples(run)
+    found = []
+    for key, own in samples.groupby("rank", sort=True):
+        rank = int(str(key))
+        in_order = logged(run, rank, IN_ORDER)["value"]
+        loaded = own[(own["what"] == "loaded") & (own["call"] == 0)]
+        if in_order.empty or not in_order.all() or loaded["step"].nunique() < MIN_STEPS:
+            continue
+        first = loaded[loaded["position"] == 0]
+        if first["alike"].any() or first["rows"].min() < MIN_ROWS:
+            continue
+        passed = set(own.loc[own["what"] == "input", "hash"])
+        for _, one in loaded[loaded["position"] > 0].groupby("position"):
+            if passed.isdisjoint(one["hash"]) and _of_one_class(run, rank, one):
+                found.append(_finding(run, rank, one))
+                break
+    return found
+
+
+def _of_one_class(run: Run, rank: int, one: pd.DataFrame) -> bool:
+    """Whether nearly all batches have one class each, not all the same, and a loss reads it."""
+    alike = one[one["alike"]]
+    if alike["step"].nunique() < MIN_STEPS or len(alike) < _MIN_SHARE * len(one):
+        return False
+    if alike["hash"].nunique() < 2:
+        return False
+    position = int(one["position"].iloc[0])
+    places = logged(run, rank, prefix=f"{BATCH_STORAGE}loaded/{position}")
+    places["call"] = places.groupby("step").cumcount()
+    table = alike.merge(places[[*BATCH_KEYS, "value"]], on=BATCH_KEYS)
+    return len(table) >= MIN_STEPS and all(
+        _read_by_a_loss(run, rank, row) for row in table.head(MIN_STEPS).itertuples()
+    )
+
+
+def _read_by_a_loss(run: Run, rank: int, row: object) -> bool:
+    steps = run.steps(rank)
+    ends = dict(zip(steps.index, steps.end_ns, strict=True))
+    window = (int(row.time_ns), int(ends.get(row.step, run.duration_ns)))  # type: ignore
+    thread = str(row.thread)
+    reads = run.events("access", rank, thread, columns=["start_ns", "storage"], window=window)
+    at = reads.filter(pc.equal(reads["storage"], int(row.value)))["start_ns"]
+    ops = run.events("op", rank, thread, columns=["start_ns", "name"], window=window)
+    losses = ops.filter(
+        pa.array(having(ops["name"], lambda name: any(one in name for one in _LOSSES)))
+    )
+    return bool(pc.any(pc.is_in(losses["start_ns"], at.combine_chunks())).as_py())
+
+
+def _finding(run: Run, rank: int, rows: pd.DataFrame) -> Finding:
+    first, steps = rows.iloc[0], int(rows["step"].nunique())
+    return Finding(
+        kind="repeated_data",
+        severity="warning",
+        confidence="likely",
+        title=f"The batches of the DataLoader have one class each, at {units.count(steps)} sampled "
+        f"steps: the dataset is sorted, and is read in its order (tensor {int(first['position'])} "
+        "of the batch is the target). Pass shuffle=True to the DataLoader of the training.",
+        rank=rank,
+        ranks=(rank,),
+        thread=str(first["thread"]),
+        step=int(first["step"]),
+        time_ns=int(first["time_ns"]),
+        where=phase_place(run, rank, schema.PhaseKind.data.name, None),
+        evidence={"cause": "sorted_targets", "steps": steps},
+        link=step_link(run, rank, int(first["step"])),
+    )

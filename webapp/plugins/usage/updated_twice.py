@@ -1,0 +1,84 @@
+"""Finds parameters that two optimizers update by the same gradient.
+
+A tied weight is handed to the optimizer of the encoder and to that of the decoder, say. Both step
+after the same backward, one after the other, so the weight moves twice by one gradient.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+MIN_TWICE = 3  # backward passes
+_MIN_SHARE = 0.9  # of those whose gradients an optimizer used
+_LISTED = 20
+
+
+def updated_twice(run: Run) -> list[Finding]:
+    """Returns findings of kind `shared_parameter`, one per rank. Raises NotApplicable."""
+    rows = gradient_rows(run)
+    if rows.empty:
+        raise NotApplicable("record an optimizer step: the run has no steps")
+    found = []
+    for rank, own in rows.groupby("rank", sort=True):
+        if own["optimizer"].nunique() > 1:
+            twice = _twice(run, int(str(rank)), own)
+            if not twice.empty:
+                found.append(_finding(run, int(str(rank)), twice))
+    return found
+
+
+def _twice(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
+    """Rows of parameters that two optimizers updated after the same backward: `parameter`, `step`,
+    `passes` and `used` (how often twice and at all)."""
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "duration_ns", "kind"]))
+    kinds = phases["kind"].astype("str")
+    passes = np.sort(phases.loc[kinds == schema.PhaseKind.backward.name, "start_ns"].to_numpy())
+    steps = phases[kinds == schema.PhaseKind.optimizer.name].sort_values("start_ns")
+    own = own[~own["missing"] & (own["norm"] > 0)]
+    # An optimizer within another's step (Lookahead, ZeroRedundancyOptimizer) is a part of it.
+    before = np.searchsorted(steps["start_ns"].to_numpy(), own["time_ns"].to_numpy()) - 1
+    ends = np.maximum.accumulate((steps["start_ns"] + steps["duration_ns"].fillna(0)).to_numpy())
+    within = (before >= 0) & (own["time_ns"].to_numpy() < ends[np.maximum(before, 0)])
+    own = own[~within]
+    own = own.assign(passed=np.searchsorted(passes, own["time_ns"].to_numpy()))
+    groups = own.groupby(["parameter", "passed"], sort=False, observed=True)
+    table = groups.agg(optimizers=("optimizer", "nunique"), step=("step", "first")).reset_index()
+    names = table.groupby("parameter", sort=False, observed=True)
+    result = names.agg(
+        passes=("optimizers", lambda one: int((one > 1).sum())),
+        used=("optimizers", "size"),
+        step=("step", "first"),
+    ).reset_index()
+    often = (result["passes"] >= MIN_TWICE) & (result["passes"] >= _MIN_SHARE * result["used"])
+    return result[often]
+
+
+def _finding(run: Run, rank: int, twice: pd.DataFrame) -> Finding:
+    first = twice.iloc[0]
+    step, passes = int(first["step"]), int(first["passes"])
+    return Finding(
+        kind="shared_parameter",
+        severity="error",
+        title=f"Two optimizers update {first['parameter']}{and_more(len(twice), 'parameter')} by "
+        f"the same gradient, after each of {units.count(passes)} backward passes since step "
+        f"{step}: it moves twice per step. Leave it out of one of them, as a tied weight belongs "
+        "to one optimizer.",
+        rank=rank,
+        ranks=(rank,),
+        step=step,
+        evidence={
+            "cause": "updated_twice",
+            "parameters": [str(name) for name in twice["parameter"][:_LISTED]],
+            "steps": passes,
+        },
+        link=step_link(run, rank, step),
+    )
