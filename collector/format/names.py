@@ -233,8 +233,8 @@ TRAINING_MODE = "lanescope/training/"
 gradients, at the first such call and where that has changed."""
 
 EVALUATION_MODE = "lanescope/evaluated/"
-"""Prefix; the name of a model follows: whether it is in training mode as it is called without
-gradients, at the first such call and where that has changed."""
+"""Prefix; the name of a model follows: whether it, or a dropout within it, is in training mode as
+it is called without gradients, at the first such call and where that has changed."""
 
 LISTED_MODULE = "lanescope/listed/"
 """Prefix; file.py:12 where a container is set, its path, the class of a module that it lists twice

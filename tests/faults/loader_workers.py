@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    get_worker_info,
+)
 
 from tests.faults.base import Fault, Program
 
@@ -134,6 +140,99 @@ def _faults(name: str, says: str, *programs: Program) -> tuple[Fault, ...]:
     )
 
 
+class Augmented(Dataset[Any]):
+    """Rows with noise that depends on the epoch; `name` is the attribute that says which."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name = name
+        setattr(self, name, value)
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        epoch = int(getattr(self, self.name))
+        return torch.randn(SIZE, generator=torch.Generator().manual_seed(1000 * epoch + index))
+
+
+def _epochs(dataset: Any, change: Callable[[int], None], *, persistent: bool) -> None:
+    """Trains for some epochs; `change` is called before each."""
+    loader = DataLoader(dataset, 8, num_workers=1, persistent_workers=persistent, shuffle=True)
+    for epoch in range(4):
+        change(epoch)
+        train(loader)
+
+
+def epoch_set_on_the_dataset(planted: bool) -> None:
+    """The twin starts its workers again in each epoch."""
+    data = Augmented("epoch", 0)
+    _epochs(data, lambda epoch: setattr(data, "epoch", epoch), persistent=planted)
+
+
+def strength_that_grows(planted: bool) -> None:
+    """A strength of the augmentation grows; the twin holds it in shared memory."""
+    shared = torch.zeros(1).share_memory_()
+    data = Augmented("strength", 0.0 if planted else shared)
+
+    def change(epoch: int) -> None:
+        if planted:
+            setattr(data, data.name, float(epoch))
+        else:
+            shared.fill_(epoch)
+
+    _epochs(data, change, persistent=True)
+
+
+def stage_of_a_curriculum(planted: bool) -> None:
+    """A number of the stage; the twin sets it before the workers start and leaves it."""
+    data = Augmented("stage", 1)
+    _epochs(
+        data,
+        lambda epoch: setattr(data, "stage", epoch // 2 + 1 if planted else 1),
+        persistent=True,
+    )
+
+
+def _classes(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    loss: Callable[..., torch.Tensor],
+    outputs: int,
+    **options: Any,
+) -> None:
+    """Trains a classifier for two epochs."""
+    model = nn.Linear(SIZE, outputs)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(2):
+        for rows, labels in DataLoader(TensorDataset(x, y), 16, **options):
+            optimizer.zero_grad()
+            loss(model(rows), labels).backward()
+            optimizer.step()
+
+
+def sorted_by_class(planted: bool) -> None:
+    """Folders of two classes, one after the other; the twin shuffles."""
+    x, y = torch.randn(320, SIZE), torch.arange(320) // 112
+    _classes(x, y, nn.functional.cross_entropy, 2, shuffle=not planted)
+
+
+def positives_at_the_end(planted: bool) -> None:
+    """Two halves for a binary loss; the twin's rows are mixed in the dataset."""
+    x, y = torch.randn(320, SIZE), (torch.arange(320) // 112).float()[:, None]
+    order = torch.arange(320) if planted else torch.randperm(320)
+    _classes(x[order], y[order], nn.functional.binary_cross_entropy_with_logits, 1)
+
+
+def classes_in_order(planted: bool) -> None:
+    """Four classes in their order; the twin evaluates without shuffle and trains with it."""
+    x, y = torch.randn(320, SIZE), torch.arange(320) // 80
+    if not planted:
+        with torch.no_grad():
+            for _ in DataLoader(TensorDataset(x, y), 16):
+                pass
+    _classes(x, y, nn.functional.cross_entropy, 4, shuffle=not planted)
+
+
 FAULTS = (
     *_faults(
         "workers that draw the same numbers",
@@ -148,5 +247,19 @@ FAULTS = (
         stream_without_shares,
         records_without_shares,
         shuffled_stream_without_shares,
+    ),
+    *_faults(
+        "a dataset that workers have an older copy of",
+        "the persistent workers",
+        epoch_set_on_the_dataset,
+        strength_that_grows,
+        stage_of_a_curriculum,
+    ),
+    *_faults(
+        "batches of one class",
+        "one class each",
+        sorted_by_class,
+        positives_at_the_end,
+        classes_in_order,
     ),
 )

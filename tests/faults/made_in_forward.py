@@ -1,4 +1,4 @@
-"""Programs whose forward makes layers or parameters each time: what they learn is lost."""
+"""Programs whose forward makes layers or parameters each time, or drops out in a wrong way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.faults.cut_off import train_classes
+from tests.faults.cut_off import STEPS, rows, train_classes
+from tests.faults.losses import loss_faults
 from tests.faults.order_of_a_step import lost_gradients
 
 
@@ -142,6 +143,104 @@ def made_for_the_size_of_the_batch(planted: bool) -> None:
     _prompted(made)
 
 
+class _Functions(nn.Module):
+    """Drops out by a function, which follows the mode or not."""
+
+    def __init__(self, drop: Callable[[torch.Tensor, bool], torch.Tensor]) -> None:
+        super().__init__()
+        self.drop = drop
+        self.a, self.b = nn.Linear(10, 16), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.b(self.drop(self.a(x).relu(), self.training))
+        return out
+
+
+class _MonteCarlo(nn.Dropout):
+    """Drops out in evaluation too."""
+
+    def train(self, mode: bool = True) -> Any:
+        return super().train()
+
+
+def _evaluated(model: nn.Module) -> None:
+    """Trains and evaluates by turns."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(3):
+        model.train()
+        for _ in range(4):
+            x, y = rows()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for _ in range(2):
+                model(rows()[0])
+
+
+def dropout_without_the_mode(planted: bool) -> None:
+    """F.dropout(x), whose default is training=True."""
+    _evaluated(_Functions(lambda x, mode: F.dropout(x, 0.5, planted or mode)))
+
+
+def attention_with_dropout(planted: bool) -> None:
+    """scaled_dot_product_attention gets a probability in any mode."""
+
+    def attend(x: torch.Tensor, mode: bool) -> torch.Tensor:
+        one = x[None, None]
+        p = 0.3 if planted or mode else 0.0
+        return F.scaled_dot_product_attention(one, one, one, dropout_p=p)[0, 0]
+
+    _evaluated(_Functions(attend))
+
+
+def dropout_of_features(planted: bool) -> None:
+    """The same of an input; the twin has a module that stays in training mode on purpose."""
+    if planted:
+        _evaluated(_Functions(lambda x, mode: F.dropout(x[:, :16], p=0.2)))
+        return
+    _evaluated(nn.Sequential(nn.Linear(10, 16), nn.ReLU(), _MonteCarlo(0.2), nn.Linear(16, 3)))
+
+
+def _seeded(seeds: Callable[[int], None]) -> None:
+    """Trains with dropout; `seeds` is called before each step."""
+    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = rows()
+    for number in range(STEPS):
+        seeds(number)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def seeded_in_each_step(planted: bool) -> None:
+    """manual_seed(0) is in the loop; the twin's depends on the step."""
+
+    def seeds(number: int) -> None:
+        torch.manual_seed(0 if planted else number)
+
+    _seeded(seeds)
+
+
+def state_restored_in_each_step(planted: bool) -> None:
+    """The generator's state is restored before each step; the twin's before the first."""
+    state = torch.get_rng_state()
+    _seeded(lambda number: torch.set_rng_state(state) if planted or not number else None)
+
+
+def seeded_by_a_transform(planted: bool) -> None:
+    """A crop is seeded for a pair of images; the twin keeps the state around it."""
+
+    def crop(number: int) -> None:
+        with torch.random.fork_rng(enabled=not planted):
+            torch.manual_seed(17)
+            torch.randint(10, (2,))
+
+    _seeded(crop)
+
+
 FAULTS = (
     *lost_gradients(
         "layers made in each forward",
@@ -163,5 +262,21 @@ FAULTS = (
         wrapped_for_a_call,
         normalised_and_wrapped,
         replaced_in_forward,
+    ),
+    *loss_faults(
+        "dropout in evaluation",
+        "evaluation_mode",
+        "evaluation mode",
+        dropout_without_the_mode,
+        attention_with_dropout,
+        dropout_of_features,
+    ),
+    *loss_faults(
+        "dropout that is the same in each step",
+        "repeated_data",
+        "the same elements in each step",
+        seeded_in_each_step,
+        state_restored_in_each_step,
+        seeded_by_a_transform,
     ),
 )

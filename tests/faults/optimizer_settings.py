@@ -226,6 +226,39 @@ def _faults(name: str, *forms: Any, says: str = "") -> tuple[Fault, ...]:
     return tuple(Fault(name, "optimizer settings", kinds, form, says=says) for form in forms)
 
 
+def scheduler_of_the_first_optimizer(planted: bool) -> None:
+    """The optimizer is built again for groups after the scheduler; the twin's scheduler follows."""
+    model = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+    first = torch.optim.SGD(model.parameters(), lr=0.1)
+    groups = [{"params": list(one.parameters())} for one in (model[0], model[2])]
+    second = torch.optim.SGD(groups, lr=0.1)
+    kind = torch.optim.lr_scheduler.CosineAnnealingLR
+    fit(model, second, kind(first if planted else second, STEPS + 1))
+
+
+def scheduler_before_another_class(planted: bool) -> None:
+    """Adam replaces SGD in a copy of the set-up; the twin never steps the scheduler of SGD."""
+    model = nn.Linear(12, 3)
+    first = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(first, 10)
+    fit(model, torch.optim.Adam(model.parameters(), lr=0.01), schedule if planted else None)
+
+
+def plateau_of_another_optimizer(planted: bool) -> None:
+    """ReduceLROnPlateau of the first; the twin first trains with each optimizer."""
+    model = nn.Linear(12, 3)
+    first, second = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(first, patience=STEPS)
+    if not planted:
+        fit(model, first)
+
+    class Steps:
+        def step(self) -> None:
+            plateau.step(1.0)
+
+    fit(model, second, Steps())
+
+
 FAULTS = (
     *_faults(
         FROZEN,
@@ -255,5 +288,12 @@ FAULTS = (
         embedding_resized_after_the_optimizer,
         weight_normed_after_the_optimizer,
         says="replaced",
+    ),
+    *_faults(
+        "a scheduler of another optimizer",
+        scheduler_of_the_first_optimizer,
+        scheduler_before_another_class,
+        plateau_of_another_optimizer,
+        says="that never steps",
     ),
 )

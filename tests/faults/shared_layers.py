@@ -144,6 +144,113 @@ def _largest(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(out, x[:, :3].argmax(1))
 
 
+def _averaged(begin: Callable[[nn.Module], Any], update: Callable[[Any, nn.Module], None]) -> None:
+    """Trains, and updates a moving average after each step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    average = begin(model)
+    for _ in range(12):
+        x = torch.randn(16, 10)
+        optimizer.zero_grad()
+        _largest(model(x), x).backward()
+        optimizer.step()
+        with torch.no_grad():
+            update(average, model)
+
+
+def _scaled_and_added(average: Any, model: nn.Module) -> None:
+    for one, other in zip(average, model.parameters(), strict=True):
+        one.mul_(0.9).add_(other, alpha=0.1)
+
+
+def average_of_live_data(planted: bool) -> None:
+    """The average begins as `p.data`; the twin clones it."""
+
+    def begin(model: nn.Module) -> Any:
+        return [one.data if planted else one.data.clone() for one in model.parameters()]
+
+    _averaged(begin, _scaled_and_added)
+
+
+def average_of_the_model_itself(planted: bool) -> None:
+    """`ema = model`; the twin copies it deeply."""
+
+    def begin(model: nn.Module) -> Any:
+        return list((model if planted else copy.deepcopy(model)).parameters())
+
+    def update(average: Any, model: nn.Module) -> None:
+        for one, other in zip(average, model.parameters(), strict=True):
+            one.data.lerp_(other.data, 0.1)
+
+    _averaged(begin, update)
+
+
+def average_of_a_shallow_copy(planted: bool) -> None:
+    """copy.copy() of a model has the same parameters; the twin loads its state into another."""
+
+    def begin(model: nn.Module) -> Any:
+        if planted:
+            return list(copy.copy(model).parameters())
+        other = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 3))
+        other.load_state_dict(model.state_dict())
+        return list(other.parameters())
+
+    _averaged(begin, _scaled_and_added)
+
+
+def _two_optimizers(first: Any, second: Any, loss_of: Callable[..., torch.Tensor]) -> None:
+    for _ in range(12):
+        x = torch.randn(16, 10)
+        for one in (first, second):
+            one.zero_grad()
+        loss_of(x).backward()
+        for one in (first, second):
+            one.step()
+
+
+def tied_head_in_a_second_optimizer(planted: bool) -> None:
+    """The head's optimizer holds the tied table as well; the twin's head has a bias alone."""
+    model = Words(lambda one: setattr(one.head, "weight", one.table.weight))
+    body = [*model.table.parameters(), *model.inner.parameters()]
+    extra = nn.Parameter(torch.zeros(20))
+    head = list(model.head.parameters()) if planted else [extra]
+    _two_optimizers(
+        torch.optim.AdamW(body, 1e-3),
+        torch.optim.AdamW(head, 1e-3),
+        lambda x: (model(x) + extra).logsumexp(-1).mean(),
+    )
+
+
+def encoder_in_both_optimizers(planted: bool) -> None:
+    """Each of two tasks has an optimizer with the encoder, and one loss is their sum."""
+    encoder, a, b = nn.Linear(10, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+    first = torch.optim.SGD([*encoder.parameters(), *a.parameters()], 0.01)
+    own = [*encoder.parameters(), *b.parameters()] if planted else [*b.parameters()]
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        hidden = encoder(x).relu()
+        return _largest(a(hidden), x) + _largest(b(hidden), -x)
+
+    _two_optimizers(first, torch.optim.SGD(own, 0.01), loss_of)
+
+
+def whole_model_beside_its_head(planted: bool) -> None:
+    """A second optimizer for the head's rate; the twin steps by turns, each after its backward."""
+    model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3))
+    first = torch.optim.SGD(model.parameters(), 0.01)
+    second = torch.optim.SGD(model[2].parameters(), 0.1)
+    if planted:
+        _two_optimizers(first, second, lambda x: _largest(model(x), x))
+        return
+    for number in range(24):
+        x = torch.randn(16, 10)
+        one = (first, second)[number % 2]
+        model.zero_grad()
+        _largest(model(x), x).backward()
+        one.step()
+
+
 FAULTS = (
     *loss_faults(
         "two parameters in one memory",
@@ -160,5 +267,21 @@ FAULTS = (
         block_multiplied,
         sequence_of_one_layer,
         convolutions_listed_twice,
+    ),
+    *loss_faults(
+        "an average of a model with itself",
+        "shared_parameter",
+        "with itself",
+        average_of_live_data,
+        average_of_the_model_itself,
+        average_of_a_shallow_copy,
+    ),
+    *loss_faults(
+        "a parameter in two optimizers",
+        "shared_parameter",
+        "Two optimizers",
+        tied_head_in_a_second_optimizer,
+        encoder_in_both_optimizers,
+        whole_model_beside_its_head,
     ),
 )

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from tests.faults.base import Fault
+from tests.faults.base import Fault, Program
 from tests.faults.cut_off import STEPS, mlp, rows
 
 _EPOCHS = 4
@@ -213,34 +213,136 @@ def cached_sample_scaled_in_a_worker(planted: bool) -> None:
     _epochs(_Cached(planted), workers=1)
 
 
-_ROOM = "scalers, states and datasets"
-_SCALED = {"room": _ROOM, "kinds": ("exploding_gradient",), "says": "still scaled"}
-_STATE = {"room": _ROOM, "kinds": ("shared_parameter",), "says": "restores nothing"}
-_SAMPLE = {"room": _ROOM, "kinds": ("inplace_modification",), "says": "stored sample"}
+def _stepped(after: Callable[[Any, nn.Module, int], None]) -> None:
+    """Trains; `after` is called after each backward with optimizer, model and number."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for number in range(STEPS):
+        x, y = rows()
+        (20 * F.cross_entropy(model(x), y)).backward()
+        after(optimizer, model, number)
 
-FAULTS: tuple[Fault, ...] = (
-    *(
-        Fault("steps on scaled gradients", program=one, slow=slow, **_SCALED)
-        for one, slow in (
-            (optimizer_steps_beside_the_scaler, False),
-            (fused_optimizer_beside_the_scaler, True),
-            (accumulates_and_steps_beside_the_scaler, True),
-        )
+
+def clipped_after_the_step(planted: bool) -> None:
+    """step() and then clip_grad_norm_()."""
+
+    def after(optimizer: Any, model: nn.Module, number: int) -> None:
+        if planted:
+            optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if not planted:
+            optimizer.step()
+        optimizer.zero_grad()
+
+    _stepped(after)
+
+
+def clipped_at_the_begin_of_the_next(planted: bool) -> None:
+    """It comes between forward and backward; the twin accumulates and clips what it has."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for number in range(STEPS):
+        x, y = rows()
+        loss = 20 * F.cross_entropy(model(x), y)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if planted or number % 4 == 0:
+            optimizer.zero_grad()
+        loss.backward()
+        if planted or number % 4 == 3:
+            optimizer.step()
+
+
+def clipped_by_a_function_of_the_end(planted: bool) -> None:
+    """A function at the end of the loop clips; the twin's measures the norm only."""
+
+    def after(optimizer: Any, model: nn.Module, number: int) -> None:
+        optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0 if planted else float("inf"))
+        optimizer.zero_grad()
+
+    _stepped(after)
+
+
+def _zeroed(every: int, steps: int) -> None:
+    """Zeroes and steps each after so many passes."""
+
+    def after(optimizer: Any, model: nn.Module, number: int) -> None:
+        if number % steps == steps - 1:
+            optimizer.step()
+        if number % every == every - 1:
+            optimizer.zero_grad(set_to_none=False)
+
+    _stepped(after)
+
+
+def zeroed_after_four_steps(planted: bool) -> None:
+    """step() is in the inner loop of an accumulation of four passes."""
+    _zeroed(4, 1 if planted else 4)
+
+
+def zeroed_after_two_steps(planted: bool) -> None:
+    """Of two."""
+    _zeroed(2, 1 if planted else 2)
+
+
+def zeroed_at_the_end_of_an_epoch(planted: bool) -> None:
+    """Of ten, with a step after each second one."""
+    _zeroed(10 if planted else 2, 2)
+
+
+def _faults(name: str, room: str, kind: str, says: str, *programs: Program) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(name, room, (kind,), one, says=says, slow=place > 0)
+        for place, one in enumerate(programs)
+    )
+
+
+_CALLS, _STEPS = "scalers, states and datasets", "gradients"
+
+FAULTS = (
+    *_faults(
+        "steps on scaled gradients",
+        _CALLS,
+        "exploding_gradient",
+        "still scaled",
+        optimizer_steps_beside_the_scaler,
+        fused_optimizer_beside_the_scaler,
+        accumulates_and_steps_beside_the_scaler,
     ),
-    *(
-        Fault("a kept state without a copy", program=one, slow=slow, **_STATE)
-        for one, slow in (
-            (best_state_without_a_copy, False),
-            (best_state_in_a_checkpoint, True),
-            (best_state_copied_as_a_dictionary, True),
-        )
+    *_faults(
+        "a kept state without a copy",
+        _CALLS,
+        "shared_parameter",
+        "restores nothing",
+        best_state_without_a_copy,
+        best_state_in_a_checkpoint,
+        best_state_copied_as_a_dictionary,
     ),
-    *(
-        Fault("a dataset that changes its samples", program=one, slow=slow, **_SAMPLE)
-        for one, slow in (
-            (noise_written_into_the_dataset, False),
-            (augmented_array_behind_a_subset, True),
-            (cached_sample_scaled_in_a_worker, True),
-        )
+    *_faults(
+        "a dataset that changes its samples",
+        _CALLS,
+        "inplace_modification",
+        "stored sample",
+        noise_written_into_the_dataset,
+        augmented_array_behind_a_subset,
+        cached_sample_scaled_in_a_worker,
+    ),
+    *_faults(
+        "gradients clipped after the step",
+        _STEPS,
+        "exploding_gradient",
+        "after the optimizer has used them",
+        clipped_after_the_step,
+        clipped_at_the_begin_of_the_next,
+        clipped_by_a_function_of_the_end,
+    ),
+    *_faults(
+        "gradients zeroed for some steps only",
+        _STEPS,
+        "exploding_gradient",
+        "zeroed for some steps only",
+        zeroed_after_four_steps,
+        zeroed_after_two_steps,
+        zeroed_at_the_end_of_an_epoch,
     ),
 )

@@ -147,6 +147,52 @@ def reports_are_read_at_the_end(planted: bool) -> None:
         reports.get()
 
 
+def _doubles(tasks: Any, results: Any, wrong: int) -> None:
+    """Doubles numbers until None comes, and raises at a wrong one."""
+    while (number := tasks.get()) is not None:
+        if number == wrong:
+            raise ValueError(f"bad number {number}")
+        results.put(float(work()) + 2 * number)
+
+
+def _crashed(numbers: list[int], wrong: int, context: str, workers: int = 1) -> None:
+    """Has processes double numbers, and collects as many results."""
+    start_of: Any = multiprocessing.get_context(context)
+    tasks, results = start_of.Queue(), start_of.Queue()
+    work()
+    processes = [
+        start_of.Process(target=_doubles, args=(tasks, results, wrong), daemon=True)
+        for _ in range(workers)
+    ]
+    for one in processes:
+        one.start()
+    for number in numbers:
+        tasks.put(number)
+    results.get()  # they have begun
+    ctrl_c_at_rest()
+    for _ in numbers[1:]:
+        results.get()
+    for _ in processes:
+        tasks.put(None)
+    for one in processes:
+        one.join()
+
+
+def worker_raised_at_a_task(planted: bool) -> None:
+    """A worker raises at the third of five tasks."""
+    _crashed([1, 2, 7, 3, 4], 7 if planted else 9, "fork")
+
+
+def spawned_worker_raised(planted: bool) -> None:
+    """So does one that runs in an interpreter of its own."""
+    _crashed([1, 7, 2], 7 if planted else 9, "spawn")
+
+
+def all_of_two_workers_raised(planted: bool) -> None:
+    """Each of two workers raises, and a task is left."""
+    _crashed([1, 7, 7, 2], 7 if planted else 9, "fork", 2)
+
+
 FAULTS = (
     *deadlocks(
         "a fork with a held lock",
@@ -161,5 +207,12 @@ FAULTS = (
         one_of_two_results_is_read,
         reports_are_read_at_the_end,
         says="a reader of its multiprocessing.Queue",
+    ),
+    *deadlocks(
+        "a process that raised and is waited for",
+        worker_raised_at_a_task,
+        spawned_worker_raised,
+        all_of_two_workers_raised,
+        says="bad number",
     ),
 )

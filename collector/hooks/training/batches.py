@@ -59,6 +59,15 @@ _MAX_ROWS, MAX_ELEMENTS = 16, 512
 _WITH_SIGNED_ZERO = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Dtypes whose zeros may have two signs, which are the same number."""
 
+_DROPOUTS = (
+    torch.nn.Dropout,
+    torch.nn.Dropout1d,
+    torch.nn.Dropout2d,
+    torch.nn.Dropout3d,
+    torch.nn.AlphaDropout,
+    torch.nn.FeatureAlphaDropout,
+)
+
 _CALLERS = ("_wrapped_call_impl", "_call_impl", "__call__")
 _MAX_FRAMES = 6
 
@@ -129,11 +138,13 @@ class Batches:
 
     def evaluates(self, module: torch.nn.Module) -> None:
         """Records the mode of an outermost module that is called without gradients."""
-        training = unwrap(module).training
+        inner = unwrap(module)
+        training = inner.training
         if self._evaluated.get(module) is not training and self._recorder.active:
             self._evaluated[module] = training
             name = self._modules.model_name(module)
-            self._recorder.value(f"{EVALUATION_MODE}{name}", float(training))
+            drops = any(one.training for one in inner.modules() if isinstance(one, _DROPOUTS))
+            self._recorder.value(f"{EVALUATION_MODE}{name}", float(training or drops))
 
     def ended(self, module: torch.nn.Module, output: Any) -> None:
         """Samples what an outermost module returned."""

@@ -1,7 +1,7 @@
 """Finds datasets that change their own samples as they hand them out.
 
 `x = self.images[i]; x += noise` writes into the dataset: the sample is another one in the next
-epoch, and what is added adds up.
+epoch, and noise adds up.
 """
 
 from __future__ import annotations

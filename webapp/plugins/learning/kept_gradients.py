@@ -2,8 +2,8 @@
 
 A program that forgets `zero_grad()` steps by the sum of all gradients since its start; one that
 calls it for every fourth step uses gradients up to four times. An optimizer is reported if this
-happens in _MIN_PAIR_SHARE of the pairs of steps that are looked at, for _MIN_SHARE of the gradients
-that it used. Of one gradient's storage, from one step to the next:
+happens in all pairs of steps that are looked at, or in all but those of a period, for _MIN_SHARE of
+the gradients that it used. Of one gradient's storage, from one step to the next:
 
 - the optimizer read it in both steps, wrote it in neither, and its version grew: it is one tensor;
 - what wrote it first in between was the addition of an AccumulateGrad node, and after another
@@ -35,7 +35,7 @@ from lanescope.webapp.runs.run import Run
 MIN_PAIRS = 5  # pairs of steps
 LOOKED_AT = 8  # pairs at the beginning, at the end, and apart from each other in between
 _MIN_SHARE = 0.5  # of the gradients of a step
-_MIN_PAIR_SHARE = 0.4  # of the pairs: every second step at least uses what another one has used
+_MIN_PAIR_SHARE = 0.4  # of the pairs: of two steps one uses gradients of the other
 
 _APART = 0.6180339887498949
 """Multiples of it are spread evenly over [0, 1) without a period, so that
@@ -84,6 +84,8 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
         if len(kept) + len(pairs) - number - 1 < needed:
             return []
     never = len(kept) == len(pairs)
+    if not never and not _has_period(sorted(set(pairs) - set(kept)), kept):
+        return []
     first, last = kept[0], len(times) - 1
     step = int(calls["step"].iloc[first + 1])
     where = _where(run, rank, thread, (times[first + 1], times[first + 2]))
@@ -126,6 +128,19 @@ def _chosen(count: int) -> Sequence[int]:
         return range(max(count, 0))
     between = {int(count * (number * _APART % 1)) for number in range(1, LOOKED_AT + 1)}
     return sorted({*range(LOOKED_AT), *between, *range(count - LOOKED_AT, count)})
+
+
+def _has_period(zeroed: Sequence[int], kept: Sequence[int]) -> bool:
+    """Whether gradients were zeroed after each so many steps, as by an outer loop."""
+    if len(zeroed) < 2:
+        return False
+    period = zeroed[1] - zeroed[0]
+    last = zeroed[0] % period
+    return (
+        zeroed[0] < period
+        and all(pair % period == last for pair in zeroed)
+        and all(pair % period != last for pair in kept)
+    )
 
 
 def _kept(run: Run, rank: int, thread: str, times: tuple[int, int, int]) -> int:

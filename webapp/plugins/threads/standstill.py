@@ -82,8 +82,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     """
     severity = _SEVERITIES.get(endings(run)[rank].how)
     rows = [row for row in dumps(run, rank) if row["reason"] != "signal"]
-    # Threads that wait in a collective are reported as a hang.
-    if severity is None or not rows or incomplete_collectives(run):
+    if severity is None or not rows or incomplete_collectives(run):  # these are hangs
         return []
     # Once its main thread was interrupted, the others may still wait.
     rows = [row for row in rows if row["reason"] == INTERRUPT] or rows
@@ -93,7 +92,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
         return []
     pid = rows[0]["pid"]
     children = _children(run, rank, pid, rows[0]["time_ns"]) or feeding(run, rank, rows)
-    dead = "" if children else _died(run, pid, rows)
+    dead = _died(run, pid, rows)
     if rows[0]["reason"] not in NO_PROGRESS and not _closed(rows, children, dead=bool(dead)):
         return []
     since = max((t.end_ns for t in run.threads_of(rank) if t.pid == pid), default=0)

@@ -85,7 +85,7 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="level access; a torch DataLoader with persistent_workers",
-            misses="what is not a number, a text or a flag of the dataset itself",
+            misses="attributes other than numbers, texts and flags of the dataset itself",
         ),
     ),
 )

@@ -1,7 +1,7 @@
 """Finds gradients that are clipped after the optimizer has used them.
 
 clip_grad_norm_ comes after optimizer.step() and before the next backward: the step was taken with
-gradients of any size, and what is clipped is zeroed.
+gradients of any size, and the clipped ones are zeroed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
-MIN_LATE = 5  # calls
+_MIN_LATE = 5  # calls
 _MIN_SHARE = 0.9  # of the calls
 
 
@@ -35,12 +36,12 @@ def clipped_late(run: Run) -> list[Finding]:
         clips = clips.assign(limit=clips["time_ns"].map(known["value"]))
         late = clips[_late(run, int(str(rank)), clips["time_ns"].to_numpy())]
         above = late[late["value"] > late["limit"]]
-        if len(above) >= MIN_LATE and len(late) >= _MIN_SHARE * len(clips):
+        if len(above) >= _MIN_LATE and len(late) >= _MIN_SHARE * len(clips):
             found.append(_finding(run, int(str(rank)), above, len(late)))
     return found
 
 
-def _late(run: Run, rank: int, times: np.ndarray) -> np.ndarray:
+def _late(run: Run, rank: int, times: Int64Array) -> BoolArray:
     """Whether an optimizer stepped last before each time, and no one steps before the next
     backward."""
     phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
@@ -49,12 +50,11 @@ def _late(run: Run, rank: int, times: np.ndarray) -> np.ndarray:
     back, step = schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name
     events = (kinds == back) | (kinds == step)
     starts, steps = phases["start_ns"].to_numpy()[events], (kinds == step)[events]
+    # At both ends stand steps, so that each time has a neighbour.
+    around = np.concatenate(([False], steps, [True]))
     after = np.searchsorted(starts, times)
-    known = (after > 0) & (after < len(starts))
-    inside = np.clip(after, 1, max(len(starts) - 1, 1))
-    if len(starts) < 2:
-        return np.zeros(len(times), bool)
-    return known & steps[inside - 1] & ~steps[inside]
+    late: BoolArray = around[after] & ~around[after + 1]
+    return late
 
 
 def _finding(run: Run, rank: int, above: pd.DataFrame, count: int) -> Finding:

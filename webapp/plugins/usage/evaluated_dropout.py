@@ -1,6 +1,7 @@
 """Finds dropout that is on in evaluation: F.dropout(x, p) without training=self.training.
 
-eval() switches off modules of dropout. A function does not know the mode unless it is told. What a
+eval() switches off modules of dropout. A function does not
+know the mode. What a
 module of torch.nn drops out there was switched on by the program (Monte Carlo dropout).
 """
 
@@ -18,7 +19,7 @@ from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_CALLS = 3
+_MIN_CALLS = 3
 _DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::feature_dropout")
 _DRAWS = ("aten::bernoulli_", "aten::native_dropout")
 _EVALUATION = schema.PhaseKind.evaluation.name
@@ -35,7 +36,7 @@ def evaluated_dropout(run: Run) -> list[Finding]:
         if own["value"].any():  # a model is evaluated in training mode, as some are on purpose
             continue
         ops = _dropped_out(run, rank)
-        if len(ops) >= MIN_CALLS:
+        if len(ops) >= _MIN_CALLS:
             found.append(_finding(run, rank, ops))
     return found
 

@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 3  # of the scheduler
+_MIN_STEPS = 3  # of the scheduler
 
 
 def idle_schedulers(run: Run) -> list[Finding]:
@@ -26,7 +26,7 @@ def idle_schedulers(run: Run) -> list[Finding]:
         where, scheduler, optimizer = str(name).split("/")
         ranks = tuple(sorted({int(rank) for rank in own["rank"]}))
         own = own[own["rank"] == ranks[0]].sort_values("time_ns")
-        if len(own) < MIN_STEPS:
+        if len(own) < _MIN_STEPS:
             continue
         first = own.iloc[0]
         step = int(first["step"])

@@ -18,7 +18,7 @@ from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 4  # sampled steps
+_MIN_STEPS = 4  # sampled steps
 _DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::feature_dropout")
 _DRAWS = ("aten::bernoulli_", "aten::native_dropout")
 """aten::dropout draws nothing where its probability is 0."""
@@ -32,7 +32,7 @@ def seeded_again(run: Run) -> list[Finding]:
     found = []
     for rank, own in rows.sort_values(["step", "name"]).groupby("rank", sort=True):
         states = own.groupby("step")["value"].agg(tuple)
-        if len(states) < MIN_STEPS or states.nunique() > 1:
+        if len(states) < _MIN_STEPS or states.nunique() > 1:
             continue
         place = _dropped_out(run, int(str(rank)), states.index)
         if place is not None:

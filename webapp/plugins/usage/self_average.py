@@ -18,7 +18,7 @@ from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 5
+_MIN_STEPS = 5
 _MIN_PARAMETERS = 2
 _SCALES = "aten::mul_"
 _ADDS, _BLENDS = "aten::add_", ("aten::lerp_", "aten::copy_")
@@ -39,7 +39,7 @@ def self_average(run: Run) -> list[Finding]:
         ops = _onto_itself(run, rank)
         for stack, own in ops.groupby("stack", sort=False):
             names = list(own["name_of"].drop_duplicates())
-            if own["step"].nunique() >= MIN_STEPS and len(names) >= _MIN_PARAMETERS:
+            if own["step"].nunique() >= _MIN_STEPS and len(names) >= _MIN_PARAMETERS:
                 found.append(_finding(run, rank, int(str(stack)), own, names))
     return found
 

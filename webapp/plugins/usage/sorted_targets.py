@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +19,8 @@ from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 5  # sampled steps
-MIN_ROWS = 8  # of a batch
+_MIN_STEPS = 5  # sampled steps
+_MIN_ROWS = 8  # of a batch
 _MIN_SHARE = 0.6  # of the batches, which have one class: others lie where classes meet
 _LOSSES = ("nll_loss", "cross_entropy", "binary_cross_entropy")
 
@@ -31,10 +33,10 @@ def sorted_targets(run: Run) -> list[Finding]:
         rank = int(str(key))
         in_order = logged(run, rank, IN_ORDER)["value"]
         loaded = own[(own["what"] == "loaded") & (own["call"] == 0)]
-        if in_order.empty or not in_order.all() or loaded["step"].nunique() < MIN_STEPS:
+        if in_order.empty or not in_order.all() or loaded["step"].nunique() < _MIN_STEPS:
             continue
         first = loaded[loaded["position"] == 0]
-        if first["alike"].any() or first["rows"].min() < MIN_ROWS:
+        if first["alike"].any() or first["rows"].min() < _MIN_ROWS:
             continue
         passed = set(own.loc[own["what"] == "input", "hash"])
         for _, one in loaded[loaded["position"] > 0].groupby("position"):
@@ -47,7 +49,7 @@ def sorted_targets(run: Run) -> list[Finding]:
 def _of_one_class(run: Run, rank: int, one: pd.DataFrame) -> bool:
     """Whether nearly all batches have one class each, not all the same, and a loss reads it."""
     alike = one[one["alike"]]
-    if alike["step"].nunique() < MIN_STEPS or len(alike) < _MIN_SHARE * len(one):
+    if alike["step"].nunique() < _MIN_STEPS or len(alike) < _MIN_SHARE * len(one):
         return False
     if alike["hash"].nunique() < 2:
         return False
@@ -55,18 +57,17 @@ def _of_one_class(run: Run, rank: int, one: pd.DataFrame) -> bool:
     places = logged(run, rank, prefix=f"{BATCH_STORAGE}loaded/{position}")
     places["call"] = places.groupby("step").cumcount()
     table = alike.merge(places[[*BATCH_KEYS, "value"]], on=BATCH_KEYS)
-    return len(table) >= MIN_STEPS and all(
-        _read_by_a_loss(run, rank, row) for row in table.head(MIN_STEPS).itertuples()
-    )
+    few = table.head(_MIN_STEPS).to_dict("records")
+    return len(few) == _MIN_STEPS and all(_read_by_a_loss(run, rank, row) for row in few)
 
 
-def _read_by_a_loss(run: Run, rank: int, row: object) -> bool:
+def _read_by_a_loss(run: Run, rank: int, row: dict[Any, Any]) -> bool:
     steps = run.steps(rank)
     ends = dict(zip(steps.index, steps.end_ns, strict=True))
-    window = (int(row.time_ns), int(ends.get(row.step, run.duration_ns)))  # type: ignore
-    thread = str(row.thread)
+    window = (int(row["time_ns"]), int(ends.get(row["step"], run.duration_ns)))
+    thread = str(row["thread"])
     reads = run.events("access", rank, thread, columns=["start_ns", "storage"], window=window)
-    at = reads.filter(pc.equal(reads["storage"], int(row.value)))["start_ns"]
+    at = reads.filter(pc.equal(reads["storage"], int(row["value"])))["start_ns"]
     ops = run.events("op", rank, thread, columns=["start_ns", "name"], window=window)
     losses = ops.filter(
         pa.array(having(ops["name"], lambda name: any(one in name for one in _LOSSES)))

@@ -14,7 +14,7 @@ from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_ITERATIONS = 2
+_MIN_ITERATIONS = 2
 
 
 def stale_datasets(run: Run) -> list[Finding]:
@@ -26,7 +26,7 @@ def stale_datasets(run: Run) -> list[Finding]:
     for name, own in rows.groupby("name", sort=False, observed=True):
         kind, attribute = str(name).split("/")
         first, times = own.sort_values("time_ns").iloc[0], int(own["value"].max())
-        if times < MIN_ITERATIONS:
+        if times < _MIN_ITERATIONS:
             continue
         rank, step = int(first["rank"]), int(first["step"])
         found.append(

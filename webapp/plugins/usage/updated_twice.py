@@ -17,7 +17,7 @@ from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-MIN_TWICE = 3  # backward passes
+_MIN_TWICE = 3  # backward passes
 _MIN_SHARE = 0.9  # of those whose gradients an optimizer used
 _LISTED = 20
 
@@ -58,7 +58,7 @@ def _twice(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
         used=("optimizers", "size"),
         step=("step", "first"),
     ).reset_index()
-    often = (result["passes"] >= MIN_TWICE) & (result["passes"] >= _MIN_SHARE * result["used"])
+    often = (result["passes"] >= _MIN_TWICE) & (result["passes"] >= _MIN_SHARE * result["used"])
     return result[often]
 
 
