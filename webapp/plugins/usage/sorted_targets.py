@@ -21,7 +21,7 @@ from lanescope.webapp.runs.run import Run
 
 _MIN_STEPS = 5  # sampled steps
 _MIN_ROWS = 8  # of a batch
-_MIN_SHARE = 0.6  # of the batches, which have one class: others lie where classes meet
+_MIN_SHARE = 0.6  # of the batches, which have one class: others hold the end of one
 _LOSSES = ("nll_loss", "cross_entropy", "binary_cross_entropy")
 
 
