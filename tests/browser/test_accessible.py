@@ -58,6 +58,7 @@ def test_no_violation_while_at_work(opened: Opener, theme: Literal["light", "dar
     page.page.keyboard.press("Escape")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), (3840, 2160)])
 def test_everything_fits_from_a_laptop_to_4k(tab: SharedTab, width: int, height: int) -> None:
     page = tab(width=width, height=height)

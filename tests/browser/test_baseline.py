@@ -95,6 +95,7 @@ def test_differences_are_drawn_and_visited(beside: SharedTab) -> None:
     assert page.state["selection"]["name"] == "gone"
 
 
+@pytest.mark.slow
 def test_rows_of_compare_lead_to_their_calls(beside: SharedTab) -> None:
     """Of the ops that ran more or less often, and of those that took longer."""
     page = beside("/compare", height=900)
@@ -119,6 +120,7 @@ def test_rows_of_compare_lead_to_their_calls(beside: SharedTab) -> None:
     assert (page.state["query"], page.state["hits"]["total"]) == ("/^gone$/", 1)
 
 
+@pytest.mark.slow
 def test_diff_shows_the_rank_that_parted_first(beside: SharedTab) -> None:
     page = beside("/diff", height=900)
     page.page.locator("#diff-rank", has_text="rank 1").wait_for()

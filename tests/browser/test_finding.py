@@ -91,6 +91,7 @@ def test_overlaps_are_shaded_and_visited(tab: SharedTab) -> None:
     assert page.window == pytest.approx(first)
 
 
+@pytest.mark.slow
 def test_overlap_of_a_name_is_hunted_from_its_list(opened: Opener) -> None:
     page = opened()
     page.press("Shift+L")

@@ -71,6 +71,7 @@ def test_a_finding_shows_its_lanes_and_its_cause(
     assert "finding=" not in page.query
 
 
+@pytest.mark.slow
 def test_the_strip_leads_from_finding_to_finding(
     opened: Opener, serve: Server, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_the_strip_leads_from_finding_to_finding(
     assert strip.is_hidden()
 
 
+@pytest.mark.slow
 def test_a_length_narrows_the_search_and_a_step_is_found(tab: SharedTab) -> None:
     page = tab()
     page.press("/")

@@ -165,6 +165,7 @@ def arrange_lanes(page: LanePage, hands: Hands) -> None:
     page.press("Shift+G")
 
 
+@pytest.mark.slow
 def test_every_key_does_what_the_list_says(tab: SharedTab) -> None:
     page = tab(f"/timeline?t={START}-{END}&closed=", height=560)
     hands = Hands(page)

@@ -50,6 +50,7 @@ def evil_run(path: Path, **options: Any) -> Run:
     return open_run(path)
 
 
+@pytest.mark.slow
 def test_texts_of_a_stranger_are_only_text(opened: Opener, serve: Server, tmp_path: Path) -> None:
     run = evil_run(tmp_path / "run")
     base = evil_run(tmp_path / "base", gradient_scale=1.5)

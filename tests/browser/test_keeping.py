@@ -50,6 +50,7 @@ def test_notes_and_views_are_kept_with_the_run(opened: Opener, own: tuple[str, P
     assert json.loads((path / "notes.json").read_text())["notes"] == []
 
 
+@pytest.mark.slow
 def test_notes_of_another_tab_are_not_lost(opened: Opener, own: tuple[str, Path]) -> None:
     address, path = own
     first, second = opened("/timeline", at=address), opened("/timeline", at=address)
@@ -66,6 +67,7 @@ def test_notes_of_another_tab_are_not_lost(opened: Opener, own: tuple[str, Path]
     second.problems = [text for text in second.problems if "409" not in text]
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_written_says_so(opened: Opener, own: tuple[str, Path]) -> None:
     address, path = own
     (path / "notes.json").write_text("not notes")
@@ -96,6 +98,7 @@ def test_the_view_as_svg_and_png(tab: SharedTab, tmp_path: Path) -> None:
     page.idle()
 
 
+@pytest.mark.slow
 def test_slices_in_sight_as_a_table(tab: SharedTab) -> None:
     page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     page.press("Shift+T")

@@ -49,6 +49,7 @@ def test_a_pinned_lane_stays_at_the_top_while_others_scroll(tab: SharedTab) -> N
     assert evaluator in shown(page)
 
 
+@pytest.mark.slow
 def test_lanes_and_ranks_are_dragged_into_another_order(tab: SharedTab) -> None:
     page = tab("/timeline?closed=", height=1000)
     before = shown(page)
@@ -154,6 +155,7 @@ def test_a_closed_rank_shows_the_time_that_is_covered(tab: SharedTab) -> None:
         assert page.pixel(ms / 10 * width, 5) == page.token(token), token
 
 
+@pytest.mark.slow
 def test_the_end_of_a_range_snaps_to_slices_and_measures_between_two(tab: SharedTab) -> None:
     page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     label = page.label("aten::", whole=True)

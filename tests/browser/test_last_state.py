@@ -108,6 +108,7 @@ def test_a_recording_that_ends_while_a_state_is_opened(tmp_path: Path, opened: O
         lanes.close()
 
 
+@pytest.mark.slow
 def test_a_slice_that_is_asked_for_while_the_state_is_replaced(
     tmp_path: Path, opened: Opener
 ) -> None:

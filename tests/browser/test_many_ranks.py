@@ -40,6 +40,7 @@ def elements(page: LanePage) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_hosts_come_first_and_ranks_bring_their_lanes_also_for_a_slice(page: LanePage) -> None:
     names = page.page.locator(".tl-group:not(.process)").all_inner_texts()
     assert names[0].split("\n")[0].startswith("gpu-000 · ranks 0-7")
@@ -104,6 +105,7 @@ _LANES_OF_12 = """async () => {
 }"""
 
 
+@pytest.mark.slow
 def test_ranks_are_grouped_by_parallel_dimension(page: LanePage) -> None:
     choices = page.page.locator(".tl-group-by option").all_inner_texts()
     assert choices == [

@@ -83,6 +83,7 @@ def test_a_clicked_slice_shows_its_name_and_all_else(tab: SharedTab) -> None:
     assert "Nothing selected" in page.text("#slice-panel")
 
 
+@pytest.mark.slow
 def test_an_address_that_names_a_slice_shows_its_lane(opened: Opener, large: str) -> None:
     page = opened("/timeline?closed=", at=large, height=500)
     lane = page.state["lanes"][-1]["id"]
@@ -126,6 +127,7 @@ def test_hover_names_the_slice_at_once(tab: SharedTab) -> None:
     assert not page.page.is_visible(".tl-tip")
 
 
+@pytest.mark.slow
 def test_neighbours_by_keyboard(tab: SharedTab) -> None:
     page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     page.click_slice("aten::")
@@ -352,6 +354,7 @@ def _zoom_far(page: LanePage) -> None:
         page.wheel(400, 40, -240, key="Control")
 
 
+@pytest.mark.slow
 def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str) -> None:
     page = opened("/timeline", at=large)
     page.press("q")  # the details ask for more with each notch

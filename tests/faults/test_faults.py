@@ -16,16 +16,17 @@ FORMS = 3
 
 
 FIRST = {one.name: one for one in reversed(FAULTS) if not one.slow}
-"""A form of each fault; the others are slow. Tests of the rooms have each rule of each question."""
-
 SECOND = {one.name: one for one in reversed(FAULTS) if FIRST.get(one.name) is not one}
+QUICK = {(one.room, one.kinds): one for one in FIRST.values()}
+"""A form for each room and kind of finding. Tests of the rooms have each rule of each question."""
 
 
 def marks(fault: Fault) -> list[pytest.MarkDecorator]:
-    """Of the slow forms all but one of each fault are for `make soak`."""
-    if FIRST.get(fault.name) is fault:
+    """Of each fault two forms run in `make test-all`, the others in `make soak`."""
+    if QUICK.get((fault.room, fault.kinds)) is fault:
         return []
-    return [pytest.mark.slow] + [pytest.mark.soak] * (SECOND[fault.name] is not fault)
+    both = FIRST.get(fault.name) is fault or SECOND[fault.name] is fault
+    return [pytest.mark.slow] + [pytest.mark.soak] * (not both)
 
 
 @pytest.mark.parametrize(

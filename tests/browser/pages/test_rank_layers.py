@@ -12,6 +12,7 @@ from tests.webapp.plugins.gradients.test_rank_map import run_of
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.slow
 def test_the_rank_that_is_apart_is_seen_and_leads_to_its_backward(
     opened: Opener, serve: Server, tmp_path: Path
 ) -> None:

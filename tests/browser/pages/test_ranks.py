@@ -47,6 +47,7 @@ def test_a_hang_is_shown_by_rank(opened: Opener, serve: Server, tmp_path: Path) 
     assert page.state["selection"] is not None
 
 
+@pytest.mark.slow
 def test_a_run_in_which_no_rank_waits_says_so(tab: SharedTab) -> None:
     page = tab("/hang")
     assert "No rank waits for another" in page.text(".page")

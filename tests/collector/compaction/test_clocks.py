@@ -86,6 +86,7 @@ def test_a_stranger_gets_no_answer() -> None:
         thread.join()
 
 
+@pytest.mark.slow
 def test_an_exit_while_the_store_is_asked_ends_well(tmp_path: Path) -> None:
     program = write_program(
         tmp_path,

@@ -92,6 +92,7 @@ def test_what_short_threads_did_is_read_thread_by_thread(recorded: Recorded) -> 
     assert pieces == run.counts["op"]
 
 
+@pytest.mark.slow
 def test_a_bundle_of_short_threads_has_the_same_rows(recorded: Recorded, tmp_path: Path) -> None:
     run = open_run(recorded.run)
     for options in ({}, {"redact": True}):
@@ -167,6 +168,7 @@ class Died(BaseException):
     """Stands for a SIGKILL of the compactor."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(
     ("owner", "name", "calls"),

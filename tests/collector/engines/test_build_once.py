@@ -31,6 +31,7 @@ print(build.ensure())
 """
 
 
+@pytest.mark.slow
 def test_sixteen_processes_with_an_empty_cache_build_once(tmp_path: Path) -> None:
     compiler, log = tmp_path / "c++", tmp_path / "calls"
     compiler.write_text(COMPILER.format(log=log))

@@ -97,6 +97,7 @@ def regions(recorded: Recorded) -> Counter[Any]:
     return Counter(r["name"] for r in recorded.rows("op") if r["scope"] == "compiled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_compilation_goes_on_and_gives_the_same(
     compiled: Record, engine: str, bare: list[str]
@@ -156,6 +157,7 @@ def test_the_portable_engine_declares_that_it_sees_no_regions(compiled: Record) 
     assert open_run(recorded.run).coverage["unseen_compiled_regions"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_another_backend_shows_single_ops(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
@@ -199,6 +201,7 @@ AGAINST_EAGER = """
 """
 
 
+@pytest.mark.slow
 def test_compiled_and_eager_are_compared_operator_by_operator(tmp_path: Path, native: Path) -> None:
     program = write_program(tmp_path, AGAINST_EAGER)
     done = fork_program(program, str(tmp_path), "auto")

@@ -149,6 +149,7 @@ MODULES = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observer", OBSERVERS)
 def test_modules_are_as_deep_and_their_graphs_the_same(
     observer: str, tmp_path: Path, native: Path

@@ -315,6 +315,7 @@ def test_interpreter_shutdown_with_a_daemon_thread_at_work(tmp_path: Path) -> No
     assert manifest["complete"] is True
 
 
+@pytest.mark.slow
 def test_interpreter_shutdown_ends_daemon_threads_in_hooked_functions(tmp_path: Path) -> None:
     """Python unwinds their stacks where they come back from a wait, without its lock."""
     recorded = record_program(
@@ -346,6 +347,7 @@ def test_interpreter_shutdown_ends_daemon_threads_in_hooked_functions(tmp_path: 
     assert recorded.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_exec_into_another_program(tmp_path: Path) -> None:
     recorded = record_program(
         tmp_path,

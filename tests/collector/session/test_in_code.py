@@ -69,6 +69,7 @@ def test_without_a_place_it_is_said_where_it_goes(tmp_path: Path) -> None:
     assert list(run.glob("rank=00000/thread=*/op-00000.parquet"))
 
 
+@pytest.mark.slow
 def test_adding_to_a_finished_run_is_said(tmp_path: Path) -> None:
     program, run = write_program(tmp_path, PROGRAM), tmp_path / "run"
     first = fork_program(program, str(run))

@@ -62,6 +62,7 @@ def test_threads_get_lanes_and_their_events(tmp_path: Path) -> None:
     assert events_of("derived") == [("thread_begin", ids["main"]), ("thread_end", None)]
 
 
+@pytest.mark.slow
 def test_loader_workers_and_spawned_processes_are_recorded(tmp_path: Path) -> None:
     recorded = record_program(
         tmp_path,
@@ -146,6 +147,7 @@ def test_the_environment_alone_records(tmp_path: Path) -> None:
     assert not (run / "journal").exists()
 
 
+@pytest.mark.slow
 def test_the_launcher_form_records_a_script_with_its_arguments(tmp_path: Path) -> None:
     program = write_program(
         tmp_path, "import sys, torch; torch.ones(2).tan(); print(sys.argv[1:], __name__)"

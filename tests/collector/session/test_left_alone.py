@@ -147,6 +147,7 @@ DESCRIPTORS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", OBSERVERS)
 def test_descriptors_are_the_program_s(tmp_path: Path, engine: str) -> None:
     same(tmp_path, DESCRIPTORS, engine, "Too many open files")

@@ -97,6 +97,7 @@ def test_a_run_in_which_nothing_was_recorded_is_explained(tmp_path: Path) -> Non
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_terminated_command_gets_the_signal(tmp_path: Path) -> None:
     program = write_program(
         tmp_path,
@@ -174,6 +175,7 @@ def test_a_run_that_vanishes_does_not_harm_the_program(tmp_path: Path) -> None:
     assert recorded.stderr.endswith(f"lanescope: {removed}\n")
 
 
+@pytest.mark.slow
 def test_a_program_whose_name_is_not_utf8_is_recorded(tmp_path: Path) -> None:
     program = tmp_path / os.fsdecode(b"a\xffb.py")
     program.write_text("import torch\ntorch.ones(1).tan()\n")

@@ -99,6 +99,7 @@ FUSED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_asked_for_they_look_at_what_compiled_code_computed(tmp_path: Path, backend: str) -> None:
     found, lines = validated(tmp_path, backend, "fault", "asked")

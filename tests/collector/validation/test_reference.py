@@ -309,6 +309,7 @@ def register():
 """
 
 
+@pytest.mark.slow
 def test_recorded_and_registered_by_a_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

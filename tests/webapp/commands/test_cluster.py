@@ -70,6 +70,7 @@ def checked_alone(runs: tuple[Path, Path]) -> Result:
     return called("check", runs[1], "--json")
 
 
+@pytest.mark.slow
 def test_workers_answer_as_this_process_does(cluster: str, runs: tuple[Path, Path]) -> None:
     base, run = runs
     for words in (("check", run), ("info", run), ("diff", base, run)):
@@ -79,6 +80,7 @@ def test_workers_answer_as_this_process_does(cluster: str, runs: tuple[Path, Pat
         assert (shared.stdout, shared.exit_code) == (alone.stdout, alone.exit_code), words
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_half_way_changes_nothing(
     runs: tuple[Path, Path], checked_alone: Result
 ) -> None:

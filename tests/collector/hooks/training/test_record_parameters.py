@@ -344,6 +344,7 @@ thread.join()
 """
 
 
+@pytest.mark.slow
 def test_parameters_that_another_thread_trains_are_left_alone(tmp_path: Path) -> None:
     # torch writes gradients without Python's lock: reading them crashed the program.
     recorded = record_program(tmp_path, TWO_TRAIN, "--sample-every", "1")

@@ -226,6 +226,7 @@ def test_a_parameter_that_passes_twice_in_a_step_is_compared_in_order(tmp_path: 
     assert compare(base, run).table["state"].tolist() == ["identical", "different"]
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     st.lists(st.one_of(st.none(), st.floats()), min_size=1, max_size=6),

@@ -43,6 +43,7 @@ print("not part of the answer")
 """
 
 
+@pytest.mark.slow
 def test_a_command_that_differs_each_time(tmp_path: Path) -> None:
     program, folder = write_program(tmp_path, PROGRAM), tmp_path / "twice"
     done = run_program(

@@ -37,6 +37,7 @@ def device(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(SOURCE, library, *flags)
 
 
+@pytest.mark.slow
 def test_streams_that_nothing_orders_race_and_their_twins_do_not(
     device: Path, tmp_path: Path
 ) -> None:
