@@ -130,7 +130,9 @@ def _first_of(repetition: Repetition) -> Path:
     """The first run of a repetition that is still there."""
     places = [p for one in repetition.entries for p in repetition.places(one["threads"])]
     if not places:
-        raise RunError(f"{repetition.folder} has no run any more, only {FILE}")
+        raise RunError(
+            f"{repetition.folder}: its runs are gone, only {FILE} is left; repeat the command"
+        )
     return places[0]
 
 

@@ -236,7 +236,7 @@ def _queue(server: flask.Flask, queues: Queues) -> None:
         if queue is None:
             return None
         if not queue.enter():
-            words = f"the server has enough to do; ask again in {RETRY_AFTER_S} seconds"
+            words = f"the server is busy; ask again in {RETRY_AFTER_S} seconds"
             return {"error": words}, 503, {"Retry-After": str(RETRY_AFTER_S)}
         flask.g.queue = queue
         return None

@@ -39,8 +39,8 @@ def layout(context: Context) -> Component:
             lead,
             states.empty(
                 "This run holds no autograd graph.",
-                "A run holds that of the first backward of step 0, of up to 20,000 nodes. One "
-                "whose recording began later, or that ran no backward, has none.",
+                "Recorded is the first backward of step 0, up to 20,000 nodes: record from the "
+                "start of a program that runs backward.",
             ),
         )
     modules = set(graph_nodes(run, ranks[0])["module"])

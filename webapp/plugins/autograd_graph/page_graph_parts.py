@@ -164,8 +164,8 @@ def break_table(context: Context, rank: int) -> list[Component]:
     title = html.H2("Where gradients end")
     if not run.counts_of(rank)["access"]:
         words = (
-            "Which operators they end at follows from what these read and write, which the native "
-            "engine records at level access and above."
+            "Not checked: record with the native engine at level access or above, which shows what "
+            "operators read and write."
         )
         if not gradient_breaks.breaks(run, rank):
             return [title, html.P(words, className="muted")]
@@ -219,9 +219,8 @@ def fx_words(run: Run, rank: int) -> list[Component]:
         made.append(
             html.P(
                 [
-                    "This run holds no torch.fx graph to stand beside it. One is recorded of what "
-                    "torch.compile captures, of modules that torch.fx made, and of any model that "
-                    "it can trace with ",
+                    "No torch.fx graph was recorded. Graphs of torch.compile and of modules that "
+                    "torch.fx made are recorded by themselves, that of another model with ",
                     html.Code("lanescope record --trace-model"),
                     ".",
                 ],

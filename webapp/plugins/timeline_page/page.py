@@ -328,7 +328,7 @@ def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
         (f"rank {row.rank}", widgets.duration_text(row.waiting_ns), units.share_cell(row.share))
         for row in longest.itertuples()
     ]
-    heads = ("rank", "waiting for others", "share")
+    heads = ("rank", "waiting", "share")
     head = html.H2("Waiting in collectives", className="below")
     if len(run.ranks) > 1 and not run.clock_calibrated:
         words = "Not known: the clocks of the ranks were not compared."

@@ -125,10 +125,10 @@ def notes(
         return sentences
     joined_by, dtype = _joined_by(run, first), coarsest_half(base, run)
     if not _is_rounding(apart, first, dtype):
-        return [*sentences, f"they part by more than the number of ranks explains, {joined_by}"]
+        return [*sentences, f"they differ by more than the number of ranks explains, {joined_by}"]
     return [
         *sentences,
-        f"they part because of the number of ranks, {joined_by}: a sum over {run.world_size} is "
+        f"they differ because of the number of ranks, {joined_by}: a sum over {run.world_size} is "
         f"rounded in another order than one over {base.world_size}{_in(dtype)}",
     ]
 
@@ -151,10 +151,10 @@ def notes_on_passes(
         return [sentences]
     dtype = coarsest_half(base, run)
     if not _is_rounding(apart, first, dtype):
-        return [sentences, "they part by more than the number of passes explains"]
+        return [sentences, "they differ by more than the number of passes explains"]
     return [
         sentences,
-        f"they part because of the number of passes: a sum of {counts[1]} gradients is rounded in "
+        f"they differ because of the number of passes: a sum of {counts[1]} gradients is rounded in "
         f"another order than one of {counts[0]}{_in(dtype)}",
     ]
 

@@ -79,7 +79,7 @@ def test_another_order_of_the_sum_is_called_rounding(folder: Path) -> None:
     assert first["where"] == f"program.py:{line}"
     assert first["origin"] == {"kind": "collective", "rank": 1}
     assert "the baseline had 1 rank, the run 2" in text_of(found)
-    assert "they part because of the number of ranks, whose values all_reduce" in text_of(found)
+    assert "they differ because of the number of ranks, whose values all_reduce" in text_of(found)
     assert "step 0): a sum over 2 is rounded in another order than one over 1" in text_of(found)
     assert "times those of the baseline" not in text_of(found)
 
@@ -90,7 +90,7 @@ def test_a_sum_in_place_of_a_mean_is_not_rounding(folder: Path) -> None:
     assert found.verdict == "diverged"
     assert found.first is not None
     assert (found.first["step"], found.first["op"]) == (0, "aten::add_")
-    assert "they part by more than the number of ranks explains" in text_of(found)
+    assert "they differ by more than the number of ranks explains" in text_of(found)
     assert (
         "all gradients that differ in step 0 are 2 times those of the baseline, by the number of "
         "ranks: sums over ranks where the baseline has means"
