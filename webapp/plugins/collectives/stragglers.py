@@ -87,6 +87,9 @@ _ADVICE = "Compare its processor, clock rate and batches with those of the other
 
 def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> Finding:
     mine = came[came["last_rank"] == rank]
+    # The place that is shown is of a round that counts: in the first, all start up.
+    first = came["step"] == came["step"].min() if _by_step(came) else came.index == came.index[0]
+    mine = mine[~first[came["last_rank"] == rank]]
     worst = mine.loc[mine["alone_ns"].idxmax()]
     share, delay = float(shares["share"].median()), float(shares["delay_ns"].median())
     late = int((shares["delay_ns"] > 0).sum())
