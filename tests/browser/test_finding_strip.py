@@ -118,4 +118,4 @@ def test_a_length_narrows_the_search_and_a_step_is_found(tab: SharedTab) -> None
     page.idle()
     (bounds,) = [(low, high) for step, low, high in page.state["stepBounds"] if step == 3]
     assert (page.state["range"]["t0"], page.state["range"]["t1"]) == bounds
-    assert page.state["labels"]  # a step is no name that fades all others
+    assert page.state["labels"]  # none fade, as with a name

@@ -188,7 +188,7 @@ let search = null;
 function find(query) {
   const found = match(timeline.names, query, search?.modules);
   search?.set(query, found);
-  timeline.setSearch(query, stepAsked(query) ? null : found); // a step is no name: nothing fades
+  timeline.setSearch(query, stepAsked(query) ? null : found); // a step: nothing fades
   if (query) loadModules();
 }
 

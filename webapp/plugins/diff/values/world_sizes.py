@@ -154,8 +154,8 @@ def notes_on_passes(
         return [sentences, "they differ by more than the number of passes explains"]
     return [
         sentences,
-        f"they differ because of the number of passes: a sum of {counts[1]} gradients is rounded in "
-        f"another order than one of {counts[0]}{_in(dtype)}",
+        f"they differ because of the number of passes: a sum of {counts[1]} gradients is rounded "
+        f"in another order than one of {counts[0]}{_in(dtype)}",
     ]
 
 
