@@ -8,7 +8,7 @@ compared before and after each fetch of it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch.utils.data import Dataset, Subset
 
 from ...format.names import CHANGED_SAMPLE
 from ...recorder.recorder import Recorder
-from ..training.activations import tensors_in
 from ..training.batches import MAX_ELEMENTS, few_of, raw_bytes
 
 _MAX_HELD = 8
@@ -27,6 +26,8 @@ _MAX_HELD = 8
 _MAX_BYTES = 1 << 26
 _NUMBERS = "fiub"
 """Kinds of numpy's dtypes."""
+
+_ARRAYS = (torch.Tensor, np.ndarray, np.memmap)
 
 
 _Few = tuple[bytes, bool]
@@ -102,7 +103,7 @@ class StoredSamples:
 def _rows(dataset: Any, index: int, path: str) -> Iterator[tuple[str, Any]]:
     """Yields names and tensors or arrays that a dataset holds at an index."""
     for name, one in list(getattr(dataset, "__dict__", {}).items()):
-        if isinstance(one, (torch.Tensor, np.ndarray)):
+        if type(one) in _ARRAYS:  # no class of the program's, whose methods would run
             if one.ndim > 1 and len(one) > index:
                 yield path + name, one[index]
         elif type(one) in (list, tuple, dict):
@@ -113,23 +114,22 @@ def _rows(dataset: Any, index: int, path: str) -> Iterator[tuple[str, Any]]:
             yield from _rows(one, index, f"{name}.")
 
 
-def _parts(row: Any) -> Sequence[Any]:
-    if isinstance(row, np.ndarray):
-        return [row]
-    if isinstance(row, (list, tuple)):
-        row = [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in row]
-    return list(tensors_in(row))
+def _parts(row: Any) -> list[Any]:
+    """Returns the tensors and arrays of a sample."""
+    parts = row.values() if type(row) is dict else row if type(row) in (list, tuple) else (row,)
+    return [one for one in parts if type(one) in _ARRAYS]
 
 
 def _few(one: Any) -> _Few | None:
     """Returns some elements of a tensor or an array; None if they cannot be read, or are one."""
-    if isinstance(one, np.ndarray):
+    if not isinstance(one, torch.Tensor):
         if one.dtype.kind not in _NUMBERS or one.nbytes > _MAX_BYTES or one.size < 2:
             return None
         data = one.ravel()[:: -(-one.size // MAX_ELEMENTS)].tobytes()
         return data, data == data[: one.itemsize] * (len(data) // one.itemsize)
-    plain = type(one) is torch.Tensor and one.device.type == "cpu" and one.layout == torch.strided
-    if not plain or not one.dim() or one.numel() < 2 or one.is_quantized:
+    plain = one.device.type == "cpu" and one.layout == torch.strided
+    lazy = one.is_quantized or one.is_conj() or one.is_neg()
+    if not plain or lazy or not one.dim() or one.numel() < 2:
         return None
     data, size = raw_bytes(few_of(one)), one.element_size()
     return data, data == data[:size] * (len(data) // size)
