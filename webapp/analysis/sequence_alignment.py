@@ -225,6 +225,7 @@ def mixed(codes: Codes, more: NDArray[np.integer]) -> Codes:
     value = codes * np.uint64(0xD6E8FEB86659FD93) + more.astype(np.uint64)
     value = value * np.uint64(0x2545F4914F6CDD1D) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
-    result: Codes = value ^ (value >> np.uint64(31))
-    return result
+        value ^= value >> np.uint64(shift)
+        value *= np.uint64(factor)
+    value ^= value >> np.uint64(31)
+    return value

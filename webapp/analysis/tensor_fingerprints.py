@@ -60,7 +60,9 @@ class Words:
         if not len(array):
             return np.empty(0, np.int64)
         translated = [self.code(name, text) for text in array.dictionary.to_pylist()]
-        indices = array.indices.to_numpy(zero_copy_only=False)
+        indices = array.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        if translated == list(range(len(translated))):
+            return indices
         codes: Int64Array = np.array(translated, np.int64)[indices]
         return codes
 
@@ -110,14 +112,14 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     tensors, owner = _tensors(run, rank, thread, words, start * _DEPTHS + depth.clip(max=255))
     known, expected = tensors.pop("known"), tensors.pop("expected")
     unset = tensors.pop("unset").astype(bool)
-    blind = [k for k, name in enumerate(words.known["name"]) if name in NOT_LOOKED_AT]
-    kept = ~np.isin(texts["name"][owner], blind) & ~unset
-    arriving = [k for k, name in enumerate(words.known["name"]) if name == ARRIVES]
-    arrives = np.isin(texts["name"], arriving)
+    blind = np.array([name in NOT_LOOKED_AT for name in words.known["name"]], np.bool_)
+    kept = ~(blind[texts["name"]][owner] | unset)
+    arrives = np.array([name == ARRIVES for name in words.known["name"]], np.bool_)[texts["name"]]
     unset = owner[unset]
-    tensors, owner = {name: column[kept] for name, column in tensors.items()}, owner[kept]
-    rows = np.flatnonzero(known[kept])
-    changed = dict(zip(rows.tolist(), expected[kept][rows].tolist(), strict=True))
+    tensors = {name: _kept(column, kept) for name, column in tensors.items()}
+    owner, known, expected = (_kept(column, kept) for column in (owner, known, expected))
+    rows = np.flatnonzero(known)
+    changed = dict(zip(rows.tolist(), expected[rows].tolist(), strict=True))
     hashes = mixed(tensors["hash"].view(np.uint64), tensors["position"])
     bits = np.zeros(len(start), np.uint64)
     hashed = tensors["hash"] != 0
@@ -140,6 +142,11 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
         changed,
         unset,
     )
+
+
+def _kept(column: NDArray[Any], kept: BoolArray) -> NDArray[Any]:
+    """The rows of a column that are kept, mostly all."""
+    return column if kept.all() else column[kept]
 
 
 def _with_bits(codes: Codes, bits: Codes) -> Codes:
@@ -183,16 +190,14 @@ def _tensors(
     key = rows["start_ns"].to_numpy() * _DEPTHS + rows["depth"].to_numpy().astype(np.int64)
     order = np.argsort(ops, kind="stable")
     place = np.searchsorted(ops[order], key).clip(max=max(len(ops) - 1, 0))
-    owner = order[place] if len(ops) else np.empty(0, np.int64)
+    owner = order[place] if len(ops) else np.zeros(len(key), np.int64)
     known = ops[owner] == key if len(ops) else np.zeros(len(key), bool)
     made = {name: words.codes(name, rows[name]) for name in texts}
     made |= {name: rows[name].to_numpy() for name in numbers}
     made["unset"] = rows["unset"].fill_null(False).to_numpy()
     made["known"] = rows["expected"].is_valid().to_numpy()
     made["expected"] = rows["expected"].fill_null(0).to_numpy()
-    if not len(ops):
-        owner = np.zeros(len(key), np.int64)
-    return {name: column[known] for name, column in made.items()}, owner[known]
+    return {name: _kept(column, known) for name, column in made.items()}, _kept(owner, known)
 
 
 def pair_ops(base: Ops, run: Ops) -> tuple[Int64Array, Int64Array]:
@@ -301,8 +306,13 @@ def pair_tensors(
         pair = np.full(len(ops), -1, np.int64)
         pair[paired] = np.arange(len(paired))
         key = pair[ops.owner] * (len(words.known["position"]) + 1) + ops.tensors["position"]
-        values, rows = np.unique(key, return_index=True)
+        if np.all(key[1:] > key[:-1]):
+            values, rows = key, np.arange(len(key))
+        else:
+            values, rows = np.unique(key, return_index=True)
         keys.append((values[values >= 0], rows[values >= 0]))
+    if np.array_equal(keys[0][0], keys[1][0]):
+        return keys[0][1], keys[1][1]
     _, one, two = np.intersect1d(keys[0][0], keys[1][0], assume_unique=True, return_indices=True)
     return keys[0][1][one].astype(np.int64), keys[1][1][two].astype(np.int64)
 

@@ -39,5 +39,5 @@ class _Plain(Redactor):
 
 def _plain(run: Run) -> Run:
     redactor = _Plain() if redacted(run) else _Plain.of(run)
-    threads = tuple(replace(one, name=redactor.text(one.name)) for one in run.threads)
+    threads = tuple(one._replace(name=redactor.text(one.name)) for one in run.threads)
     return replace(run, rows=run.rows.changed_by(redactor.rows), threads=threads)

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.parameter_history import layers_of, samples
 from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, graph_by_module
 from lanescope.webapp.runs.run import Run
@@ -73,6 +74,13 @@ def graph_nodes(run: Run, rank: int) -> pd.DataFrame:
         else:
             found.append(_between(row.sequence, numbers, modules, roots))
     return rows.assign(module=found)
+
+
+@per_rank
+def reached_parameters(run: Run, rank: int) -> frozenset[str]:
+    """Returns the parameters that a rank's first recorded graph leads to, and "", of other
+    nodes."""
+    return frozenset(graph_nodes(run, rank)["parameter"])
 
 
 def _between(sequence: float, numbers: Int64Array, modules: list[str], roots: set[str]) -> str:

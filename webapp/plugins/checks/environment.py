@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having, texts_of
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
@@ -94,30 +95,39 @@ def _unused_parameters(run: Run) -> list[Finding]:
     return found
 
 
+@per_rank
+def _waiting(run: Run, rank: int) -> tuple[float, int] | None:
+    """Share of its steps that a rank waits for data, and the start of the longest wait; None: it
+    does not wait long."""
+    steps = run.steps(rank)
+    whole = int((steps.end_ns - steps.start_ns).sum())
+    process = next((p for p in run.manifest["processes"] if p["rank"] == rank), None)
+    if len(steps) < _MIN_STEPS or not whole or process is None:
+        return None
+    main = next(t.thread for t in run.threads_of(rank))
+    rows = run.events("phase", rank, main, ["start_ns", "duration_ns", "kind"])
+    rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.data.name))
+    waiting = Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))
+    waiting = waiting.clip(int(steps.start_ns[1]), int(steps.end_ns[-1]))
+    share = waiting.total / max(1, int(steps.end_ns[-1] - steps.start_ns[1]))
+    if share < WAITING or waiting.total < _MIN_WAIT_NS:
+        return None
+    return share, int(waiting.start[int((waiting.end - waiting.start).argmax())])
+
+
 def _loading(run: Run) -> list[Finding]:
     found = []
     for rank in run.ranks:
-        steps = run.steps(rank)
-        whole = int((steps.end_ns - steps.start_ns).sum())
-        process = next((p for p in run.manifest["processes"] if p["rank"] == rank), None)
-        if len(steps) < _MIN_STEPS or not whole or process is None:
+        waits = _waiting(run, rank)
+        if waits is None:
             continue
-        main = next(t.thread for t in run.threads_of(rank))
-        rows = run.events("phase", rank, main, ["start_ns", "duration_ns", "kind"])
-        rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.data.name))
-        waiting = Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))
-        waiting = waiting.clip(int(steps.start_ns[1]), int(steps.end_ns[-1]))
-        share = waiting.total / max(1, int(steps.end_ns[-1] - steps.start_ns[1]))
-        if share < WAITING or waiting.total < _MIN_WAIT_NS:
-            continue
+        share, place = waits
         workers = sum(p["rank"] == rank and p["role"] == "child" for p in run.manifest["processes"])
         more = "more of them" if workers else "num_workers above 0"
         title = (
             f"{units.sentence(ranks_in(run, (rank,)))} waits for data in "
             f"{units.share(share)} of its time, with {workers} workers"
         )
-        longest = int((waiting.end - waiting.start).argmax())
-        place = int(waiting.start[longest])
         setting = f"DataLoader: {more}, pin_memory, persistent_workers"
         found.append(_finding(run, title, setting, "DataLoader workers", place, rank))
     return found

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import where_of
@@ -50,21 +51,26 @@ _NODE = "AccumulateGrad"
 def kept_gradients(run: Run) -> list[Finding]:
     """Returns findings of kind `exploding_gradient`, one per rank and optimizer. Raises
     NotApplicable."""
-    columns = ["thread", "step", "time_ns", "optimizer", "norm"]
-    stepped, found = False, []
-    for rank in run.ranks:
-        rows = to_frame(run.events("gradient", rank, columns=columns))
-        stepped |= not rows.empty
-        # Where threads share parameters, one adds to what another has used and will zero.
-        if not run.counts_of(rank)["access"] or rows["thread"].nunique() != 1:
-            continue
-        for _, own in rows.dropna(subset=["norm"]).groupby("optimizer", sort=True):
-            found += _of_optimizer(run, rank, own)
-    if not stepped:
+    found = {rank: _of_rank(run, rank) for rank in run.ranks}
+    if all(of is None for of in found.values()):
         raise NotApplicable("record an optimizer step: the run has no steps")
     if not any(run.counts_of(rank)["access"] for rank in run.ranks):
         raise NotApplicable("record with --level access and the native engine")
-    return found
+    return [one for of in found.values() for one in of or ()]
+
+
+@per_rank
+def _of_rank(run: Run, rank: int) -> list[Finding] | None:
+    """Findings of one rank; None: no optimizer made a step."""
+    columns = ["thread", "step", "time_ns", "optimizer", "norm"]
+    rows = to_frame(run.events("gradient", rank, columns=columns))
+    if rows.empty:
+        return None
+    # Where threads share parameters, one adds to what another has used and will zero.
+    if not run.counts_of(rank)["access"] or rows["thread"].nunique() != 1:
+        return []
+    of_optimizers = rows.dropna(subset=["norm"]).groupby("optimizer", sort=True)
+    return [one for _, own in of_optimizers for one in _of_optimizer(run, rank, own)]
 
 
 def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:

@@ -23,6 +23,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
@@ -43,8 +44,8 @@ def local_clipping(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
-    norms = {rank: last_logged(run, rank, CLIP_NORM) for rank in run.ranks}
-    limits = {rank: last_logged(run, rank, CLIP_LIMIT) for rank in run.ranks}
+    logged = {rank: _logged(run, rank) for rank in run.ranks}
+    norms, limits = ({rank: of[side] for rank, of in logged.items()} for side in (0, 1))
     calls = collective_calls(run)
     within = calls["phase"] == schema.PhaseKind.backward.name
     calls = calls[within | calls["name"].str.startswith("reduce_scatter")]
@@ -66,6 +67,12 @@ def local_clipping(run: Run) -> list[Finding]:
         if scaled.sum() >= _MIN_STEPS and exchanged.all() and apart.all():
             found.append(_finding(run, str(group), ranks, table[scaled]))
     return found
+
+
+@per_rank
+def _logged(run: Run, rank: int) -> tuple[pd.Series, pd.Series]:
+    """Norms by which a rank clips, and their limits, by step."""
+    return last_logged(run, rank, CLIP_NORM), last_logged(run, rank, CLIP_LIMIT)
 
 
 def _gradients(run: Run, rank: int) -> tuple[pd.DataFrame, pd.Series]:
@@ -91,9 +98,10 @@ def _by_hand(
         return []
     limit = table.max().max()
     clipped = table >= limit * (1 - _AS_LARGE)
+    if limit <= 0 or not (clipped.sum() >= MIN_CLIPPED_BY_HAND).all():
+        return []
     rows = pd.concat([of_rank(rank)[0] for rank in ranks])
-    apart = rows.groupby(["step", "parameter"])["norm"].nunique() > 1
-    if limit <= 0 or not (clipped.sum() >= MIN_CLIPPED_BY_HAND).all() or not apart.any():
+    if not (rows.groupby(["step", "parameter"])["norm"].nunique() > 1).any():
         return []
     return [_finding(run, group, ranks, table[clipped.all(axis=1)])]
 

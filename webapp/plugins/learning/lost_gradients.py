@@ -17,7 +17,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place
-from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, reached_parameters
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
 from lanescope.webapp.runs.run import Run
 
@@ -91,7 +91,7 @@ def not_returned(run: Run, rank: int) -> dict[str, str]:
     of a function of the program's own whose backward returns none."""
     rows = gradient_rows(run)
     missing = rows[rows["rank"] == rank].groupby("parameter", observed=True)["missing"].all()
-    names = set(missing.index[missing]) & set(graph_nodes(run, rank)["parameter"])
+    names = set(missing.index[missing]) & reached_parameters(run, rank)
     if not names:
         return {}
     places = [one.where for one in breaks(run, rank) if one.cause == "no_gradient"]

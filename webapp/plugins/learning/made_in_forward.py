@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from lanescope.collector.format.names import MADE_PARAMETER
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
 from lanescope.webapp.analysis.stack_frames import own_place
-from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import reached_parameters
 from lanescope.webapp.plugins.learning.held_in_vain import UNNAMED
 from lanescope.webapp.runs.run import Run
 
@@ -34,8 +35,7 @@ def made_in_forward(run: Run) -> list[Finding]:
     of_ranks = dict(tuple(held.groupby("rank")))
     found = []
     for rank in run.ranks:
-        nodes = graph_nodes(run, rank)
-        reached = set(nodes["parameter"]) - {""} if len(nodes) else set()
+        reached = reached_parameters(run, rank) - {""}
         mine = of_ranks.get(rank, held.iloc[:0])
         own = set(mine["parameter"])
         gone = reached - own - kept.get(rank, set())
@@ -54,6 +54,7 @@ def made_of(run: Run, rank: int) -> dict[str, str]:
     return {name: where for where, name in _made(run, rank)[["where", "of"]].to_numpy() if name}
 
 
+@per_rank
 def _made(run: Run, rank: int) -> pd.DataFrame:
     """Parameters made in a forward: step, where, of."""
     rows = logged(run, rank, prefix=MADE_PARAMETER)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place
@@ -42,7 +43,7 @@ def no_step(run: Run) -> list[Finding]:
     if not pc.any(pc.equal(kinds, _BACKWARD)).as_py():
         raise NotApplicable("record a backward pass")
     if pc.any(pc.equal(kinds, _OPTIMIZER)).as_py():
-        return _idle_optimizers(run)
+        return [one for rank in run.ranks for one in _idle_optimizers(run, rank)]
     if schema.OpScope.compiled.name in texts_of(run, "op", "scope"):
         raise NotApplicable("compiled regions may hold the optimizer's step")
     backward = to_frame(passes.filter(pc.equal(kinds, _BACKWARD)))
@@ -56,22 +57,22 @@ def no_step(run: Run) -> list[Finding]:
     return [_finding(run, *found[0], tuple(rank for rank, *_ in found))] if found else []
 
 
-def _idle_optimizers(run: Run) -> list[Finding]:
+@per_rank
+def _idle_optimizers(run: Run, rank: int) -> list[Finding]:
     """A finding for each optimizer of a class that never steps, beside others that do."""
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind", "name"]))
+    kinds = phases["kind"].astype("str")
+    stepped = {str(name) for name in phases.loc[kinds == _OPTIMIZER, "name"]}
+    names = filter(_ZEROES.match, texts_of(run, "op", "name", rank))
+    if {f"{_class_of(name)}.step" for name in names} <= stepped:
+        return []  # so that the operators need not be read
     found = []
-    for rank in run.ranks:
-        phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind", "name"]))
-        kinds = phases["kind"].astype("str")
-        stepped = {str(name) for name in phases.loc[kinds == _OPTIMIZER, "name"]}
-        names = filter(_ZEROES.match, texts_of(run, "op", "name", rank))
-        if {f"{_class_of(name)}.step" for name in names} <= stepped:
-            continue  # so that the operators need not be read
-        begins = phases.loc[kinds == _BACKWARD, "start_ns"]
-        for name, own in _operators(run, rank, updates=False).groupby("name", sort=True):
-            kind = _class_of(str(name))
-            thrown = own[_followed(begins, own["start_ns"])]
-            if f"{kind}.step" not in stepped and len(thrown) >= MIN_THROWN_AWAY:
-                found.append(_idle(run, rank, kind, thrown))
+    begins = phases.loc[kinds == _BACKWARD, "start_ns"]
+    for name, own in _operators(run, rank, updates=False).groupby("name", sort=True):
+        kind = _class_of(str(name))
+        thrown = own[_followed(begins, own["start_ns"])]
+        if f"{kind}.step" not in stepped and len(thrown) >= MIN_THROWN_AWAY:
+            found.append(_idle(run, rank, kind, thrown))
     return found
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows
@@ -38,10 +39,17 @@ def wasted_passes(run: Run) -> list[Finding]:
     for rank in run.ranks:
         own = held[held["rank"] == rank]
         if own["optimizer"].nunique() == 1 and own["thread"].nunique() == 1:
-            found = _of_thread(run, rank, str(own["thread"].iloc[0]))
+            found = _of_threads(run, rank)[str(own["thread"].iloc[0])]
             if found is not None:
                 return [found]
     return []
+
+
+@per_rank
+def _of_threads(run: Run, rank: int) -> dict[str, Finding | None]:
+    """By thread of a rank that steps an optimizer."""
+    threads = pc.unique(run.events("gradient", rank, columns=["thread"])["thread"])
+    return {thread: _of_thread(run, rank, thread) for thread in threads.to_pylist()}
 
 
 def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:

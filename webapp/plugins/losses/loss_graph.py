@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
@@ -57,13 +58,11 @@ class LossGraph:
         return None
 
 
-def loss_graphs(run: Run) -> dict[int, LossGraph]:
-    """Returns the graph of the first backward of each rank that recorded one. Raises
-    NotApplicable."""
-    graphs = {rank: graph for rank in run.ranks if (graph := loss_graph(run, rank)) is not None}
-    if not graphs:
+def of_graphs(run: Run, ask: Callable[[Run, int], Finding | None]) -> list[Finding]:
+    """Returns what is found of each rank. Raises NotApplicable where none recorded a graph."""
+    if not any(run.counts_of(rank)["node"] for rank in run.ranks):
         raise NotApplicable("record a backward pass: the run has no autograd graph")
-    return graphs
+    return [one for rank in run.ranks if (one := ask(run, rank)) is not None]
 
 
 @lru_cache(maxsize=8)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.plugins.losses.compiled_losses import NODES, captured_graphs
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, loss_graphs
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, loss_graph, of_graphs
 from lanescope.webapp.runs.run import Run
 
 _LAYERS = ("Addmm", "Addbmm", "Bmm", "Convolution", "Linear", "MkldnnConvolution", "Mm")
@@ -71,13 +72,17 @@ class _Loss:
 
 def loss_inputs(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    found = []
-    for rank, graph in loss_graphs(run).items():
-        losses = (*_losses(run, rank, graph), *_compiled_losses(run, rank))
-        wrong = next((loss for loss in losses if (loss.function, loss.made) in _WRONG), None)
-        if wrong is not None:
-            found.append(_finding(run, rank, graph, wrong))
-    return found
+    return of_graphs(run, _wrong_input)
+
+
+@per_rank
+def _wrong_input(run: Run, rank: int) -> Finding | None:
+    graph = loss_graph(run, rank)
+    if graph is None:
+        return None
+    losses = (*_losses(run, rank, graph), *_compiled_losses(run, rank))
+    wrong = next((loss for loss in losses if (loss.function, loss.made) in _WRONG), None)
+    return None if wrong is None else _finding(run, rank, graph, wrong)
 
 
 def _losses(run: Run, rank: int, graph: LossGraph) -> Iterator[_Loss]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graphs
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graph, of_graphs
 from lanescope.webapp.runs.run import Run
 
 _COMPARES = ("HuberLoss", "MseLoss", "Rsub", "SmoothL1Loss", "Sub")
@@ -26,13 +27,16 @@ _SHAPE = re.compile(r"\[([^\]]*)\]")
 
 def loss_shapes(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    found = []
-    for rank, graph in loss_graphs(run).items():
-        for node in graph.nodes.values():
-            if (rows := _broadcast(graph, node)) and _is_reduced(graph, node):
-                found.append(_finding(run, rank, graph, node, rows))
-                break
-    return found
+    return of_graphs(run, _wrong_shape)
+
+
+@per_rank
+def _wrong_shape(run: Run, rank: int) -> Finding | None:
+    graph = loss_graph(run, rank)
+    for node in graph.nodes.values() if graph is not None else ():
+        if (rows := _broadcast(graph, node)) and _is_reduced(graph, node):
+            return _finding(run, rank, graph, node, rows)
+    return None
 
 
 def _broadcast(graph: LossGraph, node: LossNode) -> int:
