@@ -60,7 +60,7 @@ class Words:
         if not len(array):
             return np.empty(0, np.int64)
         translated = [self.code(name, text) for text in array.dictionary.to_pylist()]
-        indices = array.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        indices: Int64Array = array.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         if translated == list(range(len(translated))):
             return indices
         codes: Int64Array = np.array(translated, np.int64)[indices]

@@ -59,7 +59,7 @@ class LossGraph:
 
 
 def of_graphs(run: Run, ask: Callable[[Run, int], Finding | None]) -> list[Finding]:
-    """Returns what is found of each rank. Raises NotApplicable where none recorded a graph."""
+    """Returns the finding of each rank, by `ask`. Raises NotApplicable if none recorded a graph."""
     if not any(run.counts_of(rank)["node"] for rank in run.ranks):
         raise NotApplicable("record a backward pass: the run has no autograd graph")
     return [one for rank in run.ranks if (one := ask(run, rank)) is not None]

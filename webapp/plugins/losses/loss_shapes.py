@@ -33,7 +33,9 @@ def loss_shapes(run: Run) -> list[Finding]:
 @per_rank
 def _wrong_shape(run: Run, rank: int) -> Finding | None:
     graph = loss_graph(run, rank)
-    for node in graph.nodes.values() if graph is not None else ():
+    if graph is None:
+        return None
+    for node in graph.nodes.values():
         if (rows := _broadcast(graph, node)) and _is_reduced(graph, node):
             return _finding(run, rank, graph, node, rows)
     return None

@@ -69,7 +69,7 @@ def _renumbered(run: Run, numbers: Mapping[int, int]) -> Run:
     def new(rank: int) -> int:
         return numbers.get(rank, rank)
 
-    threads = tuple(replace(thread, rank=new(thread.rank)) for thread in run.threads)
+    threads = tuple(thread._replace(rank=new(thread.rank)) for thread in run.threads)
     rows = replace(
         run.rows,
         parts={(table, new(rank)): parts for (table, rank), parts in run.rows.parts.items()},
