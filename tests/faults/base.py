@@ -58,8 +58,10 @@ def ctrl_c_at_rest() -> None:
     if recorded is None:
         return
     seen = Path(recorded) / "journal" / f"{os.getpid()}-*" / "quiet.json"
-    loop = f"for i in $(seq {WAIT_S}0); do ls {seen} && break; sleep 0.1; done"
-    ends = "for i in 1 2 3; do kill -INT $PPID || exit; sleep 1; done; kill -KILL $PPID"
+    # A file of a rest before this one may still be there.
+    newer = f"find {seen} -newer $now 2>/dev/null | grep -q ."
+    loop = f"now=$(mktemp); for i in $(seq {WAIT_S}0); do {newer} && break; sleep 0.1; done"
+    ends = "rm $now; for i in 1 2 3; do kill -INT $PPID || exit; sleep 1; done; kill -KILL $PPID"
     null = subprocess.DEVNULL
     # In the background of a shell that has ended: a process with a child may be a launcher.
     subprocess.run(["sh", "-c", f"({loop}; {ends}) &"], stdout=null, stderr=null, check=True)

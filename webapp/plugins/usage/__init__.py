@@ -63,7 +63,7 @@ PLUGIN = Plugin(
             order=199,
             area="Learning",
             recorded=True,
-            needs="level access, the native engine; averages by add_, lerp_ or copy_ in 5 steps",
+            needs="level access, the native engine; averages by add_ or lerp_ in 5 steps",
             misses="averages that make a new tensor, or are compiled",
         ),
         Question(

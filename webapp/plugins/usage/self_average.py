@@ -3,7 +3,7 @@
 `shadow = {n: p.data for n, p in model.named_parameters()}` holds the parameters, not copies:
 `shadow.mul_(0.99).add_(p, alpha=0.01)` then averages each with itself, which leaves it as it is.
 Found where, outside of optimizers and backward, an operator reads and writes nothing but one
-parameter, though it gets two tensors: lerp_, copy_, or add_ right after mul_.
+parameter, though it gets two tensors: lerp_, or add_ right after mul_.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lanescope.webapp.runs.run import Run
 _MIN_STEPS = 5
 _MIN_PARAMETERS = 2
 _SCALES = "aten::mul_"
-_ADDS, _BLENDS = "aten::add_", ("aten::lerp_", "aten::copy_")
+_ADDS, _BLENDS = "aten::add_", "aten::lerp_"
 _OTHERS = r"backward|.*\.step"
 """Names of phases of backward and of optimizers."""
 
@@ -48,7 +48,7 @@ def _onto_itself(run: Run, rank: int) -> pd.DataFrame:
     """Averages of a parameter with itself: step, stack, start_ns, thread, name_of."""
     columns = [*_PLACE, "name", "step", "phase", "stack", "shapes"]
     table = run.events("op", rank, columns=columns)
-    wanted = {_SCALES, _ADDS, *_BLENDS}
+    wanted = {_SCALES, _ADDS, _BLENDS}
     ops = to_frame(table.filter(having(table["name"], wanted.__contains__)))
     ops = ops[~ops["phase"].astype("str").str.fullmatch(_OTHERS) & (ops["stack"] >= 0)]
     names = run.events("storage", rank, columns=["pid", "storage", "name"]).to_pandas()
@@ -56,21 +56,21 @@ def _onto_itself(run: Run, rank: int) -> pd.DataFrame:
     if ops.empty or names.empty:
         return ops.assign(name_of="")[:0]
     ops["name"] = ops["name"].astype("str")
-    accesses = run.events("access", rank, columns=[*_PLACE, "storage", "write"])
-    rows = to_frame(accesses)
+    columns = [*_PLACE, "storage", "offset", "bytes", "write"]
+    rows = to_frame(run.events("access", rank, columns=columns))
     rows["thread"] = rows["thread"].astype("str")
     ops["thread"] = ops["thread"].astype("str")
     groups = rows.merge(ops[_PLACE], on=_PLACE).groupby(_PLACE)
-    touched = groups.agg(
-        storages=("storage", "nunique"), storage=("storage", "first"), write=("write", "any")
-    )
+    ranges = groups[["storage", "offset", "bytes"]].nunique().max(axis=1)
+    touched = groups.agg(storage=("storage", "first"), write=("write", "any"))
+    touched = touched.assign(ranges=ranges)
     ops = ops.merge(touched.reset_index(), on=_PLACE)
-    ops = ops[(ops["storages"] == 1) & ops["write"]].merge(names, on="storage")
+    ops = ops[(ops["ranges"] == 1) & ops["write"]].merge(names, on="storage")
     ops = ops.sort_values(["thread", "start_ns"])
     before = ops.shift()
     scaled = (before["name"] == _SCALES) & (before["storage"] == ops["storage"])
     two = ops["shapes"].astype("str").map(_same_twice)
-    averages = ops["name"].isin(_BLENDS) | ((ops["name"] == _ADDS) & scaled)
+    averages = (ops["name"] == _BLENDS) | ((ops["name"] == _ADDS) & scaled)
     return ops[averages & two.astype(bool)]
 
 
