@@ -265,24 +265,24 @@ WORKER_BATCH = "lanescope/worker/batch/"
 """Prefix; the iteration, a slash and 1 or 2 follow: a hash of the first and the second batch that a
 worker made of an IterableDataset."""
 
-CHANGED_SAMPLE = "lanescope/usage/changed_sample/"
+CHANGED_SAMPLE = "lanescope/training_loop/changed_sample/"
 """Prefix; the class of a dataset, "images[17]" and file.py:12 of its __getitem__ follow, each after
 a slash: how many fetches of that sample have changed what the dataset holds."""
 
-KEPT_STATE = "lanescope/usage/kept_state/"
+KEPT_STATE = "lanescope/training_loop/kept_state/"
 """Prefix; file.py:12 of state_dict(), file.py:20 of load_state_dict() and the class of the module
 follow, each after a slash: the step at which the state was taken that shares the memory of the
 parameters into which it is loaded, and these have changed since."""
 
-SCALED_STEP = "lanescope/usage/scaled_step/"
+SCALED_STEP = "lanescope/training_loop/scaled_step/"
 """Prefix; file.py:12 of an optimizer's step, a slash and its class follow: the scale of the loss
 whose gradients the step uses as they are."""
 
-IDLE_SCHEDULER = "lanescope/usage/idle_scheduler/"
+IDLE_SCHEDULER = "lanescope/training_loop/idle_scheduler/"
 """Prefix; file.py:12 of a scheduler's step, its class and that of its optimizer follow, each after
 a slash: 1 for each step while that optimizer has not stepped, and another has its parameters."""
 
-STALE_DATASET = "lanescope/usage/stale_dataset/"
+STALE_DATASET = "lanescope/training_loop/stale_dataset/"
 """Prefix; the class of a dataset and the name of a number in it follow, each after a slash: how
 many iterations over a DataLoader began with another number than its persistent workers have."""
 

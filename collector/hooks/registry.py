@@ -33,7 +33,7 @@ from .training import (
     scaler,
     thread_gradients,
 )
-from .usage import kept_states, scaled_losses, schedulers
+from .training_loop import kept_states, scaled_losses, schedulers
 
 BEFORE_ENGINE: tuple[Hook, ...] = (
     modules.HOOK,

@@ -18,8 +18,8 @@ from tests.faults import (
     shared_memory,
     silent_units,
     torch_threads,
+    training_loop,
     two_runs,
-    usage,
     waiting,
     waiting_processes,
 )
@@ -34,7 +34,7 @@ ROOMS = (
     losses,
     shared_layers,
     no_targets,
-    usage,
+    training_loop,
     waiting,
     waiting_processes,
     torch_threads,

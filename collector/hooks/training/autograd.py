@@ -16,7 +16,7 @@ from ..exceptions import error_sentence
 from ..graphs.autograd_graph import Graphs
 from ..patches import Patches, caller
 from ..stacks import Stacks, program_line
-from ..usage.scaled_losses import ScaledLosses
+from ..training_loop.scaled_losses import ScaledLosses
 from .optimizers import Optimizers
 from .thread_gradients import ThreadGradients
 

@@ -38,7 +38,7 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
-from ..usage.worker_copies import WorkerCopies
+from ..training_loop.worker_copies import WorkerCopies
 from .activations import tensors_in
 from .device_readback import DeviceReadback
 from .listed_modules import listed_modules

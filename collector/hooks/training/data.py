@@ -12,7 +12,7 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
-from ..usage.stored_samples import StoredSamples
+from ..training_loop.stored_samples import StoredSamples
 from .batches import Batches
 from .loader_workers import LoaderWorkers
 

@@ -3,7 +3,7 @@
 from lanescope.webapp.analysis.plugin import Plugin, Question
 
 PLUGIN = Plugin(
-    name="usage",
+    name="training_loop",
     depends=("data",),
     questions=(
         Question(

@@ -1,8 +1,7 @@
 """Finds dropout that is on in evaluation: F.dropout(x, p) without training=self.training.
 
-eval() switches off modules of dropout. A function does not
-know the mode. What a
-module of torch.nn drops out there was switched on by the program (Monte Carlo dropout).
+eval() switches off modules of dropout; a function does not know the mode. What a module of torch.nn
+drops out there was switched on by the program (Monte Carlo dropout).
 """
 
 from __future__ import annotations
