@@ -39,12 +39,16 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A worker gets whole files, and one worker all files of the browser: it is started once."""
+    """A worker gets whole files, and one worker all files of the browser: it is started once.
+
+    The faults share nothing, and are given out one by one."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             found = super()._split_scope(nodeid)
+            if found.startswith("tests/faults/"):
+                return nodeid
             return "browser" if found.startswith(("tests/browser/", "tests/js/")) else found
 
     return Scheduling(config, log)

@@ -15,18 +15,19 @@ FORMS = 3
 """Of each fault, at least."""
 
 
-FIRST = {one.name: one for one in reversed(FAULTS) if not one.slow}
-SECOND = {one.name: one for one in reversed(FAULTS) if FIRST.get(one.name) is not one}
-QUICK = {(one.room, one.kinds): one for one in FIRST.values()}
+ONE = {one.name: one for one in reversed(FAULTS)}
+ONE |= {one.name: one for one in reversed(FAULTS) if not one.slow}
+"""A form of each fault, one that is not slow where there is one."""
+
+QUICK = {(one.room, one.kinds): one for one in ONE.values() if not one.slow}
 """A form for each room and kind of finding. Tests of the rooms have each rule of each question."""
 
 
 def marks(fault: Fault) -> list[pytest.MarkDecorator]:
-    """Of each fault two forms run in `make test-all`, the others in `make soak`."""
+    """A form of each fault runs in `make test-all`, the others in `make soak`."""
     if QUICK.get((fault.room, fault.kinds)) is fault:
         return []
-    both = FIRST.get(fault.name) is fault or SECOND[fault.name] is fault
-    return [pytest.mark.slow] + [pytest.mark.soak] * (not both)
+    return [pytest.mark.slow] + [pytest.mark.soak] * (ONE[fault.name] is not fault)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server import finding_routes, frame, table_routes
 from lanescope.webapp.server.auth import LOCAL_NAMES, TOKEN_PARAMETER
 from lanescope.webapp.server.callback_checks import check_callbacks
-from lanescope.webapp.server.dash_page import DashPage, index_html
+from lanescope.webapp.server.dash_page import DashPage, index_html, serve_charts
 from lanescope.webapp.server.request_queues import RETRY_AFTER_S, Queue, Queues
 from lanescope.webapp.timeline import note_routes, routes
 from lanescope.webapp.timeline.search import routes as search_routes
@@ -88,6 +88,7 @@ def make_app(
         **_without_extras(),
     )
     app.index_string = index_html(app, *_register_modules(app.server))
+    serve_charts(app.server)
     routes.register(app.server, opened, live=live)
     search_routes.register(app.server, opened)
     note_routes.register(app.server, opened)

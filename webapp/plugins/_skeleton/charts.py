@@ -1,6 +1,7 @@
 """Figures of the page: tables in, Plotly figures out.
 
-SKELETON: only charts*.py and page*.py may import Plotly.
+SKELETON: only charts*.py and page*.py may import Plotly. Its script holds scatter, bar, heatmap and
+icicle; assets/vendor/plotly/README.md says how to add a kind.
 """
 
 from __future__ import annotations

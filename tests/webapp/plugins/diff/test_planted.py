@@ -157,7 +157,7 @@ def test_a_change_gives_the_right_first_place(
     ("name", "answer"),
     [
         ("again", ""),
-        ("lr", "the learning rate in step 0 is 0.2, in the baseline 0.1"),
+        ("lr", "the learning rate differs since step 0 at the latest: 0.1 became 0.2"),
         ("rule", "parameters are updated by Adam, in the baseline by SGD"),
         ("seed", "aten::uniform_ draws random numbers: another seed"),
         ("batch", "the first of other shapes aten::"),

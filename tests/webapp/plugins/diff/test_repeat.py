@@ -214,4 +214,4 @@ def test_view_of_a_repetition_without_runs(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"by_threads": []}')
     done = CliRunner().invoke(main, ["view", str(tmp_path), "--no-browser", "--port", "0"])
     assert done.exit_code == 2
-    assert "has no run any more" in done.output
+    assert "its runs are gone, only repeat.json is left" in done.output
