@@ -30,6 +30,7 @@ def sources(room: str) -> list[Path]:
         if path.suffix in KINDS
         and path != Path(__file__)
         and not {"node_modules", "built"} & {*path.parts}
+        and not path.name.endswith(".min.js")
         and path.stem != "README.zh-CN"
     )
 

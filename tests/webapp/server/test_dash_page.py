@@ -19,7 +19,7 @@ MAX_BYTES = 1_400_000
 _REGISTERED = re.compile(r'require\("plotly\.js/lib/(\w+)"\)')
 _DRAWN = re.compile(r"\bfigure\.add_(\w+)\(")
 _OTHERS = {"annotation", "shape", "vline", "hline", "vrect", "hrect"}
-"""What figures may be given that is no kind of chart."""
+"""Parts of figures other than charts."""
 
 
 def test_dash_loads_the_charts_that_pages_draw(client: FlaskClient) -> None:
