@@ -95,3 +95,13 @@ def program_line(frame: FrameType | None, is_library: Callable[[str], bool]) -> 
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def program_place(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:
+    """Returns the same without the folders of the file."""
+    return program_line(frame, is_library).rpartition(os.sep)[2]
+
+
+def code_place(code: CodeType | None) -> str:
+    """Returns `file.py:12`, where a function begins; empty without one."""
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else ""

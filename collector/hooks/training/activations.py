@@ -67,9 +67,7 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
 
     def uninstall() -> None:
         modules.returned = None
-        with recorder.contain_errors():
-            if recorder.folder is not None:
-                readback.drain(wait=True)
+        readback.finish(recorder)
 
     return uninstall
 

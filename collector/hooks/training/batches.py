@@ -155,9 +155,7 @@ class Batches:
 
     def close(self) -> None:
         """Ends the recording; writes nothing if it has no journal."""
-        with self._recorder.contain_errors():
-            if self._recorder.folder is not None:
-                self._readback.drain(wait=True)
+        self._readback.finish(self._recorder)
 
     def _sampled(self) -> bool:
         recorder = self._recorder

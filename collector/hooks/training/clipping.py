@@ -79,9 +79,7 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
     def uninstall() -> None:
         patches.undo()
-        with recorder.contain_errors():
-            if recorder.folder is not None:
-                readback.drain(wait=True)
+        readback.finish(recorder)
 
     return uninstall
 

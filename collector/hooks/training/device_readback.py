@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...recorder.recorder import Recorder
 from ..cuda_graphs import capturing
 from .norms import has_norm
 
@@ -55,3 +56,9 @@ class DeviceReadback:
                 then(host)
         finally:
             self._lock.release()
+
+    def finish(self, recorder: Recorder) -> None:
+        """Passes on all numbers as a recording ends, unless it has no journal. Never raises."""
+        with recorder.contain_errors():
+            if recorder.folder is not None:
+                self.drain(wait=True)

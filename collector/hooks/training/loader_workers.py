@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ...format.names import WORKER_BATCH, WORKER_STATE
 from ...recorder.recorder import Recorder
+from ..stacks import code_place
 from .activations import tensors_in
 from .batches import few_of, raw_bytes
 from .norms import has_norm
@@ -105,6 +105,5 @@ def _seeded_by() -> str:
             break
         frame = frame.f_back
         if frame.f_code.co_name == "_worker_loop":
-            code = getattr(frame.f_locals.get("init_fn"), "__code__", None)
-            return f"{PurePath(code.co_filename).name}:{code.co_firstlineno}" if code else ""
+            return code_place(getattr(frame.f_locals.get("init_fn"), "__code__", None))
     return ""

@@ -82,9 +82,7 @@ def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], 
     def uninstall() -> None:
         handle.remove()
         patches.undo()
-        with recorder.contain_errors():
-            if recorder.folder is not None:
-                scalers.readback.drain(wait=True)
+        scalers.readback.finish(recorder)
 
     return uninstall
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from ...format.names import KEPT_STATE
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches, caller
-from ..stacks import Stacks, program_line
+from ..stacks import Stacks, program_place
 
 _MAX_STATES = 256
 
@@ -84,8 +83,7 @@ class KeptStates:
         return found
 
     def _place(self, frame: FrameType | None) -> str:
-        file, _, line = program_line(frame, self._is_library).rpartition(":")
-        return f"{PurePath(file).name}:{line}" if file else ""
+        return program_place(frame, self._is_library)
 
 
 def _floats(state: Any) -> Iterator[torch.Tensor]:

@@ -7,7 +7,6 @@ called, not the scaler's, and the gradients are as that backward left them.
 from __future__ import annotations
 
 import weakref
-from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from ...format.names import SCALED_STEP
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches, caller
-from ..stacks import Stacks, program_line
+from ..stacks import Stacks, program_place
 from ..training.device_readback import DeviceReadback
 
 _MAX_LOSSES = 8
@@ -98,8 +97,7 @@ class ScaledLosses:
         recorder = self._recorder
         if not recorder.active or len(self._scalers) != 1:
             return
-        file, _, line = program_line(caller(), self._is_library).rpartition(":")
-        place = f"{PurePath(file).name}:{line}" if file else ""
+        place = program_place(caller(), self._is_library)
         name, step = f"{SCALED_STEP}{place}/{type(optimizer).__name__}", recorder.step
         scale = vars(next(iter(self._scalers)))["_scale"]
         with recorder.own_torch():
@@ -128,9 +126,7 @@ def _hook(context: HookContext) -> Undo:
     def undo() -> None:
         handle.remove()
         patches.undo()
-        with recorder.contain_errors():
-            if recorder.folder is not None:
-                losses.readback.drain(wait=True)
+        losses.readback.finish(recorder)
 
     return undo
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from pathlib import PurePath
 from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
@@ -13,7 +12,7 @@ from ...format.names import IDLE_SCHEDULER
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches, caller
-from ..stacks import Stacks, program_line
+from ..stacks import Stacks, program_place
 
 
 class Schedulers:
@@ -35,8 +34,7 @@ class Schedulers:
         if optimizer is None or optimizer in self._stepped or not self._recorder.active:
             return
         if any(_replaces(other, optimizer) for other in self._stepped):
-            file, _, line = program_line(caller(), self._is_library).rpartition(":")
-            place = f"{PurePath(file).name}:{line}" if file else ""
+            place = program_place(caller(), self._is_library)
             kinds = f"{type(scheduler).__name__}/{type(optimizer).__name__}"
             self._recorder.value(f"{IDLE_SCHEDULER}{place}/{kinds}", 1.0)
 

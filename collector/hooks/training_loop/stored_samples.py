@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch.utils.data import Dataset, Subset
 
 from ...format.names import CHANGED_SAMPLE
 from ...recorder.recorder import Recorder
+from ..stacks import code_place
 from ..training.batches import MAX_ELEMENTS, few_of, raw_bytes
 
 _MAX_HELD = 8
@@ -83,7 +83,8 @@ class StoredSamples:
             count = watched.changes[name] = watched.changes.get(name, 0) + 1
             if count > 1:
                 kind = type(dataset)
-                said = f"{kind.__name__}/{name}[{watched.index}]/{_place(kind)}"
+                place = code_place(getattr(getattr(kind, "__getitem__", None), "__code__", None))
+                said = f"{kind.__name__}/{name}[{watched.index}]/{place}"
                 self._recorder.value(f"{CHANGED_SAMPLE}{said}", float(count))
 
     def _held(self, dataset: Any, index: int) -> dict[str, _Few]:
@@ -133,9 +134,3 @@ def _few(one: Any) -> _Few | None:
         return None
     data, size = raw_bytes(few_of(one)), one.element_size()
     return data, data == data[:size] * (len(data) // size)
-
-
-def _place(kind: type) -> str:
-    """Returns file.py:12 of a dataset's __getitem__."""
-    code = getattr(getattr(kind, "__getitem__", None), "__code__", None)
-    return f"{PurePath(code.co_filename).name}:{code.co_firstlineno}" if code else ""

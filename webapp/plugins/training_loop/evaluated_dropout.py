@@ -18,7 +18,7 @@ from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_MIN_CALLS = 3
+_MIN_CALLS, _LOOKED_AT = 3, 200
 _DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::feature_dropout")
 _DRAWS = ("aten::bernoulli_", "aten::native_dropout")
 _EVALUATION = schema.PhaseKind.evaluation.name
@@ -51,7 +51,7 @@ def _dropped_out(run: Run, rank: int) -> pd.DataFrame:
     calls = ops[names.isin(_DROPOUT)]
     modules = run.events("module", rank, columns=["path", "class"]).to_pylist()
     own = {str(one["path"]) for one in modules if ".dropout." in str(one["class"])}
-    calls = calls[~calls["module"].astype("str").isin(own)]
+    calls = calls[~calls["module"].astype("str").isin(own)].head(_LOOKED_AT)
     kept = [
         bool(
             (
@@ -60,12 +60,9 @@ def _dropped_out(run: Run, rank: int) -> pd.DataFrame:
                 & (draws["start_ns"] <= one.start_ns + one.duration_ns)
             ).any()
         )
-        for one in calls.head(_LOOKED_AT).itertuples()
+        for one in calls.itertuples()
     ]
-    return calls.head(_LOOKED_AT)[kept]
-
-
-_LOOKED_AT = 200
+    return calls[kept]
 
 
 def _finding(run: Run, rank: int, ops: pd.DataFrame) -> Finding:
