@@ -92,13 +92,14 @@ class Decoder:
     def is_empty(self) -> bool:
         """Returns True for a process without events (a launcher, a helper), unless others expect
         it as a rank, or a user or the watchdog ended its rest."""
-        awaited = self._is_awaited() and bool(self.log.threads)
+        awaited = self._is_awaited and bool(self.log.threads)
         return not awaited and not any(
             np.isin(records["kind"], _EVENTS).any()
             for thread in self.log.threads
             for records in (*thread.records(), thread.open_events())
         )
 
+    @cached_property
     def _is_awaited(self) -> bool:
         if self.log.process.get("expected"):
             return True
@@ -195,7 +196,7 @@ class Decoder:
     def _note_presence(self) -> None:
         """Adds the main thread of a process that is awaited and that recorded no event."""
         process = self.log.process
-        for thread in self.log.threads[:1] if self._is_awaited() else ():
+        for thread in self.log.threads[:1] if self._is_awaited else ():
             self._threads[self.thread_name(thread)] = {
                 "thread": self.thread_name(thread),
                 "pid": self.pid,

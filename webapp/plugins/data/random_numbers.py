@@ -39,10 +39,10 @@ from lanescope.webapp.runs.run import Run
 _MIN_STEPS = 3
 """Sampled steps."""
 
-_DROPOUT = ("aten::bernoulli_", "aten::native_dropout")
+DROPOUT_DRAWS = ("aten::bernoulli_", "aten::native_dropout")
 """What draws: aten::dropout itself does not where its probability is 0."""
 
-_NOISE = (*_DROPOUT, "aten::normal_")
+_NOISE = (*DROPOUT_DRAWS, "aten::normal_")
 _PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
 
 
@@ -74,7 +74,7 @@ def other_numbers(run: Run) -> list[Finding]:
         if len(ranks) < 2 or ranks in known or own["step"].nunique() < _MIN_STEPS:
             continue
         shared = _shared(states, ranks)
-        drawn = _drawn(run, ranks[0], _DROPOUT)
+        drawn = _drawn(run, ranks[0], DROPOUT_DRAWS)
         parameter = first_apart(run, ranks)
         apart = len(shared) >= _MIN_STEPS and not shared.any()
         if apart and drawn and parameter and same_inputs(run, ranks):
@@ -84,7 +84,7 @@ def other_numbers(run: Run) -> list[Finding]:
 
 def dropped_alike(run: Run, ranks: tuple[int, ...]) -> bool:
     """Returns whether the ranks drop out nothing, or the same elements at each sampled step."""
-    return _drawn(run, ranks[0], _DROPOUT) is None or bool(_shared(_states(run), ranks).all())
+    return _drawn(run, ranks[0], DROPOUT_DRAWS) is None or bool(_shared(_states(run), ranks).all())
 
 
 @lru_cache(maxsize=4)

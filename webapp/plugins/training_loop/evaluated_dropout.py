@@ -15,12 +15,12 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_CALLS, _LOOKED_AT = 3, 200
-_DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::feature_dropout")
-_DRAWS = ("aten::bernoulli_", "aten::native_dropout")
+DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::feature_dropout")
 _EVALUATION = schema.PhaseKind.evaluation.name
 
 
@@ -40,15 +40,20 @@ def evaluated_dropout(run: Run) -> list[Finding]:
     return found
 
 
+def dropout_ops(run: Run, rank: int, columns: list[str]) -> pd.DataFrame:
+    """Returns the operators of dropout, and those that draw its numbers; `columns` with `name`."""
+    table = run.events("op", rank, columns=columns)
+    return to_frame(table.filter(having(table["name"], {*DROPOUT, *DROPOUT_DRAWS}.__contains__)))
+
+
 def _dropped_out(run: Run, rank: int) -> pd.DataFrame:
     """Dropout outside of modules of torch.nn in evaluation, where numbers were drawn."""
     columns = ["name", "step", "stack", "phase", "module", "start_ns", "duration_ns", "thread"]
-    table = run.events("op", rank, columns=columns)
-    ops = to_frame(table.filter(having(table["name"], {*_DROPOUT, *_DRAWS}.__contains__)))
+    ops = dropout_ops(run, rank, columns)
     ops = ops[ops["phase"].astype("str") == _EVALUATION]
     names = ops["name"].astype("str")
-    draws = ops.loc[names.isin(_DRAWS), ["thread", "start_ns"]]
-    calls = ops[names.isin(_DROPOUT)]
+    draws = ops.loc[names.isin(DROPOUT_DRAWS), ["thread", "start_ns"]]
+    calls = ops[names.isin(DROPOUT)]
     modules = run.events("module", rank, columns=["path", "class"]).to_pylist()
     own = {str(one["path"]) for one in modules if ".dropout." in str(one["class"])}
     calls = calls[~calls["module"].astype("str").isin(own)].head(_LOOKED_AT)

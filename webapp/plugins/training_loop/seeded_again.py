@@ -10,18 +10,16 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import RANDOM_STATE
-from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
+from lanescope.webapp.plugins.training_loop.evaluated_dropout import DROPOUT, dropout_ops
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_STEPS = 4  # sampled steps
-_DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::feature_dropout")
-_DRAWS = ("aten::bernoulli_", "aten::native_dropout")
-"""aten::dropout draws nothing where its probability is 0."""
 
 
 def seeded_again(run: Run) -> list[Finding]:
@@ -43,14 +41,13 @@ def seeded_again(run: Run) -> list[Finding]:
 def _dropped_out(run: Run, rank: int, steps: pd.Index) -> str | None:
     """The place of a dropout that drew numbers in each of these steps; None without one."""
     columns = ["name", "step", "stack", "phase"]
-    table = run.events("op", rank, columns=columns)
-    ops = to_frame(table.filter(having(table["name"], (*_DROPOUT, *_DRAWS).__contains__)))
+    ops = dropout_ops(run, rank, columns)
     ops = ops[ops["phase"].astype("str") != schema.PhaseKind.evaluation.name]
     names = ops["name"].astype("str")
-    for known in (_DROPOUT, _DRAWS):
+    for known in (DROPOUT, DROPOUT_DRAWS):
         if not set(steps) <= set(ops.loc[names.isin(known), "step"]):
             return None
-    stacks = ops.loc[names.isin(_DROPOUT), "stack"].dropna().unique()
+    stacks = ops.loc[names.isin(DROPOUT), "stack"].dropna().unique()
     return next(filter(None, (own_place(run, rank, int(one)) for one in stacks)), "")
 
 
