@@ -99,9 +99,14 @@ def program_line(frame: FrameType | None, is_library: Callable[[str], bool]) -> 
 
 def program_place(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:
     """Returns the same without the folders of the file."""
-    return program_line(frame, is_library).rpartition(os.sep)[2]
+    return os.path.basename(program_line(frame, is_library))
 
 
 def code_place(code: CodeType | None) -> str:
     """Returns `file.py:12`, where a function begins; empty without one."""
-    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else ""
+    return code_line(code, code.co_firstlineno) if code else ""
+
+
+def code_line(code: CodeType, line: int | None) -> str:
+    """Returns `file.py:12` of a line of a function."""
+    return f"{os.path.basename(code.co_filename)}:{line}"

@@ -12,14 +12,14 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path, PurePath
+from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, TypedDict
 
 from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
 from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, named_line
-from lanescope.webapp.analysis.stack_frames import line_and_function
+from lanescope.webapp.analysis.stack_frames import line_and_function, short_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.html_summary import text
@@ -214,7 +214,7 @@ def _function(side: Mapping[str, Any]) -> str:
     if not side["stack"]:
         return f"{side['op']} {side['module']} {side['phase']}"
     at, function = line_and_function(side["stack"][0])
-    return f"{PurePath(at.rpartition(':')[0]).name} {function}"
+    return f"{short_place(at.rpartition(':')[0])} {function}"
 
 
 def _weighed(finding: Finding, settings: Settings) -> Finding:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import PurePath
 from types import MappingProxyType
 
 import pandas as pd
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs.run import Run
 
 NOTES_SIGNALS_NS = 1_000_000_000
@@ -135,7 +135,7 @@ def exception_of(process: schema.Process) -> tuple[str, str | None]:
     raised = process["exception"]
     found = _RAISED_AT.search(raised)
     said = f"raised {_RAISED_AT.sub('', raised).strip()}"
-    return said, PurePath(found[1]).name if found else None
+    return said, short_place(found[1]) if found else None
 
 
 def raised_beside(process: schema.Process) -> str:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import PurePath
 from typing import Any, TypedDict
 
-from lanescope.webapp.analysis.stack_frames import line_and_function, program_places
+from lanescope.webapp.analysis.stack_frames import line_and_function, program_places, short_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -49,7 +48,7 @@ def excerpt(run: Run, rank: int, file: str, line: int) -> Excerpt | None:
         return None
     near = range(line - _NEIGHBOURS, line + _NEIGHBOURS + 1)
     return {
-        "where": f"{PurePath(file).name}:{line}",
+        "where": f"{short_place(file)}:{line}",
         "line": line,
         "lines": [
             {"line": one, "text": kept[one][:_MAX_CHARACTERS]} for one in near if one in kept
@@ -167,5 +166,5 @@ def _files(run: Run, rank: int) -> dict[str, list[str]]:
     """Maps the name of a file to its paths."""
     files: dict[str, list[str]] = {}
     for file in _kept(run, rank):
-        files.setdefault(PurePath(file).name, []).append(file)
+        files.setdefault(short_place(file), []).append(file)
     return files

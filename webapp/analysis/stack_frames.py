@@ -61,12 +61,12 @@ def in_program(file: str) -> bool:
 
 def place_of(frame: Mapping[str, Any]) -> str:
     """Returns file.py:12 of a frame."""
-    return f"{_file_name(frame['file'])}:{frame['line']}"
+    return f"{short_place(frame['file'])}:{frame['line']}"
 
 
-@lru_cache(maxsize=4096)
-def _file_name(file: str) -> str:
-    return PurePath(file).name
+def short_place(place: str) -> str:
+    """Returns file.py:12 of a place with its folders, and file.py of a file."""
+    return place.rpartition("/")[2]
 
 
 def program_places(run: Run, rank: int) -> set[tuple[str, int]]:
@@ -130,4 +130,4 @@ def innermost_line(stack: Sequence[str]) -> str:
 
 def innermost_place(stack: Sequence[str]) -> str | None:
     """Returns the same as findings write it, "file.py:12"; None without a stack."""
-    return innermost_line(stack).rpartition("/")[2] or None
+    return short_place(innermost_line(stack)) or None

@@ -6,11 +6,11 @@ import linecache
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import PurePath
 
 import torch
 
 from ...format.names import LISTED_MODULE
+from ..stacks import code_line
 from .modules import Modules, clean_paths, own_class, unwrap
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
@@ -49,5 +49,5 @@ def _assigned(owner: torch.nn.Module | None, attribute: str) -> str:
     numbers = [line for *_, line in code.co_lines() if line is not None]
     for line in range(code.co_firstlineno, max(numbers, default=0) + 1):
         if linecache.getline(code.co_filename, line).lstrip().startswith(f"self.{attribute} "):
-            return f"{PurePath(code.co_filename).name}:{line}"
+            return code_line(code, line)
     return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from ...format.names import MADE_PARAMETER
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches, caller
+from ..stacks import code_line
 from .modules import Modules
 from .parameters import is_sampled
 
@@ -47,7 +48,7 @@ class MadeParameters:
         # Layers that torch makes there are found by the modules that they are.
         if frame is None or frame.f_code.co_filename.startswith(_TORCH):
             return
-        place = f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        place = code_line(frame.f_code, frame.f_lineno)
         if step != self._step:
             self._step = step
             self._seen.clear()

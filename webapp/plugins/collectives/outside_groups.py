@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format.marks import OutsideGroup
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -26,7 +26,7 @@ def outside_groups(run: Run) -> list[Finding]:
     for row in rows.sort_by("start_ns").to_pylist():
         mark = OutsideGroup.parse(row["name"])
         if mark is not None:
-            calls.setdefault((mark.function, PurePath(mark.place).name), []).append(row)
+            calls.setdefault((mark.function, short_place(mark.place)), []).append(row)
     return [_finding(run, *place, several) for place, several in calls.items()]
 
 

@@ -7,7 +7,6 @@ not lead to: the forward made no graph, or what it made was detached or turned i
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.analysis.stack_frames import own_place, phase_place
+from lanescope.webapp.analysis.stack_frames import own_place, phase_place, short_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, reached_parameters
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
 from lanescope.webapp.runs.run import Run
@@ -82,7 +81,7 @@ def end_of_gradient(run: Run, rank: int, *, single: bool) -> LossPlace | None:
     if not found or (single and len(found) > 1):
         return None
     cut = found[0]
-    where = PurePath(cut.where).name
+    where = short_place(cut.where)
     return where, f"{where}: {cut.op} {_ENDS[cut.cause]}"
 
 
@@ -95,7 +94,7 @@ def not_returned(run: Run, rank: int) -> dict[str, str]:
     if not names:
         return {}
     places = [one.where for one in breaks(run, rank) if one.cause == "no_gradient"]
-    where = PurePath(next(filter(None, places), "")).name
+    where = short_place(next(filter(None, places), ""))
     return dict.fromkeys(sorted(names), where) if places else {}
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.plugins.learning.lost_gradients import cut_before
 from lanescope.webapp.runs.run import Run
 
@@ -32,7 +31,7 @@ def no_graph(run: Run) -> list[Finding]:
 def _finding(run: Run, rank: int, mark: dict[str, object]) -> Finding:
     raised = BackwardRaised.parse(str(mark["name"]))
     instant = int(str(mark["start_ns"]))
-    called = PurePath(raised.caller).name if raised else ""
+    called = short_place(raised.caller) if raised else ""
     cut = cut_before(run, rank, instant)
     advice = "Check that it is computed from the model's output, outside of no_grad()."
     return Finding(

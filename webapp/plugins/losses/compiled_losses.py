@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graphs, fx_nodes
 from lanescope.webapp.runs.run import Run
 
@@ -91,7 +92,7 @@ def captured_graphs(run: Run, rank: int) -> Iterator[CapturedGraph]:
         before: dict[int, list[int]] = {}
         for row in fx_nodes(run, rank, name).itertuples():
             target = str(row.target) if str(row.op).startswith("call_") else str(row.op)
-            where = str(row.where).rpartition("/")[2] or None
+            where = short_place(str(row.where)) or None
             function = target.rpartition(".")[2]
             calls[int(row.node)] = FxCall(int(row.node), function, where)
             for user in str(row.next).split():

@@ -22,7 +22,7 @@ from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.stack_frames import frame_texts
+from lanescope.webapp.analysis.stack_frames import frame_texts, short_place
 from lanescope.webapp.runs.run import Run
 
 _SAID = re.compile(
@@ -93,7 +93,7 @@ def _raised(run: Run) -> Iterator[_Raised]:
             words["tensor"],
             int(words["version"]),
             int(words["expected"]),
-            mark.caller.rpartition("/")[2] if mark and mark.caller else None,
+            short_place(mark.caller) if mark and mark.caller else None,
         )
 
 

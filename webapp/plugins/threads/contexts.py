@@ -16,6 +16,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.marks import LostContext
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
+from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -50,7 +51,7 @@ _ADVICE = (
 
 def _finding(run: Run, rank: int, variable: str, path: str, reads: list[dict[str, Any]]) -> Finding:
     first = reads[0]
-    where, started = (place.rpartition("/")[2] for place in (path, first["started"]))
+    where, started = map(short_place, (path, first["started"]))
     title = (
         f"Context variable {variable} is lost: it is set where the {first['what']} is "
         f"started ({started}), but {who(run, rank, reads)} found {first['saw']} "
@@ -101,7 +102,7 @@ def lost(
         evidence={
             **facts,
             "started_as": first["what"],
-            "started_at": first["started"].rpartition("/")[2],
+            "started_at": short_place(first["started"]),
             "threads": list(dict.fromkeys(one["thread"] for one in several)),
             "times": len(several),
         },

@@ -27,7 +27,7 @@ from lanescope.collector.format.marks import (
 from lanescope.webapp.analysis.arrow_columns import having, texts_of
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.stack_frames import where_of
+from lanescope.webapp.analysis.stack_frames import short_place, where_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -129,12 +129,12 @@ def _note(process: _Process, thread: str, start: int, name: str) -> None:
         process.local_rank = int(begun.local_rank) if begun.local_rank else None
         process.visible = tuple(begun.visible.split(",")) if begun.visible else ()
     elif chosen := CudaChosen.parse(name):
-        process.chosen.append((start, thread, chosen.device, _short(chosen.place)))
+        process.chosen.append((start, thread, chosen.device, short_place(chosen.place)))
         process.within.add(thread)
     elif CudaBlock.parse(name):
         process.within.add(thread)
     elif rejected := CudaRejected.parse(name):
-        at, forked_at = _short(rejected.place), _short(rejected.forked_at)
+        at, forked_at = short_place(rejected.place), short_place(rejected.forked_at)
         process.refused.append((start, thread, at, forked_at))
 
 
@@ -235,7 +235,3 @@ def _name(run: Run, rank: int, thread: str) -> str:
 
 def _at(where: str | None) -> str:
     return f" at {where}" if where else ""
-
-
-def _short(place: str) -> str:
-    return place.rpartition("/")[2]

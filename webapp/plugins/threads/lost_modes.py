@@ -19,7 +19,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.marks import LostMode
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.stack_frames import where_of
+from lanescope.webapp.analysis.stack_frames import short_place, where_of
 from lanescope.webapp.plugins.threads.contexts import lost, times_text, who
 from lanescope.webapp.runs.run import Run
 
@@ -82,7 +82,7 @@ def _finding(
     run: Run, rank: int, mode: str, started_at: str, several: list[dict[str, Any]]
 ) -> Finding:
     first, kind = several[0], mode.partition(" ")[0]
-    started = started_at.rpartition("/")[2]
+    started = short_place(started_at)
     op = first["op"]
     stack = None if pd.isna(op["stack"]) else int(op["stack"])
     title = (

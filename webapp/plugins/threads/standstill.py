@@ -10,7 +10,6 @@ what the program recorded afterwards does not count: that is its way out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
 
 from lanescope.collector.format import schema
@@ -26,7 +25,12 @@ from lanescope.webapp.analysis.process_exits import (
     raised_beside,
 )
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
-from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place
+from lanescope.webapp.analysis.stack_frames import (
+    frame_text,
+    frames_of,
+    own_place,
+    short_place,
+)
 from lanescope.webapp.plugins.threads.undrained import A_READER, feeding
 from lanescope.webapp.runs.run import Run
 
@@ -249,7 +253,7 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:
         )
     for row in rows:
         frames = frames_of(run, rank, row["stack"])
-        callers = {(PurePath(f["file"]).name, f["function"]) for f in frames}
+        callers = {(short_place(f["file"]), f["function"]) for f in frames}
         if row["waiting"] == "a future of asyncio":
             return (
                 "Find the task that should set the future or event, or put the item: every task of "
