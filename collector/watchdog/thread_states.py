@@ -7,6 +7,7 @@ arithmetic, which can be tested without threads.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from ..journal import own_files
 
 PROC = Path("/proc/self")
 
+_SET_NAME = 15  # of prctl.h
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 _EPOLL_WAIT = {"x86_64": (232, 281), "aarch64": (22,)}
 _PRIVATE, _COMMANDS = 128, ~(128 | 256)
@@ -100,9 +102,13 @@ class ProcessSample:
 
 
 def call_own_thread(name: str) -> None:
-    """Names the calling thread so that `ProcessSample` leaves it out."""
-    with contextlib.suppress(OSError):
-        own_files.write("/proc/thread-self/comm", f"{OWN}-{name}"[:15].encode())
+    """Names the calling thread so that `ProcessSample` leaves it out.
+
+    Opens no file: a forked child may be giving out descriptors at this moment, and `os.dup2` to a
+    number that another thread is about to get fails.
+    """
+    with contextlib.suppress(AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_SET_NAME, f"{OWN}-{name}".encode())
 
 
 def _read(task: Path) -> ThreadSample | None:

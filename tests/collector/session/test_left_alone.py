@@ -17,6 +17,7 @@ from tests.support.recording import (
     BIN,
     OBSERVERS,
     UNCOMPACTED,
+    record_program,
     record_script,
     run_program,
     write_program,
@@ -176,6 +177,34 @@ MAPPED = """
 def test_no_file_stays_mapped(tmp_path: Path, engine: str) -> None:
     done = fork_program(write_program(tmp_path, MAPPED), str(tmp_path / "run"), engine)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+FORKED = """
+    import os, sys, threading, time
+    from pathlib import Path
+    import torch
+
+    def names():
+        return {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
+
+    torch.ones(2).tan()
+    opened = []
+    sys.addaudithook(lambda event, given: event == "open"
+                     and threading.get_native_id() != os.getpid() and opened.append(given[0]))
+    if os.fork() == 0:
+        while "lanescope-watch" not in names():
+            time.sleep(0.01)
+        os._exit(len(opened))
+    print(os.wait()[1])
+"""
+
+
+@pytest.mark.parametrize("engine", OBSERVERS)
+def test_a_child_without_records_gets_no_descriptor_of_ours(tmp_path: Path, engine: str) -> None:
+    # Where the child of a fork gives numbers to descriptors, dup2 to the next number to be given
+    # out fails while another thread opens a file.
+    done = record_program(tmp_path, FORKED, "--engine", engine)
+    assert (done.status, done.stdout) == (0, "0\n"), done.stderr
 
 
 SIGNALS = """
