@@ -88,9 +88,9 @@ def attach_process(
         )
         try:
             run_in(pid, str(script))
-        except ProcessLookupError:
-            raise AttachError(f"there is no process {pid}") from None
         except (OSError, RuntimeError, ValueError) as error:
+            if not is_alive(pid):  # Python says so in several ways
+                raise AttachError(f"there is no process {pid}") from None
             raise AttachError(
                 f"process {pid} cannot be attached to ({error}); it must run this version of "
                 f"Python ({sys.version.split()[0]}) and be yours, and remote debugging must be "

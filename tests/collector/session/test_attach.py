@@ -26,7 +26,7 @@ while True:
     (torch.ones(8) + 1).sum()
 """
 
-NATIVE = asdict(Options(level="timing", engine="portable"))
+SETTINGS = asdict(Options(level="timing", engine="portable"))
 
 
 def test_attach_records_until_stopped(tmp_path: Path) -> None:
@@ -44,16 +44,26 @@ def test_attach_records_until_stopped(tmp_path: Path) -> None:
             process.send_signal(signal.SIGUSR1)
 
         with pytest.raises(AttachError, match="it is not being recorded"):
-            attach_process(process.pid, run, NATIVE, stop=True, execute=execute)
-        attach_process(process.pid, run, NATIVE, execute=execute)
+            attach_process(process.pid, run, SETTINGS, stop=True, execute=execute)
+        attach_process(process.pid, run, SETTINGS, execute=execute)
         with pytest.raises(AttachError, match="is being recorded already"):
-            attach_process(process.pid, run, NATIVE, execute=execute)
-        attach_process(process.pid, run, NATIVE, stop=True, execute=execute)
+            attach_process(process.pid, run, SETTINGS, execute=execute)
+        attach_process(process.pid, run, SETTINGS, stop=True, execute=execute)
         process.terminate()
         process.wait()
 
     names = set(open_run(run).events("op", columns=["name"])["name"].to_pylist())
     assert {"aten::add", "aten::sum"} <= names
+
+
+def test_a_process_that_ended_is_named_however_python_says_it(tmp_path: Path) -> None:
+    def execute(pid: int, script: str) -> None:
+        raise RuntimeError("PyRuntime address lookup failed")
+
+    with started(sys.executable, "-c", "") as process:
+        process.wait()
+    with pytest.raises(AttachError, match=f"there is no process {process.pid}"):
+        attach_process(process.pid, tmp_path / "run", SETTINGS, execute=execute)
 
 
 def test_attach_says_what_is_wrong() -> None:
