@@ -115,6 +115,7 @@ def test_run_format_tables_are_current() -> None:
 
 @pytest.mark.parametrize("code", examples("python"))
 @pytest.mark.usefixtures("here")
+@pytest.mark.slow
 def test_python_examples_run(code: str) -> None:
     exec(compile(code, "<example>", "exec"), {"__name__": "example"})
 

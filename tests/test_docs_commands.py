@@ -58,6 +58,7 @@ def typed(line: str, here: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", ["bundles", "export", "import"])
+@pytest.mark.slow
 def test_printed_commands_work(page: str, here: Path) -> None:
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     lines = re.findall(r"^(?: {4})?(lanescope .+)$", text, re.MULTILINE)

@@ -13,6 +13,7 @@ from tests.support import ROOT
 from tests.support.processes import run_program
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so_and_ends_with_2() -> None:
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     done = run_program([sys.executable, "-m", "tests.gpu"], environment=hidden, folder=ROOT)

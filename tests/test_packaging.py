@@ -228,6 +228,7 @@ def test_source_archive_is_enough_to_build_from(archives: dict[str, Path]) -> No
     assert {f"assets/timeline/{entry}" for entry in ENTRIES} <= names
 
 
+@pytest.mark.slow
 def test_parts_import_under_the_prefix_only(installed: Environment) -> None:
     code = (
         "import importlib, importlib.util as u\n"
@@ -262,6 +263,7 @@ def op_files(run_folder: Path) -> list[Path]:
     return list(run_folder.glob("rank=00000/thread=*/op-00000.parquet"))
 
 
+@pytest.mark.slow
 def test_the_command_records_a_program(installed: Environment, tmp_path: Path) -> None:
     command = (installed.scripts / "lanescope", "record", "-o", tmp_path / "run", "--")
     said = run(*command, installed.scripts / "python", "-c", PROGRAM, folder=installed.folder)
@@ -269,6 +271,7 @@ def test_the_command_records_a_program(installed: Environment, tmp_path: Path) -
     assert len(op_files(tmp_path / "run")) == 1
 
 
+@pytest.mark.slow
 def test_the_environment_records_a_program(installed: Environment, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     python = installed.scripts / "python"

@@ -25,6 +25,7 @@ def beside(
         tab.close()
 
 
+@pytest.mark.slow
 def test_differences_are_drawn_and_visited(beside: SharedTab) -> None:
     page = beside(height=900)
     kinds = [lane["kind"] for lane in page.state["lanes"]]

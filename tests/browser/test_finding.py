@@ -36,6 +36,7 @@ def test_search_lights_up_matches_and_steps_through_them(tab: SharedTab, run: Ru
     assert len({label["name"] for label in page.state["labels"]}) > 1
 
 
+@pytest.mark.slow
 def test_the_first_click_on_an_op_says_which_call_is_shown(opened: Opener) -> None:
     page = opened()  # names of modules are not loaded yet, and come after the first answer
     row = page.page.locator("#ops .ag-center-cols-container .ag-row", has_text="aten::gelu").first
@@ -49,11 +50,13 @@ def test_the_first_click_on_an_op_says_which_call_is_shown(opened: Opener) -> No
     assert page.text(".search .state") == f"2 of {hits['total']}"
 
 
+@pytest.mark.slow
 def test_an_address_with_a_search_says_how_often_it_is_found(opened: Opener) -> None:
     page = opened("/timeline?q=aten%3A%3Agelu")
     assert page.text(".search .state") == str(page.state["hits"]["total"])
 
 
+@pytest.mark.slow
 def test_search_marks_all_hits_however_far_out(tab: SharedTab) -> None:
     page = tab()
     page.press("/")

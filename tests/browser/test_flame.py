@@ -12,6 +12,7 @@ from tests.webapp.plugins.flame.test_baseline import recorded
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.slow
 def test_the_flame_graph_of_the_range_and_of_the_baseline(
     opened: Opener, serve: Server, tmp_path: Path
 ) -> None:

@@ -195,6 +195,7 @@ def test_every_key_does_what_the_list_says(tab: SharedTab) -> None:
     assert named - gestures - held - ELSEWHERE == hands.pressed
 
 
+@pytest.mark.slow
 def test_gestures_of_wheel_ruler_and_strip(tab: SharedTab) -> None:
     page = tab(f"/timeline?t={START}-{END}&closed=", height=560)
     page.press("q")

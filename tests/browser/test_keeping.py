@@ -24,6 +24,7 @@ def own(tmp_path: Path, serve: Server) -> tuple[str, Path]:
     return serve(open_run(path)), path
 
 
+@pytest.mark.slow
 def test_notes_and_views_are_kept_with_the_run(opened: Opener, own: tuple[str, Path]) -> None:
     address, path = own
     page = opened(f"/timeline?t={2 * MS}-{4 * MS}", at=address)
@@ -77,6 +78,7 @@ def test_a_run_that_cannot_be_written_says_so(opened: Opener, own: tuple[str, Pa
     assert (path / "notes.json").read_text() == "not notes"
 
 
+@pytest.mark.slow
 def test_the_view_as_svg_and_png(tab: SharedTab, tmp_path: Path) -> None:
     page = tab(f"/timeline?t={20 * MS}-{24 * MS}&pin=1")
     names = {label["text"] for label in page.state["labels"]}

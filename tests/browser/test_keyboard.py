@@ -21,6 +21,7 @@ def test_the_first_tab_leads_past_the_header(opened: Opener) -> None:
     assert "#" not in page.page.url
 
 
+@pytest.mark.slow
 def test_slash_searches_from_any_page_and_keys_run_a_query(opened: Opener) -> None:
     page = opened("/sql")
     page.page.locator("textarea").click()

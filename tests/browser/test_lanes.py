@@ -24,6 +24,7 @@ def shown(page: LanePage) -> list[int]:
     return [one["id"] for one in page.state["lanes"]]
 
 
+@pytest.mark.slow
 def test_a_pinned_lane_stays_at_the_top_while_others_scroll(tab: SharedTab) -> None:
     page = tab(f"/timeline?t=0-{10 * MS}&closed=", height=520)
     evaluator = lane(page, 1, "Thread-1")
@@ -79,6 +80,7 @@ def test_lanes_and_ranks_are_dragged_into_another_order(tab: SharedTab) -> None:
     assert page.page.locator(".tl-group[aria-expanded=false]").count() == 0
 
 
+@pytest.mark.slow
 def test_the_filter_leaves_lanes_that_match(tab: SharedTab) -> None:
     page = tab("/timeline?closed=")
     everything = shown(page)
@@ -118,6 +120,7 @@ def test_arrows_join_one_collective_on_all_ranks(tab: SharedTab) -> None:
     assert page.state["arrows"] == 0
 
 
+@pytest.mark.slow
 def test_everything_can_be_called_by_name(tab: SharedTab) -> None:
     page = tab()
     page.press("Control+k")
@@ -138,6 +141,7 @@ def test_everything_can_be_called_by_name(tab: SharedTab) -> None:
     page.page.keyboard.press("Escape")
 
 
+@pytest.mark.slow
 def test_the_list_of_keys_is_that_of_the_commands(tab: SharedTab) -> None:
     page = tab()
     page.press("?")
@@ -186,6 +190,7 @@ def test_the_end_of_a_range_snaps_to_slices_and_measures_between_two(tab: Shared
     assert page.state["range"]["t0"] == selected["start"]
 
 
+@pytest.mark.slow
 def test_two_fingers_zoom_where_they_are(tab: SharedTab) -> None:
     page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     x, y = page.at(400, 60)

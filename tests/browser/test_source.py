@@ -83,6 +83,7 @@ def test_without_text_there_is_no_empty_box(opened: Opener, serve: Server, tmp_p
     assert page.page.locator(".source").count() == 0
 
 
+@pytest.mark.slow
 def test_stacks_of_a_hang_show_their_lines(opened: Opener, serve: Server, tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run", world_size=2)
     frames = [

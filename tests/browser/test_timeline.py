@@ -25,6 +25,7 @@ def test_lanes_of_all_ranks_are_visible(opened: Opener, run: Run) -> None:
     assert page.state["drawn"]["rectangles"] > 0
 
 
+@pytest.mark.slow
 def test_slices_have_the_colour_of_their_phase(tab: SharedTab) -> None:
     # A step of thread 0: data to 1 ms, forward to 4 ms, backward to 8.5 ms, optimizer to 10 ms;
     # the next one begins at 11 ms.
@@ -95,6 +96,7 @@ def test_an_address_that_names_a_slice_shows_its_lane(opened: Opener, large: str
     assert page.state["viewport"]["scrollY"] == 1  # as somebody kept it
 
 
+@pytest.mark.slow
 def test_a_slice_stays_selected_when_dash_hands_on_an_older_address(opened: Opener) -> None:
     page = opened(f"/timeline?t={20 * MS}-{24 * MS}")
     page.click_slice("aten::")
@@ -172,6 +174,7 @@ def test_dragging_moves_in_both_directions(tab: SharedTab) -> None:
     assert state["viewport"]["scrollY"] == pytest.approx(80, abs=1)
 
 
+@pytest.mark.slow
 def test_panning_within_prefetched_tiles_asks_for_nothing(opened: Opener) -> None:
     page = opened(f"/timeline?t={20 * MS}-{24 * MS}")  # a shared tab has the tiles of other tests
     before = page.tile_requests()
@@ -195,6 +198,7 @@ def test_panning_within_prefetched_tiles_asks_for_nothing(opened: Opener) -> Non
     assert page.asked() == ["/_dash-update-component"]
 
 
+@pytest.mark.slow
 def test_the_strip_moves_the_window(tab: SharedTab) -> None:
     page = tab(f"/timeline?t={20 * MS}-{24 * MS}")
     box = page.page.locator(".tl-head").bounding_box()
@@ -294,6 +298,7 @@ def test_the_address_restores_the_view(opened: Opener) -> None:
     assert left["selection"]["name"] in again.text("#slice-panel")
 
 
+@pytest.mark.slow
 def test_dark_theme_by_system_and_by_toggle(opened: Opener) -> None:
     dark = opened(theme="dark")
     assert dark.token("ground") == (18, 22, 28)
@@ -308,6 +313,7 @@ def test_dark_theme_by_system_and_by_toggle(opened: Opener) -> None:
     assert "theme=dark" in dark.query
 
 
+@pytest.mark.slow
 def test_help_lists_the_keys(tab: SharedTab) -> None:
     page = tab()
     page.press("?")
@@ -317,6 +323,7 @@ def test_help_lists_the_keys(tab: SharedTab) -> None:
     assert not page.page.locator("dialog.help").is_visible()
 
 
+@pytest.mark.slow
 def test_dock_closes_and_resizes(opened: Opener) -> None:
     page = opened()
     height = page.state["viewport"]["height"]
@@ -336,6 +343,7 @@ def test_dock_closes_and_resizes(opened: Opener) -> None:
     assert page.state["viewport"]["height"] == pytest.approx(height - 100, abs=5)
 
 
+@pytest.mark.slow
 def test_a_server_that_fails_is_said_and_the_coarser_level_stays(tab: SharedTab) -> None:
     page = tab()
     page.page.route(
@@ -368,6 +376,7 @@ def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str
         before = after
 
 
+@pytest.mark.slow
 def test_one_nanosecond_among_all_ops_is_a_pixel(opened: Opener, large: str) -> None:
     page = opened("/timeline?closed=", at=large)
     # PROBE stands alone in the slim, lowest row of the first lane, in the middle of the run.

@@ -126,6 +126,7 @@ def processes(recorded: Recorded) -> list[dict[str, Any]]:
         pytest.param("portable", 2, marks=SLOW),
     ],
 )
+@pytest.mark.slow
 def test_a_forked_program_is_recorded_like_a_started_one(
     tmp_path: Path, native: Path, observer: str, ranks: int
 ) -> None:

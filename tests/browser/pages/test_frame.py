@@ -87,6 +87,7 @@ def test_what_fails_says_so_in_its_place(opened: Opener, monkeypatch: pytest.Mon
     assert not page.text("#dock-overlap")
 
 
+@pytest.mark.slow
 def test_charts_follow_the_theme(opened: Opener) -> None:
     page = opened("/overview", theme="dark")
     page.page.locator("#overview-steps .barlayer .trace").first.wait_for()
@@ -118,6 +119,7 @@ def test_nothing_sticks_out_of_the_window(tab: SharedTab, width: int) -> None:
     assert page.page.evaluate(cut) == []
 
 
+@pytest.mark.slow
 def test_a_page_says_that_the_server_is_gone(opened: Opener) -> None:
     page = opened("/sql")
     page.page.context.set_offline(True)

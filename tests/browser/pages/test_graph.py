@@ -75,6 +75,7 @@ def chain(folder: Path, blocks: int, operators: int) -> Run:
     return open_run(builder.write())
 
 
+@pytest.mark.slow
 def test_modules_open_and_close_and_say_what_they_hold(
     opened: Opener, serve: Server, tmp_path: Path
 ) -> None:

@@ -180,6 +180,7 @@ def test_overlap_page_and_its_way_to_the_timeline(tab: SharedTab) -> None:
         assert t1 - t0 < MS
 
 
+@pytest.mark.slow
 def test_checks_are_folded_by_area(opened: Opener) -> None:
     page = opened("/checks")  # the address of an earlier version
     assert page.page.url.endswith("/overview")
@@ -200,6 +201,7 @@ def test_checks_are_folded_by_area(opened: Opener) -> None:
     assert "Pairs of threads" in page.text(".page")
 
 
+@pytest.mark.slow
 def test_a_chart_as_svg_and_with_shift_as_png(tab: SharedTab, tmp_path: Path) -> None:
     page = tab("/overview")
     page.page.locator("#overview-steps .barlayer .trace").first.wait_for()
@@ -290,6 +292,7 @@ def test_diff_with_a_baseline(opened: Opener, compared: str, other: Run) -> None
     assert page.chart("diff-chart").locator(".scatterlayer .trace").count() == 2
 
 
+@pytest.mark.slow
 def test_sql_page_asks_and_says_what_is_wrong(tab: SharedTab, run: Run) -> None:
     page = tab("/sql")
     field = page.page.locator("#sql-query")

@@ -9,6 +9,7 @@ from tests.browser.conftest import SharedTab
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.slow
 def test_a_printed_page_has_all_of_its_charts(tab: SharedTab) -> None:
     page = tab("/gradients")
     charts = page.page.locator(".in-sight")

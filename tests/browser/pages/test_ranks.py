@@ -27,6 +27,7 @@ def test_collectives_lead_to_their_place(tab: SharedTab) -> None:
     assert "sel=" in page.query
 
 
+@pytest.mark.slow
 def test_a_cell_of_the_heat_map_leads_to_its_call(tab: SharedTab) -> None:
     page = tab("/collectives")
     page.chart("collective-heat").locator(".nsewdrag").first.click()

@@ -14,6 +14,7 @@ from tests.webapp.plugins.gradients.test_thread_layers import PROGRAM
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.slow
 def test_layers_by_thread_and_by_step(opened: Opener, serve: Server, tmp_path: Path) -> None:
     run = open_run(record_program(tmp_path, PROGRAM).run)
     tab = opened("/gradients", at=serve(run))

@@ -49,6 +49,7 @@ def test_what_got_longer_than_in_the_baseline(
     page.chart("time-changes").locator(".scatterlayer .trace").first.wait_for()
 
 
+@pytest.mark.slow
 def test_a_run_without_steps_says_what_ends_one(
     opened: Opener, serve: Server, tmp_path: Path
 ) -> None:

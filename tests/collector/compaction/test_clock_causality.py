@@ -59,6 +59,7 @@ def measured(clock: Clock, random: np.random.Generator, wide: int) -> tuple[Fit,
 
 
 @pytest.mark.parametrize("seed", range(30))
+@pytest.mark.slow
 def test_the_remaining_error_is_within_the_stated_uncertainty(seed: int) -> None:
     random = np.random.default_rng(seed)
     clock = Clock(random)

@@ -23,6 +23,7 @@ from tests.support.recording import write_program
 HOUR_NS = 3_600_000_000_000
 
 
+@pytest.mark.slow
 def test_a_drifting_clock_is_placed_within_its_uncertainty() -> None:
     skipped = 0
     drift, off = 40e-6, 3_000_000_007

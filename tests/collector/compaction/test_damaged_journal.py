@@ -73,6 +73,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Journal:
     return Journal(tmp_path_factory.mktemp("journal") / "run")
 
 
+@pytest.mark.slow
 def test_every_field_of_every_kind_of_record(journal: Journal) -> None:
     wanted = list(changes(journal.data))
     assert len(wanted) > 3000

@@ -62,6 +62,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return done
 
 
+@pytest.mark.slow
 def test_hundreds_of_short_threads_share_a_file_per_table(recorded: Recorded) -> None:
     files = file_names(recorded.run)
     shared = [name for name in files if "-short/" in name]

@@ -228,6 +228,7 @@ RANKS = """
     "text", [MODES, DEFAULTS, CLASSES, RANKS], ids=["modes", "defaults", "classes", "ranks"]
 )
 @pytest.mark.parametrize("engine", OBSERVERS)
+@pytest.mark.slow
 def test_modes_and_tensor_classes_work_as_without(tmp_path: Path, text: str, engine: str) -> None:
     plain = fork_program(write_program(tmp_path, text))
     assert plain.returncode == 0, plain.stderr

@@ -218,6 +218,7 @@ def test_all_events_read_are_written(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [p for p in REAL if "_ns_" in p.name], ids=lambda p: p.name)
+@pytest.mark.slow
 def test_arrows_of_torch_are_in_columns_and_come_back(path: Path, tmp_path: Path) -> None:
     document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)
     ends: dict[Any, dict[str, Any]] = {}

@@ -87,6 +87,7 @@ def assert_same(run: Run, again: Run) -> None:
             assert str(left) == str(right), (name, column.name)  # NaN is not equal to itself
 
 
+@pytest.mark.slow
 def test_a_recorded_run_comes_back_in_every_column(recorded: Run, tmp_path: Path) -> None:
     again = imported(tmp_path / "again", exported(recorded, tmp_path / "run.json"))
     assert_same(recorded, again)

@@ -86,6 +86,7 @@ def test_the_rank_may_be_an_argument_and_calls_are_named(tmp_path: Path) -> None
         imported(tmp_path / "other", trace, trace, fields=Fields("pid"))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_slices_of_workers(tmp_path: Path) -> None:
     trace = Trace.create(tmp_path / "trace.json", tmp_path, "chrome")
     rows = new_slices(1 << 20)

@@ -56,6 +56,7 @@ def wait_for_end(pid: int) -> None:
 
 
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
+@pytest.mark.slow
 def test_a_killed_program_s_run_is_finished_by_its_follower(tmp_path: Path, engine: str) -> None:
     program = write_program(tmp_path, LONG + "    os.kill(os.getpid(), 9)\n")
     run = tmp_path / "run"

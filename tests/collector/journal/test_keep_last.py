@@ -141,6 +141,7 @@ def test_kept_records_take_their_share_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
+@pytest.mark.slow
 def test_a_real_program(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path,

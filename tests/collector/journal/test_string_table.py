@@ -39,6 +39,7 @@ def test_signatures_have_a_bound_of_their_own(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
+@pytest.mark.slow
 def test_shapes_that_never_repeat(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path,

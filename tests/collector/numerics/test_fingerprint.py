@@ -83,6 +83,7 @@ def test_special_numbers() -> None:
     check(torch.tensor([1 + 2j, math.nan]).conj())
 
 
+@pytest.mark.slow
 def test_more_than_a_chunk_at_once() -> None:
     length = 1024 * 4096 + 7
     tensor = torch.zeros(length, dtype=torch.uint8)

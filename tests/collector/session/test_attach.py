@@ -29,6 +29,7 @@ while True:
 SETTINGS = asdict(Options(level="timing", engine="portable"))
 
 
+@pytest.mark.slow
 def test_attach_records_until_stopped(tmp_path: Path) -> None:
     place = tmp_path / "script.py"
     run = tmp_path / "run"

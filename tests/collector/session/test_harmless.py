@@ -177,6 +177,7 @@ def test_an_exception_in_the_observer_changes_nothing(tmp_path: Path, native: Pa
 
 
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
+@pytest.mark.slow
 def test_a_full_disk(tmp_path: Path, engine: str) -> None:
     """A real tmpfs of 1 MB: the journal fills it while training goes on."""
     disk = tmp_path / "disk"
@@ -294,6 +295,7 @@ def test_many_short_threads(tmp_path: Path, rounds: int) -> None:
     assert run.dropped == 0
 
 
+@pytest.mark.slow
 def test_interpreter_shutdown_with_a_daemon_thread_at_work(tmp_path: Path) -> None:
     recorded = record_program(
         tmp_path,

@@ -52,6 +52,7 @@ def test_the_commands_status_is_passed_on(
     assert recorded.op_names() == ["aten::ones", "aten::tan"]
 
 
+@pytest.mark.slow
 def test_the_commands_output_is_its_own(tmp_path: Path) -> None:
     source = "import torch; torch.ones(1); print('out')"
     recorded = record_program(tmp_path, source, real=True)

@@ -20,6 +20,7 @@ def time_in_ops(run: Run, rank: int) -> int:
     return int(run.events("op", rank, columns=["self_ns"])["self_ns"].to_numpy().sum())
 
 
+@pytest.mark.slow
 def test_every_executor_gives_the_same(tmp_path: Path) -> None:
     from distributed import Client  # which takes long, and all workers collect this file
 

@@ -60,6 +60,7 @@ def test_a_finding_has_the_lines_that_ran(recorded: Run) -> None:
     assert [one["line"] for one in found["lines"]] == list(range(3, 10))
 
 
+@pytest.mark.slow
 def test_check_and_report_show_the_line(recorded: Run) -> None:
     command = [BIN / "lanescope", "check", recorded.path, "--fail-on", "never"]
     said = run_program(command).stdout

@@ -110,6 +110,7 @@ def fuzz(data: bytes, first: int, count: int) -> dict[str, int]:
     return answer
 
 
+@pytest.mark.slow
 def test_damaged_bundles_are_refused_or_open_in_part(whole: bytes) -> None:
     assert outcome(whole) == "opened"
     answer = fuzz(whole, 0, 500)

@@ -78,6 +78,7 @@ def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.stop()
 
 
+@pytest.mark.slow
 def test_a_service_of_others_holds_a_bundle(moto: str, run: Run, tmp_path: Path) -> None:
     urlopen(Request(f"{moto}/bucket", method="PUT")).close()
     packed = lanescope("pack", run.path, "-o", ADDRESS)
@@ -92,6 +93,7 @@ def test_a_service_of_others_holds_a_bundle(moto: str, run: Run, tmp_path: Path)
     assert "no such object" in lanescope("info", "s3://bucket/none.lanes").stderr
 
 
+@pytest.mark.slow
 def test_a_run_directory_in_a_store_is_read_where_it_is(
     store: Store, run: Run, tmp_path: Path
 ) -> None:
@@ -114,6 +116,7 @@ def test_a_run_directory_in_a_store_is_read_where_it_is(
     assert open_run(folder).ranks == (0, 2, 3)
 
 
+@pytest.mark.slow
 def test_a_service_of_others_holds_a_run_directory(moto: str, run: Run) -> None:
     urlopen(Request(f"{moto}/bucket", method="PUT")).close()
     for path in (path for path in run.path.rglob("*") if path.is_file()):

@@ -103,6 +103,7 @@ def test_large_runs_are_shared_by_processes_of_this_machine(
     assert (shared.stdout, shared.exit_code) == (checked_alone.stdout, checked_alone.exit_code)
 
 
+@pytest.mark.slow
 def test_traces_are_imported_by_workers(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def test_traces_are_imported_by_workers(
     assert refused[0].stderr == refused[1].stderr
 
 
+@pytest.mark.slow
 def test_the_page_has_its_checks_answered(cluster: str, runs: tuple[Path, Path]) -> None:
     from distributed import Client  # which takes long, and all workers collect this file
 
@@ -163,6 +165,7 @@ def test_what_keeps_a_cluster_from_work_is_one_sentence(
     )
 
 
+@pytest.mark.slow
 def test_a_worker_that_sees_other_files_is_said_so(
     cluster: str, runs: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def test_info_says_what_to_do_next(tmp_path: Path) -> None:
     assert f"lanescope time {run}" in said
 
 
+@pytest.mark.slow
 def test_record_takes_options_from_a_file(tmp_path: Path) -> None:
     config = tmp_path / "record.toml"
     config.write_text('[record]\nlevel = "timing"\nmin-duration = "1us"\nexclude = ["aten::sum"]\n')

@@ -142,6 +142,7 @@ def test_each_rule_says_what_to_set_and_why(
     assert advice.why
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as server:
         server.bind(("", 0))

@@ -81,6 +81,7 @@ def page(context: BrowserContext) -> Iterator[Page]:
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_the_page_stands_alone(run: Run, tmp_path: Path, page: Page) -> None:
     target = tmp_path / "x.html"
     command = ["export", str(run.path), "--to", "html", "-o", str(target)]

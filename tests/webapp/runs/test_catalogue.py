@@ -240,6 +240,7 @@ def test_a_bundle_brings_its_catalogue(many: Path, tmp_path: Path, looked_into: 
     assert summary(opened) | {"run": ""} == summary(open_run(many)) | {"run": ""}
 
 
+@pytest.mark.slow
 def test_a_merged_run_has_a_catalogue(many: Path, tmp_path: Path, looked_into: list[str]) -> None:
     for number, ranks in enumerate((range(18), range(18, 36))):
         pack(open_run(many), tmp_path / f"{number}.lanes", ranks=list(ranks))

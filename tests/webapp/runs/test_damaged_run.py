@@ -171,6 +171,7 @@ def test_a_mutated_manifest_opens_or_is_refused(run: Path, data: st.DataObject) 
 
 @given(st.data())
 @MUTATIONS
+@pytest.mark.slow
 def test_a_mutated_table_opens_or_is_refused(run: Path, data: st.DataObject) -> None:
     file = run / data.draw(st.sampled_from([OP_FILE, "rank=00001/thread.parquet"]))
     spoiled = bytearray(file.read_bytes())

@@ -152,6 +152,7 @@ def test_texts_that_are_not_addresses_are_refused(run: Path, host: str) -> None:
     assert CliRunner().invoke(cli.main, ["view", str(run), "--host", host]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_served_run_asks_for_the_token_that_it_printed(run: Path) -> None:
     viewing = (BIN / "lanescope", "view", run, "--port", "0", "--no-browser", "--host", "0.0.0.0")
     with started(*viewing, stderr=subprocess.PIPE) as process:

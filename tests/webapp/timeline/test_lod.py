@@ -117,6 +117,7 @@ def test_window_equals_brute_force(slices: Slices, level: int) -> None:
 
 @given(st.lists(rows(), max_size=6), st.integers(0, 16), st.integers(0, 3))
 @settings(max_examples=300)
+@pytest.mark.slow
 def test_several_rows_in_one_pass_equal_each_alone(
     several: list[Slices], level: int, index: int
 ) -> None:
@@ -135,6 +136,7 @@ def test_several_rows_in_one_pass_equal_each_alone(
     st.integers(1, 9),
 )
 @settings(max_examples=200)
+@pytest.mark.slow
 def test_rows_narrowed_by_fences_have_all_of_the_tile(
     several: list[Slices], level: int, index: int, apart: int
 ) -> None:
@@ -186,6 +188,7 @@ def test_pyramid_is_every_crowded_tile_and_equals_window(slices: Slices, limit: 
     st.lists(rows(), min_size=1, max_size=5), st.integers(1, 6), st.sampled_from([2, 7, 1 << 15])
 )
 @settings(max_examples=40)
+@pytest.mark.slow
 def test_pyramid_of_several_rows_equals_each_alone(
     several: list[Slices], limit: int, piece: int
 ) -> None:

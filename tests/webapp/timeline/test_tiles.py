@@ -124,6 +124,7 @@ def every_tile(timeline: Timeline) -> dict[tuple[int, int], Blocks]:
     return found
 
 
+@pytest.mark.slow
 def test_tiles_made_ahead_equal_those_made_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_command_that_differs_each_time(tmp_path: Path) -> None:
     assert "is not empty" in again.output
 
 
+@pytest.mark.slow
 def test_runs_that_are_the_same(tmp_path: Path) -> None:
     runs = [open_run(write_run(tmp_path / name)) for name in ("a", "b", "c")]
     found = repeats(runs, 1)

@@ -53,6 +53,17 @@ DIFFERENCES = {
     "different_message": "data type",
 }
 SLOW = (
+    "opposite_order",
+    "barrier_on_some",
+    "unmatched_recv",
+    "clean_local_sgd",
+    "clean_no_sync",
+    "clean_join",
+    "clean_tensor_parallel",
+    "clean_different_models",
+    "clean_mixed",
+    "parts_adapter_left_out",
+    "parts_unsynchronised_parameter",
     "different_shape",
     "different_dtype",
     "different_root",
@@ -234,6 +245,7 @@ def test_a_mismatch_says_what_differs_and_where(runs: Runs, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["came_too_late"])
+@pytest.mark.slow
 def test_a_rank_that_came_when_the_call_was_given_up_is_named(runs: Runs, name: str) -> None:
     found = main_finding(runs, name)
     assert (found.kind, found.severity, found.ranks) == ("straggler", "error", (1,))
@@ -262,6 +274,7 @@ def test_a_killed_rank_is_known_to_have_been_stuck_and_where(runs: Runs, name: s
 
 
 @pytest.mark.parametrize("name", ["killed_at_work"])
+@pytest.mark.slow
 def test_what_was_killed_at_work_did_not_hang(runs: Runs, name: str) -> None:
     run = runs.of(name)
     assert not run.complete
@@ -290,7 +303,7 @@ def test_the_link_selects_the_call_that_is_waited_in(runs: Runs, name: str) -> N
     assert "at=" not in address
 
 
-@pytest.mark.parametrize("name", PARTING)
+@pytest.mark.parametrize("name", _some_slow(PARTING))
 def test_replicas_that_part_are_named(runs: Runs, name: str) -> None:
     step, parameter, differing = PARTING[name]
     (found,) = (one for one in runs.found(name) if one.kind == "rank_divergence")
@@ -324,7 +337,7 @@ def test_a_rank_that_is_slow_in_every_step_is_a_straggler(runs: Runs, name: str)
     assert gap in found.title
 
 
-@pytest.mark.parametrize("name", EXCHANGED)
+@pytest.mark.parametrize("name", _some_slow(EXCHANGED))
 def test_every_call_is_there_with_group_number_and_bytes(runs: Runs, name: str) -> None:
     run = runs.of(name)
     columns = ["group", "group_size", "sequence", "name", "bytes", "complete_ns"]
@@ -340,7 +353,7 @@ def test_every_call_is_there_with_group_number_and_bytes(runs: Runs, name: str) 
     assert {call: counted[call] for call in EXCHANGED[name]} == EXCHANGED[name]
 
 
-@pytest.mark.parametrize("name", CLEAN)
+@pytest.mark.parametrize("name", _some_slow(CLEAN))
 def test_clean_programs_have_no_finding(runs: Runs, name: str) -> None:
     run = runs.of(name)
     assert run.complete

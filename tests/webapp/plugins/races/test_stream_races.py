@@ -54,6 +54,7 @@ def test_streams_that_nothing_orders_race_and_their_twins_do_not(
     assert all("neither stream waits for the other" in f.title for f in found)
 
 
+@pytest.mark.slow
 def test_without_asking_nothing_of_streams_is_recorded(device: Path, tmp_path: Path) -> None:
     run = open_run(recorded(tmp_path, f"streams {device}"))
     assert race_findings(run) == []

@@ -165,6 +165,7 @@ KINDS = {
 """Values of DuckDB's types that are none of a table's, and what they are shown as."""
 
 
+@pytest.mark.slow
 def test_every_type_of_value_is_shown_and_downloaded(
     run: Run, queries: Queries, client: FlaskClient
 ) -> None:

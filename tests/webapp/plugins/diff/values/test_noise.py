@@ -48,6 +48,7 @@ def test_differences_between_baselines_do_not_count(tmp_path: Path) -> None:
         compare(base, base, "bitwise", again)
 
 
+@pytest.mark.slow
 def test_noise_of_gradient_norms_by_the_command(tmp_path: Path) -> None:
     paths = []
     for name, norm in (("base", 1.0), ("again", 1.001), ("near", 0.9985), ("far", 1.01)):
