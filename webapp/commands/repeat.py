@@ -81,7 +81,8 @@ def repeat(
     for number in _numbers(threads):
         places = [folder / f"threads-{number}" / f"run-{k:02d}" for k in range(count)]
         for k, place in enumerate(places, 1):
-            click.echo(f"lanescope: {number} threads, run {k} of {count}", err=True)
+            said = f"{units.counted(number, 'thread')}, run {k} of {count}"
+            click.echo(f"lanescope: {said}", err=True)
             status = _record(place, command, number, level, substituted=threads is not None)
             if status:
                 click.echo(f"lanescope: the command ended with {status} in {place}", err=True)
@@ -112,10 +113,11 @@ def _verdict(found: list[Repeats], limit: float) -> str:
     beyond = next((one for one in found if not _within(one, limit)), None)
     if beyond is not None:
         place = f", first at {_place(beyond.first)}" if beyond.first else ""
-        return f"gradients fluctuate beyond the limit from {beyond.threads} threads on{place}"
+        threads = units.counted(beyond.threads, "thread")
+        return f"gradients fluctuate beyond the limit from {threads} on{place}"
     differs = next((one for one in found if not one.identical), None)
     if differs is not None:
-        return f"within the limit; bits differ from {differs.threads} threads on"
+        return f"within the limit; bits differ from {units.counted(differs.threads, 'thread')} on"
     return "bitwise identical every time"
 
 
