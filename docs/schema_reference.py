@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.plugin import Kind, plugins, questions
+from lanescope.webapp.analysis.plugin import Kind, Question, plugins, questions
 
 PAGE = Path(__file__).with_name("run-format.md")
 BEGIN = "<!-- tables: made by docs/schema_reference.py -->"
@@ -91,8 +91,14 @@ def findings_table() -> str:
 def limits_table() -> str:
     """Every check, what a run has to hold for it, and which faults of its kind it cannot see."""
     asked = (*questions(), *questions(baseline=True))
-    rows = "".join(f"| {one.text} | {one.needs or '-'} | {one.misses or '-'} |\n" for one in asked)
+    rows = "".join(
+        f"| {one.text} | {_needs(one) or '-'} | {one.misses or '-'} |\n" for one in asked
+    )
     return f"| check | needs | can miss |\n|---|---|---|\n{rows}"
+
+
+def _needs(question: Question) -> str:
+    return "; ".join(filter(None, (question.needs, question.native * "the native engine"))) or "-"
 
 
 def _explained(kind: Kind) -> str:

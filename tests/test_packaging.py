@@ -1,5 +1,4 @@
-"""The package as a stranger gets it: wheel, source archive and editable install, each used from a
-clean environment in a folder far from the sources."""
+"""Wheel, source archive and editable install, each in a clean environment far from the sources."""
 
 from __future__ import annotations
 
@@ -128,8 +127,10 @@ def editable(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Environ
     return environment
 
 
-# The environment in which the tests run has an editable install already.
-@pytest.fixture(scope="module", params=["wheel", pytest.param("editable", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(one, marks=pytest.mark.slow) for one in ("wheel", "editable")],
+)
 def installed(request: pytest.FixtureRequest) -> Environment:
     environment: Environment = request.getfixturevalue(request.param)
     return environment
@@ -228,7 +229,6 @@ def test_source_archive_is_enough_to_build_from(archives: dict[str, Path]) -> No
     assert {f"assets/timeline/{entry}" for entry in ENTRIES} <= names
 
 
-@pytest.mark.slow
 def test_parts_import_under_the_prefix_only(installed: Environment) -> None:
     code = (
         "import importlib, importlib.util as u\n"
@@ -263,7 +263,6 @@ def op_files(run_folder: Path) -> list[Path]:
     return list(run_folder.glob("rank=00000/thread=*/op-00000.parquet"))
 
 
-@pytest.mark.slow
 def test_the_command_records_a_program(installed: Environment, tmp_path: Path) -> None:
     command = (installed.scripts / "lanescope", "record", "-o", tmp_path / "run", "--")
     said = run(*command, installed.scripts / "python", "-c", PROGRAM, folder=installed.folder)
@@ -271,7 +270,6 @@ def test_the_command_records_a_program(installed: Environment, tmp_path: Path) -
     assert len(op_files(tmp_path / "run")) == 1
 
 
-@pytest.mark.slow
 def test_the_environment_records_a_program(installed: Environment, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     python = installed.scripts / "python"

@@ -79,7 +79,7 @@ def test_all_texts_are_collected() -> None:
         "Print one JSON object.",
         "{} is not a size; write a number of bytes or with KB, MB or GB, as in 64MB",
         "Call zero_grad() after step(), and check that the loss depends on the parameters.",
-        "level access, the native engine",
+        "level access; losses in host memory",
         "Difference {} of {} · {} · rank {} · {}",
     ):
         assert text in collected, text

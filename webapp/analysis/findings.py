@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, TypedDict
 
+from lanescope.collector.format.names import UNSEEN_BY
 from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
 from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, named_line
@@ -289,6 +290,8 @@ def _found(question: Question, run: Run, baseline: Run | None, noise: Run | None
     """All findings of a question, of the kinds and with the evidence that its plugin declares."""
     if question.recorded and run.imported:
         raise NotApplicable("not in imported traces")
+    if question.native and all(p["engine"] in UNSEEN_BY for p in run.manifest["processes"]):
+        raise NotApplicable("record with the native engine")
     find = load(question.find)
     found: list[Finding] = find(baseline, run, noise) if question.baseline else find(run)
     known = kinds()

@@ -44,6 +44,7 @@ class Question:
     order: int  # in every list of questions
     area: str = "Set-up"  # under which the first page lists it
     recorded: bool = False  # needs what only a recording holds, no imported trace
+    native: bool = False  # needs what the native engine records and the portable one does not
     baseline: bool = False
     needs: str = ""  # what a run has to hold for it; empty: nothing beyond recorded threads
     misses: str = ""  # faults of the kind that it cannot see

@@ -98,7 +98,7 @@ def _show(run: Run, console: Console) -> None:
         ("command", command or "-"),
         ("length", f"{units.duration(run.duration_ns)}, {units.counted(about['steps'], 'step')}"),
         ("engine", f"{units.printable(about['engine'])}, level {run.manifest['level']}"),
-        ("on disk", run.stored),
+        ("on disk", units.stored(run.size_bytes)),
         ("clock", _clock(run)),
     ]
     became = imported(run)

@@ -114,11 +114,6 @@ class Run:
         return bool(self.manifest["options"].get("imported"))
 
     @property
-    def stored(self) -> str:
-        """`192 kB` of Parquet, or that all of it still is in the journal."""
-        return units.size(self.size_bytes) if self.size_bytes else "a journal, not compacted yet"
-
-    @property
     def coverage(self) -> dict[str, int]:
         """What was dropped, filtered or not seen: reason -> count, summed over processes."""
         total: Counter[str] = Counter()

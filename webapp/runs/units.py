@@ -38,6 +38,11 @@ def size(count: float) -> str:
     return _scaled(count, _SIZES)
 
 
+def stored(count: int) -> str:
+    """Returns `192 kB` of Parquet, or that all of it still is in the journal."""
+    return size(count) if count else "a journal, not compacted yet"
+
+
 def in_one_unit(values: Iterable[float | None], base: str) -> tuple[str, list[str]]:
     """Returns `("ms", ["12.3", "0.0456", "–"])` for nanoseconds (`base` "ns"): a column in one
     unit, which fits its largest value; a dash for None and NaN. Other bases are "B", "B/s", "FLOP"

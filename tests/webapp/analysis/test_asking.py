@@ -27,6 +27,7 @@ from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.runs.typed_json import Mismatch
 from lanescope.webapp.server.frame import made
 from lanescope.webapp.ui.context import Context
+from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder
 
 BROKEN = Question(
@@ -45,6 +46,16 @@ def test_a_fault_in_one_question_is_its_answer(tmp_path: Path) -> None:
     assert (asked.question, asked.findings, asked.answered) == ("Is it there?", (), False)
     assert asked.failed.startswith("internal error in no_such_function (AttributeError: module ")
     assert asked.failed.endswith("; please report it")
+
+
+@pytest.mark.parametrize(("engine", "unasked"), [("portable", True), ("native", False)])
+def test_what_an_engine_does_not_see_has_not_passed(
+    tmp_path: Path, engine: str, unasked: bool
+) -> None:
+    run = record_program(tmp_path, "import torch; torch.ones(1).sin()", "--engine", engine).run
+    asked = [run_question(one, open_run(run)) for one in questions() if one.native]
+    assert asked
+    assert {one.unanswered == "record with the native engine" for one in asked} == {unasked}
 
 
 def kept(_: Run) -> list[Finding]:

@@ -14,7 +14,7 @@ PLUGIN = Plugin(
             order=90,
             area="Learning",
             recorded=True,
-            needs="the native engine",
+            native=True,
             misses="graphs of steps between 1, 2, 4, 8, ...",
         ),
     ),

@@ -39,7 +39,8 @@ PLUGIN = Plugin(
             order=197,
             area="Learning",
             recorded=True,
-            needs="level access, the native engine; losses in host memory",
+            native=True,
+            needs="level access; losses in host memory",
             misses="losses on a device; compiled losses; sums that are divided by hand; masks that "
             "leave no element where the program hides the NaN",
         ),
@@ -50,6 +51,7 @@ PLUGIN = Plugin(
             order=198,
             area="Learning",
             recorded=True,
+            native=True,
             needs="gradients that DistributedDataParallel averages",
             misses="sharded gradients; a sum of several losses; a divisor that is written as a "
             "number",

@@ -54,7 +54,7 @@ def _line(run: Run) -> str:
     """Whether it is whole, and how much there is."""
     state = "complete" if run.complete and not run.warnings else "incomplete"
     events = [f"{units.count(run.counts[table])} {NAMES[table]}" for table in ("op", "collective")]
-    words = [state, *events, run.stored]
+    words = [state, *events, units.stored(run.size_bytes)]
     elsewhere = ("dropped", "read_", "imported_", "unused_")
     left_out = sum(n for reason, n in _left_out(run).items() if not reason.startswith(elsewhere))
     words += [f"{units.count(left_out)} events left out"] if left_out else []

@@ -16,7 +16,8 @@ PLUGIN = Plugin(
             order=50,
             area="Threads",
             recorded=True,
-            needs="level access, the native engine",
+            native=True,
+            needs="level access",
             misses="memory that is reached without torch; torch's default random generator; "
             "functions of torch.jit.fork that did not overlap; reads of memory that another "
             "process writes; processes that are ranks",

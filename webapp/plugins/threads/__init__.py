@@ -21,6 +21,7 @@ PLUGIN = Plugin(
             order=60,
             area="Threads",
             recorded=True,
+            native=True,
             misses="passes that did not overlap in this run",
         ),
         Question(

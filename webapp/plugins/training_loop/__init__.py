@@ -43,6 +43,7 @@ PLUGIN = Plugin(
             order=48,
             area="Learning",
             recorded=True,
+            native=True,
             needs="level access; dropout in a model called as a module at 4 sampled steps",
             misses="random numbers other than those of dropout; generators of the program",
         ),
@@ -53,6 +54,7 @@ PLUGIN = Plugin(
             order=200,
             area="Learning",
             recorded=True,
+            native=True,
             needs="level access; 3 calls of a model in evaluation mode, without gradients",
             misses="evaluation with gradients; compiled models",
         ),
@@ -63,7 +65,8 @@ PLUGIN = Plugin(
             order=199,
             area="Learning",
             recorded=True,
-            needs="level access, the native engine; averages by add_ or lerp_ in 5 steps",
+            native=True,
+            needs="level access; averages by add_ or lerp_ in 5 steps",
             misses="averages that make a new tensor, or are compiled",
         ),
         Question(
@@ -73,6 +76,7 @@ PLUGIN = Plugin(
             order=48,
             area="Learning",
             recorded=True,
+            native=True,
             needs="level access; a torch DataLoader without shuffle, with batches at 5 sampled "
             "steps",
             misses="datasets that are sorted by something other than the class of a loss",
