@@ -271,8 +271,7 @@ def test_the_command_records_a_program(installed: Environment, tmp_path: Path) -
 
 
 def test_the_environment_records_a_program(installed: Environment, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    python = installed.scripts / "python"
+    folder, python = tmp_path / "run", installed.scripts / "python"
     said = run("env", f"LANESCOPE_RECORD={folder}", python, "-c", PROGRAM, folder=installed.folder)
     assert said.split() == ["6.0"]
     assert len(op_files(folder)) == 1
