@@ -189,7 +189,7 @@ def described(page: Page, address: str) -> dict[str, Any]:
     page.wait_for_selector(".tl-lanes")  # until then the page says how far the index is
     answers = "path => fetch(path).then(answer => answer.json())"
     found: dict[str, Any] = page.evaluate(answers, "/api/run")
-    while "findings" not in found:  # a busy server says so
+    while found.get("findings") is None:  # a busy server says so
         found |= page.evaluate(answers, "/api/findings")
         page.wait_for_timeout(200)
     page.close()

@@ -7,9 +7,14 @@ analyses find the answers known, and need not distinguish where they come from.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import signal
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -73,6 +78,42 @@ def _opened(place: str, etag: str) -> Run:
             "them have to see the same files"
         )
     return found
+
+
+def apart(ask: Callable[..., T], runs: tuple[Run, ...], key: object) -> T:
+    """Returns ask(*runs, key), answered by a process of its own that opens the runs itself, and
+    gives way to others: this one goes on as if nothing was asked.
+
+    Raises what `ask` raises. Where the process was ended, `ask` is called here.
+    """
+    spawning = get_context("spawn")
+    answer, sender = spawning.Pipe(duplex=False)
+    places = tuple((run.files.place, run.etag) for run in runs)
+    process = spawning.Process(target=_send, args=(sender, places, ask, key), daemon=True)
+    process.start()
+    sender.close()  # so that the end of the process is seen here
+    with answer:
+        try:
+            found: T | Exception = answer.recv()
+        except EOFError:  # memory ran out, or the like
+            return ask(*runs, key)
+    process.join()
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _send(
+    sender: Connection, places: tuple[tuple[str, str], ...], ask: Callable[..., object], key: object
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this
+    os.nice(10)
+    try:
+        found = _asked(places, ask, key)
+    except Exception as error:
+        found = error
+    with contextlib.suppress(BrokenPipeError):  # nothing waits any more
+        sender.send(found)
 
 
 _ANSWERS: WeakKeyDictionary[Run, dict[tuple[str, int], Any]] = WeakKeyDictionary()

@@ -26,6 +26,7 @@ from lanescope.webapp.analysis.collective_calls import (
     exchanges,
     group_members,
 )
+from lanescope.webapp.analysis.process_exits import endings
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.run import Run
 
@@ -156,6 +157,8 @@ def _of_pairs(run: Run) -> Iterator[IncompleteCollective]:
     for one in exchanges(run):
         met = min(len(one.sends), len(one.receives))
         if len(one.sends) == len(one.receives):
+            if {one.sender, one.receiver} <= _exited(run):
+                continue
             last = pd.concat([one.sends.iloc[met - 1 :], one.receives.iloc[met - 1 :]])
             stuck = _stuck(run, last)
             if len(stuck) == 2:
@@ -184,15 +187,17 @@ def _entries(run: Run, rows: pd.DataFrame) -> list[tuple[_CollectiveCall, bool]]
 
 def _stuck(run: Run, rows: pd.DataFrame) -> tuple[_CollectiveCall, ...]:
     """Those of the calls, which all members made, that are known not to have ended."""
+    joining = rows["group"] == schema.RENDEZVOUS  # it failed, or there would be no row of it
+    rows = rows[joining | ~rows["rank"].isin(_exited(run))]
+    if rows.empty:  # as nearly always: to go through no rows takes as long as through a few
+        return ()
     found = []
     for row in rows.itertuples():
-        known = rank_states(run)[int(row.rank)]
-        failed = row.group == schema.RENDEZVOUS  # or there would be no row of it
-        if known.ending.how == "exit" and not failed:
-            continue
+        failed = row.group == schema.RENDEZVOUS
         entry = _entry(run, row)
         if not entry.blocked:
             continue
+        known = rank_states(run)[entry.rank]
         seen = known.in_call == f"{entry.name}\t{row.group}\t{row.sequence}"
         seen |= row.done_ns < 0 and _completions_are_seen(
             run, entry.rank, str(row.group), entry.name
@@ -200,6 +205,12 @@ def _stuck(run: Run, rows: pd.DataFrame) -> tuple[_CollectiveCall, ...]:
         if row.returned_ns < 0 or known.gave_up or seen or failed:
             found.append(entry)
     return tuple(found)
+
+
+@lru_cache(maxsize=4)
+def _exited(run: Run) -> frozenset[int]:
+    """Ranks that ended by themselves: they wait in no call."""
+    return frozenset(rank for rank, one in endings(run).items() if one.how == "exit")
 
 
 def _entry(run: Run, row: Any) -> _CollectiveCall:

@@ -8,10 +8,9 @@ killed from outside and left nothing but their journal.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -75,11 +74,32 @@ class RankState:
         return self.ending.how in ("raised", "exit", "left", "died")
 
 
+class _States(Mapping[int, RankState]):
+    """The state of every recorded rank, each found when it is asked for: of a thousand ranks few
+    are, and each takes reading the events of its main thread."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._known: dict[int, RankState] = {}
+
+    def __getitem__(self, rank: int) -> RankState:
+        if rank not in self._known:
+            if rank not in self._run.ranks:
+                raise KeyError(rank)
+            self._known[rank] = _standing(self._run, rank)
+        return self._known[rank]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._run.ranks)
+
+    def __len__(self) -> int:
+        return len(self._run.ranks)
+
+
 @lru_cache(maxsize=4)
 def rank_states(run: Run) -> Mapping[int, RankState]:
     """Returns the state of every recorded rank."""
-    ends = {rank: _end_ns(run, rank) for rank in run.ranks}
-    return MappingProxyType({rank: _standing(run, rank, ends) for rank in run.ranks})
+    return _States(run)
 
 
 def at_work(dump: Mapping[str, Any]) -> bool:
@@ -97,7 +117,7 @@ def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
     return [row | {"name": names.get(row["thread"]) or row["name"]} for row in found]
 
 
-def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> RankState:
+def _standing(run: Run, rank: int) -> RankState:
     process, main = own_processes(run).get(rank), _main_thread(run, rank)
     since = _worked_until_ns(run, rank, main)
     dump = _dump(run, rank, since)
@@ -109,7 +129,7 @@ def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> RankState:
     elif ending.how in ("exit", "left"):
         doing, where = "has ended", None
     elif ending.how == "died" or (ending.how in ("stopped", "killed") and not dump):
-        doing = f"{_how_it_ended(run, rank, ending, since, ends)}; {doing}"
+        doing = f"{_how_it_ended(run, rank, ending, since)}; {doing}"
     reason = str(dump["reason"]) if dump else ""
     stalled = reason in NO_PROGRESS
     if dump and process:
@@ -117,14 +137,14 @@ def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> RankState:
     in_call = str(dump["collective"] or "") if dump else ""
     working = dump is not None and reason == "quiet" and at_work(dump)
     return RankState(
-        rank, thread, doing, where, since, ends[rank], ending, stalled, working, in_call
+        rank, thread, doing, where, since, _end_ns(run, rank), ending, stalled, working, in_call
     )
 
 
-def _how_it_ended(run: Run, rank: int, ending: Ending, since: int, ends: Mapping[int, int]) -> str:
+def _how_it_ended(run: Run, rank: int, ending: Ending, since: int) -> str:
     """In words. Missing events do not prove a death: a rank may have waited for long when it
     died, and when that was is known from its watchdog only."""
-    end, over = ends[rank], max(ends.values())
+    end, over = _end_ns(run, rank), _over_ns(run)
     if not ending.words:
         quiet = over - since
         return "recorded nothing more" + (
@@ -213,12 +233,13 @@ def _dump(run: Run, rank: int, since_ns: int) -> dict[str, Any] | None:
 
 def _main_row_of_last(run: Run, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Of the last dump of `rows` the row of the main thread, else the first."""
+    if not rows:
+        return None
     dump = [row for row in rows if row["dump"] == rows[-1]["dump"]]
     mains = {t.thread for t in run.threads if t.kind == schema.ThreadKind.main.name}
     return min(
         dump,
         key=lambda row: (row["thread"] not in mains, row["name"] != "MainThread"),
-        default=None,
     )
 
 
@@ -253,6 +274,12 @@ def _end_ns(run: Run, rank: int) -> int:
     process = own_processes(run).get(rank)
     end = max(_last_ns(run, rank), alive_ns(run, process) if process is not None else 0)
     return max(end, *(int(row["time_ns"]) for row in dumps(run, rank)), 0)
+
+
+@lru_cache(maxsize=4)
+def _over_ns(run: Run) -> int:
+    """Until when any rank is known to have been there."""
+    return max(_end_ns(run, rank) for rank in run.ranks)
 
 
 def _worked_until_ns(run: Run, rank: int, main: str | None) -> int:

@@ -14,6 +14,9 @@ EXACT_NS = 2**53
 
 _DAY_NS = 86_400 * 10**9
 
+_NAMED_PROCESSES = 4
+"""Processes that ended alike up to which each has a sentence."""
+
 
 def ranks_named(ranks: Sequence[int]) -> str:
     """Returns `rank 3`, `ranks 0-2`."""
@@ -88,19 +91,8 @@ def warnings_of(
 
 def _of_processes(processes: Sequence[Process]) -> list[str]:
     """How processes ended, and what of their logs is not there."""
-    said = []
+    said = _unclosed([process for process in processes if not process["closed"]])
     for process in processes:
-        if not process["closed"]:
-            name = process["ended"].removeprefix("signal ")
-            how = (
-                f"was ended by {name}"
-                if name.startswith("SIG")
-                else "did not close its log (still running, or it died)"
-            )
-            said.append(
-                f"rank {process['rank']}: process {process['pid']} {how}; its events end where the "
-                "log ends"
-            )
         thinned = process["coverage"].get(THINNED, 0)
         if thinned:
             said.append(
@@ -123,6 +115,32 @@ def _of_processes(processes: Sequence[Process]) -> list[str]:
         f"{ranks_named(sorted(set(of)))} ended with an exception: {exception}"
         for exception, of in raised.items()
     ]
+    return said
+
+
+def _unclosed(processes: Sequence[Process]) -> list[str]:
+    """How processes ended that did not close their logs; many that ended alike are one sentence."""
+    alike: dict[str, list[Process]] = {}
+    for process in processes:
+        name = process["ended"].removeprefix("signal ")
+        alike.setdefault(name if name.startswith("SIG") else "", []).append(process)
+    said = []
+    for signal, ended in alike.items():
+        if len(ended) > _NAMED_PROCESSES:
+            of = sorted({one["rank"] for one in ended})
+            unclosed = "did not close their logs (still running, or they died)"
+            how = f"were ended by {signal}" if signal else unclosed
+            said.append(
+                f"{ranks_named(of)}: {len(ended):,} processes {how}; their events end where their "
+                "logs end"
+            )
+            continue
+        unclosed = "did not close its log (still running, or it died)"
+        how = f"was ended by {signal}" if signal else unclosed
+        said += [
+            f"rank {one['rank']}: process {one['pid']} {how}; its events end where the log ends"
+            for one in ended
+        ]
     return said
 
 

@@ -1,4 +1,7 @@
-"""The findings as the timeline leads from one to the next: GET /api/findings."""
+"""The findings as the timeline leads from one to the next: GET /api/findings.
+
+Null where the run is still being examined: who wants them asks again.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Any
 
 import flask
 
+from lanescope.webapp.ui import states
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.finding_places import address_of, marks_of
 
@@ -19,7 +23,10 @@ def register(server: flask.Flask, context: Context) -> None:
             {lane.key: lane.id for lane in context.timeline.index.lanes} if context.timeline else {}
         )
         found = []
-        for position, one in enumerate(context.report().findings):
+        report = context.report_within(states.PATIENCE_S)
+        if report is None:
+            return {"findings": None}
+        for position, one in enumerate(report.findings):
             marks = [mark for mark in marks_of(context.run, one) if mark.lane in ids]
             found.append(
                 {

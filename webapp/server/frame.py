@@ -22,6 +22,7 @@ from dash import (
 )
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.checks import Report
 from lanescope.webapp.analysis.plugin import Page, load
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -40,6 +41,8 @@ def layout(context: Context, pages: Sequence[Page]) -> Component:
             dcc.Store(id=ids.THEME),
             dcc.Store(id=ids.LIVE_STATE),
             dcc.Store(id=ids.PAGE_STATE),
+            dcc.Store(id=ids.EXAMINED),
+            dcc.Interval(id=ids.EXAMINING, interval=3000, disabled=True),
             html.A(
                 "Skip to the page",
                 href=f"#{ids.PAGE}",
@@ -94,15 +97,25 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         Output(ids.HEALTH, "children"),
         Output(ids.HEALTH, "className"),
         Output(ids.ABOUT, "children"),
+        Output(ids.EXAMINED, "data"),
         Input(ids.PAGE, "hidden"),
         Input(ids.LIVE_STATE, "data"),
+        Input(ids.EXAMINING, "n_intervals"),
         State(ids.HEALTH, "children"),
     )
-    def health(_: bool, __: int | str | None, shown: Any) -> tuple[Any, Any, Any]:
+    def health(
+        _: bool, __: int | str | None, number: int | None, shown: Any
+    ) -> tuple[Any, Any, Any, Any]:
         # Once the first page is there: examining the run would hold it up.
         if ctx.triggered_id == ids.PAGE and shown != EXAMINING:
-            return no_update, no_update, no_update
-        return (*_health(context), _about(context.run))
+            return no_update, no_update, no_update, no_update
+        report = states.report_of(context)
+        if report is None:
+            return no_update, "pill examining", no_update, no_update
+        awaited = ctx.triggered_id == ids.EXAMINING
+        if awaited:
+            set_props(ids.EXAMINING, {"disabled": True})
+        return (*_health(context, report), _about(context.run), number if awaited else no_update)
 
     @app.callback(
         Output(ids.PAGE, "children"),
@@ -147,13 +160,15 @@ def _register_later(app: Dash, context: Context, by_path: Mapping[str, Page]) ->
     @app.callback(
         Output(ids.PAGE_FINDINGS, "children"),
         Input(ids.PAGE_FINDINGS, "id"),
+        Input(ids.EXAMINED, "data"),
         State(ids.LOCATION, "pathname"),
     )
-    def show_findings(_: str, path: str | None) -> list[Component]:
+    def show_findings(_: str, __: int | None, path: str | None) -> list[Component]:
         page = by_path.get(path or "/")
-        if page is None or not page.kinds:
+        report = None if page is None or not page.kinds else states.report_of(context)
+        if page is None or report is None:
             return []
-        found = [one for one in context.report().findings if one.kind in page.kinds]
+        found = [one for one in report.findings if one.kind in page.kinds]
         return [findings.cards(context, found, page.name)] if found else []
 
 
@@ -274,9 +289,8 @@ def _about(run: Run) -> list[Any]:
     return [html.B(run.title), about]
 
 
-def _health(context: Context) -> tuple[list[Any], str]:
+def _health(context: Context, report: Report) -> tuple[list[Any], str]:
     """The worst that is known of the run, in words, and the classes that colour them."""
-    report = context.report()
     errors = report.errors
     warnings = len(context.run.warnings)
     warnings += sum(finding.severity == "warning" for finding in report.findings)

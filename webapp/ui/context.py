@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock, Thread
+from typing import Any
 
 from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.checks import DEFAULTS, Report, check
+from lanescope.webapp.analysis.cluster import apart
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
+
+APART_RANKS = 128
+"""Ranks from which on a process of its own checks a run: it takes minutes, in which the page would
+answer slowly."""
+
+_CHECKING, _ASKING = Lock(), Lock()  # who asks meanwhile waits for the same report
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,11 +33,36 @@ class Context:
 
     def report(self) -> Report:
         """Returns the run against the limits, with all findings."""
-        return self._report
+        with _CHECKING:
+            return self._report
+
+    def report_within(self, seconds: float) -> Report | None:
+        """Returns the report; None where it is not there after so many seconds: it is made all the
+        same."""
+        with _ASKING:
+            asked = self._asked
+        return asked.result() if wait([asked], seconds).done else None
+
+    @cached_property
+    def _asked(self) -> Future[Report]:
+        asked: Future[Report] = Future()
+
+        def ask() -> None:
+            try:
+                asked.set_result(self.report())
+            except BaseException as error:
+                del self.__dict__["_asked"]  # who asks again may have it
+                asked.set_exception(error)
+
+        Thread(target=ask, name="lanescope-report", daemon=True).start()
+        return asked
 
     @cached_property
     def _report(self) -> Report:
-        return check(self.run, self.baseline, self.settings, self.noise)
+        runs = (self.run, *(one for one in (self.baseline, self.noise) if one is not None))
+        if len(self.run.ranks) < APART_RANKS:
+            return _checked(*runs, self.settings)
+        return apart(_checked, runs, self.settings)
 
     @property
     def noise(self) -> Run | None:
@@ -38,3 +73,11 @@ class Context:
         """Returns a finding's link as the timeline in the browser understands it, without asking
         again."""
         return link if self.timeline is None else selecting(self.timeline, link)
+
+
+def _checked(*given: Any) -> Report:
+    """Returns the report of a run: given are it, its baseline, the noise (each of these two where
+    there is one), and the settings."""
+    *runs, settings = given
+    run, baseline, noise = (*runs, None, None)[:3]
+    return check(run, baseline, settings, noise)

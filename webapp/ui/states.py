@@ -6,13 +6,15 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from dash import ctx, html, no_update
+from dash import ctx, html, no_update, set_props
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.checks import Report
 from lanescope.webapp.analysis.findings import NotApplicable, fault
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.ui import ids
 from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.context import Context
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +25,19 @@ RELOAD = "Everything else works. Reload the page to try again."
 def loading(what: str) -> Component:
     """Returns the words "`what` …", which show if computing takes longer than a moment."""
     return html.P(f"{what} …", className="loading")
+
+
+PATIENCE_S = 2.0
+"""How long a part of a page waits for the report of the run: a browser has six connections to a
+server, and those that wait for minutes would hold up everything else."""
+
+
+def report_of(context: Context) -> Report | None:
+    """Returns the report. None where it takes long: EXAMINED changes when it is there."""
+    report = context.report_within(PATIENCE_S)
+    if report is None:
+        set_props(ids.EXAMINING, {"disabled": False})
+    return report
 
 
 def body_place(what: str) -> Component:

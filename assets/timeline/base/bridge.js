@@ -32,7 +32,7 @@ export function emptyDock() {
 
 /** True while Dash has not rendered yet, runs callbacks, or loads scripts of a chart or table. */
 export function dashBusy() {
-  if (!document.getElementById("frame")) return true;
+  if (!document.getElementById("frame") || document.querySelector(".examining")) return true;
   const lacks = (part, inside, counts = () => true) =>
     [...document.querySelectorAll(part)].some((place) => counts(place) && !place.querySelector(inside));
   if (lacks(".in-sight:not([data-seen=false])", ".js-plotly-plot:not(.dash-graph--pending)")) return true;

@@ -47,7 +47,8 @@ export class FindingStrip {
     this.timeline.invalidate("overlay");
     if (position === null) return;
     try {
-      this.found ??= (await this.timeline.idle.track("findings", getJson("/api/findings"))).findings;
+      // Null while the run is still being examined.
+      while (!this.found) this.found = (await this.timeline.idle.track("findings", getJson("/api/findings"))).findings;
     } catch (error) {
       this.timeline.toast(error.message);
       return;

@@ -99,23 +99,26 @@ def test_a_step_of_the_first_page_leads_to_the_timeline(tab: SharedTab, run: Run
     assert t0 <= steps.start_ns[2] < steps.end_ns[2] <= t1 < steps.end_ns[5]
 
 
-def test_overview_does_not_wait_for_what_takes_long(
+def test_pages_do_not_wait_for_the_report_of_the_run(
     tab: SharedTab, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, report = threading.Event(), Context.report
+    made, within = threading.Event(), Context.report_within
 
-    def when_released(context: Context) -> Report:
-        asked.wait()
-        return report(context)
+    def when_made(context: Context, seconds: float) -> Report | None:
+        return within(context, seconds) if made.is_set() else None
 
     page = tab()
-    monkeypatch.setattr(Context, "report", when_released)
-    page.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Overview").click()
+    monkeypatch.setattr(Context, "report_within", when_made)
+    links = page.page.get_by_role("navigation", name="Pages")
+    links.get_by_role("link", name="Gradients").click()
+    page.page.locator("#gradient-table").wait_for()
+    assert not page.page.locator("ol.findings").count()
+    links.get_by_role("link", name="Overview").click()
     page.page.locator(".page .cards .card").first.wait_for()
     assert page.text("#overview-examined") == "Examining the run …"
     assert run.title in page.text(".page")
     assert not page.page.locator("#checks").count()
-    asked.set()
+    made.set()
     page.idle()
     assert page.page.locator("#checks").count() == 1
     assert not page.page.locator("#overview-examined .loading").count()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.cluster import each_rank
+from lanescope.webapp.analysis.cluster import apart, each_rank
 from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
@@ -52,3 +53,21 @@ def _opened_again() -> None:
 
 def _fails(run: Run, rank: int) -> None:
     raise RunError(f"rank {rank} has gone wrong")
+
+
+def test_a_process_of_its_own_answers_the_same(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run", ranks=2, steps=2, ops=8))
+    assert apart(_asked_elsewhere, (run,), 1) == (True, time_in_ops(run, 1))
+    with pytest.raises(RunError, match="rank 1 has gone wrong"):
+        apart(_fails, (run,), 1)
+    assert apart(_ends_elsewhere, (run,), 1) == time_in_ops(run, 1)
+
+
+def _asked_elsewhere(run: Run, rank: int) -> tuple[bool, int]:
+    return parent_process() is not None, time_in_ops(run, rank)
+
+
+def _ends_elsewhere(run: Run, rank: int) -> int:
+    if parent_process() is not None:
+        os._exit(9)
+    return time_in_ops(run, rank)

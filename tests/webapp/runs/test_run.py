@@ -232,6 +232,21 @@ def test_warnings_say_what_is_missing_and_uncertain(tmp_path: Path) -> None:
     )
 
 
+def test_processes_that_ended_alike_are_one_warning(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run", world_size=7)
+    for rank in range(7):
+        builder.process(rank, closed=False, ended="signal SIGTERM" if rank < 5 else "")
+        builder.op(T, 1, rank=rank, thread=f"{1000 + rank}-0")
+    assert opened(builder).warnings == (
+        "ranks 0-4: 5 processes were ended by SIGTERM; their events end where their logs end",
+        *(
+            f"rank {rank}: process {1000 + rank} did not close its log (still running, or it died);"
+            " its events end where the log ends"
+            for rank in (5, 6)
+        ),
+    )
+
+
 def test_an_impossible_length_is_named(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run")
     builder.op(T, 1)

@@ -10,6 +10,7 @@ from lanescope.webapp.analysis.incomplete_collectives import (
     incomplete_collectives,
 )
 from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.process_exits import endings
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.hangs.wait_lengths import waited_ns
@@ -89,7 +90,7 @@ def reason_words(doing: str, where: str | None) -> str:
 def stopped_words(run: Run, wait: IncompleteCollective) -> str:
     """Returns that those who are missing were stopped, where others were not."""
     known = rank_states(run)
-    stopped = {rank for rank, one in known.items() if one.ending.how == "stopped"}
+    stopped = {rank for rank, one in endings(run).items() if one.how == "stopped"}
     if stopped != set(wait.missing):
         return ""
     return f"; {ranks_in(run, wait.missing)} {known[wait.missing[0]].ending.words}"

@@ -15,6 +15,7 @@ from lanescope.webapp.analysis.process_exits import (
     alive_ns,
     asked_to_stop,
     attempts,
+    endings,
     exception_of,
     gave_up,
 )
@@ -32,15 +33,15 @@ def deaths(run: Run, reported: Collection[int]) -> list[Finding]:
 
     None where someone stopped the job: what a rank raises then has a reason outside of it.
     """
-    known = rank_states(run)
+    ended = endings(run)
     earlier = _before(run)
-    others = [rank for rank, one in known.items() if one.ending.how in _BY_OTHERS]
+    others = [rank for rank, one in ended.items() if one.how in _BY_OTHERS]
     if not others or asked_to_stop(run):
         return earlier
     return earlier + [
-        _death(run, one, others)
-        for rank, one in known.items()
-        if one.ending.how in _OWN_FAULT and rank not in reported
+        _death(run, rank_states(run)[rank], others)
+        for rank, one in ended.items()
+        if one.how in _OWN_FAULT and rank not in reported
     ]
 
 

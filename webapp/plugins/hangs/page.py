@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.collective_calls import call_title
-from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.analysis.incomplete_collectives import (
     IncompleteCollective,
     cut_short,
@@ -19,10 +18,12 @@ from lanescope.webapp.analysis.rank_state import RankState, dumps, rank_states
 from lanescope.webapp.analysis.source_lines import excerpt
 from lanescope.webapp.analysis.stack_frames import frames_of, place_of
 from lanescope.webapp.plugins.hangs import ids
+from lanescope.webapp.plugins.hangs.call_evidence import were
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 from lanescope.webapp.ui import findings as cards
+from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import source, states, widgets
 from lanescope.webapp.ui.context import Context
 
@@ -68,7 +69,7 @@ def body(context: Context) -> list[Component]:
 def hang_verdict(context: Context) -> Component:
     """Returns the findings about calls that did not come about, or why there are none."""
     run = context.run
-    found = [one for one in findings(run) if one.kind in _KINDS]
+    found = [one for one in context.report().findings if one.kind in _KINDS]
     if found:
         return cards.cards(context, found)
     if not run.counts["collective"]:
@@ -80,6 +81,9 @@ def hang_verdict(context: Context) -> Component:
         )
     if incomplete_collectives(run):
         return widgets.note("Ranks wait for others, but not for longer than is normal here.")
+    if run.missing_ranks:
+        who = f"{units.sentence(ranks_named(run.missing_ranks))} {were(run.missing_ranks)}"
+        return widgets.note(f"No recorded rank waits for another. {who} not recorded.")
     return widgets.note("No rank waits for another: every call was made by all.", "good")
 
 
@@ -228,9 +232,13 @@ def _frames(run: Run, rank: int, stack: int | None) -> list[Component]:
 def register(app: Dash, context: Context) -> None:
     """Fills the verdict once all questions are answered, and the table with the chosen ranks."""
 
-    @app.callback(Output(ids.HANG_VERDICT, "children"), Input(ids.HANG_VERDICT, "id"))
-    def judge(_: str) -> Component:
-        return hang_verdict(context)
+    @app.callback(
+        Output(ids.HANG_VERDICT, "children"),
+        Input(ids.HANG_VERDICT, "id"),
+        Input(frame_ids.EXAMINED, "data"),
+    )
+    def judge(_: str, __: int | None) -> Any:
+        return no_update if states.report_of(context) is None else hang_verdict(context)
 
     @app.callback(
         Output(ids.HANG_RANKS, "children"),

@@ -107,9 +107,15 @@ def register(app: Dash, context: Context) -> None:
     def show_path(_: str) -> list[Component]:
         return _path(run)
 
-    @app.callback(Output(ids.EXAMINED, "children"), Input(ids.EXAMINED, "id"))
-    def examine(_: str) -> list[Component]:
-        report = context.report()
+    @app.callback(
+        Output(ids.EXAMINED, "children"),
+        Input(ids.EXAMINED, "id"),
+        Input(frame_ids.EXAMINED, "data"),
+    )
+    def examine(_: str, __: int | None) -> Any:
+        report = states.report_of(context)
+        if report is None:
+            return no_update
         return [*_findings(context, report), page_checks.section(context, report)]
 
     @app.callback(

@@ -22,6 +22,9 @@ NAMES = {
     "value": "logged values",
 }
 
+_LISTED = 40
+"""Ranks, and threads, that are listed: a run may have thousands, each row of many elements."""
+
 
 def section(run: Run) -> Component:
     """Returns the recording in one line; `contents` comes when it is opened."""
@@ -89,8 +92,8 @@ def _source(run: Run) -> str:
 
 
 def _ranks(run: Run) -> Component:
-    rows = []
-    for rank in run.ranks:
+    rows = [(str(rank), "not recorded", *[""] * 11) for rank in run.missing_ranks[:_LISTED]]
+    for rank in run.ranks[: _LISTED - len(rows)]:
         own = [p for p in run.manifest["processes"] if p["rank"] == rank]
         first = next((p for p in own if p["role"] == "rank"), own[0] if own else None)
         counts = run.counts_of(rank)
@@ -100,21 +103,24 @@ def _ranks(run: Run) -> Component:
                 first["host"] if first else "?",
                 str(first["pid"]) if first else "?",
                 units.count(len(own)),
-                units.count(sum(t.rank == rank for t in run.threads)),
+                units.count(len(run.threads_of(rank))),
                 units.count(len(run.steps(rank))),
                 *[units.count(counts[table]) for table in EVENT_TABLES],
                 units.count(run.dropped_of(rank)),
             )
         )
-    rows += [(str(rank), "not recorded", *[""] * 11) for rank in run.missing_ranks]
     heads = ["rank", "host", "pid", "processes", "threads", "steps"]
     heads += [*[NAMES[table] for table in EVENT_TABLES], "dropped"]
-    return widgets.plain_table(heads, rows, range(2, len(heads)))
+    table = widgets.plain_table(heads, rows, range(2, len(heads)))
+    rest = len(run.ranks) + len(run.missing_ranks) - len(rows)
+    words = [f"and {units.counted(rest, 'more rank')}: ", html.Code("lanescope info"), " lists all"]
+    return html.Div([table, html.P(words, className="muted")] if rest else table)
 
 
 def _threads(run: Run) -> Component:
-    first, starts = widgets.in_unit("first event", [t.start_ns for t in run.threads])
-    lasting, alive = widgets.in_unit("alive", [t.end_ns - t.start_ns for t in run.threads])
+    listed = run.threads[:_LISTED]
+    first, starts = widgets.in_unit("first event", [t.start_ns for t in listed])
+    lasting, alive = widgets.in_unit("alive", [t.end_ns - t.start_ns for t in listed])
     rows = [
         (
             str(t.rank),
@@ -125,10 +131,10 @@ def _threads(run: Run) -> Component:
             start,
             lasted,
         )
-        for t, start, lasted in zip(run.threads, starts, alive, strict=True)
+        for t, start, lasted in zip(listed, starts, alive, strict=True)
     ]
     heads = ("rank", "thread", "kind", "process", "pid", first, lasting)
-    return widgets.plain_table(heads, rows, (4, 5, 6))
+    return widgets.head_of_table(heads, rows, (4, 5, 6), len(run.threads))
 
 
 def _recording(run: Run) -> Component:

@@ -57,7 +57,11 @@ def layout(context: Context) -> Component:
                                 [html.Div(id=ids.TABS), html.H2("Ops", id=ids.OPS_TITLE)],
                                 className="tab-head",
                             ),
-                            html.Div(id=ids.OPS_PANEL, className="op-table"),
+                            html.Div(
+                                states.loading("Adding up the operators"),
+                                id=ids.OPS_PANEL,
+                                className="op-table",
+                            ),
                             html.Div(id=ids.SLICES_PANEL, className="tab-body", hidden=True),
                             html.Div(id=ids.FLAME_PANEL, className="tab-body", hidden=True),
                             html.Div(id=ids.NOTES_PANEL, className="tab-body", hidden=True),
@@ -66,7 +70,13 @@ def layout(context: Context) -> Component:
                         **widgets.attributes(aria_label="Ops of the window or the selected range"),
                     ),
                     html.Section(
-                        [html.Div(id=ids.OVERLAP_OF), html.Div(id=ids.DOCK_OVERLAP)],
+                        [
+                            html.Div(id=ids.OVERLAP_OF),
+                            html.Div(
+                                states.loading("Measuring overlap and waiting"),
+                                id=ids.DOCK_OVERLAP,
+                            ),
+                        ],
                         className="overlap-panel",
                         **widgets.attributes(
                             aria_label="Overlap of the window or the selected range"
