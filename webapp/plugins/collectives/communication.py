@@ -40,7 +40,7 @@ _NO_WORK = (schema.OpScope.user.name,)
 """Ranges that the program named do not count as computation; operators in them do."""
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)  # several parts of a page ask it of every rank
 def busy(run: Run, rank: int) -> tuple[Intervals, Intervals]:
     """Returns (computation, communication) of a rank, ns from the start of the run."""
     on_device = device_time(run, rank)

@@ -281,7 +281,9 @@ def _slowest(run: Run) -> dict[tuple[str, str, int], str]:
     worst = came.loc[came.groupby(["name", "group", "bytes"])["skew_ns"].idxmax()]
     found = {}
     for row in worst.itertuples():
-        address = call_address(run, str(row.group), int(row.sequence), int(row.last_rank))
-        if address is not None:
-            found[str(row.name), str(row.group), int(row.bytes)] = address
+        group, sequence = str(row.group), int(row.sequence)
+        if (window := call_window(run, group, sequence)) is not None:
+            at = group_lane(int(row.last_rank), group), int(row.last_ns)
+            address = timeline_address(*window, run.duration_ns, at)
+            found[str(row.name), group, int(row.bytes)] = address
     return found

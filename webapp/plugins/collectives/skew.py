@@ -197,12 +197,20 @@ def late_map(run: Run, group: str, columns: int = 240) -> LateMap:
 
 def call_window(run: Run, group: str, sequence: int) -> tuple[int, int] | None:
     """Returns the first arrival at a call and its last completion or return; None: no such call."""
+    return _windows(run).get((group, sequence))
+
+
+@lru_cache(maxsize=4)  # a page asks for the calls of hundreds of groups, one after the other
+def _windows(run: Run) -> Mapping[tuple[str, int], tuple[int, int]]:
     rows = collective_calls(run)
-    rows = rows[(rows["group"] == group) & (rows["sequence"] == sequence)]
-    if rows.empty:
-        return None
-    end = rows[["start_ns", "returned_ns", "done_ns"]].to_numpy().max()
-    return int(rows["start_ns"].min()), int(end)
+    ends = rows[["start_ns", "returned_ns", "done_ns"]].to_numpy().max(axis=1, initial=-1)
+    found = rows[[*COLLECTIVE_KEYS, "start_ns"]].assign(end=ends).groupby(COLLECTIVE_KEYS)
+    table = found.agg(start=("start_ns", "min"), end=("end", "max")).reset_index()
+    columns = (table[name].tolist() for name in (*COLLECTIVE_KEYS, "start", "end"))
+    return {
+        (str(group), number): (start, end)
+        for group, number, start, end in zip(*columns, strict=True)
+    }
 
 
 def waiting_ranks(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
