@@ -94,6 +94,36 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
     )
 
     @app.callback(
+        Output(ids.PAGE, "children"),
+        Output(ids.PAGE, "hidden"),
+        Input(ids.LOCATION, "pathname"),
+        Input(ids.PAGE_STATE, "data"),
+        State(ids.LOCATION, "search"),
+    )
+    def show(path: str | None, _: str | None, search: str | None) -> tuple[Any, bool]:
+        set_props(ids.NOTICE, {"hidden": True})
+        if path in staying:
+            return [], True
+        page = by_path.get(path or "/")
+        if page is None:
+            links = [html.Li(dcc.Link(one.title, href=one.path)) for one in pages]
+            found = states.empty("There is no such page.", html.Ul(links))
+            return widgets.bare_page("Not found", found), False
+        # A page that is renewed while its run is recorded does not shrink to its head meanwhile.
+        whole = ctx.triggered_id == ids.PAGE_STATE
+        return [*_tabs(page, pages), made(page, context, selection_in(search), whole=whole)], False
+
+    _register_health(app, context)
+
+    _register_choices(app, pages)
+
+    _register_later(app, context, by_path)
+
+
+def _register_health(app: Dash, context: Context) -> None:
+    """Fills the header once the report is there, and tells the parts that did not wait for it."""
+
+    @app.callback(
         Output(ids.HEALTH, "children"),
         Output(ids.HEALTH, "className"),
         Output(ids.ABOUT, "children"),
@@ -116,30 +146,6 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         if awaited:
             set_props(ids.EXAMINING, {"disabled": True})
         return (*_health(context, report), _about(context.run), number if awaited else no_update)
-
-    @app.callback(
-        Output(ids.PAGE, "children"),
-        Output(ids.PAGE, "hidden"),
-        Input(ids.LOCATION, "pathname"),
-        Input(ids.PAGE_STATE, "data"),
-        State(ids.LOCATION, "search"),
-    )
-    def show(path: str | None, _: str | None, search: str | None) -> tuple[Any, bool]:
-        set_props(ids.NOTICE, {"hidden": True})
-        if path in staying:
-            return [], True
-        page = by_path.get(path or "/")
-        if page is None:
-            links = [html.Li(dcc.Link(one.title, href=one.path)) for one in pages]
-            found = states.empty("There is no such page.", html.Ul(links))
-            return widgets.bare_page("Not found", found), False
-        # A page that is renewed while its run is recorded does not shrink to its head meanwhile.
-        whole = ctx.triggered_id == ids.PAGE_STATE
-        return [*_tabs(page, pages), made(page, context, selection_in(search), whole=whole)], False
-
-    _register_choices(app, pages)
-
-    _register_later(app, context, by_path)
 
 
 def _register_later(app: Dash, context: Context, by_path: Mapping[str, Page]) -> None:

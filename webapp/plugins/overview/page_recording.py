@@ -113,7 +113,11 @@ def _ranks(run: Run) -> Component:
     heads += [*[NAMES[table] for table in EVENT_TABLES], "dropped"]
     table = widgets.plain_table(heads, rows, range(2, len(heads)))
     rest = len(run.ranks) + len(run.missing_ranks) - len(rows)
-    words = [f"and {units.counted(rest, 'more rank')}: ", html.Code("lanescope info"), " lists all"]
+    words: list[widgets.Child] = [
+        f"and {units.counted(rest, 'more rank')}: ",
+        html.Code("lanescope info"),
+        " lists all",
+    ]
     return html.Div([table, html.P(words, className="muted")] if rest else table)
 
 

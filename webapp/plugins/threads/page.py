@@ -68,9 +68,14 @@ def layout(context: Context) -> Component:
             ],
             className="split list-beside",
         ),
-        html.H2("Over time"),
-        widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
-        html.P("Click a stretch to see it on the timeline.", className="muted"),
+        html.Div(
+            [
+                html.H2("Over time"),
+                widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
+                html.P("Click a stretch to see it on the timeline.", className="muted"),
+            ],
+            id=ids.OVERLAP_TIMES,
+        ),
         widgets.downloads("overlap"),
         states.body_place("Measuring the time from forward to backward"),
     )
@@ -97,19 +102,19 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.OVERLAP_MATRIX, "figure"),
         Output(ids.OVERLAP_MATRIX, "style"),
         Output(ids.OVERLAP_RATES, "hidden"),
+        Output(ids.OVERLAP_TIMES, "hidden"),
         Input(ids.OVERLAP_PHASE, "value"),
         Input(ids.OVERLAP_RANK, "value"),
         Input(frame_ids.THEME, "data"),
     )
-    def draw_rates(phase: str, rank: int, theme: Theme | None) -> tuple[Any, Any, bool]:
+    def draw_rates(phase: str, rank: int, theme: Theme | None) -> tuple[Any, Any, bool, bool]:
         table = overlap(context.run, phase)
-        # A rank may have one thread in the phase: then no pair, and not the one before's.
+        # A rank may have one thread in the phase: then no pair, not the one before's.
         found = next(compared(context.run, table[table["rank"] == rank]), None)
         figure = _rates(found, _links(context.run, phase), theme or "light")
         count = 0 if found is None else len(found.threads)
-        height, width = _AROUND_PX[1] + _CELL_PX[1] * count, _AROUND_PX[0] + _CELL_PX[0] * count
-        style = {"height": f"{height}px", "maxWidth": f"{width}px"}
-        return figure, style, table.empty
+        width, height = (a + c * count for a, c in zip(_AROUND_PX, _CELL_PX, strict=True))
+        return figure, {"height": f"{height}px", "maxWidth": f"{width}px"}, *[table.empty] * 2
 
     @app.callback(
         Output(ids.OVERLAP_CHART, "figure"),
