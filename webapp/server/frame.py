@@ -121,7 +121,7 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
 
 
 def _register_health(app: Dash, context: Context) -> None:
-    """Fills the header once the report is there, and tells the parts that did not wait for it."""
+    """Fills the header once the report is there; parts that did not wait for it then ask again."""
 
     @app.callback(
         Output(ids.HEALTH, "children"),
@@ -141,7 +141,7 @@ def _register_health(app: Dash, context: Context) -> None:
             return no_update, no_update, no_update, no_update
         report = states.report_of(context)
         if report is None:
-            return no_update, "pill examining", no_update, no_update
+            return no_update, no_update, no_update, no_update
         awaited = ctx.triggered_id == ids.EXAMINING
         if awaited:
             set_props(ids.EXAMINING, {"disabled": True})

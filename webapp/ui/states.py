@@ -37,6 +37,7 @@ def report_of(context: Context) -> Report | None:
     report = context.report_within(PATIENCE_S)
     if report is None:
         set_props(ids.EXAMINING, {"disabled": False})
+        set_props(ids.HEALTH, {"className": "pill examining"})
     return report
 
 
