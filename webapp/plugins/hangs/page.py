@@ -93,8 +93,9 @@ def _shown(run: Run, first: int) -> list[int]:
     if len(ranks) > RANKS:
         waiting = incomplete_collectives(run)
         held = {rank for wait in waiting for rank in (*wait.ranks, *wait.missing)}
-        held |= set(run.missing_ranks)
-        ranks.sort(key=lambda rank: (rank not in held, rank))
+        missing = set(run.missing_ranks)
+        held |= missing if len(missing) < RANKS else set()  # of nearly all nothing can be said
+        ranks.sort(key=lambda rank: (rank not in held, rank in missing, rank))
     return ranks[first : first + RANKS]
 
 
@@ -111,14 +112,16 @@ def _ranks(context: Context, first: int) -> Component:
         awaited = sorted(
             {other for wait in waiting if rank in wait.missing for other in wait.ranks}
         )
+        # Where a trace of another tool ends, the program may have gone on.
+        cut = run.imported and not held and not awaited and standing.ending.how == "exit"
         rows.append(
             [
                 html.B(str(rank)),
-                _state(standing, bool(held), bool(awaited)),
+                html.Span() if cut else _state(standing, bool(held), bool(awaited)),
                 _call(run, held),
                 _together(_awaits(held[0])) if held else "",
                 _together(ranks_named(awaited)) if awaited else "",
-                html.Span([standing.activity, *_at(standing)]),
+                html.Span(["its trace ends"] if cut else [standing.activity, *_at(standing)]),
                 _since(context, standing, held),
             ]
         )

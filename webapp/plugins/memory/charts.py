@@ -25,8 +25,6 @@ STORAGE_TOKENS = {
 }
 """Category of memory -> the token of its colour."""
 
-MB = 1e-6
-
 
 def over_time(
     groups: Mapping[str, Int64Array],
@@ -38,13 +36,15 @@ def over_time(
     are categories; `peak`: instant and bytes. A click gets the instant, ns."""
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = tokens()[theme]
-    seconds = (instants * 1e-9).tolist()
+    factor, unit = units.unit_for(peak[1], "B")
+    tick, time_unit = units.unit_for(float(instants.max(initial=0)), "ns")
+    times = (instants / tick).tolist()
     cycle = template(theme).layout.colorway
     for i, (name, sizes) in enumerate(groups.items()):
         token = STORAGE_TOKENS.get(name)
         figure.add_scatter(
-            x=seconds,
-            y=(sizes * MB).tolist(),
+            x=times,
+            y=(sizes / factor).tolist(),
             name=escaped(STORAGE_CATEGORIES.get(name, name)),
             stackgroup="all",
             mode="lines",
@@ -55,8 +55,8 @@ def over_time(
         )
     instant, size = peak
     figure.add_scatter(
-        x=[instant * 1e-9],
-        y=[size * MB],
+        x=[instant / tick],
+        y=[size / factor],
         name="peak",
         mode="markers",
         marker={"symbol": "diamond", "size": 9, "color": colours["ink"]},
@@ -66,16 +66,17 @@ def over_time(
     figure.update_layout(
         hovermode="x unified", legend={"traceorder": "normal", "y": 1.12, "orientation": "h"}
     )
-    figure.update_xaxes(title_text="time from the start of the run, s")
-    figure.update_yaxes(title_text="in use, MB", rangemode="tozero")
+    figure.update_xaxes(title_text=f"time from the start of the run, {time_unit}")
+    figure.update_yaxes(title_text=f"in use, {unit}", rangemode="tozero")
     return figure
 
 
-def add_baseline_peak(figure: go.Figure, size: int) -> None:
-    """Adds a line at the peak of the baseline, bytes; none at 0."""
+def add_baseline_peak(figure: go.Figure, size: int, peak: int) -> None:
+    """Adds a line at the peak of the baseline, bytes, to the chart of a run with this peak; none at
+    0."""
     if size:
         figure.add_hline(
-            y=size * MB,
+            y=size / units.unit_for(peak, "B")[0],
             line={"width": 1, "dash": "dash"},
             annotation_text=f"peak of the baseline, {units.size(size)}",
             annotation_position="top left",

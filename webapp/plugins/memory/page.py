@@ -105,7 +105,8 @@ def register(app: Dash, context: Context) -> None:
         peak = int(usage.time_ns[best]), int(usage.bytes[best])
         figure = charts.over_time(groups, instants, peak, theme or "light")
         if base is not None:
-            charts.add_baseline_peak(figure, page_baseline.base_peak(base, run, rank, device))
+            before = page_baseline.base_peak(base, run, rank, device)
+            charts.add_baseline_peak(figure, before, peak[1])
         return figure, _about(run, usage)
 
     @app.callback(

@@ -60,7 +60,7 @@ def _line(run: Run) -> str:
     words = [state, *events, units.stored(run.size_bytes)]
     elsewhere = ("dropped", "read_", "imported_", "unused_")
     left_out = sum(n for reason, n in _left_out(run).items() if not reason.startswith(elsewhere))
-    words += [f"{units.count(left_out)} events left out"] if left_out else []
+    words += [f"{units.counted(left_out, 'event')} left out"] if left_out else []
     words += [f"{units.count(run.dropped)} dropped"] if run.dropped else []
     return f"Recording: {' · '.join(words)}"
 

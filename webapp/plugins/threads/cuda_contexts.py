@@ -25,7 +25,7 @@ from lanescope.collector.format.marks import (
     CudaRejected,
 )
 from lanescope.webapp.analysis.arrow_columns import having, texts_of
-from lanescope.webapp.analysis.findings import Finding, Severity
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import short_place, where_of
 from lanescope.webapp.runs import units
@@ -77,8 +77,13 @@ class _Process:
 
 def cuda_contexts(run: Run) -> list[Finding]:
     """Returns findings of kind `cuda_context`: another rank's device, a thread's, use after a
-    fork."""
+    fork.
+
+    Raises NotApplicable where no CUDA device was used.
+    """
     processes = list(_processes(run))
+    if not processes:
+        raise NotApplicable("record a program that uses a GPU: none was used")
     owners: dict[tuple[str, str], _Process] = {}
     for one in processes:
         if one.own is not None and one.own in one.uses:

@@ -25,7 +25,7 @@ def step_length_headline(run: Run) -> Headline | None:
 
 def waiting_headline(run: Run) -> Headline | None:
     """Returns the share of a step in which ranks wait for others in a collective."""
-    if run.world_size == 1 or not run.clock_calibrated:  # then who came when is not known
+    if len(run.ranks) < 2 or not run.clock_calibrated:  # then who came when is not known
         return None
     return _share(run, "waiting_for_ranks")
 
