@@ -134,6 +134,18 @@ class LostContext(Mark):
 
 
 @dataclass(frozen=True)
+class LostError(Mark):
+    """An exception that ended a thread, or of a task of a pool whose result is not read."""
+
+    PREFIX = "lost error: "
+    TEMPLATE = "{of} raised {error}"
+    PATTERN = r"(?P<of>thread|task) raised (?P<error>.*)"
+
+    of: str  # thread or task
+    error: str  # ValueError: bad batch (/path/train.py:12)
+
+
+@dataclass(frozen=True)
 class LostMode(Mark):
     """A mode of torch that held where a thread or task was started, and not in it: at its end."""
 

@@ -274,6 +274,11 @@ KEPT_STATE = "lanescope/training_loop/kept_state/"
 follow, each after a slash: the step at which the state was taken that shares the memory of the
 parameters into which it is loaded, and these have changed since."""
 
+OTHER_NAMES = "lanescope/training_loop/other_names/"
+"""Prefix; file.py:20 of load_state_dict(), the class of the module, and the prefixes by which the
+names of the state and of the module differ follow, each after a slash: how many parameters were not
+loaded, and no other was; 0 once a state is loaded into that module."""
+
 SCALED_STEP = "lanescope/training_loop/scaled_step/"
 """Prefix; file.py:12 of an optimizer's step, a slash and its class follow: the scale of the loss
 whose gradients the step uses as they are."""
@@ -285,6 +290,19 @@ a slash: 1 for each step while that optimizer has not stepped, and another has i
 STALE_DATASET = "lanescope/training_loop/stale_dataset/"
 """Prefix; the class of a dataset and the name of a number in it follow, each after a slash: how
 many iterations over a DataLoader began with another number than its persistent workers have."""
+
+KEPT_GRAPHS = "lanescope/training_loop/kept_graphs/"
+"""Prefix; file.py:12 that calls an outermost module and its class follow, after a slash: the first
+of the last steps whose autograd graphs of that call are nearly all still in memory."""
+
+KEPT_OUTPUT = "lanescope/training_loop/kept_output/"
+"""Prefix; file.py:12 of the forward of an autograd function, its class and an attribute of its
+context follow, each after a slash, which is what forward returns: the first of the last sampled
+steps whose graphs this keeps in memory."""
+
+MODEL_HOOKS = "lanescope/training_loop/model_hooks/"
+"""Prefix; file.py:12 of a function of the program and its name follow, after a slash: how many
+hooks of a model and its parameters call it."""
 
 IN_ORDER = f"{BATCHES}in_order"
 """An iteration over a DataLoader begins: 1 where it goes through a dataset in its order."""

@@ -10,6 +10,7 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
 
+from ..format.marks import LostError
 from ..recorder.recorder import Recorder
 from .base import Hook
 from .patches import Patches
@@ -35,7 +36,10 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
 
     def uncaught_in_thread(args: Any) -> None:
         if args.exc_value is not None:
-            recorder.describe(exception=describe(args.exc_value, args.exc_traceback, is_library))
+            text = describe(args.exc_value, args.exc_traceback, is_library)
+            recorder.describe(exception=text)
+            if raised_in_program(args.exc_traceback, is_library):
+                recorder.mark(LostError("thread", text).encode())
 
     def raised_in_process(_process: Any, error: BaseException) -> None:
         if isinstance(error, Exception):  # multiprocessing prints it and exits with status 1
@@ -50,6 +54,11 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
 
 def _itself(process: Any) -> Any:
     return process
+
+
+def raised_in_program(trace: TracebackType | None, is_library: Callable[[str], bool]) -> bool:
+    """Returns whether code of the program was running where an exception was raised."""
+    return any(not is_library(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace))
 
 
 def describe(

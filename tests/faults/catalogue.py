@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.faults import (
     cut_off,
-    groups,
+    growing,
     loader_workers,
     losses,
     made_in_forward,
@@ -35,6 +35,7 @@ ROOMS = (
     shared_layers,
     no_targets,
     training_loop,
+    growing,
     waiting,
     waiting_processes,
     torch_threads,
@@ -43,7 +44,6 @@ ROOMS = (
     ranks,
     rank_data,
     rank_parts,
-    groups,
     two_runs,
 )
 """Modules with programs and, as `FAULTS`, their faults."""

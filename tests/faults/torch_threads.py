@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
@@ -214,10 +216,72 @@ def prefetcher_that_shuffles(planted: bool) -> None:
     thread.join()
 
 
+def _saved(pool: ThreadPoolExecutor, save: Callable[[Any, int], object]) -> None:
+    """Trains a model, and has a pool save its state now and then."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(8):
+        net(torch.randn(8, 10)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 4 == 3:
+            save(pool, step)
+
+
+def _write(step: int) -> None:
+    """Saves into a folder that does not exist."""
+    torch.save({"step": step}, f"/nowhere/at/all/{step}.pt")
+
+
+def saved_in_vain(planted: bool) -> None:
+    """Futures of a pool that saves checkpoints are dropped; the twin's are read."""
+
+    def save(pool: ThreadPoolExecutor, step: int) -> None:
+        future = pool.submit(_write, step)
+        if not planted:
+            assert future.exception() is not None
+
+    with ThreadPoolExecutor(1) as pool:
+        _saved(pool, save)
+
+
+def mapped_and_not_iterated(planted: bool) -> None:
+    """Nothing goes through the results of map(); the twin catches the error."""
+
+    def save(pool: ThreadPoolExecutor, step: int) -> None:
+        results = pool.map(_write, [step])
+        if not planted:
+            with contextlib.suppress(RuntimeError):
+                list(results)
+
+    with ThreadPoolExecutor(2) as pool:
+        _saved(pool, save)
+
+
+def waited_for_and_not_asked(planted: bool) -> None:
+    """wait() raises nothing; the twin's futures have a callback that looks."""
+    futures = []
+
+    def save(pool: ThreadPoolExecutor, step: int) -> None:
+        futures.append(pool.submit(_write, step))
+        if not planted:
+            futures[-1].add_done_callback(lambda future: future.exception())
+
+    with ThreadPoolExecutor(2) as pool:
+        _saved(pool, save)
+    wait(futures)
+
+
 MODES, FORKED = "modes of torch that do not reach threads", "races of torch.jit.fork"
 GENERATORS = "generators that threads share"
 
 FAULTS = (
+    *(
+        Fault("an error of a pool that is lost", ROOM, ("lost_error",), form, slow=place > 0)
+        for place, form in enumerate(
+            (saved_in_vain, mapped_and_not_iterated, waited_for_and_not_asked)
+        )
+    ),
     *(
         Fault(FORKED, ROOM, ("race",), form, says="torch.jit.fork", slow=True)
         for form in (

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.marks import LostError
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs.run import Run
 
@@ -132,17 +134,35 @@ def left_by_a_stop(run: Run, rank: int) -> bool:
 
 def exception_of(process: schema.Process) -> tuple[str, str | None]:
     """Returns `raised ValueError: bad batch` and file.py:12 of what ended a process."""
-    raised = process["exception"]
-    found = _RAISED_AT.search(raised)
-    said = f"raised {_RAISED_AT.sub('', raised).strip()}"
+    return raised_at(process["exception"])
+
+
+def error_marks(run: Run, rank: int) -> list[tuple[dict[str, Any], LostError]]:
+    """Returns the marks of exceptions that are lost, by time, each with its row: thread, step,
+    start_ns."""
+    rows = run.events("phase", rank, columns=["thread", "step", "name", "start_ns"])
+    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), LostError.PREFIX))
+    marks = ((row, LostError.parse(row["name"])) for row in rows.sort_by("start_ns").to_pylist())
+    return [(row, mark) for row, mark in marks if mark is not None]
+
+
+def raised_at(exception: str) -> tuple[str, str | None]:
+    """Returns the same of a recorded exception."""
+    found = _RAISED_AT.search(exception)
+    said = f"raised {_RAISED_AT.sub('', exception).strip()}"
     return said, short_place(found[1]) if found else None
 
 
-def raised_beside(process: schema.Process) -> str:
+def raised_beside(run: Run, rank: int) -> str:
     """Returns what a thread raised without ending its process, as the end of a sentence; or ""."""
-    if not process["exception"] or process["ended"] == "exception":
-        return ""
-    said, place = exception_of(process)
+    process = own_processes(run)[rank]
+    raised = process["exception"]
+    if not raised or process["ended"] == "exception":
+        errors = [error for _, error in error_marks(run, rank) if error.of == "thread"]
+        if not errors:
+            return ""
+        raised = errors[-1].error
+    said, place = raised_at(raised)
     return f"; a thread of it {said}" + (f" ({place})" if place else "")
 
 

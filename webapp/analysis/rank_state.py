@@ -133,7 +133,7 @@ def _standing(run: Run, rank: int) -> RankState:
     reason = str(dump["reason"]) if dump else ""
     stalled = reason in NO_PROGRESS
     if dump and process:
-        doing += raised_beside(process)
+        doing += raised_beside(run, rank)
     in_call = str(dump["collective"] or "") if dump else ""
     working = dump is not None and reason == "quiet" and at_work(dump)
     return RankState(

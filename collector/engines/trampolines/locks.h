@@ -56,11 +56,9 @@ inline void gives(const Lock& lock, Object* self, Object* number) {
 // Takes a lock. It is tried first: most are free, and then nothing has to be noted but that.
 template <typename Original>
 Object* acquire(const Lock& lock, Object* self, const Call& call, Original original) {
-  if (!concurrent) {
-    return original(nullptr);
-  }
-  const Held number(PyLong_FromVoidPtr(self));
-  if (!is_programs(lock, self, number.get())) {
+  const bool noted = concurrent;
+  const Held number(noted ? PyLong_FromVoidPtr(self) : nullptr);
+  if (noted && !is_programs(lock, self, number.get())) {
     return PyErr_Occurred() != nullptr ? nullptr : original(nullptr);
   }
   if (call.names == nullptr &&
@@ -71,8 +69,13 @@ Object* acquire(const Lock& lock, Object* self, const Call& call, Original origi
       return nullptr;
     }
     if (got.get() == &_Py_TrueStruct) {
-      return taken(lock, self, number.get()) ? got.release() : given_back(lock, self);
+      if (!noted || taken(lock, self, number.get())) {
+        return got.release();
+      }
+      return given_back(lock, self);
     }
+  } else if (!noted) {
+    return original(nullptr);
   }
   Held token = call_hook(lock.waits, self);
   if (!token && !hold()) {

@@ -7,19 +7,21 @@ checked against them. Walking costs about 1 us per node, so it is done once in e
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from ...format.names import GRAPH_SERIES, LOSS_DIVISOR, NAN_LOSS
+from ...format.names import GRAPH_SERIES, KEPT_OUTPUT, LOSS_DIVISOR, NAN_LOSS
 from ...format.record_kinds import GradientScope
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, RecordKind
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
+from ..stacks import code_place
 from ..training.modules import Modules
+from ..training_loop.growth import Marks
 
 _MAX_NODES = 50_000
 """Nodes of the largest graph that is walked; bounds the pause."""
@@ -34,6 +36,9 @@ _NO_SEQUENCE = 2**62
 _SCALES = ("DivBackward0", "MulBackward0")
 _NUMBERS = (torch.int64, torch.float64)
 """Dtypes in which autograd keeps a Python number."""
+
+_LEAST_MARKS = 4
+"""Of graphs that a function's context keeps, before that is recorded."""
 
 _INPUTS = 4
 """Position of `inputs` among the engine's arguments; with it only part of the graph runs."""
@@ -52,6 +57,7 @@ class Graphs:
         self._name_of = name_of
         self._counts = counts
         self._sampled = -1  # step
+        self._kept: dict[str, Marks] = defaultdict(Marks)  # by name of the series
 
     def sample(self, arguments: tuple[Any, ...]) -> None:
         """Samples the graph of a backward on the calling thread, from the engine's arguments."""
@@ -68,6 +74,12 @@ class Graphs:
         if self._counts:
             for name, count in Counter(short_name(node) for node in nodes).items():
                 recorder.value(GRAPH_SERIES + name, count)
+        keeping = {name: node for node in nodes for name in _kept_outputs(node)}
+        for name, node in keeping.items():
+            since = self._kept[name].since(_LEAST_MARKS)
+            if since is not None:
+                recorder.value(name, float(since))
+            self._kept[name].add(node, step)
         if step == 0 and len(nodes) <= MAX_DRAWN:
             self._write(nodes)
 
@@ -111,6 +123,15 @@ class Graphs:
                 signature=recorder.intern(" ".join(map(str, following))),
                 extra=recorder.intern(parameter or ""),
             )
+
+
+def _kept_outputs(node: Any) -> Iterator[str]:
+    """Yields names of KEPT_OUTPUT, of outputs that a function has as attributes of its context."""
+    function = getattr(type(node), "_forward_cls", None)
+    for name, value in vars(node).items() if function is not None else ():
+        if isinstance(value, torch.Tensor) and value.grad_fn is node:
+            code = getattr(function.forward, "__code__", None)
+            yield f"{KEPT_OUTPUT}{code_place(code)}/{function.__name__}/{name}"
 
 
 def _divided_by(roots: Sequence[Any]) -> torch.Tensor | None:

@@ -13,23 +13,24 @@ from typing import Any
 
 from ...format.record_kinds import SyncKind
 from ...recorder.private_names import optional
-from ..base import Hook
+from ..base import Hook, HookContext, Undo
 from ..patches import Patches
+from .lost_errors import LostErrors
 from .sync_events import SyncRecorder, Waiting
 
 _BASE = "concurrent.futures._base"
 
 
-def install(sync: SyncRecorder) -> Callable[[], None]:
+def install(sync: SyncRecorder, errors: LostErrors) -> Callable[[], None]:
     """Records `concurrent.futures`, thread pools and calls posted to asyncio loops."""
     patches, future = Patches(), concurrent.futures.Future
-    sets, looks = _setting(sync), _looking(sync)
-    for name in ("set_result", "set_exception"):
-        patches.ends(future, name, sets, self_alone=True, when_concurrent=True)
+    sets, looks, getting = _setting(sync), _looking(sync), _getting(sync, errors)
+    patches.ends(future, "set_result", sets, self_alone=True, when_concurrent=True)
+    patches.ends(future, "set_exception", _failing(sync, errors), when_concurrent=True)
     for name in ("result", "exception"):
-        patches.ends(future, name, *_getting(sync), self_alone=True, when_concurrent=True)
+        patches.ends(future, name, *getting, self_alone=True, when_concurrent=True)
     patches.ends(future, "done", *looks, self_alone=True, when_concurrent=True)
-    _callbacks_on_done(sync, patches)
+    _callbacks_on_done(sync, errors, patches)
     # `wait` and `as_completed` look these up at each call.
     for name in ("DoneAndNotDoneFutures", "_yield_finished_futures"):
         lost = "order by concurrent.futures.wait, as_completed"
@@ -70,19 +71,29 @@ def _setting(sync: SyncRecorder) -> Callable[[Any], None]:
     return begin
 
 
-def _getting(sync: SyncRecorder) -> tuple[Callable[..., Any], ...]:
+def _failing(sync: SyncRecorder, errors: LostErrors) -> Callable[..., None]:
+    def begin(future: Any, exception: Any = None) -> None:
+        sync.note(SyncKind.future_set, sync.key(future))
+        errors.failed(future, exception)
+
+    return begin
+
+
+def _getting(sync: SyncRecorder, errors: LostErrors) -> tuple[Callable[..., Any], ...]:
     def begin(future: Any) -> tuple[Any, Waiting] | None:
         if not isinstance(future, concurrent.futures.Future):
             return None  # the call is about to fail
         return future, sync.waits(SyncKind.future_get, sync.key(future))
 
     def done(began: tuple[Any, Waiting], _: Any) -> None:
-        waiting = began[1]
+        future, waiting = began
+        errors.read(future)  # exception() returned it
         sync.waited(waiting)
         sync.note(SyncKind.future_get, waiting.target, waiting.start)
 
     def raised(began: tuple[Any, Waiting], _: BaseException) -> None:
         future, waiting = began
+        errors.read(future)
         sync.waited(waiting)
         # The exception may be the result; after a timeout nothing was received.
         if future.done():
@@ -116,7 +127,7 @@ def _all_received(sync: SyncRecorder, position: int) -> Callable[..., None]:
     return begin
 
 
-def _callbacks_on_done(sync: SyncRecorder, patches: Patches) -> None:
+def _callbacks_on_done(sync: SyncRecorder, errors: LostErrors, patches: Patches) -> None:
     """Hooks callbacks: run by the thread that sets the result, or that adds them late."""
     future = concurrent.futures.Future
 
@@ -124,6 +135,7 @@ def _callbacks_on_done(sync: SyncRecorder, patches: Patches) -> None:
         return sync.part(sync.key(own), 1)
 
     def adds(*args: Any, **_: Any) -> None:
+        errors.read(args[0])
         if args[0].done():
             _received(sync, args[0])
         else:
@@ -181,4 +193,15 @@ def _loop(sync: SyncRecorder, patches: Patches) -> None:
     patches.ends(handle, "_run", runs, self_alone=True, when_concurrent=True, lost=lost)
 
 
-HOOK = Hook("order of threads (futures)", lambda context: install(context.get(SyncRecorder)))
+def _hook(context: HookContext) -> Undo:
+    errors = LostErrors(context.recorder, context.stacks.is_library)
+    undo = install(context.get(SyncRecorder), errors)
+
+    def uninstall() -> None:
+        errors.close()
+        undo()
+
+    return uninstall
+
+
+HOOK = Hook("order of threads (futures)", _hook)

@@ -23,7 +23,7 @@ def install(sync: SyncRecorder) -> Callable[[], None]:
 
     def waited(lock: Any, waiting: Waiting, got: Any) -> None:
         sync.waited(waiting)
-        if got is True:
+        if got is True and sync.concurrent:
             sync.on_reacquired(lock, waiting.start)
 
     # Programs acquire locks by the million: a plain lock skips what a reentrant one needs. For a

@@ -213,7 +213,9 @@ class SyncRecorder:
         If the process dies meanwhile, the open event shows that the thread waited, and for what.
         """
         start = clock.now()
-        return Waiting(target, start, self.concurrent and self._opened(kind, target, start))
+        # Without a second thread only a lock is waited for, which the thread has itself.
+        awaited = self.concurrent or kind == SyncKind.lock_acquire
+        return Waiting(target, start, awaited and self._opened(kind, target, start))
 
     def waited(self, waiting: Waiting) -> None:
         """Closes a wait."""

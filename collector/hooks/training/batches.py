@@ -38,6 +38,7 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
+from ..training_loop.growth import Growth
 from ..training_loop.worker_copies import WorkerCopies
 from .activations import tensors_in
 from .device_readback import DeviceReadback
@@ -87,6 +88,7 @@ class Batches:
         self._step = -1
         self._calls: Counter[str] = Counter()  # of this step
         self._copies = WorkerCopies(recorder)
+        self._growth = Growth(recorder)
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def iterates(self, iterator: Any) -> None:
@@ -135,6 +137,7 @@ class Batches:
                 self._sample(f"input/{kind}", _arguments())
             if self._due(f"replication/{kind}", 1):
                 self._replication(module)
+                self._growth.hooks(module)
 
     def evaluates(self, module: torch.nn.Module) -> None:
         """Records the mode of an outermost module that is called without gradients."""
@@ -148,7 +151,11 @@ class Batches:
 
     def ended(self, module: torch.nn.Module, output: Any) -> None:
         """Samples what an outermost module returned."""
-        if self._sampled() and torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return
+        sampled = self._sampled()
+        self._growth.returned(module, output, sampled=sampled)
+        if sampled:
             name = f"output/{own_class(unwrap(module)).__name__}"
             if self._due(name):
                 self._sample(name, output)

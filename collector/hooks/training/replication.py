@@ -62,8 +62,7 @@ def replication(module: torch.nn.Module) -> Iterator[tuple[str, float]]:
 def own_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Returns buffers of floating point that a checkpoint holds and no wrapper broadcasts."""
     wrapper = data_parallel(module)
-    shared = wrapper is not None and getattr(wrapper, "broadcast_buffers", True)
-    if shared or not (dist.is_available() and dist.is_initialized()):
+    if wrapper is not None and getattr(wrapper, "broadcast_buffers", True):
         return []
     found = (
         (f"{path}.{name}" if path else name, buffer)

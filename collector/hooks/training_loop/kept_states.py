@@ -1,7 +1,8 @@
-"""Records states of modules that are loaded into the parameters whose memory they share.
+"""Records states of modules that are loaded in vain.
 
 `state_dict()` copies nothing. A state that was kept while the parameters were trained has their
-values of now, so loading it restores nothing.
+values of now, so loading it restores nothing. With `strict=False`, neither does a state whose names
+differ from those of the module by a prefix.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...format.names import KEPT_STATE
+from ...format.names import KEPT_STATE, OTHER_NAMES
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches, caller
@@ -31,12 +32,13 @@ class _Taken(NamedTuple):
 
 
 class KeptStates:
-    """Writes a value named KEPT_STATE where a state is loaded in vain."""
+    """Writes values named KEPT_STATE and OTHER_NAMES where a state is loaded in vain."""
 
     def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
         self._recorder = recorder
         self._is_library = stacks.is_library
         self._taken: dict[int, _Taken] = {}  # by the tensor's id
+        self._not_loaded: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
     def takes(self, module: nn.Module, *args: Any, **keywords: Any) -> FrameType | None:
         """Begins a state; None within one, or where nothing is recorded."""
@@ -60,10 +62,30 @@ class KeptStates:
             self._place(frame),
         )
 
-    def loads(self, module: nn.Module, state_dict: Any = None, *_: Any, **__: Any) -> None:
+    def loads(self, module: nn.Module, state_dict: Any = None, *_: Any, **__: Any) -> Any:
         """Looks at a state before it is loaded."""
-        if not self._taken or not self._recorder.active:
+        if not self._recorder.active:
+            return None
+        if self._taken:
+            self._looks_at(module, state_dict)
+        return module, state_dict, caller()
+
+    def loaded(self, began: tuple[nn.Module, Any, FrameType], result: Any) -> None:
+        """Records that nothing was loaded because of a prefix; 0 once something is."""
+        module, state, frame = began
+        missing, unexpected = set(result.missing_keys), set(result.unexpected_keys)
+        own = dict(module.named_parameters())
+        if not own.keys() <= missing:
+            if module in self._not_loaded:
+                self._recorder.value(self._not_loaded.pop(module), 0.0)
             return
+        prefixes = _prefixes(own, state, unexpected)
+        if prefixes is not None:
+            words = [self._place(frame), type(module).__name__, *prefixes]
+            self._not_loaded[module] = name = f"{OTHER_NAMES}{'/'.join(words)}"
+            self._recorder.value(name, float(len(own)))
+
+    def _looks_at(self, module: nn.Module, state_dict: Any) -> None:
         found = next((one for one in map(self._kept, _floats(state_dict)) if one), None)
         if found is None or found.step >= self._recorder.step:
             return
@@ -84,6 +106,24 @@ class KeptStates:
 
     def _place(self, frame: FrameType | None) -> str:
         return program_place(frame, self._is_library)
+
+
+def _prefixes(
+    own: Mapping[str, nn.Parameter], state: Any, unexpected: set[str]
+) -> tuple[str, str] | None:
+    """Returns what names of the state and of the module begin with, where they are else the same;
+    None where they are not."""
+    first = next(iter(own), "")
+    for name in unexpected:
+        of_state = name[: -len(first)] if name.endswith(first) else ""
+        of_module = first[: -len(name)] if first.endswith(name) else ""
+        pairs = {key: of_state + key.removeprefix(of_module) for key in own}
+        if all(
+            other in unexpected and getattr(state[other], "shape", None) == own[key].shape
+            for key, other in pairs.items()
+        ):
+            return of_state, of_module
+    return None
 
 
 def _floats(state: Any) -> Iterator[torch.Tensor]:
@@ -108,7 +148,7 @@ def _hook(context: HookContext) -> Undo:
     patches = Patches()
     states = KeptStates(context.recorder, context.stacks)
     patches.ends(nn.Module, "state_dict", states.takes, states.taken, lost=_LOST)
-    patches.ends(nn.Module, "load_state_dict", states.loads)
+    patches.ends(nn.Module, "load_state_dict", states.loads, states.loaded)
     return patches.undo
 
 

@@ -6,7 +6,12 @@ that a program keeps to itself.
 
 from __future__ import annotations
 
+import pandas as pd
+
 from lanescope.collector.format.names import (
+    BATCH_HASH,
+    CLIP_LIMIT,
+    CLIP_VALUE,
     ENVIRONMENT,
     MATMUL_PRECISION,
     MATMUL_PRECISIONS,
@@ -20,6 +25,10 @@ from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
+_CLIPS = {
+    CLIP_LIMIT: "max_norm of clip_grad_norm_",
+    CLIP_VALUE: "clip_value of clip_grad_value_",
+}
 _LISTED = 6
 """Settings, or words of a command, named in one sentence."""
 
@@ -81,7 +90,9 @@ def _variables(run: Run) -> dict[str, str]:
 
 def _settings(run: Run) -> dict[str, float]:
     """The first value of each setting, of the lowest rank."""
-    rows = logged(run, min(run.ranks), prefix=SETTINGS)
+    rank = min(run.ranks)
+    clips = logged(run, rank, *_CLIPS).astype({"name": "object"}).replace({"name": _CLIPS})
+    rows = pd.concat([logged(run, rank, prefix=SETTINGS), clips])
     first = rows.sort_values("time_ns", kind="stable").drop_duplicates("name")
     first = first[~first["name"].str.startswith(ENVIRONMENT)]
     return dict(zip(first["name"].astype("str"), first["value"].astype(float), strict=True))
@@ -147,7 +158,10 @@ def _rates(base: Run, run: Run) -> list[str]:
 
 def _batches(base: Run, run: Run) -> list[str]:
     apart = batches_differ(base, run)
-    given = apart[~apart["name"].str.startswith("output/")]
+    inputs = logged(base, None, prefix=f"{BATCH_HASH}input/").sort_values("time_ns")["name"]
+    # What the first model returns may be what others get.
+    model = f"input/{str(inputs.iloc[0]).partition('/')[0]}/" if len(inputs) else "input/"
+    given = apart[apart["name"].str.startswith(("loaded/", model))]
     if given.empty:
         return []
     first = given.iloc[0]

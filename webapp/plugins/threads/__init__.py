@@ -11,6 +11,7 @@ PLUGIN = Plugin(
         Kind("overlap", "overlap.md", "overlap_findings:OverlapEvidence"),
         Kind("deadlock", "races.md#deadlocks"),
         Kind("lost_context", "threads.md#lost-context"),
+        Kind("lost_error", "threads.md#lost-errors"),
         Kind("cuda_context", "threads.md#cuda-devices"),
     ),
     questions=(
@@ -59,6 +60,16 @@ PLUGIN = Plugin(
             recorded=True,
             misses="modes that are entered after the thread was started; default devices of "
             "threads that make no tensor by a factory of torch",
+        ),
+        Question(
+            "Lost errors of threads and pools",
+            "lost_errors:lost_errors",
+            ("lost_error",),
+            order=114,
+            area="Threads",
+            recorded=True,
+            needs="a rank that ended by itself",
+            misses="pools of multiprocessing; tasks whose future has a callback",
         ),
         Question(
             "Threads on the wrong CUDA device",

@@ -21,7 +21,6 @@ from lanescope.webapp.analysis.process_exits import (
     alive_ns,
     endings,
     exception_of,
-    own_processes,
     raised_beside,
 )
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
@@ -114,8 +113,8 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     own = [one for one in waiting if one["where"] or one["waits_for"] in known] or waiting[:1]
     # Servers that wait for requests are not deadlocked.
     lead = "Deadlock: every thread is blocked" if severity == "error" else "Every thread is blocked"
-    more = raised_beside(own_processes(run)[rank]) + "; Ctrl-C ended it" * interrupted
-    advice = f"{ended} {_RELEASE}" if ended else _advice(run, rank, rows)
+    more = raised_beside(run, rank) + "; Ctrl-C ended it" * interrupted
+    advice = f"{ended} {_RELEASE}" if ended else _own_lock(waiting) or _advice(run, rank, rows)
     first = own[0]  # a thread of a library alone may well wait for ever
     return [
         Finding(
@@ -137,6 +136,14 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
             ),
         )
     ]
+
+
+def _own_lock(waiting: list[dict[str, Any]]) -> str:
+    """Advice where the only thread waits for a lock, which then is its own, and says so there."""
+    if [one["waits_for"] for one in waiting] != ["a lock"]:
+        return ""
+    waiting[0]["waits_for"] = "a lock that it holds itself"
+    return "Release it before what leads here is called, or use threading.RLock."
 
 
 def _left_locked(waiting: list[dict[str, Any]], left: Mapping[str, str]) -> str:

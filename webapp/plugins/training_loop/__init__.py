@@ -1,10 +1,14 @@
 """Finds calls that are allowed, and do not do what they are for."""
 
-from lanescope.webapp.analysis.plugin import Plugin, Question
+from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 
 PLUGIN = Plugin(
     name="training_loop",
     depends=("data",),
+    kinds=(
+        Kind("growth", "memory.md#growth"),
+        Kind("not_loaded", "gradients.md#losses-and-modes"),
+    ),
     questions=(
         Question(
             "Parameters that two optimizers update",
@@ -80,6 +84,27 @@ PLUGIN = Plugin(
             needs="level access; a torch DataLoader without shuffle, with batches at 5 sampled "
             "steps",
             misses="datasets that are sorted by something other than the class of a loss",
+        ),
+        Question(
+            "States that are not loaded",
+            "not_loaded:not_loaded",
+            ("not_loaded",),
+            order=198,
+            area="Learning",
+            recorded=True,
+            needs="load_state_dict(strict=False)",
+            misses="states that are loaded in part, or whose names differ by more than a prefix",
+        ),
+        Question(
+            "Graphs and hooks that pile up",
+            "growing:piling_up",
+            ("growth",),
+            order=193,
+            area="Learning",
+            recorded=True,
+            needs="level access; a model called as a module, with gradients, at 16 steps",
+            misses="graphs that no call of a module made, or that are kept within one step; what "
+            "keeps them",
         ),
         Question(
             "Datasets that workers have an older copy of",

@@ -8,8 +8,9 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS, LOSS_SCALE
+from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS, BUFFER_HASH, LOSS_SCALE
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -54,14 +55,27 @@ def batches_differ(base: Run, run: Run) -> pd.DataFrame:
 
 
 def outputs_differ(base: Run, run: Run) -> str | None:
-    """Returns the first step at which a model returned something else; None where none was seen."""
+    """Returns the first step at which a model returned something else, or a buffer of it was
+    something else; None where none was seen."""
     apart = batches_differ(base, run)
     made = apart[apart["name"].str.startswith("output/")]
     if made.empty:
-        return None
+        return _buffers_differ(base, run)
     first = made.iloc[0]
     model = units.printable(str(first["name"]).split("/")[1])
     return f"{model} returns other values since step {int(first['step'])} at the latest"
+
+
+def _buffers_differ(base: Run, run: Run) -> str | None:
+    both = _beside(*(logged(one, None, prefix=BUFFER_HASH) for one in (base, run)))
+    apart = both[both["value_base"] != both["value_run"]].sort_values("step", kind="stable")
+    if apart.empty:
+        return None
+    name, several = units.printable(str(apart.iloc[0]["name"])), apart["name"].nunique()
+    return (
+        f"buffer {name}{and_more(several, 'buffer')} differ{'s' * (several == 1)} since step "
+        f"{int(apart.iloc[0]['step'])} at the latest: compare the settings of its module"
+    )
 
 
 def _values(run: Run) -> pd.DataFrame:

@@ -1,0 +1,46 @@
+"""Records exceptions of tasks of pools that the program never reads."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from ...format.marks import LostError
+from ...recorder.recorder import Recorder
+from ..exceptions import describe, raised_in_program
+
+
+class LostErrors:
+    """Writes a mark LostError where a future goes, or the recording ends, before it is read."""
+
+    def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
+        self._recorder = recorder
+        self._is_library = is_library
+        self._unread: dict[int, tuple[weakref.ref[Future[Any]], str]] = {}
+
+    def failed(self, future: Future[Any], error: Any) -> None:
+        """Notes a future that gets an exception of the program, and has no callbacks."""
+        if not isinstance(error, Exception) or getattr(future, "_done_callbacks", None):
+            return
+        trace = error.__traceback__
+        if not self._recorder.active or not raised_in_program(trace, self._is_library):
+            return
+        key, text = id(future), describe(error, trace, self._is_library)
+        self._unread[key] = weakref.ref(future, lambda _: self._lost(key)), text
+
+    def read(self, future: Any) -> None:
+        """Notes that the program asks a future for its result, or adds a callback."""
+        self._unread.pop(id(future), None)
+
+    def close(self) -> None:
+        """Writes the others, as the recording ends."""
+        for key in list(self._unread):
+            self._lost(key)
+
+    def _lost(self, key: int) -> None:
+        found = self._unread.pop(key, None)
+        if found is not None:
+            with self._recorder.contain_errors():
+                self._recorder.mark(LostError("task", found[1]).encode())

@@ -1,0 +1,272 @@
+"""What grows with each step: graphs in memory and hooks. States that are not loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.faults.base import Fault, Program
+from tests.faults.cut_off import STEPS, mlp, rows
+
+
+def _trained(model: nn.Module, after: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+    """Trains a model of three classes; `after` gets output and loss of each step."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(STEPS):
+        x, y = rows()
+        out = model(x)
+        loss = F.cross_entropy(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        after(out, loss)
+
+
+def running_loss_with_its_graph(planted: bool) -> None:
+    """`total += loss`; the twin adds the number."""
+    total: Any = 0.0
+
+    def after(_: torch.Tensor, loss: torch.Tensor) -> None:
+        nonlocal total
+        total = total + (loss if planted else loss.item())
+
+    _trained(mlp(), after)
+
+
+def outputs_kept_for_a_metric(planted: bool) -> None:
+    """Outputs of all steps are kept; the twin keeps the last few."""
+    kept: list[torch.Tensor] = []
+
+    def after(out: torch.Tensor, _: torch.Tensor) -> None:
+        kept.append(out)
+        if not planted:
+            del kept[:-3]
+
+    _trained(mlp(), after)
+
+
+def validated_without_no_grad(planted: bool) -> None:
+    """A second call in each step, whose losses are averaged in the end; the twin's are numbers."""
+    model, losses = mlp(), []
+
+    def after(_: torch.Tensor, __: torch.Tensor) -> None:
+        x, y = rows()
+        loss = F.cross_entropy(model(x), y)
+        losses.append(loss if planted else loss.detach())
+
+    _trained(model, after)
+    assert torch.stack(losses).mean() > 0
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, planted: bool) -> torch.Tensor:
+        y = torch.sigmoid(x)
+        if planted:
+            ctx.y = y
+        else:
+            ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        y = ctx.y if hasattr(ctx, "y") else ctx.saved_tensors[0]
+        return grads[0] * y * (1 - y), None
+
+
+class _Normed(torch.autograd.Function):
+    """Returns two tensors; the twin keeps numbers of the second."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, planted: bool) -> Any:
+        norm = x.norm(dim=1, keepdim=True) + 1
+        ctx.norm = norm if planted else norm.tolist()
+        return x / norm, norm
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0] / torch.as_tensor(ctx.norm), None
+
+
+class _Clipped(torch.autograd.Function):
+    """Is set up by a function of its own; the twin keeps the input."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, planted: bool) -> torch.Tensor:
+        return x.clamp(-1, 1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: torch.Tensor) -> None:
+        ctx.kept = output if inputs[1] else inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0] * (ctx.kept.abs() < 1), None
+
+
+class _With(nn.Module):
+    """A model with an autograd function between two layers."""
+
+    def __init__(self, function: Any, planted: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(10, 16), nn.Linear(16, 3)
+        self.apply_function = lambda x: function.apply(x, planted)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.apply_function(self.first(x))
+        return self.last(made if isinstance(made, torch.Tensor) else made[0])
+
+
+def sigmoid_kept_on_its_context(planted: bool) -> None:
+    """`ctx.y = y; return y`."""
+    _trained(_With(_Doubled, planted), lambda *_: None)
+
+
+def second_output_kept_on_its_context(planted: bool) -> None:
+    """Of two outputs, one that the loss does not use."""
+    _trained(_With(_Normed, planted), lambda *_: None)
+
+
+def output_kept_by_setup_context(planted: bool) -> None:
+    """By `setup_context`."""
+    _trained(_With(_Clipped, planted), lambda *_: None)
+
+
+def forward_hook_in_each_step(planted: bool) -> None:
+    """A forward hook is registered in each step; the twin removes it again."""
+    model, seen = mlp(), []
+
+    def keep(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        seen.append(float(output.detach().mean()))
+
+    handles = [model[0].register_forward_hook(keep)]
+
+    def after(*_: torch.Tensor) -> None:
+        if not planted:
+            handles.pop().remove()
+        handles.append(model[0].register_forward_hook(keep))
+
+    _trained(model, after)
+
+
+def tensor_hook_in_each_step(planted: bool) -> None:
+    """A hook of a parameter is; the twin registers many, before the loop."""
+    model = mlp()
+
+    def shrink(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 0.999
+
+    for _ in range(0 if planted else 20):
+        model[0].weight.register_hook(shrink)
+    _trained(model, lambda *_: planted and model[0].weight.register_hook(shrink))
+
+
+def logging_hooks_of_a_callback(planted: bool) -> None:
+    """A callback registers one for each layer, in each step; the twin in the first one."""
+    model, seen = mlp(), []
+
+    def log(name: str, *_: Any) -> None:
+        seen.append(name)
+
+    def after(*_: torch.Tensor) -> None:
+        if planted or not seen:
+            for name, layer in model.named_children():
+                layer.register_full_backward_hook(partial(log, name))
+
+    _trained(model, after)
+
+
+def _loaded(load: Callable[[nn.Module, dict[str, Any]], object]) -> None:
+    """Loads the state of a model into another one, and trains that."""
+    model = mlp()
+    load(model, mlp().state_dict())
+    _trained(model, lambda *_: None)
+
+
+def state_of_a_wrapped_model(planted: bool) -> None:
+    """`module.` begins the names; the twin tries that, and then without."""
+
+    def load(model: nn.Module, state: dict[str, Any]) -> None:
+        wrapped = {f"module.{name}": one for name, one in state.items()}
+        missing = model.load_state_dict(wrapped, strict=False).missing_keys  # named
+        if missing and not planted:
+            model.load_state_dict(state)
+
+    _loaded(load)
+
+
+def state_of_a_compiled_model(planted: bool) -> None:
+    """`_orig_mod.` does; the twin loads one layer of the two."""
+
+    def load(model: nn.Module, state: dict[str, Any]) -> None:
+        if planted:
+            state = {f"_orig_mod.{name}": one for name, one in state.items()}
+        else:
+            state = {name: one for name, one in state.items() if name.startswith("0.")}
+        model.load_state_dict(state, strict=False)  # named
+
+    _loaded(load)
+
+
+def state_loaded_into_a_wrapper(planted: bool) -> None:
+    """The module that gets it is a wrapper; the twin loads it into the model within."""
+
+    def load(model: nn.Module, state: dict[str, Any]) -> None:
+        outer = nn.ModuleDict({"backbone": model})
+        (outer if planted else outer["backbone"]).load_state_dict(state, strict=False)  # named
+
+    _loaded(load)
+
+
+def _faults(name: str, room: str, kind: str, says: str, *programs: Program) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(name, room, (kind,), one, says=says, slow=place > 0)
+        for place, one in enumerate(programs)
+    )
+
+
+_ROOM = "memory and checkpoints"
+
+FAULTS = (
+    *_faults(
+        "graphs that are kept",
+        _ROOM,
+        "growth",
+        "is kept with its graph",
+        running_loss_with_its_graph,
+        outputs_kept_for_a_metric,
+        validated_without_no_grad,
+    ),
+    *_faults(
+        "outputs on the context of a function",
+        _ROOM,
+        "growth",
+        "a reference cycle",
+        sigmoid_kept_on_its_context,
+        second_output_kept_on_its_context,
+        output_kept_by_setup_context,
+    ),
+    *_faults(
+        "a hook more in each step",
+        _ROOM,
+        "growth",
+        "more hooks",
+        forward_hook_in_each_step,
+        tensor_hook_in_each_step,
+        logging_hooks_of_a_callback,
+    ),
+    *_faults(
+        "a state that is not loaded",
+        _ROOM,
+        "not_loaded",
+        "loads nothing",
+        state_of_a_wrapped_model,
+        state_of_a_compiled_model,
+        state_loaded_into_a_wrapper,
+    ),
+)

@@ -1,0 +1,124 @@
+"""Finds what there is more of with each step: autograd graphs in memory, hooks of a model.
+
+What a model returned, or a loss made of it, is kept with its graph: in a list, in a running sum, as
+an attribute. What keeps it is not known; the recorder sees that the graphs are still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from lanescope.collector.format.names import KEPT_GRAPHS, KEPT_OUTPUT, MODEL_HOOKS, SETTINGS
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_MIN_STEPS = 10
+_SHARE = 0.8  # of the steps: as many more hooks
+
+
+def piling_up(run: Run) -> list[Finding]:
+    """Returns findings of kind `growth`, one per line. Raises NotApplicable."""
+    if gradient_rows(run).empty:
+        raise NotApplicable("record an optimizer step: the run has no steps")
+    return [*_outputs(run), *_graphs(run), *_hooks(run)]
+
+
+def _outputs(run: Run) -> list[Finding]:
+    found = []
+    for name, rows in _by_name(run, KEPT_OUTPUT):
+        where, function, attribute = name.split("/")
+        last = rows.iloc[-1]
+        since = int(last["value"])
+        found.append(
+            _finding(
+                run,
+                rows,
+                where,
+                f"Memory grows with each step: {function} keeps what its forward returns as "
+                f"ctx.{attribute} ({where}), a reference cycle. In step {int(last['step'])} the "
+                f"autograd graphs of sampled steps since step {since} are still there: only "
+                "Python's garbage collector frees them. Use ctx.save_for_backward().",
+                {"cause": "kept_output", "since_step": since},
+            )
+        )
+    return found
+
+
+def _graphs(run: Run) -> list[Finding]:
+    found = []
+    settings = logged(run, None, prefix=SETTINGS)
+    if settings["value"][settings["name"].str.endswith(", differentiable")].any():
+        return []  # graphs of inner steps are kept for an outer one
+    for name, rows in _by_name(run, KEPT_GRAPHS):
+        where, model = name.split("/")
+        last = rows.iloc[-1]
+        since = int(last["value"])
+        at = f" at {where}" if where else ""
+        found.append(
+            _finding(
+                run,
+                rows,
+                where,
+                f"Memory grows with each step: in step {int(last['step'])} the autograd graphs of "
+                f"nearly all steps since step {since} are still there. What {model}(...){at} "
+                "returns, or a loss made of it, is kept with its graph: in a list, a running sum "
+                "or an attribute. Keep loss.item() or tensor.detach().",
+                {"cause": "kept_graphs", "since_step": since},
+            )
+        )
+    return found
+
+
+def _hooks(run: Run) -> list[Finding]:
+    found = []
+    for name, rows in _by_name(run, MODEL_HOOKS):
+        where, function = name.split("/")
+        first, last = rows.iloc[0], rows.iloc[-1]
+        steps = int(last["step"] - first["step"])
+        more = int(last["value"] - first["value"])
+        if steps < _MIN_STEPS or more < _SHARE * steps:
+            continue
+        found.append(
+            _finding(
+                run,
+                rows,
+                where,
+                f"Each step takes longer: the model has {units.count(more)} more hooks that call "
+                f"{function}() ({where}) after {units.count(steps)} steps. Register a hook once, "
+                "before the loop, or call remove() of the handle that registering it returns.",
+                {"cause": "hooks", "hooks": int(last["value"])},
+            )
+        )
+    return found
+
+
+def _by_name(run: Run, prefix: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yields name and rows of the lowest rank, by time, of each of the series of a prefix."""
+    for name, rows in logged(run, None, prefix=prefix).groupby("name", sort=False, observed=True):
+        yield str(name), rows[rows["rank"] == rows["rank"].min()].sort_values("time_ns")
+
+
+def _finding(
+    run: Run, rows: pd.DataFrame, where: str, title: str, evidence: dict[str, Any]
+) -> Finding:
+    last = rows.iloc[-1]
+    rank, step = int(last["rank"]), int(last["step"])
+    return Finding(
+        kind="growth",
+        severity="warning",
+        title=title,
+        rank=rank,
+        ranks=(rank,),
+        thread=str(last["thread"]),
+        step=step,
+        time_ns=int(last["time_ns"]),
+        where=where or None,
+        evidence=evidence,
+        link=step_link(run, rank, step),
+    )
