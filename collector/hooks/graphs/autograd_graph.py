@@ -128,7 +128,9 @@ class Graphs:
 def _kept_outputs(node: Any) -> Iterator[str]:
     """Yields names of KEPT_OUTPUT, of outputs that a function has as attributes of its context."""
     function = getattr(type(node), "_forward_cls", None)
-    for name, value in vars(node).items() if function is not None else ():
+    if function is None:
+        return
+    for name, value in vars(node).items():
         if isinstance(value, torch.Tensor) and value.grad_fn is node:
             code = getattr(function.forward, "__code__", None)
             yield f"{KEPT_OUTPUT}{code_place(code)}/{function.__name__}/{name}"

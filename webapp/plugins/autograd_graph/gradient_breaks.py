@@ -7,11 +7,12 @@ where one of them was read on the way to it. A break is
 - no_grad: a result of the parameters that made no node, and that the loss depends on all the same;
 - integer: the same, of a cast to integers or a comparison, which have no gradient;
 - in_place: the same, where what autograd knows by another value was overwritten (`.data`);
-- detached: a result that was read although its node is not among those that the reader's lead to;
+- checkpoint: a result of a reentrant checkpoint none of whose inputs needed a gradient;
+- detached: another result that was read although the reader's nodes do not lead to its own;
 - no_gradient: a function of the program's own that handed back None, so that parameters which
   nothing else leads to got no gradient.
 
-Operators that others call are one with them. The first four need reads and writes: level access.
+Operators that others call are one with them. The first five need reads and writes: level access.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ BREAK_CAUSES = {
     "no_grad": "ran without recording a gradient (no_grad, or an operator that has none)",
     "integer": "has integers or truth values as its result, which carry no gradient",
     "in_place": "overwrites what backward knows by its old value",
+    "checkpoint": "is a reentrant checkpoint, whose inputs need no gradient",
     "detached": "passes the result on without its gradient",
     "no_gradient": "is a function of the program's own whose backward returns no gradient",
 }
@@ -63,6 +65,7 @@ _COMPARISONS = frozenset(
         "nonzero",
     )
 )
+_CHECKPOINT = "CheckpointFunction"
 _WHOLE = ("int", "uint", "bool")
 _MAX_FUNCTIONS = 50
 """Functions of the program's own that are looked at."""
@@ -139,7 +142,10 @@ def _of_operators(
                 for other in set(before):
                     if ops[other].made and not leads.lead(op.made, ops[other].made):
                         between = _between(rows, detaches, ops[other], op)
-                        yield "detached", op.row if between is None else between
+                        if between is None and ops[other].name == _CHECKPOINT:
+                            yield "checkpoint", ops[other].row
+                        else:
+                            yield "detached", op.row if between is None else between
         elif used[number] and op.writes and not op.writes <= parameters:
             trained, cause = bool(op.reads & parameters), _cause(op)
             if not of_parameters[number] or not (trained or any(ops[one].made for one in before)):

@@ -39,6 +39,8 @@ _COLUMNS = ["start_ns", "name", "depth", "module", "sequence", "stack"]
 NO_GRAPH = "runs without recording a gradient; take it out of no_grad()"
 _ENDS = {
     "no_grad": NO_GRAPH,
+    "checkpoint": "runs its function without gradients, because none of its inputs needs one; call "
+    "checkpoint() with use_reentrant=False",
     "detached": "passes the result on without its gradient; leave it out",
     "integer": "has whole numbers or truth values as its result, which carry no gradient; take a "
     "loss of the scores themselves",
@@ -77,7 +79,7 @@ def end_of_gradient(run: Run, rank: int, *, single: bool) -> LossPlace | None:
     """
     found = [one for one in breaks(run, rank) if one.where and one.cause in _ENDS]
     if single:
-        found = [one for one in found if one.cause in ("no_grad", "detached")]
+        found = [one for one in found if one.cause in ("no_grad", "checkpoint", "detached")]
     if not found or (single and len(found) > 1):
         return None
     cut = found[0]
