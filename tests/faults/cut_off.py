@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from tests.faults.base import Fault
 
@@ -284,6 +285,54 @@ def scaler_updates_without_a_step(planted: bool) -> None:
             scaler.update()
 
 
+def blocks_in_reentrant_checkpoints(planted: bool) -> None:
+    """No input of the first block needs a gradient, so that all blocks lose theirs."""
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(10, 10), nn.Tanh()) for _ in range(2))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks, self.head = blocks, nn.Linear(10, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=planted)
+            return self.head(x)
+
+    train_classes(Net())
+
+
+def segments_in_reentrant_checkpoints(planted: bool) -> None:
+    """By checkpoint_sequential(), whose last segment trains; the twin's input needs a gradient."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*(nn.Linear(10, 10) for _ in range(2)))
+            self.head = nn.Linear(10, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.requires_grad_(not planted)
+            return self.head(checkpoint_sequential(self.layers, 2, x, use_reentrant=True))
+
+    train_classes(Net())
+
+
+def encoder_behind_frozen_features(planted: bool) -> None:
+    """The layer before the checkpoint is frozen, in the twin trained."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = nn.Linear(10, 10).requires_grad_(not planted)
+            self.encoder, self.head = nn.Linear(10, 10), nn.Linear(10, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(checkpoint(self.encoder, self.features(x), use_reentrant=True))
+
+    train_classes(Net())
+
+
 LISTS, NOTHING, PARTS = "modules in plain lists and dicts", "nothing trains", "a part cut off"
 STOPS, NO_STEP = "a gradient that stops half-way", "no optimizer step"
 
@@ -306,6 +355,13 @@ FAULTS = (
         predictions_by_argmax,
         loss_kept_as_a_number,
         says="No parameter has a gradient",
+    ),
+    *_faults(
+        "a reentrant checkpoint without gradients",
+        blocks_in_reentrant_checkpoints,
+        segments_in_reentrant_checkpoints,
+        encoder_behind_frozen_features,
+        says="use_reentrant=False",
     ),
     *_faults(PARTS, through_numpy, encoder_in_no_grad, data_of_the_hidden_state),
     *_faults(
