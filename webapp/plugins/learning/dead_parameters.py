@@ -367,6 +367,9 @@ def _called(name: str, elements: int) -> str:
 def _zero_advice(run: Run, rank: int) -> LossPlace:
     if _clips_to_zero(run, rank):
         return None, "They are clipped to 0: raise max_norm (or clip_value)."
+    known = samples(run)[lambda rows: (rows["rank"] == rank) & (rows["optimizer"] >= 0)]
+    if len(known) and not known["norm"].any():
+        return None, "All parameters of the optimizers are 0: initialise them, as A of LoRA."
     flat = "The loss is flat (a margin that all samples keep, everything masked)"
     cut_off = "the outputs are cut off (a dead ReLU)"
     return thrown_away(run, rank) or (
