@@ -19,6 +19,7 @@ class LostErrors:
         self._recorder = recorder
         self._is_library = is_library
         self._unread: dict[int, tuple[weakref.ref[Future[Any]], str]] = {}
+        self._read: set[str] = set()  # errors that the program got, of one of several tasks
 
     def failed(self, future: Future[Any], error: Any) -> None:
         """Notes a future that gets an exception of the program, and has no callbacks."""
@@ -32,7 +33,9 @@ class LostErrors:
 
     def read(self, future: Any) -> None:
         """Notes that the program asks a future for its result, or adds a callback."""
-        self._unread.pop(id(future), None)
+        found = self._unread.pop(id(future), None)
+        if found is not None:
+            self._read.add(found[1])
 
     def close(self) -> None:
         """Writes the others, as the recording ends."""
@@ -41,6 +44,6 @@ class LostErrors:
 
     def _lost(self, key: int) -> None:
         found = self._unread.pop(key, None)
-        if found is not None:
+        if found is not None and found[1] not in self._read:
             with self._recorder.contain_errors():
                 self._recorder.mark(LostError("task", found[1]).encode())
