@@ -51,7 +51,8 @@ class Context:
             try:
                 asked.set_result(self.report())
             except BaseException as error:
-                del self.__dict__["_asked"]  # who asks again may have it
+                with _ASKING:  # until `_asked` is there
+                    del self.__dict__["_asked"]  # who asks again may have it
                 asked.set_exception(error)
 
         Thread(target=ask, name="lanescope-report", daemon=True).start()
