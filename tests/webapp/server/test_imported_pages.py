@@ -121,3 +121,13 @@ def test_without_bandwidths_there_are_words_and_no_axes() -> None:
     (words,) = figure.layout.annotations
     assert words.text == "The bus bandwidth is unknown for every call of this run."
     assert figure.layout.xaxis.visible is False
+
+
+def test_axes_of_sizes_and_times_have_a_space_before_the_unit() -> None:
+    columns = ["name", "group", "bytes", "total_bytes", "time_ns"]
+    rows = [["all_reduce", "0", 4096, 4096, 2e5], ["all_reduce", "0", 4 << 20, 4 << 20, 9e7]]
+    figure = collective_charts.by_size(pd.DataFrame(rows, columns=columns), "time_ns", "t", "light")
+    sizes = ("1\N{THIN SPACE}kB", "10\N{THIN SPACE}kB", "100\N{THIN SPACE}kB", "1\N{THIN SPACE}MB")
+    assert figure.layout.xaxis.ticktext[:4] == sizes
+    assert "10\N{THIN SPACE}ms" in figure.layout.yaxis.ticktext
+    assert figure.data[0].text == ("4.10 kB: 200 us", "4.19 MB: 90.0 ms")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import ceil, floor, log10
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -92,7 +95,9 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
     known = table[(table["bytes"] > 0) & (table[column] > 0)]
     if known.empty:
         return nothing(f"The {title} is unknown for every call of this run.")
-    unit, factor = ("B/s", 1e9) if column.endswith("_gbs") else ("s", 1e-9)
+    base, factor = ("B/s", 1e9) if column.endswith("_gbs") else ("ns", 1.0)
+    say = units.size if base == "B/s" else units.duration
+    per = "/s" if base == "B/s" else ""
     largest = known.groupby(["name", "group"])["total_bytes"].sum().nlargest(MAX_LINES).index
     for position, (name, group) in enumerate(largest):
         mine = known[(known["name"] == name) & (known["group"] == group)].sort_values("bytes")
@@ -101,18 +106,26 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
             y=[float(value) * factor for value in mine[column]],
             name=f"{escaped(str(name))}, group {escaped(str(group))}",
             **marked_line(position, theme, size=7),
-            hovertemplate=f"<b>{escaped(str(name))}</b><br>%{{x:.4s}}B: %{{y:.3s}}{unit}"
-            "<extra></extra>",
+            text=[
+                f"{units.size(of)}: {say(value * factor)}{per}"
+                for of, value in zip(mine["bytes"], mine[column], strict=True)
+            ],
+            hovertemplate=f"<b>{escaped(str(name))}</b><br>%{{text}}<extra></extra>",
         )
-    # Within a decade or so a tick for each would leave none, or one.
-    near = {name: known[name].max() < 30 * known[name].min() for name in ("bytes", column)}
-    prefixed = {"type": "log", "dtick": 1, "exponentformat": "SI", "minexponent": 0}
-    few = {"dtick": "D2"}
-    figure.update_xaxes(
-        prefixed | (few if near["bytes"] else {}), title_text="size of a call", ticksuffix="B"
-    )
-    figure.update_yaxes(prefixed | (few if near[column] else {}), title_text=title, ticksuffix=unit)
+    figure.update_xaxes(_decades(known["bytes"], "B"), title_text="size of a call")
+    figure.update_yaxes(_decades(known[column] * factor, base), title_text=title)
     return figure
+
+
+def _decades(values: pd.Series, base: str) -> dict[str, Any]:
+    """Returns a logarithmic axis: a tick per power of ten, or within a decade or so at 1, 2 and 5.
+    Plotly's own prefixes stand without a space before them."""
+    low, high = floor(log10(values.min())), ceil(log10(values.max()))
+    steps = (1, 2, 5) if values.max() < 30 * values.min() else (1,)
+    ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
+    of = [(tick, *units.unit_for(tick, base)) for tick in ticks]
+    texts = [f"{tick / factor:g}{units.THIN}{unit}" for tick, factor, unit in of]
+    return {"type": "log", "tickvals": ticks, "ticktext": texts}
 
 
 def _time(ns: float) -> str:
