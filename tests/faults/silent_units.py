@@ -269,6 +269,60 @@ def labels_of_a_wrong_axis(planted: bool) -> None:
 
 DEAD, SATURATED = "dead units", "saturated units"
 FLAT, LOST = "a loss that does not depend on the model", "an input that does not arrive"
+
+
+class Product(nn.Module):
+    """A frozen layer and a product of two matrices, as an adapter has."""
+
+    def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
+        super().__init__()
+        self.base = nn.Linear(10, 3).requires_grad_(False)
+        self.first, self.second = nn.Parameter(first), nn.Parameter(second)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + x @ self.first @ self.second
+
+
+def adapter_of_two_zeros(planted: bool) -> None:
+    """Both matrices of an adapter begin as zeros; in the twin one does."""
+    first = torch.zeros(10, 2) if planted else torch.randn(10, 2)
+    _fit(Product(first, torch.zeros(2, 3)))
+
+
+def factors_of_zeros(planted: bool) -> None:
+    """A layer is two factors that begin as zeros; the twin's begin as small numbers."""
+    factors = [nn.Linear(10, 4, bias=False), nn.Linear(4, 3, bias=False)]
+    for one in factors:
+        nn.init.constant_(one.weight, 0.0) if planted else nn.init.normal_(one.weight, std=0.1)
+    _fit(nn.Sequential(*factors))
+
+
+def gate_and_layer_of_zeros(planted: bool) -> None:
+    """A gate of zero before a layer of zeros; the twin's layer is not."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Parameter(torch.zeros(1))
+            self.layer = nn.Linear(10, 3, bias=False)
+            if planted:
+                nn.init.zeros_(self.layer.weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, :3] + self.gate * self.layer(x)
+
+    _fit(Gated())
+
+
+def _fit(model: nn.Module) -> None:
+    own = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.Adam(own, lr=1e-2)
+    for x, y in DataLoader(classes(640), 16):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
 SAME = "inputs or targets that never change"
 
 
@@ -309,5 +363,13 @@ FAULTS = (
         index_is_not_used,
         targets_of_the_first_row,
         labels_of_a_wrong_axis,
+    ),
+    *_faults(
+        "parameters that are all zero",
+        ("dead_parameter",),
+        adapter_of_two_zeros,
+        factors_of_zeros,
+        gate_and_layer_of_zeros,
+        says="of the optimizers are 0",
     ),
 )

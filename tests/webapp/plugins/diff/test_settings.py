@@ -19,19 +19,21 @@ PROGRAM = """
     import lanescope.collector as ls
 
     class Model(nn.Module):
-        def __init__(self, shift=0.0):
+        def __init__(self, shift=0.0, forgets=0.1):
             super().__init__()
-            self.body, self.shift = nn.Linear(8, 4), shift
+            self.body, self.shift, self.forgets = nn.Linear(8, 4), shift, forgets
+            self.register_buffer("mean", torch.zeros(8))
         def forward(self, x):
+            self.mean.lerp_(x.mean(0), self.forgets)
             return self.body(x), x.sum(1) + self.shift
 
     def train(seed=0, kind=torch.optim.SGD, decay_at=99, shift=0.0, offset=0.0, rows=None,
-              tiny=0.0, accuracy=0.5, variable="", **settings):
+              tiny=0.0, accuracy=0.5, variable="", forgets=0.1, clip=None, **settings):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = variable
         os.environ["NVIDIA_API_KEY"] = os.environ["TORCH_HUB_TOKEN"] = "nvapi-of-alice"
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         torch.manual_seed(seed)
-        model = Model(shift)
+        model = Model(shift, forgets)
         optimizer = kind(model.parameters(), **{"lr": 0.1, **settings})
         data = torch.randn(10, 16, 8)
         for step in range(10):
@@ -41,6 +43,8 @@ PROGRAM = """
             x = data[step if rows is None else rows[step]]
             loss = (model(x)[0] - 1).square().mean()
             loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
             ls.value("train/loss", float(loss) + offset * (step >= 3) + tiny)
             ls.value("samples/s", 100.0 + offset)
             ls.value("accuracy", accuracy)
@@ -50,6 +54,7 @@ PROGRAM = """
         "base": {}, "again": {}, "rate": {"lr": 0.2}, "seed": {"seed": 3},
         "rule": {"kind": torch.optim.RMSprop}, "momentum": {"momentum": 1e-300},
         "schedule": {"decay_at": 4}, "order": {"rows": [0, 1, 2, 3, 4, 5, 6, 7, 9, 8]},
+        "buffer": {"forgets": 0.9}, "clip": {"clip": 0.1},
         "output": {"shift": 1.0}, "loss": {"offset": 0.5}, "loss_in_its_last_bit": {"tiny": 1e-16},
         "metric": {"accuracy": 0.75}, "variable": {"variable": ":4096:8"},
         "betas": {"kind": torch.optim.Adam, "betas": (0.9, 0.99)},
@@ -90,6 +95,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ("order", "diverged", "the data differs since step 8 of rank 0 at the latest"),
         ("output", "diverged", "Model returns other values since step 0 at the latest"),
+        ("buffer", "diverged", "buffer mean differs since step 1 at the latest"),
+        ("clip", "diverged", "settings differ: max_norm of clip_grad_norm_"),
         ("loss", "diverged", "the logged value train/loss differs since step 3"),
         ("metric", "diverged", "the logged value accuracy differs since step 0: 0.5 became 0.75"),
         (
