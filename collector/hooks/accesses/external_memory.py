@@ -146,6 +146,13 @@ def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[
         if isinstance(made, tuple):  # (file descriptor, size) or (manager, name, size)
             external.on_shared(recorder, storage, made[-2])
 
+    def resized(began: tuple[Any, int, Extent | None], _: Any) -> None:
+        """Records new memory of a storage: FSDP gives back what it gathers, and takes other."""
+        storage, _instant, before = began
+        extent = whole(storage)
+        if sync.concurrent and not is_compiling() and extent and extent != before:
+            accesses.note(MADE_STORAGE, [SyntheticAccess(extent, write=True, birth=True)])
+
     def maps(*args: Any, **_: Any) -> Any:
         return args[-2] if len(args) > 1 else None
 
@@ -161,6 +168,10 @@ def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[
     base = optional("torch._C", "StorageBase", lost)
     for name in _MAPPING if base is not None else ():
         patches.ends(base, name, None, born, when_concurrent=True, lost=lost)
+    if base is not None:
+        patches.ends(
+            base, "resize_", shares, resized, self_alone=True, when_concurrent=True, lost=lost
+        )
     for name in _RECEIVING if base is not None else ():
         patches.ends(base, name, maps, mapped, lost=lost)
     for name in _SHARING:

@@ -17,7 +17,12 @@ from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
+from lanescope.webapp.analysis.parameter_history import (
+    gradient_rows,
+    logged,
+    samples,
+    sharded_names,
+)
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import reached_parameters
 from lanescope.webapp.plugins.learning.held_in_vain import UNNAMED
@@ -38,7 +43,8 @@ def made_in_forward(run: Run) -> list[Finding]:
         reached = reached_parameters(run, rank) - {""}
         mine = of_ranks.get(rank, held.iloc[:0])
         own = set(mine["parameter"])
-        gone = reached - own - kept.get(rank, set())
+        # The rows of a sharded parameter are those of one rank.
+        gone = reached - own - kept.get(rank, set()) - sharded_names(run)
         if gone and reached & own:
             ops = _of_roots(run, rank, {_class(name) for name in gone})
             if ops["step"].nunique() >= _MIN_STEPS and ops["root"].nunique() >= _MIN_STEPS:

@@ -73,7 +73,7 @@ inline void write_event(Thread& thread, const Frame& frame, int64_t end) {
   }
   if (thread.accesses.size() > frame.accesses) {
     // Inside another operator the next record belongs to that one, or to one that it called.
-    const bool apart = left_out && frame.depth == 0;
+    const bool apart = left_out && !thread.frames.within_operator();
     write_accesses(thread, frame.accesses, apart ? thread.clock.now() : 0);
   }
 }

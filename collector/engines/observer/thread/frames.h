@@ -55,6 +55,15 @@ class FrameStack {
     }
     return false;
   }
+  // True if an operator that has a record is running.
+  bool within_operator() const {
+    for (size_t i = 0; i < count_; ++i) {
+      if (frames_[i].op != nullptr && frames_[i].opened) {
+        return true;
+      }
+    }
+    return false;
+  }
   Frame& top() { return frames_[count_ - 1]; }
   void pop() { --count_; }
   void clear() { count_ = 0; }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
+from lanescope.webapp.analysis.parameter_history import gradient_rows, samples, sharded_names
 from lanescope.webapp.plugins.learning.exploding import exploding
 from lanescope.webapp.plugins.learning.lora import lora
+from lanescope.webapp.plugins.learning.made_in_forward import made_in_forward
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder
@@ -63,6 +64,38 @@ def test_two_real_ranks(tmp_path: Path) -> None:
     assert found.evidence["modules"] == ["Model#2.adapted", "Adapted"]
     assert (found.ranks, found.step) == ((0, 1), 0)
     assert "call it through the wrapper" in found.title
+
+
+TENSOR_PARALLEL = """
+    import torch, torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel, RowwiseParallel, parallelize_module
+    )
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(8), *(nn.Linear(8, 8) for _ in range(4)))
+    kinds = ColwiseParallel, RowwiseParallel, ColwiseParallel, RowwiseParallel
+    plan = {str(i): kind() for i, kind in enumerate(kinds, 1)}
+    parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(5):
+        (model(torch.randn(4, 8)) - 1).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+"""
+
+
+def test_shards_of_tensor_parallelism_are_not_taken_for_layers_made_in_forward(
+    tmp_path: Path,
+) -> None:
+    recorded = record_program(tmp_path, TENSOR_PARALLEL, ranks=2)
+    assert recorded.status == 0, recorded.stderr
+    run = open_run(recorded.run)
+    assert sharded_names(run) >= {f"{i}.weight" for i in range(1, 5)}
+    assert [finding.title for finding in made_in_forward(run)] == []
 
 
 def run_of(path: Path, norms: dict[int, float], *, calls: bool = True, whole: int = 4) -> Run:

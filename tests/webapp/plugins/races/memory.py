@@ -34,6 +34,36 @@ def copies() -> None:
     together(work, work, work)
 
 
+def resized() -> None:
+    """As FSDP does with what it gathers: so large that malloc asks the system each time."""
+
+    def work() -> None:
+        weight = torch.zeros(1)
+        for _ in range(ROUNDS):
+            weight.untyped_storage().resize_(0)
+            weight.untyped_storage().resize_(2**26)
+            weight.fill_(1)
+
+    together(work, work, work)
+
+
+@torch.library.custom_op("lanescope_tests::first_of", mutates_args=())
+def first_of(gathered: torch.Tensor) -> torch.Tensor:
+    """Writes to what it says it only reads, as FSDP's operator that gathers does."""
+    return gathered[:4].fill_(1).clone()
+
+
+def allocated_in_a_range() -> None:
+    def work() -> None:
+        for _ in range(ROUNDS):
+            with torch.profiler.record_function("gather"):
+                gathered = torch.empty(2**24)
+                first_of(gathered)
+            gathered[:4].add_(1)
+
+    together(work, work, work)
+
+
 def stacked(batch: list[int]) -> torch.Tensor:
     return torch.stack([torch.full((64,), float(number)) for number in batch])
 
@@ -94,6 +124,8 @@ def run() -> None:
     for clean in (
         arrays,
         copies,
+        resized,
+        allocated_in_a_range,
         sent_by_a_worker,
         collated_by_a_worker,
         filled_by_another,
