@@ -107,21 +107,25 @@ def _owner(memory: Any) -> Any:
     return memory
 
 
+def _arrival(external: ExternalMemory, name: str) -> tuple[Callable[..., Any], ...]:
+    """Returns what is called before and after a function of torch that makes a tensor of memory."""
+
+    def begin(*args: Any, **_: Any) -> tuple[Any] | None:
+        return args[:1] or None
+
+    def done(given: tuple[Any], made: Any) -> None:
+        compiling = torch.compiler.is_compiling()
+        if type(made) is torch.Tensor and not compiling and _shares(made, *given):
+            external.on_tensor(f"torch.{name}", made, *given)
+
+    return begin, done
+
+
 def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[[], None]:
     """Records new storages of functions that make tensors of external memory."""
     accesses, patches = SyntheticAccesses(recorder, stacks), Patches()
     external = ExternalMemory(accesses, sync)
     is_compiling = torch.compiler.is_compiling
-
-    def arrives(name: str) -> tuple[Callable[..., Any], ...]:
-        def begin(*args: Any, **_: Any) -> tuple[Any] | None:
-            return args[:1] or None
-
-        def done(given: tuple[Any], made: Any) -> None:
-            if type(made) is torch.Tensor and not is_compiling() and _shares(made, *given):
-                external.on_tensor(f"torch.{name}", made, *given)
-
-        return begin, done
 
     def born(_: Any, storage: Any) -> None:
         """Records a storage made by its type, as `copy.deepcopy` does."""
@@ -149,9 +153,8 @@ def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[
     def resized(began: tuple[Any, int, Extent | None], _: Any) -> None:
         """Records new memory of a storage: FSDP gives back what it gathers, and takes other."""
         storage, _instant, before = began
-        extent = whole(storage)
-        if sync.concurrent and not is_compiling() and extent and extent != before:
-            accesses.note(MADE_STORAGE, [SyntheticAccess(extent, write=True, birth=True)])
+        if whole(storage) != before:
+            born(None, storage)
 
     def maps(*args: Any, **_: Any) -> Any:
         return args[-2] if len(args) > 1 else None
@@ -161,7 +164,7 @@ def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[
         external.on_shared(recorder, storage, handle)
 
     for name in ARRIVALS:
-        patches.ends(torch, name, *arrives(name))
+        patches.ends(torch, name, *_arrival(external, name))
     patches.maker(torch.UntypedStorage, born, "births of storages")
     patches.maker(torch.Generator, seeded, "births of random generators")
     lost = "births of shared storages"
