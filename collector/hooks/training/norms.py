@@ -140,10 +140,10 @@ def has_norm(tensor: torch.Tensor) -> bool:
 def alike(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
     """Returns positions of tensors, grouped by device and dtype.
 
-    Leaves out sparse ones and those without a norm.
+    Leaves out sparse ones and those without values (meta) or a norm.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = defaultdict(list)
     for position, tensor in enumerate(tensors):
-        if not tensor.is_sparse and has_norm(tensor):
+        if not tensor.is_sparse and not tensor.is_meta and has_norm(tensor):
             groups[tensor.device, tensor.dtype].append(position)
     return list(groups.values())

@@ -221,7 +221,7 @@ class Parameters:
         gradients: list[tuple[int, torch.Tensor]] = []
         for parameter, known, gradient in found:
             trainable = parameter.requires_grad
-            if not trainable and self._trainable.get(known.name) is False:
+            if parameter.is_meta or (not trainable and self._trainable.get(known.name) is False):
                 continue
             self._trainable[known.name] = trainable
             if trainable and gradient is not None and not gradient.is_sparse:

@@ -288,6 +288,30 @@ def test_what_vmap_makes_many_of_has_no_norm(tmp_path: Path) -> None:
     assert [row["numel"] for row in recorded.rows("activation")] == [2]
 
 
+def test_parameters_without_memory_have_no_row(tmp_path: Path) -> None:
+    """Of a module on the meta device that is called with the parameters of others."""
+    recorded = record_program(
+        tmp_path,
+        """
+        import copy, torch
+        from torch.func import functional_call
+        layer, other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
+        shell = copy.deepcopy(layer).to("meta")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            hidden = functional_call(shell, dict(layer.named_parameters()), (torch.ones(2, 4),))
+            other(hidden).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    )
+    assert recorded.status == 0, recorded.stderr
+    assert "recorder error" not in recorded.stderr
+    rows = recorded.rows("parameter")
+    assert {row["numel"] for row in rows if row["optimizer"] is None} == {8, 2}
+    assert {row["numel"] for row in rows if row["optimizer"] is not None} == {16, 4}
+
+
 WRAPPED = """
     import torch
     from torch import nn
