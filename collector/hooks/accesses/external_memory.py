@@ -108,7 +108,7 @@ def _owner(memory: Any) -> Any:
 
 
 def _arrival(external: ExternalMemory, name: str) -> tuple[Callable[..., Any], ...]:
-    """Returns what is called before and after a function of torch that makes a tensor of memory."""
+    """Returns the hooks before and after a function of torch that makes a tensor of memory."""
 
     def begin(*args: Any, **_: Any) -> tuple[Any] | None:
         return args[:1] or None
