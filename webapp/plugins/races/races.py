@@ -154,7 +154,12 @@ def windows_of(run: Run, rank: int, process: Sequence[str]) -> list[Window | Non
     While a process records, they end where all of its threads are known: later on, what orders an
     access may be missing, and what it touches may be other memory by then.
     """
-    until = run.read_at_ns.get((rank, int(process[0].partition("-")[0])))
+    return _windows_until(run, run.read_at_ns.get((rank, int(process[0].partition("-")[0]))))
+
+
+@lru_cache(maxsize=4)  # asked for each process, and data loaders may start hundreds
+def _windows_until(run: Run, until: int | None) -> list[Window | None]:
+    """Returns the stretches up to an instant, in ns; None: to the end."""
     count = -(-run.counts["access"] // ACCESSES_AT_ONCE)
     if count <= 1 and until is None:
         return [None]
