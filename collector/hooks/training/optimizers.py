@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from functools import wraps
@@ -22,11 +23,12 @@ from .settings import record_settings
 
 
 class Optimizers:
-    """Separates steps: a step ends after each step of the first optimizer that ever stepped.
+    """Separates steps: a step ends after each step of the first optimizer that stepped.
 
-    So each round of a program with several optimizers (a GAN) counts once. Where optimizers step
-    during backward, the step ends with that backward. After `mark_step` only the program's own
-    boundaries count.
+    So each round of a program with several optimizers (a GAN) counts once. Once that optimizer is
+    gone, as where a program trains one model after the other, the next one takes its place. Where
+    optimizers step during backward, the step ends with that backward. After `mark_step` only the
+    program's own boundaries count.
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class Optimizers:
         self._before = before
         self._after = after
         self._ordinals: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
+        self._first: Callable[[], Optimizer | None] = lambda: None
         self._open: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._explicit = False
         self._ends_with_backward = False
@@ -54,7 +58,10 @@ class Optimizers:
 
     def ordinal(self, optimizer: Optimizer) -> int:
         """Returns the optimizer's number in this process, in the order of first steps."""
-        return self._ordinals.setdefault(optimizer, len(self._ordinals))
+        number = self._ordinals.get(optimizer)
+        if number is None:
+            number = self._ordinals[optimizer] = next(self._numbers)
+        return number
 
     def begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Begins a step; global step pre-hook.
@@ -92,7 +99,7 @@ class Optimizers:
             recorder.end_phase(depth)
             if recorder.active:
                 self._after(optimizer)
-            if not self._explicit and self._ordinals.get(optimizer) == 0:
+            if not self._explicit and self._ends_steps(optimizer):
                 if self._backward() != -1:
                     self._ends_with_backward = True
                 else:
@@ -105,6 +112,12 @@ class Optimizers:
         if self._ends_with_backward and self._backward() == -1:
             self._ends_with_backward = False
             self._recorder.next_step()
+
+    def _ends_steps(self, optimizer: Optimizer) -> bool:
+        first = self._first()
+        if first is None:
+            first, self._first = optimizer, weakref.ref(optimizer)
+        return first is optimizer
 
     def _with_closure(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Returns a step's arguments with a closure that records; None: it has no closure."""

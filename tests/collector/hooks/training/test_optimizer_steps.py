@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.plugins.learning.exploding import exploding
+from lanescope.webapp.runs.run import open_run
 from tests.support.recording import Recorded, record_program
 
 PROGRAM = """
@@ -87,3 +90,25 @@ def test_steps_within_backward_are_of_the_step_of_that_backward(tmp_path: Path) 
         assert {row["parameter"]: pytest.approx(row["norm"], rel=1e-5)} == norms
     backwards = [row for row in run.rows("phase") if row["kind"] == "backward"]
     assert [row["step"] for row in backwards] == [0, 1, 2, 3]
+
+
+ONE_AFTER_THE_OTHER = """
+    import torch
+    def train(scale):
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01 / scale)
+        for _ in range(8):
+            ((model(torch.ones(4, 4)) - 1).square().mean() * scale).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for scale in (1, 1e-3, 1e4):
+        train(scale)
+"""
+
+
+def test_optimizers_that_follow_one_another_have_numbers_of_their_own(tmp_path: Path) -> None:
+    run = open_run(record_program(tmp_path, ONE_AFTER_THE_OTHER).run)
+    rows = gradient_rows(run)
+    steps = rows.groupby("optimizer")["step"].agg(["min", "max"])
+    assert steps.to_numpy().tolist() == [[0, 7], [8, 15], [16, 23]]
+    assert exploding(run) == []
