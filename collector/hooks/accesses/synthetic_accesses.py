@@ -106,6 +106,8 @@ def extent_of(tensor: torch.Tensor | None) -> Extent | None:
 
 def whole(storage: torch.UntypedStorage) -> Extent | None:
     """Returns the range of a whole storage; None: it has no memory."""
+    if storage.device.type == "meta":  # torch warns who asks one of a FakeTensor for its address
+        return None
     try:
         address = storage.data_ptr()
     except (RuntimeError, NotImplementedError):

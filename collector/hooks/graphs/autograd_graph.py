@@ -74,7 +74,8 @@ class Graphs:
         if self._counts:
             for name, count in Counter(short_name(node) for node in nodes).items():
                 recorder.value(GRAPH_SERIES + name, count)
-        keeping = {name: node for node in nodes for name in _kept_outputs(node)}
+        with recorder.own_torch():
+            keeping = {name: node for node in nodes for name in _kept_outputs(node)}
         for name, node in keeping.items():
             since = self._kept[name].since(_LEAST_MARKS)
             if since is not None:

@@ -81,7 +81,8 @@ class Growth:
             place = program_place(caller(), self._is_library)
             name = f"{KEPT_GRAPHS}{place}/{own_class(unwrap(module)).__name__}"
             self._recorder.value(name, float(since))
-        node = next((one.grad_fn for one in tensors_in(output) if one.requires_grad), None)
+        with self._recorder.own_torch():
+            node = next((one.grad_fn for one in tensors_in(output) if one.requires_grad), None)
         if node is not None:
             marks.add(node, step)
 

@@ -243,6 +243,18 @@ def test_a_run_that_waits_for_data(tmp_path: Path) -> None:
     assert "waits for data in 40 % of its time, with 0 workers" in found["title"]
 
 
+def test_workers_of_epochs_that_follow_one_another_are_not_added_up(tmp_path: Path) -> None:
+    run = training(tmp_path, data_ns=400_000_000, step_ns=1_000_000_000)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (rank,) = manifest["processes"]
+    for pid, second in enumerate((0, 0, 2, 2, 4, 4), 2000):
+        child = {"pid": pid, "role": "child", "start_ns": second, "end_ns": second + 1}
+        manifest["processes"].append(rank | child)
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    (found,) = of_run(run)["findings"]
+    assert "with 2 workers" in found["title"]
+
+
 def test_a_short_run_gets_no_advice_on_workers(tmp_path: Path) -> None:
     assert of_run(training(tmp_path, data_ns=400))["findings"] == []
 

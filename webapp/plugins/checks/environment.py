@@ -6,8 +6,10 @@ The same questions that `lanescope doctor` asks of a machine, as far as a run an
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TypedDict
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -115,6 +117,14 @@ def _waiting(run: Run, rank: int) -> tuple[float, int] | None:
     return share, int(waiting.start[int((waiting.end - waiting.start).argmax())])
 
 
+def _at_once(processes: Sequence[schema.Process]) -> int:
+    """How many processes ran at once, at most: each epoch may start its own workers."""
+    starts = np.sort([p["start_ns"] for p in processes])
+    ends = np.sort([p["end_ns"] for p in processes])
+    begun = np.arange(1, len(starts) + 1)
+    return int((begun - np.searchsorted(ends, starts, side="right")).max(initial=0))
+
+
 def _loading(run: Run) -> list[Finding]:
     found = []
     for rank in run.ranks:
@@ -122,11 +132,13 @@ def _loading(run: Run) -> list[Finding]:
         if waits is None:
             continue
         share, place = waits
-        workers = sum(p["rank"] == rank and p["role"] == "child" for p in run.manifest["processes"])
+        workers = _at_once(
+            [p for p in run.manifest["processes"] if p["rank"] == rank and p["role"] == "child"]
+        )
         more = "more of them" if workers else "num_workers above 0"
         title = (
             f"{units.sentence(ranks_in(run, (rank,)))} waits for data in "
-            f"{units.share(share)} of its time, with {workers} workers"
+            f"{units.share(share)} of its time, with {units.counted(workers, 'worker')}"
         )
         setting = f"DataLoader: {more}, pin_memory, persistent_workers"
         found.append(_finding(run, title, setting, "DataLoader workers", place, rank))
