@@ -88,7 +88,8 @@ class Growth:
 
     def hooks(self, module: torch.nn.Module) -> None:
         """Counts a model's hooks by function."""
-        counts = Counter(code for hook in _hooks(module) if (code := _code(hook)) is not None)
+        with self._recorder.own_torch():
+            counts = Counter(code for hook in _hooks(module) if (code := _code(hook)) is not None)
         for code, count in counts.items():
             if count >= _MANY and not self._is_library(code.co_filename):
                 name = f"{MODEL_HOOKS}{code_place(code)}/{code.co_name}"
