@@ -17,6 +17,7 @@ from lanescope.collector.format.marks import (
     CudaRejected,
     ExpectedGradient,
     LostContext,
+    LostError,
     LostMode,
     OutsideGroup,
     ValidatorVerdict,
@@ -41,6 +42,9 @@ NAMES: dict[str, Any] = {
     "backward raised RuntimeError: lost": BackwardRaised("RuntimeError: lost"),
     "lost context: rank at /a/b.py:3 was its default, set where the thread was started at c.py:4": (
         LostContext("rank", "/a/b.py:3", "its default", "thread", "c.py:4")
+    ),
+    "lost error: task raised ValueError: bad batch (/a/b.py:3)": LostError(
+        "task", "ValueError: bad batch (/a/b.py:3)"
     ),
     "lost mode: autocast cpu for 7 ns, in force where the task was started at /a/b.py:3": (
         LostMode("autocast cpu", 7, "task", "/a/b.py:3")
