@@ -31,22 +31,18 @@ def lost_errors(run: Run) -> list[Finding]:
 def _finding(run: Run, rank: int, mark: LostError, several: list[dict[str, Any]]) -> Finding:
     (said, where), first = process_exits.raised_at(mark.error), several[0]
     at = f" at {where}" if where else ""
-    what = f"A task of a pool {said}{at}{times_text(several)}, and its error is lost: the program "
-    what += (
-        "does not ask for the result. Keep what submit() or map() returns, and call result() on "
-    )
-    what += "each future or go through the results."
-    if mark.of == "thread":
-        what = (
-            f"A thread {said}{at}{times_text(several)}, and the program goes on without it. Catch "
-        )
-        what += (
-            "the error in the thread and hand it to the main thread, or use a pool and result()."
-        )
+    raised = f"{said}{at}{times_text(several)}"
+    title = {
+        "task": f"A task of a pool {raised}, and its error is lost: the program does not ask for "
+        "the result. Keep what submit() or map() returns, and call result() on each future or go "
+        "through the results.",
+        "thread": f"A thread {raised}, and the program goes on without it. Catch the error in the "
+        "thread and hand it to the main thread, or use a pool and result().",
+    }[mark.of]
     return Finding(
         kind="lost_error",
         severity="warning",
-        title=what,
+        title=title,
         rank=rank,
         ranks=(rank,),
         thread=first["thread"],
