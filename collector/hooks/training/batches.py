@@ -77,7 +77,11 @@ class Batches:
     """Writes values named BATCH_* and LOADER_*, SAMPLER_*, and TRAINING_MODE."""
 
     def __init__(
-        self, recorder: Recorder, modules: Modules, is_transformed: Callable[[Any], bool]
+        self,
+        recorder: Recorder,
+        modules: Modules,
+        growth: Growth,
+        is_transformed: Callable[[Any], bool],
     ) -> None:
         self._recorder = recorder
         self._modules = modules
@@ -88,7 +92,7 @@ class Batches:
         self._step = -1
         self._calls: Counter[str] = Counter()  # of this step
         self._copies = WorkerCopies(recorder)
-        self._growth = Growth(recorder)
+        self._growth = growth
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def iterates(self, iterator: Any) -> None:
@@ -268,7 +272,8 @@ def _hook(context: HookContext) -> Undo | None:
     )
     if is_transformed is None or not recorder.options.sample_every:
         return None
-    batches = context.share(Batches(recorder, modules, is_transformed))
+    growth = Growth(recorder, context.stacks.is_library)
+    batches = context.share(Batches(recorder, modules, growth, is_transformed))
     modules.began, modules.ended = batches.began, batches.ended
     modules.evaluates = batches.evaluates
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from ...format.names import KEPT_GRAPHS, MODEL_HOOKS
 from ...recorder.recorder import Recorder
 from ..patches import caller
-from ..stacks import Stacks, code_place, program_place
+from ..stacks import code_place, program_place
 from ..training.activations import tensors_in
 from ..training.modules import own_class, unwrap
 
@@ -60,9 +60,9 @@ class Marks:
 class Growth:
     """Writes values named KEPT_GRAPHS and MODEL_HOOKS."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
         self._recorder = recorder
-        self._is_library = Stacks(recorder.intern, 1).is_library
+        self._is_library = is_library
         self._step, self._call = -1, 0
         self._marks = [Marks() for _ in range(_CALLS)]
 
