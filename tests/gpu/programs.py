@@ -19,6 +19,7 @@ from typing import Any
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 DEVICE = torch.device("cuda", 0)
@@ -77,9 +78,8 @@ def kernels() -> object:
             bits(step())
         torch.cuda.synchronize()
     inner: Any = found.profiler
-    on_device = ("kernel", "gpu_memcpy", "gpu_memset")
-    events = [e for e in inner.kineto_results.events() if e.activity_type() in on_device]
-    return dict(Counter(event.name() for event in events))
+    events = [e for e in inner.kineto_results.events() if e.device_type() == DeviceType.CUDA]
+    return dict(Counter(e.name() for e in events if not e.is_user_annotation()))
 
 
 def streams() -> object:

@@ -6,6 +6,7 @@ of the two, interpolated between readings at the begin and at the end of the col
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -119,7 +120,7 @@ def activities(
     """
     on_device, calls = [], {}
     for event in events:
-        kind = event.activity_type()
+        kind = _category(event)
         if kind in ON_DEVICE:
             on_device.append(event)
         elif kind.endswith(LAUNCH_SUFFIXES):
@@ -147,6 +148,20 @@ def activities(
         )
     return sorted(found, key=lambda one: one.start_ns)
 
+
+def _category(event: Any) -> str:
+    """Returns Kineto's category of an event: its own word, or one that leads to the same.
+
+    torch 2.11, for one, has no word: the device says what ran on it, the name what the driver did.
+    """
+    if hasattr(event, "activity_type"):
+        return str(event.activity_type())
+    if event.device_type().name != "CPU":
+        return "gpu_user_annotation" if event.is_user_annotation() else "kernel"
+    return "cuda_runtime" if _DRIVER_CALL.match(event.name()) else "cpu_op"
+
+
+_DRIVER_CALL = re.compile("(cuda|cu|hip|ur|ze|mtia)[A-Z]")
 
 _NAMES = (
     "_profiler.ProfilerConfig",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from lanescope.collector.format.names import ON_DEVICE
 from lanescope.collector.format.options import Options
 from lanescope.collector.format.record_kinds import ThreadKind
 from lanescope.collector.hooks.devices.kineto import (
@@ -276,12 +277,9 @@ def test_threads_are_found_by_id_and_by_the_instant(tmp_path: Path) -> None:
 
 @dataclass
 class Traced:
-    """An event of a trace as Kineto would give it."""
+    """An event of a trace as Kineto gives it where torch does not tell its category."""
 
     event: dict[str, Any]
-
-    def activity_type(self) -> str:
-        return str(self.event["cat"])
 
     def name(self) -> str:
         return str(self.event["name"])
@@ -296,7 +294,11 @@ class Traced:
         return int(self.event["args"].get("correlation", 0))
 
     def device_type(self) -> Any:
-        return SimpleNamespace(name="CUDA")
+        on_device = self.event["cat"] in (*ON_DEVICE, "gpu_user_annotation")
+        return SimpleNamespace(name="CUDA" if on_device else "CPU")
+
+    def is_user_annotation(self) -> bool:
+        return str(self.event["cat"]).endswith("user_annotation")
 
     def device_index(self) -> int:
         return int(self.event["args"]["device"])
@@ -305,19 +307,27 @@ class Traced:
         return int(self.event["tid"])
 
 
+class Categorised(Traced):
+    """The same where torch tells its category."""
+
+    def activity_type(self) -> str:
+        return str(self.event["cat"])
+
+
 def _ns(text: str) -> int:
     micros, _, rest = text.partition(".")
     return int(micros) * 1000 + int(rest.ljust(3, "0")[:3])
 
 
 @cache
-def trace(name: str) -> list[Traced]:
+def trace(name: str) -> list[Categorised]:
     with gzip.open(TRACES / f"{name}.json.gz", "rt") as file:
         events = json.load(file, parse_float=str, parse_int=str)["traceEvents"]
-    return [Traced(event) for event in events if event.get("ph") == "X" and "cat" in event]
+    return [Categorised(event) for event in events if event.get("ph") == "X" and "cat" in event]
 
 
 @needs_traces
+@pytest.mark.parametrize("told", [Categorised, Traced])
 @pytest.mark.parametrize(
     ("name", "count", "streams"),
     [
@@ -326,10 +336,11 @@ def trace(name: str) -> list[Traced]:
     ],
 )
 def test_kernels_of_real_traces_begin_after_the_call_that_launched_them(
-    name: str, count: int, streams: set[int]
+    name: str, count: int, streams: set[int], told: type[Traced]
 ) -> None:
     origin = reading(0, 1_000)
-    found = activities(trace(name), WallToLocal(origin, origin), None)
+    events = [told(one.event) for one in trace(name)]
+    found = activities(events, WallToLocal(origin, origin), None)
     assert len(found) == count
     assert {one.stream for one in found} == streams
     assert {one.device for one in found} == {"cuda:0"}
