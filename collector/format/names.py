@@ -147,6 +147,12 @@ FORKED_LOCK = "a lock that was held when it was forked"
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 """Kineto's categories of activities that occupy a stream."""
 
+OWN_ACTIVITY = "lanescope: "
+"""Prefix of the names of activities that the recorder launched: norms of gradients, samples."""
+
+CAPTURE = "CUDA graph capture"
+"""The phase in which a thread captures a graph: nothing that it gives to streams runs then."""
+
 LAUNCH_SUFFIXES = ("_runtime", "_driver")
 """Suffixes of Kineto's categories of calls that put work on streams."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import exceptions, validators
+from . import cuda_graphs, exceptions, validators
 from .accesses import data_swap, external_memory, gradient_release
 from .base import Hook
 from .collectives import clocks, init_process_group, outside_groups, ranks, rpc
@@ -77,6 +77,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
 WITH_ENGINE: tuple[Hook, ...] = (
     validators.HOOK,
     cuda_contexts.HOOK,
+    cuda_graphs.HOOK,
     device.HOOK,
     exceptions.HOOK,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-NO_STEP = 0
-
 
 class Recorder:
     """Records one process into `run`. Creates no folder before the first event."""
@@ -44,7 +42,7 @@ class Recorder:
         self.run = run
         self.store = store or JournalStore(options.keep_last_bytes)
         self.options = options
-        self.step = NO_STEP
+        self.step = 0
         self.coverage: Counter[str] = Counter()
         self.process: dict[str, Any] = {}
         self.active = self.ordering = options.steps is None or options.steps[0] == 0
@@ -53,6 +51,7 @@ class Recorder:
         self.on_step: Callable[[Recorder], None] | None = None  # called when a step ends
         self.on_next_step: Callable[[], None] | None = None  # called when the next one has begun
         self.on_interrupt: Callable[[], None] | None = None  # KeyboardInterrupt ends the program
+        self.own_work: deque[tuple[int, int, int]] = deque(maxlen=10_000)  # thread, begin, end
         self._warned = False
         self._start()
 
@@ -323,8 +322,7 @@ class Recorder:
         if self.options.source and self.folder is not None:
             with self.contain_errors():
                 write_sources(self.folder)
-        kept_back = self.store.coverage()["recorder_errors"]
-        if kept_back:
+        if kept_back := self.store.coverage()["recorder_errors"]:
             self.warn(f"recorder errors, some events are missing: {kept_back}")
         try:
             self.describe(
@@ -354,7 +352,9 @@ class Recorder:
     def own_torch(self) -> Iterator[None]:
         """Runs the recorder's own use of torch: not recorded, without the program's modes."""
         with self.suppress_recording(), no_modes():
+            began = clock.now()
             yield
+            self.own_work.append((self.thread().ordinal, began, clock.now()))
 
     # failures ------------------------------------------------------------------------------
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
 import torch.autograd.profiler as torch_profiler
 
-from ...format.names import MISSING, stream_name
+from ...format.names import MISSING, OWN_ACTIVITY, stream_name
 from ...format.record_kinds import OpScope, ThreadKind
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, RecordKind
@@ -112,6 +113,12 @@ class Device:
             if self._recorder.active:
                 self._begin()
 
+    def initialised(self) -> None:
+        """Begins where the program has only now begun to use a device: it may never end a step."""
+        if self._missed == NOT_IN_USE and not self._recorder.closed:
+            self._missed = ""
+            self.begin()
+
     def make_room(self) -> None:
         """Ends the collection before the program starts its own profiler."""
         with self._recorder.contain_errors():
@@ -174,13 +181,15 @@ class Device:
                 return
             events, to_local = collecting.end()
             found = activities(events, to_local, ThreadOrdinals(recorder.folder))
+            own = _by_thread(recorder.own_work)
+            recorder.own_work.clear()
             recorder.coverage[_LEFT_OUT] += max(0, len(found) - MAX_ACTIVITIES)
             for activity in found[:MAX_ACTIVITIES]:
-                self._write(activity)
+                self._write(activity, own=_launched_within(activity, own))
             if found:
                 recorder.value(CLOCK_ERROR, float(to_local.error_ns))
 
-    def _write(self, activity: Activity) -> None:
+    def _write(self, activity: Activity, *, own: bool) -> None:
         recorder = self._recorder
         key = activity.device, activity.stream
         journal = self._streams.get(key) or self._open(key, activity.start_ns)
@@ -192,7 +201,7 @@ class Device:
             int(RecordKind.OP),
             int(OpScope.kernel),
             0,
-            recorder.intern(activity.name),
+            recorder.intern(OWN_ACTIVITY * own + activity.name),
             activity.start_ns,
             activity.end_ns,
             NO_SEQUENCE,
@@ -226,6 +235,21 @@ class Device:
         return journal
 
 
+def _by_thread(work: Iterable[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
+    """Returns stretches of work (thread, begin, end) of each thread, by time."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for thread, begin, end in work:
+        found.setdefault(thread, []).append((begin, end))
+    return found
+
+
+def _launched_within(activity: Activity, work: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
+    thread = activity.launch_thread
+    stretches = () if thread is None else work.get(thread, ())
+    at = bisect_right(stretches, activity.launch_ns, key=itemgetter(1))
+    return at < len(stretches) and stretches[at][0] <= activity.launch_ns
+
+
 def install(recorder: Recorder) -> tuple[Device, Callable[[], None]]:
     """Collects in the recorder's windows, and gives way to the program's own profilers."""
     device, patches = Device(recorder), Patches()
@@ -242,6 +266,10 @@ def install(recorder: Recorder) -> tuple[Device, Callable[[], None]]:
         return device, device.stop
     for name in known:
         patches.ends(torch_profiler, name, _calls(hooks[name]))
+    for name in _MODULES:
+        module = getattr(torch, name, None)
+        if hasattr(module, "_lazy_init"):
+            patches.ends(module, "_lazy_init", None, _calls(device.initialised))
     recorder.on_next_step = device.next_step
     device.begin()
 

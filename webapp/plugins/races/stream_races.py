@@ -12,9 +12,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from lanescope.collector.format.names import CAPTURE
 from lanescope.webapp.analysis.access_site import CallSites
+from lanescope.webapp.analysis.arrow_columns import ends_ns
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.plugins.races.access_table import AccessColumns, Reader
 from lanescope.webapp.plugins.races.races import (
@@ -26,6 +29,7 @@ from lanescope.webapp.plugins.races.races import (
 )
 from lanescope.webapp.plugins.races.stream_order import stream_order, streams_of
 from lanescope.webapp.plugins.races.vector_clocks import Order
+from lanescope.webapp.runs.intervals import Intervals, enclosing
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array, Window
 
@@ -65,15 +69,27 @@ def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:
     if not len(storages):
         return []
     order, sites = stream_order(run, rank, threads, streams), CallSites()
+    captures = _captures(run, rank, threads)
 
     def placed(_: int, columns: AccessColumns) -> tuple[Int64Array, Int64Array]:
-        return _placed(order, streams, columns)
+        position, segment = _placed(order, streams, columns)
+        # What is captured into a CUDA graph does not run then.
+        captured = enclosing(captures.start, captures.end, columns["start_ns"]) >= 0
+        return np.where(captured, -1, position), segment
 
     reader = Reader(run, rank, threads, storages, sites, placed)
     races = races_read(run, rank, order, reader, sites, windows, empty=False)
     # What one stream makes and another uses may be half made: that it was handed on, as between
     # threads, says nothing here.
     return [replace(race, published=False) for race in races]
+
+
+def _captures(run: Run, rank: int, threads: Sequence[str]) -> Intervals:
+    """Returns when any of the threads captured a CUDA graph."""
+    rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "name", "thread"])
+    wanted = pc.and_(pc.equal(rows["name"], CAPTURE), pc.is_in(rows["thread"], pa.array(threads)))
+    rows = rows.filter(wanted)
+    return Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))
 
 
 def _shared(

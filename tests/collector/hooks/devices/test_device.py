@@ -16,7 +16,9 @@ import torch
 from lanescope.collector.format.names import ON_DEVICE
 from lanescope.collector.format.options import Options
 from lanescope.collector.format.record_kinds import ThreadKind
+from lanescope.collector.hooks.devices.device import _by_thread, _launched_within
 from lanescope.collector.hooks.devices.kineto import (
+    Activity,
     Reading,
     ThreadOrdinals,
     WallToLocal,
@@ -233,6 +235,37 @@ def test_a_forked_child_leaves_the_parents_collection_alone(tmp_path: Path) -> N
     )
     steps = [r["step"] for r in on_streams(recorded) if r["name"] == "AddmmBackward0"]
     assert steps == [1, 2]
+
+
+def test_a_program_without_steps_is_collected_from_its_first_use_of_a_device(
+    tmp_path: Path,
+) -> None:
+    recorded = on_the_cpu(
+        tmp_path,
+        """
+    torch.cuda._initialized = True
+    torch.cuda._lazy_init()
+    torch.cuda._initialized = False
+    model(torch.ones(8, 64)).sum().backward()
+    """,
+        "--device",
+        "on",
+    )
+    assert {r["step"] for r in on_streams(recorded)} == {0}
+    assert "device_not_in_use" not in coverage(recorded)
+
+
+def test_what_the_recorder_itself_launched_is_named() -> None:
+    own = _by_thread([(1, 100, 200), (2, 150, 160), (1, 300, 400)])
+
+    def launched(instant: int, thread: int | None) -> bool:
+        found = Activity("cuda:0", 7, "kernel", 500, 600, instant, thread)
+        return _launched_within(found, own)
+
+    assert [launched(at, 1) for at in (99, 100, 199, 250, 300, 401)] == [0, 1, 1, 0, 1, 0]
+    assert [launched(at, 2) for at in (149, 155, 200)] == [0, 1, 0]
+    assert not launched(155, None)
+    assert not launched(155, 3)
 
 
 def test_without_a_device_there_are_no_streams_and_it_is_said(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ from types import ModuleType
 
 import torch
 
+import lanescope.collector as ls
+from lanescope.collector.format.names import CAPTURE
+
 torch.ops.load_library(sys.argv[1])
 torch._register_device_module("privateuseone", ModuleType("privateuseone"))
 DEVICE = ctypes.CDLL(sys.argv[1])
@@ -170,6 +173,15 @@ def the_host_waits_and_releases_a_thread() -> None:
     thread.join()
 
 
+def captured_into_a_graph() -> None:
+    """What is captured does not run, whatever replays of the graph do later."""
+    shared = tensor()
+    with ls.phase(CAPTURE), stream(ONE):
+        shared.fill_(1)
+    with stream(TWO):
+        shared.add_(1)
+
+
 def one_stream_of_two_threads() -> None:
     items: queue.Queue[torch.Tensor] = queue.Queue()
 
@@ -241,6 +253,7 @@ def main() -> None:
         lambda: the_host_waits(lambda: DEVICE.synchronize_stream(ONE)),
         lambda: the_host_waits(DEVICE.synchronize_device),
         the_host_waits_and_releases_a_thread,
+        captured_into_a_graph,
         one_stream_of_two_threads,
         both_only_read,
         memory_is_used_again,
