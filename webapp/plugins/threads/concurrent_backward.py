@@ -7,9 +7,11 @@ additions, and what a step of the optimizer finds, changes from run to run. Foun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,9 +21,9 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.plugins.races.races import Race, find_races
-from lanescope.webapp.plugins.threads.overlap import overlap_regions, phase_lanes
+from lanescope.webapp.plugins.threads.overlap import Region, overlap_regions, phase_lanes
 from lanescope.webapp.runs import units
-from lanescope.webapp.runs.intervals import Intervals, at_least
+from lanescope.webapp.runs.intervals import Intervals, at_least, enclosing
 from lanescope.webapp.runs.run import Run
 
 _PHASE = schema.PhaseKind.backward.name
@@ -56,6 +58,44 @@ def backward_races(run: Run) -> list[Race]:
         if race.first.phase == race.second.phase == _PHASE and race.first.write
     ]
 
+
+def gradients_added_twice(run: Run) -> int:
+    """Counts gradients to which autograd's own threads added for several overlapping passes.
+
+    All passes over a device share its thread, so their additions never race. But one pass adds to
+    a leaf once: a gradient that was made and added to, or added to twice, while passes overlapped
+    belongs to more than one of them.
+    """
+    regions = overlap_regions(run, _PHASE)
+    return len({found for region in regions for found in _added_twice(run, region)})
+
+
+def _added_twice(run: Run, region: Region) -> Iterator[tuple[str, int]]:
+    """Yields thread and address of each."""
+    window = region.start_ns, region.end_ns
+    passes = phase_lanes(run, region.rank, _PHASE, window)
+    threads = [one for one in run.threads_of(region.rank) if one.kind == _AUTOGRAD]
+    if not threads or any(len(passes[thread]) > 1 for thread in region.threads):
+        return  # one thread's passes one after the other may add to the same gradient
+    for thread in threads:
+        ops = run.events(
+            "op", region.rank, thread.thread, ["start_ns", "duration_ns", "name"], window
+        )
+        ops = ops.filter(pa.array(having(ops["name"], _ACCUMULATES.search)))
+        start = ops["start_ns"].to_numpy()
+        end = start + ops["duration_ns"].fill_null(0).to_numpy()
+        columns = ["start_ns", "storage", "write", "birth"]
+        rows = run.events("access", region.rank, thread.thread, columns, window)
+        inside = enclosing(start, end, rows["start_ns"].to_numpy()) >= 0
+        born = rows["birth"].to_numpy()
+        added = rows["storage"].to_numpy()[inside & rows["write"].to_numpy() & ~born]
+        gradients, times = np.unique(added, return_counts=True)
+        made = np.isin(gradients, rows["storage"].to_numpy()[born])
+        yield from ((thread.thread, one) for one in gradients[times + made > 1].tolist())
+
+
+_AUTOGRAD = schema.ThreadKind.native.name
+_ACCUMULATES = re.compile(r"AccumulateGrad$")
 
 _ADVICE = (
     "Put a lock around both, or give each thread its own model and add the gradients afterwards."

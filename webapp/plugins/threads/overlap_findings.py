@@ -14,7 +14,10 @@ import numpy as np
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.plugin import metric
-from lanescope.webapp.plugins.threads.concurrent_backward import backward_races
+from lanescope.webapp.plugins.threads.concurrent_backward import (
+    backward_races,
+    gradients_added_twice,
+)
 from lanescope.webapp.plugins.threads.overlap import (
     Region,
     overlap,
@@ -88,10 +91,11 @@ def overlapping_backwards(run: Run) -> list[Finding]:
 
 
 def shared_gradients(run: Run) -> int | None:
-    """Counts tensors that two threads write in backward in no fixed order; None: not recorded."""
+    """Counts gradients that two threads' passes add to in no fixed order; None: not recorded."""
     if run.imported or not run.counts["access"]:
         return None
-    return len({tensor for race in backward_races(run) for tensor in race.tensors})
+    racing = {tensor for race in backward_races(run) for tensor in race.tensors}
+    return len(racing) + gradients_added_twice(run)
 
 
 def _step(run: Run, region: Region) -> int | None:
