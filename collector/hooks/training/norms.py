@@ -36,7 +36,7 @@ WITH_DOUBLES = ("cuda",)
 
 
 def _norm_each(
-    tensors: list[torch.Tensor], order: int, dtype: torch.dtype | None
+    tensors: list[torch.Tensor], order: float, dtype: torch.dtype | None = None
 ) -> list[torch.Tensor]:
     return [torch.linalg.vector_norm(tensor, order, dtype=dtype) for tensor in tensors]
 
@@ -68,10 +68,7 @@ class Norms:
                 return found
         if first.device.type == "cpu":
             return _in_host_memory(tensors)
-        wide = torch.float32 if first.dtype in LOW_PRECISION else None
-        if first.device.type in WITH_DOUBLES:
-            wide = torch.complex128 if first.is_complex() else torch.float64
-        return torch.stack(_norms(tensors, 2, dtype=wide))
+        return torch.stack(_norms(tensors, 2, dtype=_wide(first)))
 
     def spread(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns each tensor's largest absolute value, NaN if it has one, and count of nonzeros.
@@ -82,6 +79,8 @@ class Norms:
             found = self._host.spreads_of(tensors)
             if found is not None:
                 return found
+        if tensors[0].device.type != "cpu":
+            return _spread_in_few_kernels(tensors)
         largest = torch.stack([_largest(one) for one in tensors])
         return largest, torch.stack([tensor.count_nonzero() for tensor in tensors])
 
@@ -94,16 +93,31 @@ class Norms:
             found = self._host.thinned(tensors, most)
             if found is not None:
                 return found
-        return [
-            one.detach().reshape(-1)[:: max(1, -(-one.numel() // most))].clone() for one in tensors
-        ]
+        chosen = [one.detach().reshape(-1)[:: max(1, -(-one.numel() // most))] for one in tensors]
+        return list(torch.cat(chosen).split([len(one) for one in chosen]))
 
 
 def _largest(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the largest absolute value; 8 times as fast as the fused norm on a CPU."""
-    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    low, high = torch.aminmax(real)
+    low, high = torch.aminmax(_real(tensor))
     return torch.maximum(low.neg(), high)
+
+
+def _spread_in_few_kernels(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns what `Norms.spread` does; of several hundred tensors, each launch counts."""
+    largest = _norms([_real(one) for one in tensors], float("inf"))
+    return torch.stack(largest), torch.stack(_norms(tensors, 0, dtype=_wide(tensors[0])))
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _wide(tensor: torch.Tensor) -> torch.dtype | None:
+    """Returns the dtype in which sums over a tensor on a device are taken; None: its own."""
+    if tensor.device.type in WITH_DOUBLES:
+        return torch.complex128 if tensor.is_complex() else torch.float64
+    return torch.float32 if tensor.dtype in LOW_PRECISION else None
 
 
 def _in_host_memory(tensors: list[torch.Tensor]) -> torch.Tensor:

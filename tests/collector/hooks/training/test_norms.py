@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lanescope.collector.engines.native_library import Library
-from lanescope.collector.hooks.training.norms import Norms
+from lanescope.collector.hooks.training.norms import Norms, _spread_in_few_kernels
 from tests.support.recording import OBSERVERS, record_program
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -246,3 +246,26 @@ def test_gradients_are_recorded_as_the_program_had_them(
         known = reported is not None
         assert norm == (pytest.approx(reported, rel=1e-5, abs=0, nan_ok=True) if known else None)
     assert all(math.isfinite(step[3]) and step[3] > 1e30 for step in truth[:3])  # beyond float32
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX], ids=str)
+def test_the_spread_on_a_device_is_that_on_the_host(dtype: torch.dtype) -> None:
+    drawn = torch.randn(70, 50, dtype=torch.float64, generator=torch.manual_seed(5)).to(dtype)
+    tensors = [
+        drawn,
+        drawn.t()[::2],
+        drawn.relu() if not dtype.is_complex else drawn.real.relu().to(dtype),
+        torch.zeros(4, dtype=dtype),
+        torch.tensor([0, math.nan, 1], dtype=dtype),
+        torch.tensor([0, -math.inf], dtype=dtype),
+    ]
+    expected = Norms(None).spread(tensors)
+    for ours, theirs in zip(_spread_in_few_kernels(tensors), expected, strict=True):
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_thinned_elements_stay_as_they_were() -> None:
+    tensors = [torch.arange(10.0), torch.arange(3.0), torch.tensor(7.0), torch.ones(4, 5).t()]
+    thinned = Norms(None).thinned(tensors, 4)
+    tensors[0].zero_()
+    assert [one.tolist() for one in thinned] == [[0, 3, 6, 9], [0, 1, 2], [7], [1] * 4]
