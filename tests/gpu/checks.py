@@ -9,7 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lanescope.collector.format.names import CAPTURE, OWN_ACTIVITY
 from lanescope.collector.hooks.devices.device import CLOCK_ERROR
+from lanescope.webapp.plugins.races.race_findings import race_findings
+from lanescope.webapp.plugins.threads.overlap import overlap_rate
+from lanescope.webapp.plugins.threads.overlap_findings import shared_gradients
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.plugins.time.critical_path import critical_path
 from lanescope.webapp.plugins.time.job_steps import job_steps
@@ -21,6 +25,8 @@ from tests.support.recording import record_script
 PROGRAMS = Path(__file__).with_name("programs.py")
 _QUIET = ("--sample-every", "0", "--activations-every", "0")
 """The recorder itself then gives no work to the device."""
+
+_WINDOW = f"1:{STEPS}"
 
 _MAX_CLOCK_ERROR_NS = 1_000_000
 
@@ -62,10 +68,11 @@ def same_results(folder: Path) -> str:
 def kernels_are_recorded(folder: Path) -> str:
     """The kernels are those that torch.profiler counts, each with its launch."""
     expected = Counter(plain("kernels"))
-    options = ("--level", "timing", "--steps", f"1:{STEPS}", "--device", "on", *_QUIET)
+    options = ("--level", "timing", "--steps", _WINDOW, "--device", "on", *_QUIET)
     recorded(folder, "training", *options)
     run = open_run(folder)
     kernels = _kernels(run)
+    kernels = kernels[~kernels["name"].astype(str).str.startswith(OWN_ACTIVITY)]
     # What was launched before the window may run on in its first step.
     launched = kernels[kernels["launch_ns"].notna()]
     found = Counter(launched["name"])
@@ -84,7 +91,7 @@ def kernels_are_recorded(folder: Path) -> str:
 
 def step_times_add_up(folder: Path) -> str:
     """The categories add up to the steps, and the critical path is as long as its step."""
-    recorded(folder, "training", "--device", "on", "--steps", f"1:{STEPS}")
+    recorded(folder, "training", "--device", "on", "--steps", _WINDOW)
     run = open_run(folder)
     times = step_time(run)
     total = sum(times[f"{name}_ns"] for name in CATEGORIES)
@@ -110,15 +117,44 @@ def streams_are_ordered(folder: Path) -> str:
 
 
 def graphs_are_recorded(folder: Path) -> str:
-    """The kernels of a CUDA graph have the launch of the graph."""
-    recorded(folder, "graphs", "--level", "timing", "--device", "on", "--steps", f"1:{STEPS}")
-    kernels = _kernels(open_run(folder))
+    """The kernels of a CUDA graph have the launch of the graph, and its capture races nothing."""
+    recorded(folder / "timing", "graphs", "--level", "timing", "--device", "on", "--steps", _WINDOW)
+    kernels = _kernels(open_run(folder / "timing"))
     by_launch = kernels.groupby(["step", "launch_ns"]).size()
     largest = by_launch.groupby("step").max()
     assert set(largest.index) == set(range(1, STEPS)), f"kernels in steps {sorted(largest.index)}"
     # The graph holds a product of matrices and an activation for each of the four layers.
     assert largest.min() == largest.max() >= 8, f"kernels of one launch: {largest.to_dict()}"
+    recorded(folder / "streams", "graphs", "--streams")
+    run = open_run(folder / "streams")
+    captures = [
+        row for row in run.events("phase", columns=["name"]).to_pylist() if row["name"] == CAPTURE
+    ]
+    assert len(captures) == 1, f"{len(captures)} captures, expected 1"
+    races = [finding.title for finding in race_findings(run)]
+    assert not races, races[0]
     return f"{int(largest.max())} kernels in each replay"
+
+
+def device_without_steps(folder: Path) -> str:
+    """Kernels of a program that never ends a step are recorded from its first use of a device."""
+    recorded(folder, "inference", "--device", "on", *_QUIET)
+    names = _kernels(open_run(folder))["name"]
+    assert len(names) >= 8 * STEPS, f"{len(names)} kernels, expected {8 * STEPS} or more"
+    return f"{len(names)} kernels and copies"
+
+
+def threads_share_gradients(folder: Path) -> str:
+    """Two threads' passes over one model are told from those over two."""
+    said = []
+    for models in ("1", "2"):
+        recorded(folder / models, "threads", arguments=(models,))
+        run = open_run(folder / models)
+        rate, shared = overlap_rate(run), shared_gradients(run)
+        assert rate, f"no passes over {models} overlap"
+        assert bool(shared) == (models == "1"), f"{shared} shared gradients of {models} models"
+        said.append(f"{shared} of {models}")
+    return f"shared gradients: {', '.join(said)}"
 
 
 def collectives_of_nccl(folder: Path) -> str:
@@ -162,6 +198,8 @@ CHECKS: tuple[Callable[[Path], str], ...] = (
     step_times_add_up,
     streams_are_ordered,
     graphs_are_recorded,
+    device_without_steps,
+    threads_share_gradients,
     collectives_of_nccl,
     fingerprints_agree,
 )

@@ -9,6 +9,7 @@ import json
 import os
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -129,6 +130,36 @@ def graphs() -> object:
     return found
 
 
+def inference() -> object:
+    """Forward passes alone: no step ever ends."""
+    torch.manual_seed(0)
+    model = network()
+    with torch.inference_mode():
+        found = [bits(model(torch.ones(4, 256, device=DEVICE)).sum()) for _ in range(STEPS)]
+    torch.cuda.synchronize()
+    return found
+
+
+def threads(models: str) -> object:
+    """Two threads run backward at once, over one model or over two."""
+    torch.manual_seed(0)
+    several = [network(1024) for _ in range(int(models))]
+    start = threading.Barrier(2)
+
+    def work(model: torch.nn.Module) -> None:
+        for _ in range(STEPS):
+            loss = model(torch.ones(64, 1024, device=DEVICE)).square().mean()
+            start.wait()
+            loss.backward()
+
+    both = [threading.Thread(target=work, args=(one,)) for one in (several[0], several[-1])]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    return len(several)
+
+
 def nccl() -> object:
     """DistributedDataParallel and two collectives on one rank."""
     import torch.distributed as dist
@@ -204,7 +235,18 @@ def _profiler(wanted: str) -> AbstractContextManager[Any]:
 
 PROGRAMS: dict[str, Callable[..., object]] = {
     one.__name__: one
-    for one in (training, kernels, streams, graphs, nccl, fingerprints, steps, small_ops)
+    for one in (
+        training,
+        kernels,
+        streams,
+        graphs,
+        inference,
+        threads,
+        nccl,
+        fingerprints,
+        steps,
+        small_ops,
+    )
 }
 
 if __name__ == "__main__":

@@ -11,9 +11,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from ...format.names import LAUNCH_SUFFIXES, ON_DEVICE
 from ...journal import clock
@@ -54,16 +58,17 @@ class WallToLocal:
         drift = abs(self.last.offset_ns - self.first.offset_ns)
         return drift + max(self.first.half_width_ns, self.last.half_width_ns)
 
-    def __call__(self, wall_ns: int) -> int:
-        """Returns a local instant, ns."""
+    def __call__(self, wall_ns: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Returns local instants, ns."""
         first, last = self.first, self.last
         span = max(1, last.local_ns - first.local_ns)
-        passed = min(max(wall_ns - first.offset_ns - first.local_ns, 0), span)
-        return wall_ns - first.offset_ns - (last.offset_ns - first.offset_ns) * passed // span
+        local = np.asarray(wall_ns, np.int64) - first.offset_ns
+        passed = np.clip(local - first.local_ns, 0, span) / span
+        drift = last.offset_ns - first.offset_ns
+        return local - np.rint(drift * passed).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Activity:
+class Activity(NamedTuple):
     """A kernel, copy or fill on a stream. Times are local, ns."""
 
     device: str  # cuda:0
@@ -125,28 +130,22 @@ def activities(
             on_device.append(event)
         elif kind.endswith(LAUNCH_SUFFIXES):
             calls[event.correlation_id()] = event
+    launches = [calls.get(event.correlation_id()) for event in on_device]
+    start = to_local([event.start_ns() for event in on_device])
+    end = np.maximum(start, to_local([event.end_ns() for event in on_device]))
+    launched = to_local([0 if call is None else call.start_ns() for call in launches])
     found = []
-    for event in on_device:
-        call = calls.get(event.correlation_id())
-        launched, thread = 0, None
-        if call is not None:
-            launched = to_local(call.start_ns())
-            if threads is not None:
-                thread = threads.at(call.device_resource_id(), launched)
+    for event, begin, until, call, instant in zip(
+        on_device, start.tolist(), end.tolist(), launches, launched.tolist(), strict=True
+    ):
+        thread = None
+        if call is not None and threads is not None:
+            thread = threads.at(call.device_resource_id(), instant)
         device = f"{event.device_type().name.lower()}:{event.device_index()}"
-        start, end = to_local(event.start_ns()), to_local(event.end_ns())
-        found.append(
-            Activity(
-                device,
-                event.device_resource_id(),
-                event.name(),
-                start,
-                max(start, end),
-                launched,
-                thread,
-            )
-        )
-    return sorted(found, key=lambda one: one.start_ns)
+        stream, name = event.device_resource_id(), event.name()
+        launch = 0 if call is None else instant
+        found.append(Activity(device, stream, name, begin, until, launch, thread))
+    return sorted(found, key=attrgetter("start_ns"))
 
 
 def _category(event: Any) -> str:
