@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ...format.record_kinds import SyncKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
+from ..patches import Patches
 
 _TRACED = ("torch.cuda._gpu_trace", "torch.xpu._gpu_trace")
 """Modules in which torch keeps the callbacks, by kind of device."""
@@ -44,12 +47,32 @@ def install(recorder: Recorder, note: Note) -> Callable[[], None]:
                 called.append(callback)
                 added.append((called, callback))
     activate()
+    patches = _asked(listener)
 
     def uninstall() -> None:
+        patches.undo()
         for called, callback in added:
             called.remove(callback)
 
     return uninstall
+
+
+def _asked(listener: _Listener) -> Patches:
+    """Records that a thread saw by `query` that an event or a stream was done: torch tells none."""
+    cuda: Any = torch.cuda
+    patches = Patches()
+
+    def event_seen(event: Any, done: bool) -> None:
+        if done:
+            listener.event_reached(event.cuda_event)
+
+    def stream_seen(stream: Any, done: bool) -> None:
+        if done:
+            listener.stream_reached(stream.cuda_stream)
+
+    for owner, seen in ((cuda.Event, event_seen), (cuda.Stream, stream_seen)):
+        patches.ends(owner, "query", lambda one: one, seen, self_alone=True)
+    return patches
 
 
 class _Listener:

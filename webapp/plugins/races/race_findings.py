@@ -43,12 +43,12 @@ def race_findings(run: Run) -> list[Finding]:
     if not run.counts["access"]:
         raise NotApplicable("record with --level access and the native engine")
     found = all_races(run)
-    trained, rest = split_hogwild(run, [race for race in found if not race.first.stream])
+    trained, rest = split_hogwild(run, [race for race in found if not race.of_streams])
     return [
         *(_hogwild(run, one) for one in trained),
         *(_finding(run, race) for race in rest if GENERATOR not in race.tensors),
         *_of_generators(run, [race for race in rest if _draws(race)]),
-        *(_of_streams(run, race) for race in found if race.first.stream),
+        *(_of_streams(run, race) for race in found if race.of_streams),
         *(_of_forked(run, race) for race in forked_races(run)),
         *(_of_processes(run, race) for race in races_of_processes(run)),
     ]
@@ -154,13 +154,28 @@ def _of_streams(run: Run, race: Race) -> Finding:
     first, second = race.first, race.second
     more = len(race.tensors) - 1
     tensor = race.tensors[0] + (f" and {more} more" if more else "")
-    verbs = [f"{touch.stream} {_verb(touch)} at {touch.place}" for touch in (first, second)]
+    names = {t.thread: t.name for t in run.threads_of(race.rank)}
+    who = [touch.stream or names[touch.thread] for touch in (first, second)]
+    verbs = [
+        f"{one} {_verb(touch)}" + (f" at {touch.place}" if touch.where else "")
+        for one, touch in zip(who, (first, second), strict=True)
+    ]
+    places = [touch.place if touch.where else touch.op for touch in (first, second)]
+    if first.stream and second.stream:
+        fact = "neither stream waits for the other"
+        advice = (
+            f"Before {places[1]}, let its stream wait for the other: call wait_stream(), or wait "
+            f"for an event recorded after {places[0]}."
+        )
+    else:
+        fact = f"{who[0] if second.stream else who[1]} does not wait for the copy"
+        advice = (
+            "A copy between pinned memory and a device goes on after a call with "
+            f"non_blocking=True. Before {places[1]}, wait for it: synchronize the stream, or an "
+            f"event recorded after {places[0]}."
+        )
     return _race_finding(
-        run,
-        race,
-        f"Data race on {tensor}: {verbs[0]}, {verbs[1]}, and neither stream waits for the other",
-        f"Before {second.place}, let its stream wait for the other: call wait_stream(), or wait "
-        f"for an event recorded after {first.place}.",
+        run, race, f"Data race on {tensor}: {verbs[0]}, {verbs[1]}, and {fact}", advice
     )
 
 

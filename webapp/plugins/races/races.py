@@ -62,6 +62,11 @@ class Race:
     published: bool = False  # `first` made the storages, and all that `second` does comes after
 
     @property
+    def of_streams(self) -> bool:
+        """Whether a stream of a device made one of the accesses."""
+        return bool(self.first.stream or self.second.stream)
+
+    @property
     def gap_ns(self) -> int:
         """From the end of one to the start of the other; below zero: they overlapped."""
         return max(self.first.start_ns, self.second.start_ns) - min(

@@ -40,14 +40,21 @@ def streams_of(run: Run, rank: int, process: Sequence[str]) -> Int64Array:
     return streams[streams > 0]
 
 
-def stream_order(run: Run, rank: int, process: Sequence[str], streams: Int64Array) -> Order:
-    """Returns the order among some streams of a process, in place of an `Order`'s threads."""
+def stream_order(
+    run: Run, rank: int, process: Sequence[str], streams: Int64Array, copied: Int64Array
+) -> Order:
+    """Returns the order among some streams of a process and its threads, streams first.
+
+    `copied`: addresses of the host's memory that streams read or write, sorted; without any, the
+    order is that of the streams alone.
+    """
     handovers = heapq.merge(
         sync_events(run, rank, process),
-        _handovers(run, rank, process, streams.tolist()),
+        _handovers(run, rank, process, streams.tolist(), copied),
         key=lambda handover: handover.instant,
     )
-    return order_by(handovers, [_stream_name(stream) for stream in streams.tolist()])
+    names = [_stream_name(stream) for stream in streams.tolist()]
+    return order_by(handovers, [*names, *process] if len(copied) else names)
 
 
 class _StreamCall(NamedTuple):
@@ -61,10 +68,10 @@ class _StreamCall(NamedTuple):
 
 
 def _handovers(
-    run: Run, rank: int, process: Sequence[str], streams: Sequence[int]
+    run: Run, rank: int, process: Sequence[str], streams: Sequence[int], copied: Int64Array
 ) -> Iterator[SyncEvent]:
     latest: dict[int, int] = {}  # event -> how often it has been recorded: the last time counts
-    rows = heapq.merge(*(_stream_calls(run, rank, thread) for thread in process))
+    rows = heapq.merge(*(_stream_calls(run, rank, thread, copied) for thread in process))
     for instant, thread, kind, stream, event in rows:
         name = _stream_name(stream)
         if kind in ("", "device_event_record"):
@@ -83,7 +90,7 @@ def _handovers(
                 yield SyncEvent(instant, thread, ("stream", one), False)
 
 
-def _stream_calls(run: Run, rank: int, thread: str) -> list[_StreamCall]:
+def _stream_calls(run: Run, rank: int, thread: str, copied: Int64Array) -> list[_StreamCall]:
     """What one thread did with streams, in order."""
     columns = ["start_ns", "duration_ns", "kind", "stream", "object"]
     table = run.events("sync", rank, thread, columns)
@@ -96,17 +103,25 @@ def _stream_calls(run: Run, rank: int, thread: str) -> list[_StreamCall]:
         _StreamCall(row["start_ns"], thread, row["kind"], row["stream"] or 0, row["object"] or 0)
         for row in own.to_pylist()
     ]
-    given = _given(run, rank, thread, instants)
+    given = _given(run, rank, thread, instants, copied)
     return sorted([*rows, *(_StreamCall(start, thread, "", stream, 0) for start, stream in given)])
 
 
-def _given(run: Run, rank: int, thread: str, instants: Int64Array) -> list[tuple[int, int]]:
-    """(when, stream) of what a thread gave to streams: the first of each after it learnt more."""
+def _given(
+    run: Run, rank: int, thread: str, instants: Int64Array, copied: Int64Array
+) -> list[tuple[int, int]]:
+    """(when, stream) of what a thread gave to streams: the first of each after it learnt more.
+
+    And all that concerns memory of the host, which the thread may have used before.
+    """
     first: dict[tuple[int, int], int] = {}
-    for piece in run.pieces("access", rank, thread, ["start_ns", "stream"]):
+    copies: set[tuple[int, int]] = set()
+    for piece in run.pieces("access", rank, thread, ["start_ns", "stream", "storage"]):
         stream = piece["stream"].fill_null(0).to_numpy().astype(np.int64)
         start = piece["start_ns"].to_numpy()[stream > 0]
+        of_host = np.isin(piece["storage"].to_numpy()[stream > 0], copied)
         stream = stream[stream > 0]
+        copies.update(zip(start[of_host].tolist(), stream[of_host].tolist(), strict=True))
         since = np.searchsorted(instants, start, side="right")
         by = np.lexsort((start, stream, since))
         new = np.ones(len(by), bool)
@@ -114,4 +129,4 @@ def _given(run: Run, rank: int, thread: str, instants: Int64Array) -> list[tuple
         for at in by[new].tolist():
             key = int(since[at]), int(stream[at])
             first[key] = min(first.get(key, int(start[at])), int(start[at]))
-    return [(when, stream) for (_, stream), when in first.items()]
+    return [*copies, *((when, stream) for (_, stream), when in first.items())]

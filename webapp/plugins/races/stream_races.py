@@ -62,17 +62,17 @@ def _of_rank(run: Run, rank: int) -> list[Race]:
 
 def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:
     streams = streams_of(run, rank, threads)
-    if len(streams) < 2:
-        return []
     windows = windows_of(run, rank, threads)
-    storages = _shared(run, rank, threads, windows)
+    storages, copied = _shared(run, rank, threads, windows)
     if not len(storages):
         return []
-    order, sites = stream_order(run, rank, threads, streams), CallSites()
+    order, sites = stream_order(run, rank, threads, streams, copied), CallSites()
     captures = _captures(run, rank, threads)
 
-    def placed(_: int, columns: AccessColumns) -> tuple[Int64Array, Int64Array]:
-        position, segment = _placed(order, streams, columns)
+    def placed(thread: int, columns: AccessColumns) -> tuple[Int64Array, Int64Array]:
+        of_host = np.isin(columns["storage"], copied)
+        host = np.where(of_host, len(streams) + thread, -1)
+        position, segment = _placed(order, streams, columns, host)
         # What is captured into a CUDA graph does not run then.
         captured = enclosing(captures.start, captures.end, columns["start_ns"]) >= 0
         return np.where(captured, -1, position), segment
@@ -80,8 +80,8 @@ def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:
     reader = Reader(run, rank, threads, storages, sites, placed)
     races = races_read(run, rank, order, reader, sites, windows, empty=False)
     # What one stream makes and another uses may be half made: that it was handed on, as between
-    # threads, says nothing here.
-    return [replace(race, published=False) for race in races]
+    # threads, says nothing here. Where no stream is concerned, threads race.
+    return [replace(race, published=False) for race in races if race.of_streams]
 
 
 def _captures(run: Run, rank: int, threads: Sequence[str]) -> Intervals:
@@ -94,26 +94,33 @@ def _captures(run: Run, rank: int, threads: Sequence[str]) -> Intervals:
 
 def _shared(
     run: Run, rank: int, threads: Sequence[str], windows: Sequence[Window | None]
-) -> Int64Array:
-    """Addresses that two or more streams touched, and one wrote to."""
+) -> tuple[Int64Array, Int64Array]:
+    """Addresses that a stream and another one, or a thread, touched, and one wrote to; sorted.
+
+    And those among them that threads touched: memory of the host.
+    """
     pairs, written = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
-    for thread in threads:
+    for number, thread in enumerate(threads):
         for window in windows:
             rows = run.events("access", rank, thread, ["storage", "stream", "write"], window)
-            rows = rows.filter(pc.greater(rows["stream"].fill_null(0), 0))
-            both = np.stack([rows[c].to_numpy().astype(np.int64) for c in ("storage", "stream")], 1)
-            pairs.append(np.unique(both, axis=0))
+            stream = rows["stream"].fill_null(0).to_numpy().astype(np.int64)
+            place = np.where(stream > 0, stream, -1 - number)
+            storage = rows["storage"].to_numpy().astype(np.int64)
+            pairs.append(np.unique(np.stack([storage, place], 1), axis=0))
             written.append(pc.unique(rows["storage"].filter(rows["write"])).to_numpy())
-    addresses, count = np.unique(np.unique(np.concatenate(pairs), axis=0)[:, 0], return_counts=True)
-    return np.intersect1d(addresses[count > 1], np.concatenate(written))
+    storage, place = np.unique(np.concatenate(pairs), axis=0).T
+    addresses, count = np.unique(storage, return_counts=True)
+    several = np.intersect1d(addresses[count > 1], np.concatenate(written))
+    several = np.intersect1d(several, storage[place > 0])
+    return several, np.intersect1d(several, storage[place < 0])
 
 
 def _placed(
-    order: Order, streams: Int64Array, columns: AccessColumns
+    order: Order, streams: Int64Array, columns: AccessColumns, host: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Position and segment of the stream that each access was given to; -1: to none."""
+    """Position and segment of what made each access: a stream, or else `host`; -1: neither."""
     stream = columns["stream"].astype(np.int64)
-    position = np.where(stream > 0, np.searchsorted(streams, stream), -1)
+    position = np.where(stream > 0, np.searchsorted(streams, stream), host)
     segment = np.zeros(len(stream), np.int64)
     for at in np.unique(position[position >= 0]).tolist():
         own = position == at

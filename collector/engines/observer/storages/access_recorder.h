@@ -82,13 +82,18 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
   return Range::known;
 }
 
+inline void add_access(Thread& thread, const c10::TensorImpl& tensor, Access& access) {
+  access.stream = stream_of(thread, tensor);
+  access.pinned = recording.streams && tensor.is_cpu() && is_pinned(tensor);
+  thread.accesses.push_back(access);
+}
+
 [[gnu::noinline]] inline void note_access(Thread& thread, const c10::TensorImpl& tensor,
                                           uint32_t flags) {
   Access access;
   const Range range = range_of(tensor, flags, access);
   if (range == Range::known) {
-    access.stream = stream_of(thread, tensor);
-    thread.accesses.push_back(access);
+    add_access(thread, tensor, access);
   } else if (range == Range::unknown) {
     thread.counters.add(Counters::UNTRACKED);
   }
@@ -131,8 +136,7 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
     thread.births[thread.born++ % Thread::MAX_BIRTHS] = access.storage;
     access.flags |= layout::ACCESS_BIRTH;
   }
-  access.stream = stream_of(thread, tensor);
-  thread.accesses.push_back(access);
+  add_access(thread, tensor, access);
 }
 
 // For filtered operators, keeps only the storages they allocate.
@@ -144,9 +148,22 @@ inline void keep_births(Thread& thread, size_t own) {
             all.end());
 }
 
+// Gives an operator's accesses to pinned memory to the stream of its others: that copies it.
+[[gnu::noinline]] inline void give_pinned_to_stream(Thread& thread, size_t own) {
+  const auto begin = thread.accesses.begin() + static_cast<std::ptrdiff_t>(own);
+  const auto on_stream = [](const Access& access) { return access.stream != 0; };
+  const auto device = std::find_if(begin, thread.accesses.end(), on_stream);
+  for (auto one = begin; device != thread.accesses.end() && one != thread.accesses.end(); ++one) {
+    one->stream = one->pinned ? device->stream : one->stream;
+  }
+}
+
 // Writes the accesses from `own` on, two per record; one with gaps takes the room of two. `made`:
 // time of accesses that no operator's record follows; 0 if one does.
 [[gnu::noinline]] inline void write_accesses(Thread& thread, size_t own, int64_t made) {
+  if (__builtin_expect(recording.streams, 0)) {
+    give_pinned_to_stream(thread, own);
+  }
   const auto& all = thread.accesses;
   for (size_t i = own; i < all.size();) {
     Record* slot = thread.journal.next();

@@ -1,5 +1,8 @@
 #include "storages/streams.h"
 
+#include <ATen/core/TensorBody.h>
+#include <ATen/ops/is_pinned_ops.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <mutex>
@@ -58,6 +61,22 @@ uint32_t stream_with(uint64_t handle) {
 void forget_streams() {
   std::lock_guard<std::mutex> hold(process().mutex);
   ordinals().clear();
+}
+
+bool is_pinned(const c10::TensorImpl& tensor) {
+  const c10::DataPtr& data = tensor.unsafe_storage().data_ptr();
+  if (data.get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter()) {
+    return false;
+  }
+  try {
+    auto* shared = const_cast<c10::TensorImpl*>(&tensor);
+    const at::Tensor held(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(shared));
+    // Straight to the kernel: no mode of the program sees it.
+    const c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+    return at::_ops::is_pinned::redispatch(cpu, held, std::nullopt);
+  } catch (...) {
+    return false;
+  }
 }
 
 uint32_t current_stream(Thread& thread, c10::Device device) {

@@ -21,6 +21,10 @@ void forget_streams();
 
 uint32_t current_stream(Thread& thread, c10::Device device);
 
+// Returns whether a host tensor is in page-locked memory: a copy between that and a device may go
+// on after its call has returned (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution").
+bool is_pinned(const c10::TensorImpl& tensor);
+
 // Returns the stream that the calling thread's work on a tensor goes to. 0: the host does the work,
 // or streams are not recorded.
 inline uint32_t stream_of(Thread& thread, const c10::TensorImpl& tensor) {

@@ -44,6 +44,7 @@ struct Access {
   uint32_t version;
   uint32_t flags;   // of AccessFlag in journal.py
   uint32_t stream;  // ordinal; 0: the host
+  bool pinned;      // page-locked memory of the host
   int64_t run;      // with gaps: contiguous bytes,
   int64_t stride;   // and bytes from one run to the next; 0: no gaps, -1: irregular gaps
 };

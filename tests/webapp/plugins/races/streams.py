@@ -120,6 +120,41 @@ def read_before_it_is_written_again() -> None:
         shared.fill_(2)  # race: read_before_it_is_written_again b
 
 
+def pinned() -> torch.Tensor:
+    found = torch.frombuffer(bytearray(16), dtype=torch.float32)
+    DEVICE.pin(ctypes.c_void_p(found.data_ptr()))
+    return found
+
+
+def read_before_it_has_arrived() -> None:
+    here, there = pinned(), tensor()
+    there.fill_(1)
+    here.copy_(there, non_blocking=True)  # race: read_before_it_has_arrived a
+    here.sum()  # race: read_before_it_has_arrived b
+
+
+def written_before_it_was_sent() -> None:
+    here, there = pinned(), tensor()
+    for _ in range(2):
+        here.fill_(1)  # race: written_before_it_was_sent b
+        there.copy_(here, non_blocking=True)  # race: written_before_it_was_sent a
+
+
+def read_by_another_thread_before_it_has_arrived() -> None:
+    here, there = pinned(), tensor()
+    items: queue.Queue[torch.Tensor] = queue.Queue()
+
+    def take() -> None:
+        items.get().sum()  # race: read_by_another_thread_before_it_has_arrived b
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    there.fill_(1)
+    here.copy_(there, non_blocking=True)  # race: read_by_another_thread_before_it_has_arrived a
+    items.put(here)
+    thread.join()
+
+
 # What follows is right. ------------------------------------------------------------------------
 
 
@@ -171,6 +206,51 @@ def the_host_waits_and_releases_a_thread() -> None:
     DEVICE.synchronize_stream(ONE)
     items.put(shared)
     thread.join()
+
+
+def read_once_it_has_arrived(wait: Callable[[], object]) -> None:
+    here, there = pinned(), tensor()
+    for _ in range(2):
+        there.fill_(1)
+        here.copy_(there, non_blocking=True)
+        DEVICE.record_event(26, 0)
+        wait()
+        here.sum()
+
+
+def sent_from_two_buffers_in_turn() -> None:
+    buffers, there = (pinned(), pinned()), tensor()
+    for number in range(6):
+        here = buffers[number % 2]
+        if number > 1:
+            DEVICE.synchronize_event(27 + number % 2)
+        here.fill_(number)
+        there.copy_(here, non_blocking=True)
+        DEVICE.record_event(27 + number % 2, 0)
+
+
+def read_by_a_thread_once_it_has_arrived() -> None:
+    here, there = pinned(), tensor()
+    items: queue.Queue[torch.Tensor] = queue.Queue()
+
+    def take() -> None:
+        items.get().sum()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    there.fill_(1)
+    here.copy_(there, non_blocking=True)
+    DEVICE.synchronize_device()
+    items.put(here)
+    thread.join()
+
+
+def copies_of_pageable_memory() -> None:
+    """Such a call returns once the copy is done."""
+    here, there = torch.frombuffer(bytearray(16), dtype=torch.float32), tensor()
+    there.fill_(1)
+    here.copy_(there, non_blocking=True)
+    here.sum()
 
 
 def captured_into_a_graph() -> None:
@@ -247,6 +327,15 @@ def main() -> None:
         handed_over_by_threads_alone,
         default_stream_and_another,
         read_before_it_is_written_again,
+        read_before_it_has_arrived,
+        written_before_it_was_sent,
+        read_by_another_thread_before_it_has_arrived,
+        lambda: read_once_it_has_arrived(lambda: DEVICE.synchronize_event(26)),
+        lambda: read_once_it_has_arrived(lambda: DEVICE.synchronize_stream(0)),
+        lambda: read_once_it_has_arrived(DEVICE.synchronize_device),
+        sent_from_two_buffers_in_turn,
+        read_by_a_thread_once_it_has_arrived,
+        copies_of_pageable_memory,
         waits,
         waits_by_way_of_a_third,
         lambda: the_host_waits(lambda: DEVICE.synchronize_event(24)),
