@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..hooks.cuda_graphs import capturing
+from ..hooks.training.device_readback import has_passed
 from ..journal.journal import (
     RECORD,
     TENSOR_MORE_RECORD,
@@ -272,7 +273,7 @@ class Values:
                     return
                 first = self._pending.popleft()
                 event, (counts, moments), row, flags, start, depth = first
-                if not (wait or event.query()):
+                if not (wait or has_passed(event)):
                     self._pending.appendleft(first)
                     return
             event.synchronize()

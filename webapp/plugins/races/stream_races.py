@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector.format.names import CAPTURE
+from lanescope.collector.format.names import CAPTURE, NOTED_ACCESSES
 from lanescope.webapp.analysis.access_site import CallSites
 from lanescope.webapp.analysis.arrow_columns import ends_ns
 from lanescope.webapp.analysis.cluster import per_rank
@@ -97,7 +97,7 @@ def _shared(
 ) -> tuple[Int64Array, Int64Array]:
     """Addresses that a stream and another one, or a thread, touched, and one wrote to; sorted.
 
-    And those among them that threads touched: memory of the host.
+    And those among them that operators of threads touched: memory of the host.
     """
     pairs, written = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
     for number, thread in enumerate(threads):
@@ -111,8 +111,35 @@ def _shared(
     storage, place = np.unique(np.concatenate(pairs), axis=0).T
     addresses, count = np.unique(storage, return_counts=True)
     several = np.intersect1d(addresses[count > 1], np.concatenate(written))
-    several = np.intersect1d(several, storage[place > 0])
-    return several, np.intersect1d(several, storage[place < 0])
+    of_streams = np.intersect1d(several, storage[place > 0])
+    of_threads = np.intersect1d(of_streams, storage[place < 0])
+    copied = _used_by_operators(run, rank, threads, windows, of_threads)
+    alone = np.setdiff1d(of_threads, copied)  # one stream's, and threads only released them
+    shared = storage[place > 0][np.isin(storage[place > 0], alone)]
+    once, times = np.unique(shared, return_counts=True)
+    return np.setdiff1d(of_streams, once[times == 1]), copied
+
+
+def _used_by_operators(
+    run: Run,
+    rank: int,
+    threads: Sequence[str],
+    windows: Sequence[Window | None],
+    storages: Int64Array,
+) -> Int64Array:
+    """Returns addresses that operators of the host read or write: threads also release others."""
+    found, sites = [np.zeros(0, np.int64)], CallSites()
+    for thread in threads if len(storages) else ():
+        for window in windows:
+            columns = ["start_ns", "depth", "storage", "stream"]
+            rows = run.events("access", rank, thread, columns, window)
+            of_host = pc.equal(rows["stream"].fill_null(0), 0)
+            rows = rows.filter(pc.and_(of_host, pc.is_in(rows["storage"], pa.array(storages))))
+            start, depth = rows["start_ns"].to_numpy(), rows["depth"].to_numpy()
+            numbers, _ = sites.of(run, rank, thread, start, depth, window)
+            used = [sites.known[number].op not in NOTED_ACCESSES for number in numbers.tolist()]
+            found.append(rows["storage"].to_numpy()[np.array(used, bool)])
+    return np.unique(np.concatenate(found))
 
 
 def _placed(

@@ -419,6 +419,7 @@ def test_kernels_of_a_gpu_are_tied_to_the_operators_that_launched_them(tmp_path:
         "1:3",
         "--engine",
         "native",
+        real=True,  # Kineto keeps ids of threads from before a fork
     )
     assert recorded.status == 0, recorded.stderr
     rows = on_streams(recorded)

@@ -10,6 +10,7 @@ import torch
 from lanescope.collector.format.names import CAPTURE
 from lanescope.collector.hooks.training.device_readback import DeviceReadback
 from lanescope.webapp.runs.run import open_run
+from tests.support.needed import lacking
 from tests.support.recording import record_program
 
 
@@ -51,8 +52,9 @@ def test_gradients_of_a_captured_step_are_counted(tmp_path: Path) -> None:
     assert run.coverage["gradients_not_read"] == 2
 
 
-@pytest.mark.skipif(torch.version.cuda is not None, reason="make gpu has real captures")
 def test_a_capture_is_a_phase(tmp_path: Path) -> None:
+    if torch.version.cuda is not None:
+        lacking("a torch with CUDA has real captures: make gpu looks at one")
     recorded = record_program(
         tmp_path,
         """
