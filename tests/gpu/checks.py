@@ -6,11 +6,13 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from lanescope.collector.format.names import CAPTURE, OWN_ACTIVITY
 from lanescope.collector.hooks.devices.device import CLOCK_ERROR
+from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.plugins.races.race_findings import race_findings
 from lanescope.webapp.plugins.threads.overlap import overlap_rate
 from lanescope.webapp.plugins.threads.overlap_findings import shared_gradients
@@ -18,11 +20,13 @@ from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.plugins.time.critical_path import critical_path
 from lanescope.webapp.plugins.time.job_steps import job_steps
 from lanescope.webapp.runs.run import Run, open_run
+from tests.gpu.cases import EXPECTED
 from tests.gpu.programs import STEPS
 from tests.support.processes import run_program
 from tests.support.recording import record_script
 
 PROGRAMS = Path(__file__).with_name("programs.py")
+CASES = Path(__file__).with_name("cases.py")
 _QUIET = ("--sample-every", "0", "--activations-every", "0")
 """The recorder itself then gives no work to the device."""
 
@@ -157,6 +161,24 @@ def threads_share_gradients(folder: Path) -> str:
     return f"shared gradients: {', '.join(said)}"
 
 
+def faults_are_found(folder: Path) -> str:
+    """Of faulty programs what is wrong is found, and nothing in their clean twins."""
+
+    def kinds(name: str) -> set[str]:
+        done = record_script(folder / name, CASES, name, options=("--streams",), real=True)
+        assert done.status == 0, f"{name} ended with {done.status} recorded: {done.stderr}"
+        found = findings(open_run(folder / name))
+        return {one.kind for one in found if one.severity != "info"}
+
+    with ThreadPoolExecutor(5) as pool:
+        found = dict(
+            zip(EXPECTED, pool.map(kinds, [one.__name__ for one in EXPECTED]), strict=True)
+        )
+    wrong = {one.__name__: kinds for one, kinds in found.items() if kinds != EXPECTED[one]}
+    assert not wrong, f"found {wrong}"
+    return f"{len(EXPECTED)} programs"
+
+
 def collectives_of_nccl(folder: Path) -> str:
     """Calls of NCCL are recorded. None has a completion: that would take a wait for the device."""
     recorded(folder, "nccl", "--device", "on")
@@ -200,6 +222,7 @@ CHECKS: tuple[Callable[[Path], str], ...] = (
     graphs_are_recorded,
     device_without_steps,
     threads_share_gradients,
+    faults_are_found,
     collectives_of_nccl,
     fingerprints_agree,
 )

@@ -20,7 +20,7 @@ def has_passed(event: Any) -> bool:
     What the recorder sees to be done orders nothing in the program.
     """
     hooked: Any = torch.cuda.Event
-    asked = super(hooked, event) if isinstance(event, hooked) else event
+    asked: Any = super(hooked, event) if isinstance(event, hooked) else event
     return bool(asked.query())
 
 

@@ -94,7 +94,7 @@ class Norms:
             if found is not None:
                 return found
         chosen = [one.detach().reshape(-1)[:: max(1, -(-one.numel() // most))] for one in tensors]
-        return list(torch.cat(chosen).split([len(one) for one in chosen]))
+        return list(torch.cat(chosen).split_with_sizes([len(one) for one in chosen]))
 
 
 def _largest(tensor: torch.Tensor) -> torch.Tensor:
