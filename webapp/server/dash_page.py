@@ -13,12 +13,25 @@ from dash import Dash, ctx
 
 from lanescope import assets
 from lanescope.webapp.ui.fixed import fixed
+from lanescope.webapp.ui.parts import Parts
 
 CHARTS = assets.FOLDER / "vendor/plotly/plotly-charts.min.js"
 """plotly.js with the kinds of charts that the pages draw."""
 
+GENERATORS = "vendor/regenerator/runtime.js"
+"""The part of Dash's polyfill that its scripts still call."""
+
 _PLOTLY = "/_dash-component-suites/plotly/package_data/plotly.min.js"
 """Where Dash loads plotly.js from, with the first chart."""
+
+_POLYFILL = re.compile(r'/_dash-component-suites/dash/deps/polyfill@[^"]*')
+"""What Dash loads for browsers of 2015."""
+
+_UNUSED = re.compile(r"<script\b[^>]*/_dash-component-suites/dash/dash_table/[^>]*></script>\n?")
+"""Dash's first table, which no page has."""
+
+_TABLES = "/_dash-component-suites/dash_ag_grid/"
+"""Where what draws tables comes from, with the first table (see dash_hooks.js)."""
 
 _SCRIPT = re.compile(r"<script\b([^>]*)>")
 _TYPE = re.compile(r' type="[^"]*"')
@@ -62,7 +75,12 @@ def serve_charts(server: flask.Flask) -> None:
 
 class DashPage(Dash):
     """Dash whose own scripts are held back until the lanes are drawn: see dash_scripts.js. Its
-    callbacks answer with as few components as will do (see `ui.fixed`)."""
+    callbacks are counted in `parts`, and answer with as few components as will do (see
+    `ui.fixed`)."""
+
+    def __init__(self, parts: Parts, *places: Any, **options: Any) -> None:
+        super().__init__(*places, **options)
+        self.parts = parts
 
     def callback(self, *places: Any, **options: Any) -> Callable[..., Any]:
         """Registers a callback, as Dash does."""
@@ -72,7 +90,8 @@ class DashPage(Dash):
         def registered(function: Callable[..., Any]) -> Callable[..., Any]:
             @wraps(function)
             def answered(*given: Any) -> Any:
-                answer = function(*given)
+                with self.parts.making():
+                    answer = function(*given)
                 several = isinstance(ctx.outputs_list, list)
                 return [fixed(one) for one in answer] if several else fixed(answer)
 
@@ -92,8 +111,10 @@ class DashPage(Dash):
         favicon: str = "",
         renderer: str = "",
     ) -> str:
-        """The index page, with every script of Dash's marked as one that does not run yet."""
+        """The index page, with every script of Dash's that is needed marked as one that does not
+        run yet."""
         whole: Any = super().interpolate_index  # Dash leaves it untyped
+        scripts = _POLYFILL.sub(self.get_asset_url(GENERATORS), _UNUSED.sub("", scripts))
         return str(
             whole(
                 metas=metas,
@@ -109,4 +130,5 @@ class DashPage(Dash):
 
 
 def _held(script: re.Match[str]) -> str:
-    return f'<script{_TYPE.sub("", script[1])} type="text/lanescope-held">'
+    when = "later" if _TABLES in script[1] else "held"
+    return f'<script{_TYPE.sub("", script[1])} type="text/lanescope-{when}">'

@@ -42,7 +42,7 @@ def layout(context: Context, pages: Sequence[Page]) -> Component:
             dcc.Store(id=ids.LIVE_STATE),
             dcc.Store(id=ids.PAGE_STATE),
             dcc.Store(id=ids.EXAMINED),
-            dcc.Interval(id=ids.EXAMINING, interval=3000, disabled=True),
+            dcc.Interval(id=ids.EXAMINING, interval=500, disabled=True),
             html.A(
                 "Skip to the page",
                 href=f"#{ids.PAGE}",
@@ -139,10 +139,10 @@ def _register_health(app: Dash, context: Context) -> None:
         # Once the first page is there: examining the run would hold it up.
         if ctx.triggered_id == ids.PAGE and shown != EXAMINING:
             return no_update, no_update, no_update, no_update
-        report = states.report_of(context)
+        awaited = ctx.triggered_id == ids.EXAMINING
+        report = states.report_of(context, 0 if awaited else states.PATIENCE_S)
         if report is None:
             return no_update, no_update, no_update, no_update
-        awaited = ctx.triggered_id == ids.EXAMINING
         if awaited:
             set_props(ids.EXAMINING, {"disabled": True})
         return (*_health(context, report), _about(context.run), number if awaited else no_update)

@@ -76,6 +76,7 @@ def make_app(
     opened = Timeline.open(run, baseline) if index is None else index
     context = Context(run, baseline, opened, settings)
     app = DashPage(
+        context.parts,
         __name__,
         title=f"{run.title} · LaneScope",
         update_title="",

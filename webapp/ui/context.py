@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock, Thread
 from typing import Any
@@ -14,10 +14,15 @@ from lanescope.webapp.analysis.cluster import apart
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
+from lanescope.webapp.ui.parts import Parts
 
 APART_RANKS = 128
 """Ranks from which on a process of its own checks a run: it takes minutes, in which the page would
 answer slowly."""
+
+FIRST_S = 10.0
+"""How long the report waits for the parts of a page that need it not: both at once take as long as
+the report."""
 
 _CHECKING, _ASKING = Lock(), Lock()  # who asks meanwhile waits for the same report
 
@@ -30,6 +35,7 @@ class Context:
     baseline: Run | None = None
     timeline: Timeline | None = None
     settings: Settings = DEFAULTS
+    parts: Parts = field(default_factory=Parts)
 
     def report(self) -> Report:
         """Returns the run against the limits, with all findings."""
@@ -41,7 +47,8 @@ class Context:
         same."""
         with _ASKING:
             asked = self._asked
-        return asked.result() if wait([asked], seconds).done else None
+        with self.parts.waiting():
+            return asked.result() if wait([asked], seconds).done else None
 
     @cached_property
     def _asked(self) -> Future[Report]:
@@ -49,6 +56,7 @@ class Context:
 
         def ask() -> None:
             try:
+                self.parts.wait(FIRST_S)
                 asked.set_result(self.report())
             except BaseException as error:
                 with _ASKING:  # until `_asked` is there

@@ -32,9 +32,9 @@ PATIENCE_S = 2.0
 server, and those that wait for minutes would hold up everything else."""
 
 
-def report_of(context: Context) -> Report | None:
-    """Returns the report. None where it takes long: EXAMINED changes when it is there."""
-    report = context.report_within(PATIENCE_S)
+def report_of(context: Context, patience_s: float = PATIENCE_S) -> Report | None:
+    """Returns the report. None where it takes longer: EXAMINED changes when it is there."""
+    report = context.report_within(patience_s)
     if report is None:
         set_props(ids.EXAMINING, {"disabled": False})
         set_props(ids.HEALTH, {"className": "pill examining"})

@@ -61,6 +61,25 @@ window.lanescope_elements = {
   },
 };
 
+let Table = null;
+/** Runs the script of Dash's tables, which then takes the place of the component below. */
+const loadTables = () =>
+  new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.addEventListener("load", () => resolve({ default: window.dash_ag_grid.AgGrid }));
+    script.addEventListener("error", () => reject(new Error("The script of the tables did not load.")));
+    script.src = document.querySelector('script[type="text/lanescope-later"]').src;
+    document.head.append(script);
+  });
+/** A table. More than a megabyte of script comes with the first one. */
+window.dash_ag_grid = {
+  AgGrid(properties) {
+    const { Suspense, createElement, lazy } = window.React;
+    Table ??= lazy(loadTables);
+    return createElement(Suspense, { fallback: null }, createElement(Table, properties));
+  },
+};
+
 const chosen = (part, value) => {
   window.lanescope?.choose(part, value);
   return window.dash_clientside.no_update;

@@ -124,6 +124,18 @@ def test_pages_do_not_wait_for_the_report_of_the_run(
     assert not page.page.locator("#overview-examined .loading").count()
 
 
+def test_what_draws_tables_comes_with_the_first_table(tab: SharedTab) -> None:
+    loaded = "performance.getEntriesByType('resource').map(({ name }) => name).join()"
+    page = tab("/overview")
+    page.page.reload()
+    page.idle()
+    assert "dash_ag_grid." not in page.page.evaluate(loaded)
+    page.follow("Gradients")
+    page.idle()
+    assert "dash_ag_grid." in page.page.evaluate(loaded)
+    assert page.page.locator("#gradient-table .ag-row").count()
+
+
 def test_overview_says_what_is_missing(opened: Opener, serve: Server, tmp_path: Path) -> None:
     builder = Builder(tmp_path / "partial", world_size=3, complete=False)
     builder.process(0, coverage={"dropped: journal full": 7, "filtered": 3})

@@ -1,4 +1,4 @@
-"""The script that draws charts holds what the pages draw, and no more."""
+"""Pages load of Dash's scripts what they need, and no more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from plotly.offline import get_plotlyjs_version
 
-from lanescope.webapp.server.dash_page import CHARTS
+from lanescope import assets
+from lanescope.webapp.server.dash_page import CHARTS, GENERATORS
 from tests.support import ROOT
 
 if TYPE_CHECKING:
@@ -44,3 +45,18 @@ def test_it_is_the_version_that_its_page_says() -> None:
     assert f"plotly.js) {get_plotlyjs_version()}," in page
     assert f'"{get_plotlyjs_version()}"' in CHARTS.read_text("utf-8")
     assert hashlib.sha256(CHARTS.read_bytes()).hexdigest() in page
+
+
+def test_no_page_loads_the_polyfill_and_a_table_that_none_has(client: FlaskClient) -> None:
+    loaded = re.findall(r'<script src="([^"]+)"[^>]* type="([^"]+)"', client.get("/overview").text)
+    kinds = {
+        src.partition("?")[0].rpartition("/")[2].partition(".")[0]: kind for src, kind in loaded
+    }
+    assert kinds["runtime"] == kinds["dash_renderer"] == "text/lanescope-held"
+    assert kinds["dash_ag_grid"] == "text/lanescope-later"
+    assert not [name for name in kinds if "polyfill" in name or "bundle" in name]
+    generators = assets.FOLDER / GENERATORS
+    served = client.get(next(src for src, _ in loaded if GENERATORS in src))
+    assert served.data == generators.read_bytes()
+    page = (generators.parent / "README.md").read_text()
+    assert hashlib.sha256(served.data).hexdigest() in page

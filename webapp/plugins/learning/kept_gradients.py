@@ -81,16 +81,21 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
     thread = str(own["thread"].iloc[0])
     if len(pairs) < MIN_PAIRS:
         return []
+    zeroed: list[int] = []
     kept, needed = [], max(MIN_PAIRS, math.ceil(_MIN_PAIR_SHARE * len(pairs)))
     for number, pair in enumerate(pairs):
         until = times[pair + 2] if pair + 2 < len(times) else run.duration_ns + 1
         count = _kept(run, rank, thread, (times[pair], times[pair + 1], until))
         if count >= _MIN_SHARE * int(calls["count"].iloc[pair]):
             kept.append(pair)
+        elif pair - 1 in zeroed:  # of no period: one step after the other
+            return []
+        else:
+            zeroed.append(pair)
         if len(kept) + len(pairs) - number - 1 < needed:
             return []
     never = len(kept) == len(pairs)
-    if not never and not _has_period(sorted(set(pairs) - set(kept)), kept):
+    if not never and not _has_period(zeroed, kept):
         return []
     first, last = kept[0], len(times) - 1
     step = int(calls["step"].iloc[first + 1])
