@@ -21,6 +21,7 @@ from lanescope.webapp.plugins.timeline_page.op_table import MAX_OPS, op_table, s
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline.index import Index
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import token_of
@@ -135,28 +136,42 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(
         Output(ids.OPS_TITLE, "children"),
         Output(ids.OPS_PANEL, "children"),
-        Output(ids.DOCK_OVERLAP, "children"),
-        Output(ids.ANSWERED, "data"),
         Input(ids.VIEW, "data"),
         prevent_initial_call=True,
-        on_error=_unanswered,
+        on_error=_without_ops,
     )
-    def show(view: dict[str, Any]) -> tuple[Any, Any, Any, int]:
+    def show_ops(view: dict[str, Any]) -> tuple[Any, Any]:
         window = _window(view)
-        what = "Range" if view["range"] else "Window"
         title = [
-            f"{what} ",
+            f"{_what(view)} ",
             html.Span(widgets.duration_text(window[1] - window[0]), className="muted"),
         ]
-        limit = context.settings.limit("thread_overlap_rate")
-        pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL, limit)
+        assert context.timeline is not None  # that of an app has it
+        index = context.timeline.index
         rows: list[dict[str, Any]] = []
-        if summable(context.run, window):
-            rows = op_rows(context.run, window)
+        if summable(index, window):
+            rows = op_rows(index, window)
         else:
             held = f" · zoom in: a table sums up to {units.count(MAX_OPS)} ops"
             title.append(html.Span(held, className="muted"))
-        return title, _ops(rows, first=view["first"]), pairs, view["number"]
+        return title, _ops(rows, first=view["first"])
+
+    @app.callback(
+        Output(ids.DOCK_OVERLAP, "children"),
+        Output(ids.ANSWERED, "data"),
+        Input(ids.VIEW, "data"),
+        Input(ids.OPS_TITLE, "children"),  # after the ops, which come at once in any run
+        prevent_initial_call=True,
+        on_error=_unanswered,
+    )
+    def show_overlap(view: dict[str, Any], _: Any) -> tuple[Any, int]:
+        limit = context.settings.limit("thread_overlap_rate")
+        where, of = _what(view).lower(), view.get("of") or USUAL
+        return _overlap(context.run, _window(view), where, of, limit), view["number"]
+
+
+def _what(view: dict[str, Any]) -> str:
+    return "Range" if view["range"] else "Window"
 
 
 def _ops(rows: list[dict[str, Any]], *, first: bool) -> Any:
@@ -170,24 +185,24 @@ def _ops(rows: list[dict[str, Any]], *, first: bool) -> Any:
     return no_update
 
 
-def _unanswered(error: Exception) -> tuple[str, Component, list[Any], int]:
-    """What the dock shows after an exception, in place of the table, which the next answer brings
-    back: the timeline waits for the number of its question."""
-    return (
-        "Ops",
-        states.failed(error, "the dock"),
-        [],
-        ctx.inputs[f"{ids.VIEW}.data"]["number"],
-    )
+def _without_ops(error: Exception) -> tuple[str, Component]:
+    """What is in place of the table after an exception; the next answer brings it back."""
+    return "Ops", states.failed(error, "the dock")
+
+
+def _unanswered(error: Exception) -> tuple[Component, int]:
+    """What the dock shows after an exception, with the number of the question: the timeline waits
+    for it."""
+    return states.failed(error, "the dock"), ctx.inputs[f"{ids.VIEW}.data"]["number"]
 
 
 def _window(view: dict[str, Any]) -> tuple[int, int]:
     return int(view["t0"]), int(view["t1"])
 
 
-def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
+def op_rows(index: Index, window: tuple[int, int]) -> list[dict[str, Any]]:
     """Returns the rows of the op table of a window."""
-    table = op_table(run, window)
+    table = op_table(index, window)
     whole = max(int(table["self_ns"].sum()), 1)
     rows = []
     for row in table.to_dict("records"):

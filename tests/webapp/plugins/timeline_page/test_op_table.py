@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from lanescope.webapp.plugins.timeline_page import op_table as ranges
-from lanescope.webapp.plugins.timeline_page.op_table import OP_COLUMNS, op_table
+from lanescope.webapp.plugins.timeline_page.op_table import OP_COLUMNS
 from lanescope.webapp.runs.run import Run, RunError, open_run
+from lanescope.webapp.timeline.index import open_index
 from tests.support.synthetic import START_NS, Builder, write_run
 
 
@@ -28,6 +30,10 @@ def run(tmp_path: Path) -> Run:
     builder.op(at + 300, None, "aten::mm")
     builder.op(at + 400, 0, "aten::view")
     return open_run(builder.write())
+
+
+def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
+    return ranges.op_table(open_index(run, None), window)
 
 
 def rows(run: Run, window: tuple[int, int] | None = None) -> dict[str, tuple[int, int, int, str]]:
