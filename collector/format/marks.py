@@ -41,15 +41,15 @@ class Mark:
 
 @dataclass(frozen=True)
 class ValidatorVerdict(Mark):
-    """What a user's validator found, or that it was not called (idle)."""
+    """What a user's validator found, that it was called first, or never (idle)."""
 
     PREFIX = "validator "
     PATTERN = (
-        r"(?P<verdict>failed|raised|idle|compiled): (?P<name>\S+) at (?P<target>\S+)"
+        r"(?P<verdict>called|failed|raised|idle|compiled): (?P<name>\S+) at (?P<target>\S+)"
         r"(?:: (?P<message>.*))?"
     )
 
-    verdict: str  # failed, raised, idle or compiled
+    verdict: str  # called, failed, raised, idle or compiled
     name: str  # of the validator's function
     target: str  # module class or operator
     message: str = ""  # where compiled code hid the target: "<module>", or "<module>: <reason>"

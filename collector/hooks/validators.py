@@ -267,7 +267,9 @@ class Validators:
         with recorder.contain_errors():
             results = self._copied(outputs())
             for one in wanted:
-                self._ran.add(id(one))
+                if id(one) not in self._ran:
+                    self._ran.add(id(one))
+                    recorder.mark(ValidatorVerdict("called", one.name, one.place).encode())
                 self._judge(one, event, args, results)
 
     def _judge(self, one: Validator, event: Event, inputs: Any, outputs: Any) -> None:

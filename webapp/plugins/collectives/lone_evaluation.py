@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.collective_calls import call_title, collective_calls
-from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.collectives.skew import (
@@ -41,6 +41,8 @@ def lone_evaluation(run: Run) -> list[Finding]:
     came = comparable_arrivals(run).reset_index(drop=True)
     starts = {rank: _evaluations(run, rank) for rank in run.ranks}
     belongs = {rank: _next_calls(run, rank, begun) for rank, begun in starts.items() if len(begun)}
+    if not belongs:
+        raise NotApplicable("no rank evaluates the model")
     called = pd.MultiIndex.from_frame(came[COLLECTIVE_KEYS])
     evaluated = pd.DataFrame(
         {rank: called.isin(before) for rank, before in belongs.items()}, index=came.index

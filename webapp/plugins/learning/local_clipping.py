@@ -23,6 +23,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
@@ -44,6 +45,7 @@ def local_clipping(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
     if run.world_size == 1:
         raise NotApplicable("the job has a single rank")
+    need_backward(run)
     logged = {rank: _logged(run, rank) for rank in run.ranks}
     norms, limits = ({rank: of[side] for rank, of in logged.items()} for side in (0, 1))
     calls = collective_calls(run)

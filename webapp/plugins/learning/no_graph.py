@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.stack_frames import short_place
@@ -19,6 +20,8 @@ def no_graph(run: Run) -> list[Finding]:
     if not any(one["exception"] for one in run.manifest["processes"]):
         raise NotApplicable("nothing ended by an exception")
     ended = {one["rank"] for one in run.manifest["processes"] if _NO_GRAPH in one["exception"]}
+    if not ended:
+        need_backward(run)
     found = []
     for rank in sorted(ended & set(run.ranks)):
         rows = run.events("phase", rank, columns=["start_ns", "name", "thread", "step"])

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
+from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
@@ -38,10 +39,9 @@ _PLACE = ("depth", "phase")
 
 def no_step(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one. Raises NotApplicable."""
+    need_backward(run)
     passes = run.events("phase", columns=["rank", "start_ns", "kind"])
     kinds = passes["kind"].cast(pa.string())
-    if not pc.any(pc.equal(kinds, _BACKWARD)).as_py():
-        raise NotApplicable("record a backward pass")
     if pc.any(pc.equal(kinds, _OPTIMIZER)).as_py():
         return [one for rank in run.ranks for one in _idle_optimizers(run, rank)]
     if schema.OpScope.compiled.name in texts_of(run, "op", "scope"):

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import EMPTY_MEAN, GRAPH_SERIES, NAN_LOSS
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import step_link
@@ -43,7 +44,9 @@ class _Loss:
 
 
 def empty_means(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_loss`, at most one per line and rank."""
+    """Returns findings of kind `wrong_loss`, at most one per line and rank. Raises
+    NotApplicable."""
+    need_backward(run)
     found = []
     for rank in run.ranks:
         for loss in _losses(run, rank):

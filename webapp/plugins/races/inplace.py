@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.access_site import MemoryAccess, storage_names
 from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
@@ -66,13 +67,16 @@ class _Change:
 
 
 def inplace_modifications(run: Run) -> list[Finding]:
-    """Returns findings of kind `inplace_modification`, one per tensor and pair of lines."""
+    """Returns findings of kind `inplace_modification`, one per tensor and pair of lines. Raises
+    NotApplicable."""
     found: dict[tuple[object, ...], Finding] = {}
     for raised in _raised(run):
         finding = _finding(run, raised, _change(run, raised))
         culprit = finding.evidence["modified_by"]
         known = culprit and (culprit["where"], culprit["op"])
         found.setdefault((raised.rank, raised.where, raised.tensor, known), finding)
+    if not found:
+        need_backward(run)
     return list(found.values())
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import timeline_address
@@ -38,6 +39,7 @@ def concurrent_backwards(run: Run) -> list[Finding]:
     """
     if not run.counts["access"]:
         raise NotApplicable("record with --level access and the native engine")
+    need_backward(run)
     groups: dict[tuple[int, tuple[str, ...]], list[Race]] = {}
     for race in backward_races(run):
         groups.setdefault((race.rank, race.threads), []).append(race)
