@@ -28,7 +28,6 @@ from lanescope.webapp.plugins.time.replay import (
     Replay,
     StretchEnd,
     arriving_ranks,
-    work_pieces,
 )
 from lanescope.webapp.plugins.time.stream_work import launching
 from lanescope.webapp.plugins.time.streams import (
@@ -109,7 +108,7 @@ def _host(run: Run, rank: int, step: Window) -> Actor:
         work = LaneWork(run, lane, step)
         busy = mine.subtraction(waits)
         for low, high in zip(busy.start.tolist(), busy.end.tolist(), strict=True):
-            pieces += work_pieces(work, low, high, instants)
+            pieces += work.pieces(low, high, instants)
     return Actor(
         rank,
         step[0],

@@ -22,7 +22,6 @@ from lanescope.webapp.plugins.time.replay import (
     Replay,
     StretchEnd,
     arriving_ranks,
-    work_pieces,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -79,7 +78,7 @@ def _rank_step(
         piece
         for low, high in itertools.pairwise(edges.tolist())
         if not any(a <= low and high <= b for a, b, _ in waits)
-        for piece in work_pieces(work, low, high, instants)
+        for piece in work.pieces(low, high, instants)
     ]
     return Actor(
         rank,

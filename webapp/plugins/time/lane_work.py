@@ -23,6 +23,9 @@ from lanescope.webapp.runs.types import Int64Array
 Row = tuple[int, str, int, int, str, str, str, str]
 """rank, thread, start and end (ns from the start of the run), category, name, module, where."""
 
+About = tuple[str, tuple[str, ...], str]
+"""Category, names of the operators around a piece, module."""
+
 _CATEGORY: Mapping[str, str] = {"data": "data_loading"}
 _KINDS = ("data", "forward", "backward", "optimizer")
 _OPS = ["start_ns", "duration_ns", "name", "module", "stack", "depth"]
@@ -79,26 +82,47 @@ class LaneWork:
             found.append((*self._lane, begin, until, category, name, module, where))
         return found
 
-    def operators_at(self, instant: int) -> tuple[str, ...]:
-        """Returns names of the operators around an instant, the outermost first."""
-        i = int(np.searchsorted(self._edges, instant, side="right")) - 1
-        return tuple(self._names[level[i]] for level in self._levels if level[i] >= 0)
+    def pieces(self, start: int, end: int, cuts: Int64Array) -> list[tuple[int, int, About]]:
+        """Returns the work of [start, end), cut where `rows` cuts it and at `cuts` (ascending):
+        begin and length, ns, and what it is about. The outermost operator comes first; without any
+        it is what the thread does instead."""
+        inside = [
+            instants[instants.searchsorted(start, "right") : instants.searchsorted(end)]
+            for instants in (self._edges, cuts)
+        ]
+        edges = np.unique(np.concatenate([[start, end], *inside]))
+        own, at = np.unique(
+            np.searchsorted(self._edges, edges[:-1], side="right") - 1, return_inverse=True
+        )
+        around = np.stack([np.full(len(self._op), -1), *self._levels], axis=1)[own].tolist()
+        about = []
+        for i, levels in zip(own.tolist(), around, strict=True):
+            category, name, module = self._kind(i)
+            names = tuple(self._names[op] for op in levels if op >= 0)
+            about.append((category, names or (name,), module))
+        lengths = np.diff(edges).tolist()
+        return [
+            (begin, length, about[k])
+            for begin, length, k in zip(edges[:-1].tolist(), lengths, at.tolist(), strict=True)
+        ]
 
     def _about(self, i: int, length: int) -> tuple[str, str, str, str]:
         """category, name, module and place of one piece."""
+        kind, op = self._kind(i), int(self._op[i])
+        if op >= 0:
+            return (*kind, self._line(int(self._stacks[op])))
+        return (*kind, self._around(i) if kind[0] == "python" and length >= MIN_GAP_NS else "")
+
+    def _kind(self, i: int) -> tuple[str, str, str]:
+        """category, name and module of one piece."""
         op, phase = int(self._op[i]), str(self._phase[i])
         if op >= 0:
-            where = self._line(int(self._stacks[op]))
-            category = _CATEGORY.get(phase, phase or "other")
-            return category, self._names[op], self._modules[op] or "", where
+            return _CATEGORY.get(phase, phase or "other"), self._names[op], self._modules[op] or ""
         if phase == "data":
-            return "data_loading", "fetching a batch", "", ""
+            return "data_loading", "fetching a batch", ""
         if self._autograd and phase == "backward":
-            return "backward", "autograd engine", "", ""
-        if self._between == "idle":
-            return "idle", "idle", "", ""
-        where = self._around(i) if length >= MIN_GAP_NS else ""
-        return "python", "Python", "", where
+            return "backward", "autograd engine", ""
+        return ("idle", "idle", "") if self._between == "idle" else ("python", "Python", "")
 
     def _around(self, i: int) -> str:
         """The line of the program in which a gap between two operators begins."""

@@ -14,7 +14,6 @@ for. The transfer of a call is what was recorded between the last arrival and th
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,14 +24,11 @@ import numpy as np
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.time.buckets import MIB, assigned
 from lanescope.webapp.plugins.time.job_steps import JobStep
-from lanescope.webapp.plugins.time.lane_work import LaneWork
+from lanescope.webapp.plugins.time.lane_work import About
 from lanescope.webapp.runs.types import Float64Array, Int64Array
 
 CallKey = tuple[str, int]
 """Process group and sequence number."""
-
-About = tuple[str, tuple[str, ...], str]
-"""Category, names of the operators around a piece, module."""
 
 _REBUCKETED = "buckets of the replay"
 
@@ -236,21 +232,6 @@ def arriving_ranks(actors: Iterable[Actor]) -> dict[CallKey, set[int]]:
         for event in one.events:
             if event.kind == "arrive":
                 found[event.key].add(one.rank)
-    return found
-
-
-def work_pieces(
-    work: LaneWork, start: int, end: int, instants: Int64Array
-) -> list[tuple[int, int, About]]:
-    """Returns the work of a thread in [start, end), in pieces that hold no event: begin and length,
-    ns, and what it is about. `instants` are those of the events, ascending."""
-    found = []
-    for _, _, begin, until, category, name, module, _ in work.rows(start, end):
-        names = work.operators_at(begin) or (name,)
-        low = np.searchsorted(instants, begin, side="right")
-        inside = instants[low : np.searchsorted(instants, until)].tolist()
-        for a, b in itertools.pairwise([begin, *dict.fromkeys(inside), until]):
-            found.append((a, b - a, (category, names, module)))
     return found
 
 
