@@ -24,6 +24,7 @@ from lanescope.webapp.plugins.diff.verdict_words import (
     compared_counts,
     difference_address,
     difference_place,
+    difference_values,
     headline,
     inputs,
     origin,
@@ -241,6 +242,9 @@ def _first(result: Comparison, context: Context) -> list[Any]:
     if first is None:
         return []
     if "parameter" not in first:
+        if _is_in_card(first, context):
+            words = f" · {difference_values(first)}"
+            return [widgets.note([html.B("First difference"), words]), *_around(first)]
         source = origin(first)
         link = dcc.Link(
             "show it on the timeline", href=context.address(difference_address(context.run, first))
@@ -250,6 +254,14 @@ def _first(result: Comparison, context: Context) -> list[Any]:
     sides = " against ".join(_norm(first[side]["norm"]) for side in ("run", "base"))
     text = f"step {first['step']}, rank {first['rank']}, {first['parameter']}: {sides}"
     return [widgets.note([html.B("First difference"), f" · {text} in the baseline"])]
+
+
+def _is_in_card(first: dict[str, Any], context: Context) -> bool:
+    """Whether the finding above says where this difference is, and leads to it."""
+    report = context.report_within(0)
+    place = (first["step"], first["rank"], first["where"])
+    cards = [] if report is None else [one for one in report.findings if one.kind == "divergence"]
+    return any((one.step, one.rank, one.where) == place for one in cards)
 
 
 def _around(first: dict[str, Any]) -> list[Any]:

@@ -63,10 +63,15 @@ def difference_place(first: dict[str, Any]) -> str:
     if "parameter" in first:
         sides = f"{first['base']['norm']} became {first['run']['norm']}"
         return units.printable(f"{start}gradient of {first['parameter']}: {sides}")
-    start += f"thread {first['thread_name']}, {first['op']}"
+    where = f" at {first['where']}" if first["where"] else ""
+    return f"{start}thread {first['thread_name']}, {difference_values(first, where)}"
+
+
+def difference_values(first: dict[str, Any], where: str = "") -> str:
+    """Returns which operator is the first whose tensors differ, and these."""
+    start = str(first["op"])
     start += f" in module {first['module']}" if first["module"] else ""
-    start += f" ({first['phase']})" if first["phase"] else ""
-    start += f" at {first['where']}" if first["where"] else ""
+    start += f" ({first['phase']}){where}" if first["phase"] else where
     pairs = list(zip(first["base"]["tensors"], first["run"]["tensors"], strict=True))
     words = [_tensor(base, run) for base, run in pairs[:_TENSORS]]
     more = [f"{len(pairs) - _TENSORS} more tensors"] if len(pairs) > _TENSORS else []

@@ -81,8 +81,10 @@ def hangs(run: Run) -> list[Finding]:
         return failed
     if cut_short(run):
         raise NotApplicable(
-            "record without --steps and --keep-last, with a larger --max-disk: the recording is "
-            "not whole"
+            "the trace is not whole"
+            if run.imported
+            else "record without --steps and --keep-last, with a larger --max-disk: the recording "
+            "is not whole"
         )
     found = incomplete_collectives(run)
     rest = [wait for wait in found if not _disagrees(run, wait)]

@@ -13,6 +13,7 @@ PLUGIN = Plugin(
             "Memory",
             order=9,
             within="time",
+            body="page:body",
             height=1000,
             selects={"memory-rank": "rank"},
         ),

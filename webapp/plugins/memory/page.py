@@ -43,15 +43,18 @@ REST = "all others"
 _NO_GROUP = {"module": "outside of modules", "where": "no line recorded"}
 
 
-def layout(context: Context) -> Component:
+def layout(_: Context) -> Component:
+    """Returns the head of the page; `body` reads the allocations of all ranks."""
+    lead = "What tensors keep in memory, what for, and what the peak consists of."
+    return widgets.page("Memory", lead, states.body_place("Reading the allocations"))
+
+
+def body(context: Context) -> list[Component]:
     """Returns the choice of rank and device, the course of its memory, and what it consists of."""
     run = context.run
-    lead = "What tensors keep in memory, what for, and what the peak consists of."
     devices = _devices(run)
     if not devices:
-        return widgets.page(
-            "Memory",
-            lead,
+        return [
             states.empty(
                 "This run has no record of allocations.",
                 "Record with ",
@@ -59,12 +62,10 @@ def layout(context: Context) -> Component:
                 " or higher, or profile with ",
                 html.Code("profile_memory=True"),
                 " and import the trace.",
-            ),
-        )
+            )
+        ]
     by = [{"label": title, "value": name} for name, title in _GROUPS.items()]
-    return widgets.page(
-        "Memory",
-        lead,
+    return [
         widgets.controls(
             widgets.choice("rank", _RANK, widgets.rank_options(run.ranks)),
             widgets.choice("device", _DEVICE, devices),
@@ -77,7 +78,7 @@ def layout(context: Context) -> Component:
         html.Div(states.loading("Listing what the peak consists of"), id=_TABLE),
         widgets.downloads("memory", "memory_peak"),
         *([] if context.baseline is None else page_baseline.section()),
-    )
+    ]
 
 
 def register(app: Dash, context: Context) -> None:
