@@ -258,7 +258,7 @@ def _first(result: Comparison, context: Context) -> list[Any]:
 
 def _is_in_card(first: dict[str, Any], context: Context) -> bool:
     """Whether the finding above says where this difference is, and leads to it."""
-    report = context.report_within(0)
+    report = context.report_within(states.PATIENCE_S)
     place = (first["step"], first["rank"], first["where"])
     cards = [] if report is None else [one for one in report.findings if one.kind == "divergence"]
     return any((one.step, one.rank, one.where) == place for one in cards)

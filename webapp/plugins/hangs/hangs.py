@@ -80,12 +80,8 @@ def hangs(run: Run) -> list[Finding]:
             raise NotApplicable("the program made no collective call")
         return failed
     if cut_short(run):
-        raise NotApplicable(
-            "the trace is not whole"
-            if run.imported
-            else "record without --steps and --keep-last, with a larger --max-disk: the recording "
-            "is not whole"
-        )
+        advice = "record without --steps and --keep-last, with a larger --max-disk: the recording "
+        raise NotApplicable(f"{'the trace ' if run.imported else advice}is not whole")
     found = incomplete_collectives(run)
     rest = [wait for wait in found if not _disagrees(run, wait)]
     circle = cycle(rest)

@@ -196,10 +196,10 @@ def _whole(parts: Sequence[npt.NDArray[Any]]) -> Int64Array:
 
 def _columns(index: Index, rows: _Rows) -> tuple[Int64Array, Int64Array, UInt32Array]:
     """Start, end and paint of the slices of some rows, one row after another."""
-    columns = (index.slices.start, index.slices.end, index.slices.paint)
-    found = [[column[low:high] for low, high in rows] for column in columns]
+    columns: list[npt.NDArray[Any]] = [index.slices.start, index.slices.end, index.slices.paint]
     start, end, paint = (
-        np.concatenate([column[:0], *of]) for column, of in zip(columns, found, strict=True)
+        np.concatenate([column[:0], *(column[low:high] for low, high in rows)])
+        for column in columns
     )
     return start, end, paint
 
