@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -22,12 +23,20 @@ def run_as_it_is(function: Any) -> bool:
 
 @cache
 def _skipped(code: CodeType) -> bool:
+    skip = _skip()
+    if skip is not None:
+        skip(code)
+    return skip is not None
+
+
+@cache
+def _skip() -> Callable[[CodeType], object] | None:
+    """Returns what keeps Dynamo from compiling a code; None: this torch cannot."""
     found: list[Any] = []
     for name in ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction.SKIP"):
         lost = "calls of modules in code that torch.compile makes"
         found.append(optional("torch._C", f"_dynamo.eval_frame.{name}", lost))
         if found[-1] is None:
-            return False
+            return None
     use, strategy, skip = found
-    use(code, strategy(skip, skip))
-    return True
+    return lambda code: use(code, strategy(skip, skip))

@@ -13,6 +13,11 @@ from types import CodeType, FrameType
 CACHE_LIMIT = 100_000
 """Distinct stacks remembered; the cache is cleared beyond this number."""
 
+_PATHS = sysconfig.get_paths()
+_STANDARD = _PATHS["stdlib"] + os.sep
+PACKAGE_FOLDERS = tuple({_PATHS[name] + os.sep for name in ("purelib", "platlib")})
+"""Installed packages are below the standard library's folder, but belong to the program."""
+
 
 class Stacks:
     """Captures the calling thread's stack as a text id; 0: it has no frame of the program.
@@ -30,7 +35,6 @@ class Stacks:
             getattr(sys.modules.get(name), "__file__", None)
             for name in ("torch", "typing_extensions")
         )
-        # Installed packages are below the standard library's folder, but belong to the program.
         self._inside = tuple(
             str(folder) + os.sep
             # Code may have been loaded through a link.
@@ -43,13 +47,11 @@ class Stacks:
         self._inside += (written.rstrip(os.sep) + os.sep,) if written else ()
         if decorators:  # torch wraps deprecated functions with it
             self._inside += (decorators,)
-        self._standard = sysconfig.get_path("stdlib") + os.sep
-        self._packages = tuple({sysconfig.get_path(p) + os.sep for p in ("purelib", "platlib")})
 
     @property
     def folders(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
         """Returns folders: left out; kept although inside those; of the standard library."""
-        return self._inside, self._packages, self._standard
+        return self._inside, PACKAGE_FOLDERS, _STANDARD
 
     def capture(self, said: str = "") -> int:
         """Returns the text id of the caller's stack; `said`: appended to the innermost function."""
@@ -87,7 +89,7 @@ class Stacks:
         """Returns whether a file's code is torch's, Python's or the recorder's."""
         if file.startswith(("<frozen", *self._inside)):
             return True
-        return file.startswith(self._standard) and not file.startswith(self._packages)
+        return file.startswith(_STANDARD) and not file.startswith(PACKAGE_FOLDERS)
 
 
 def program_line(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:

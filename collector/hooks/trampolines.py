@@ -15,6 +15,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 from dis import opmap
+from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, GetSetDescriptorType
 from types import MethodDescriptorType as MethodDescriptor
@@ -181,42 +182,54 @@ def _runs_past_vectorcall(function: FunctionType) -> bool:
 
 
 def _code_calling(own: CodeType, called: object) -> CodeType:
-    """Returns code with the parameters of `own` that forwards them to `called`.
+    """Returns code with the parameters of `own` that forwards them to `called`."""
+    positional, plain, only = own.co_posonlyargcount, own.co_argcount, own.co_kwonlyargcount
+    made = _forwarding(positional, plain, only, bool(own.co_flags & 4), bool(own.co_flags & 8))
+    names = own.co_varnames[: made.co_nlocals]
+    renamed = {_CALLED: called, **dict(zip(made.co_varnames, names, strict=True))}
 
-    It has no RESUME, so Python treats its frame as not yet started and never shows it.
-    """
-    names, plain, only = own.co_varnames, own.co_argcount, own.co_kwonlyargcount
-    signature, handed = list(names[:plain]), list(names[:plain])
-    if own.co_posonlyargcount:
-        signature.insert(own.co_posonlyargcount, "/")
-    rest = iter(names[plain + only :])
-    if own.co_flags & 4:  # *args
-        signature.append(f"*{next(rest)}")
-        handed.append(signature[-1])
-    elif only:
-        signature.append("*")
-    signature += names[plain : plain + only]
-    handed += (f"{name}={name}" for name in names[plain : plain + only])
-    if own.co_flags & 8:  # **keywords
-        signature.append(f"**{next(rest)}")
-        handed.append(signature[-1])
-    # A constant is not called outright: the compiler would warn of it.
-    source = f"def f({', '.join(signature)}): return (0 or {_CALLED!r})({', '.join(handed)})"
-    (made,) = (
-        one
-        for one in compile(source, own.co_filename, "exec", dont_inherit=True).co_consts
-        if isinstance(one, CodeType)
-    )
-    instructions = bytearray(made.co_code)
-    for at in range(0, len(instructions), 2):
-        if instructions[at] == opmap["RESUME"]:
-            instructions[at] = opmap["NOP"]
-            break
+    def as_own(constant: Any) -> Any:
+        if isinstance(constant, tuple):  # names of arguments
+            return tuple(map(as_own, constant))
+        return renamed.get(constant, constant)
+
     return made.replace(
-        co_code=bytes(instructions),
-        co_consts=tuple(called if one == _CALLED else one for one in made.co_consts),
+        co_varnames=names,
+        co_consts=tuple(map(as_own, made.co_consts)),
+        co_filename=own.co_filename,
         co_firstlineno=own.co_firstlineno,
         co_name=own.co_name,
         co_qualname=own.co_qualname,
         co_freevars=own.co_freevars,
     )
+
+
+@cache
+def _forwarding(positional: int, plain: int, only: int, rest: bool, keywords: bool) -> CodeType:
+    """Returns code that forwards its parameters to _CALLED; many functions have parameters alike.
+
+    It has no RESUME, so Python treats its frame as not yet started and never shows it.
+    """
+    handed = [f"a{number}" for number in range(plain)]
+    named = [f"a{number}" for number in range(plain, plain + only)]
+    signature = [*handed[:positional], *["/"] * bool(positional), *handed[positional:]]
+    if rest:
+        signature.append("*args")
+        handed.append(signature[-1])
+    elif only:
+        signature.append("*")
+    signature += named
+    handed += (f"{name}={name}" for name in named)
+    if keywords:
+        signature.append("**keywords")
+        handed.append(signature[-1])
+    # A constant is not called outright: the compiler would warn of it.
+    source = f"def f({', '.join(signature)}): return (0 or {_CALLED!r})({', '.join(handed)})"
+    compiled = compile(source, "<lanescope>", "exec", dont_inherit=True)
+    (made,) = (one for one in compiled.co_consts if isinstance(one, CodeType))
+    instructions = bytearray(made.co_code)
+    for at in range(0, len(instructions), 2):
+        if instructions[at] == opmap["RESUME"]:
+            instructions[at] = opmap["NOP"]
+            break
+    return made.replace(co_code=bytes(instructions))

@@ -10,7 +10,6 @@ alone (no_grad, autocast, a default device) are noted likewise where the thread 
 
 from __future__ import annotations
 
-import sysconfig
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
@@ -25,7 +24,7 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import ChangedArguments, Patches, around, caller
-from ..stacks import Stacks
+from ..stacks import PACKAGE_FOLDERS, Stacks
 from .torch_modes import torch_modes
 
 _COMPARED_BY_VALUE = (bool, int, float, str, bytes, type(None))
@@ -67,7 +66,6 @@ class Contexts:
         self._recorder = recorder
         self._starts = stacks
         self._stacks = Stacks(recorder.intern, 1)
-        self._packages = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
         self._inherited: dict[int, Inherited] = {}  # by the running thread's identity
         self._reported: set[str] = set()
         self._patches = Patches()
@@ -168,7 +166,7 @@ class Contexts:
                 return
             file = frame.f_code.co_filename
             # How a library deals with a thread without a context is not the program's fault.
-            if self._stacks.is_library(file) or file.startswith(self._packages):
+            if self._stacks.is_library(file) or file.startswith(PACKAGE_FOLDERS):
                 return
             known = inherited.missed.pop(variable, None)
             if known is None:
