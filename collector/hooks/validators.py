@@ -299,7 +299,7 @@ class Validators:
 
 
 def _any_installed() -> bool:
-    """Returns whether a package may have validators; parsing the entry points of all takes longer."""
+    """Returns whether some package may have validators: to parse all entry points takes longer."""
     texts = (package.read_text("entry_points.txt") for package in metadata.distributions())
     return any(ENTRY_POINTS in text for text in texts if text)
 

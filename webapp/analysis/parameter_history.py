@@ -16,9 +16,8 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
@@ -159,11 +158,11 @@ def logged(run: Run, rank: int | None, *names: str, prefix: str | None = None) -
     Of the series `names`, or of those whose names begin with `prefix`, which is taken off.
     """
     rows = run.events("value", rank, columns=_COLUMNS)
-    texts = rows["name"].cast(pa.string())
-    if prefix is None:
-        return to_frame(rows.filter(pc.is_in(texts, pa.array(names, pa.string()))))
-    found = to_frame(rows.filter(pc.starts_with(texts, prefix)))
-    return found.assign(name=found["name"].astype("str").str.removeprefix(prefix))
+    wanted = names.__contains__ if prefix is None else lambda name: name.startswith(prefix)
+    found = to_frame(rows.filter(pa.array(having(rows["name"], wanted))))
+    if prefix is not None:
+        found["name"] = found["name"].str.removeprefix(prefix)
+    return found
 
 
 @lru_cache(maxsize=1024)  # several questions ask for the same few series of each rank

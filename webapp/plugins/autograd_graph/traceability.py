@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache, partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
-from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, having, to_frame
+from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
@@ -32,7 +32,7 @@ from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.types import Window
+from lanescope.webapp.runs.types import BoolArray, Int64Array, Window
 
 _WITHOUT_OPERATOR = frozenset(
     {
@@ -40,7 +40,7 @@ _WITHOUT_OPERATOR = frozenset(
         "DifferentiableGraphBackward",  # of a part of a program that TorchScript runs as one
     }
 )
-_PHASE = ("start_ns", "duration_ns", "kind", "name")
+_PHASE = ("start_ns", "duration_ns", "depth", "kind", "name", "thread")
 _VIEWS = [pattern.replace("_", "") for pattern in schema.NOT_COMPUTING]
 
 _AT_ONCE = 1_000_000
@@ -106,38 +106,35 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
     counts = logged(run, rank, prefix=schema.GRAPH_SERIES)
     if counts.empty:
         return
-    phases = to_frame(run.events("phase", rank, columns=[*_PHASE, "depth", "thread"]))
-    said = phases["name"].astype(str).str.startswith(BackwardRaised.PREFIX)
-    raised = phases.loc[said, ["thread", "start_ns"]]
-    phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
-    phases = phases.assign(
-        end_ns=frame_ends_ns(phases, run.duration_ns), ended=phases["duration_ns"].notna()
-    )
+    phases = run.events("phase", rank, columns=_PHASE)
+    said = having(phases["name"], lambda name: name.startswith(BackwardRaised.PREFIX))
+    raised = _by_thread(phases.filter(pa.array(said)), run)
+    said = having(phases["kind"], schema.PhaseKind.backward.name.__eq__)
+    backward = _by_thread(phases.filter(pa.array(said)), run)
     engine = [t.thread for t in run.threads_of(rank) if t.kind == "native"]
     at_once = run.counts_of(rank)["op"] <= _AT_ONCE
     nodes_of = cache(partial(_nodes, run, rank))
-    walked: list[tuple[str, int, Any, Counter[str], _Ran]] = []
+    walked: list[tuple[str, int, Window, Counter[str], _Ran]] = []
     for (thread, step), rows in counts.groupby(["thread", "step"]):
-        own = phases[phases["thread"] == thread]
+        own = backward.get(thread, _NO_PHASES)
         at = int(rows["time_ns"].iloc[0])
-        around = own[(own["start_ns"] <= at) & (own["end_ns"] >= at)]
-        if around.empty:
+        around = np.flatnonzero((own.start <= at) & (own.end >= at))
+        if not len(around):
             continue
-        phase = around.sort_values("depth").iloc[-1]
-        over = (raised["thread"] == thread) & raised["start_ns"].between(
-            phase["start_ns"], phase["end_ns"]
-        )
-        if not phase["ended"] or over.any():
+        phase = around[np.argsort(own.depth[around], kind="stable")[-1]]
+        low, high = window = int(own.start[phase]), int(own.end[phase])
+        over = raised.get(thread, _NO_PHASES).start
+        if not own.ended[phase] or ((low <= over) & (over <= high)).any():
             continue  # killed in it, or it raised: the rest of its nodes never ran
         of_it = [t.thread for t in run.threads_of(rank) if t.thread in (*engine, thread)]
-        ran = _ran(nodes_of, own, phase, of_it, at_once=at_once)
+        ran = _ran(nodes_of, own, window, of_it, at_once=at_once)
         numbers = rows["value"].to_numpy(np.float64)
         if not ((numbers >= 0) & (numbers <= _MAX_NODES)).all():
             continue  # a damaged record: no graph has as many nodes, or NaN of them
         reached = Counter(dict(zip(rows["name"], numbers.astype(int).tolist(), strict=True)))
-        walked.append((str(thread), int(step), phase, reached, ran))
+        walked.append((str(thread), int(step), window, reached, ran))
     made = _makers(run, rank, {n for *_, (_, numbers) in walked for n in numbers if n is not None})
-    for name, number, phase, reached, (nodes, sequences) in walked:
+    for name, number, window, reached, (nodes, sequences) in walked:
         untied = Counter(
             node
             for node, sequence in zip(nodes, sequences, strict=True)
@@ -147,12 +144,35 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
             rank,
             name,
             number,
-            int(phase["start_ns"]),
-            int(phase["end_ns"]),
+            *window,
             reached.total(),
             reached - Counter(map(_bare, nodes)),
             untied,
         )
+
+
+class _Phases(NamedTuple):
+    """Phases of a thread, by start."""
+
+    start: Int64Array  # ns
+    end: Int64Array  # ns; the run's where it had not ended
+    depth: npt.NDArray[np.int16]
+    ended: BoolArray
+
+
+_NO_PHASES = _Phases(
+    np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int16), np.empty(0, np.bool_)
+)
+
+
+def _by_thread(phases: pa.Table, run: Run) -> dict[str, _Phases]:
+    found = {}
+    for thread in pc.unique(phases["thread"]).to_pylist():
+        own = phases.filter(pa.array(having(phases["thread"], thread.__eq__)))
+        start, depth = own["start_ns"].to_numpy(), own["depth"].to_numpy()
+        ended = own["duration_ns"].is_valid().to_numpy()
+        found[thread] = _Phases(start, ends_ns(own, run), depth, ended)
+    return found
 
 
 _Ran = tuple[list[str], list[int | None]]
@@ -167,16 +187,15 @@ def _nodes(run: Run, rank: int, thread: str, window: Window | None) -> pa.Table:
 
 def _ran(
     nodes_of: Callable[[str, Window | None], pa.Table],
-    own: pd.DataFrame,
-    phase: Any,
+    own: _Phases,
+    window: Window,
     threads: Sequence[str],
     *,
     at_once: bool,
 ) -> _Ran:
     """The nodes of a backward, without those of backwards within it (checkpointing)."""
-    window = int(phase["start_ns"]), int(phase["end_ns"])
-    nested = own[(own["start_ns"] > phase["start_ns"]) & (own["end_ns"] <= phase["end_ns"])]
-    bounds = nested[["start_ns", "end_ns"]].to_numpy()
+    nested = (own.start > window[0]) & (own.end <= window[1])
+    bounds = list(zip(own.start[nested], own.end[nested], strict=True))
     names: list[str] = []
     numbers: list[int | None] = []
     for thread in threads:

@@ -27,7 +27,7 @@ def frozen(sampled: pd.DataFrame) -> pd.DataFrame:
     idle = ~held["trainable"].astype(bool) & held["missing"]
     parts = [held.iloc[:0]]
     for _, rows in held.assign(idle=idle).groupby(["rank", "optimizer"], sort=True):
-        if rows["step"].nunique() < _MIN_SAMPLES:
+        if not rows["idle"].any() or rows["step"].nunique() < _MIN_SAMPLES:
             continue
         settings = [rows[name].fillna(-1.0) for name in ("lr", "weight_decay")]
         # Settings may change from step to step, but for all of a group at once.

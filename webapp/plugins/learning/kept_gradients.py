@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +33,7 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 
 MIN_PAIRS = 5  # pairs of steps
 LOOKED_AT = 8  # pairs at the beginning, at the end, and apart from each other in between
@@ -46,6 +48,7 @@ _PLACE = ["thread", "start_ns", "depth"]
 _EMPTYING = ("zero_", "fill_")
 _FUSED = "aten::_fused_"
 _NODE = "AccumulateGrad"
+_NEVER = np.iinfo(np.int64).max
 
 
 def kept_gradients(run: Run) -> list[Finding]:
@@ -83,9 +86,13 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
         return []
     zeroed: list[int] = []
     kept, needed = [], max(MIN_PAIRS, math.ceil(_MIN_PAIR_SHARE * len(pairs)))
+    ends = _ends(run, rank, thread, times)
     for number, pair in enumerate(pairs):
-        until = times[pair + 2] if pair + 2 < len(times) else run.duration_ns + 1
-        count = _kept(run, rank, thread, (times[pair], times[pair + 1], until))
+        low, middle = times[pair : pair + 2]
+        end, second = ends[pair : pair + 2]
+        count = 0
+        if end is not None and second is not None:
+            count = _kept(run, rank, (low, end, middle, second))
         if count >= _MIN_SHARE * int(calls["count"].iloc[pair]):
             kept.append(pair)
         elif pair - 1 in zeroed:  # of no period: one step after the other
@@ -99,7 +106,7 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
         return []
     first, last = kept[0], len(times) - 1
     step = int(calls["step"].iloc[first + 1])
-    where = _where(run, rank, thread, (times[first + 1], times[first + 2]))
+    where = _where(run, rank, thread, (times[first + 1], ends[first + 1] or 0))
     return [
         Finding(
             kind="exploding_gradient",
@@ -154,33 +161,49 @@ def _has_period(zeroed: Sequence[int], kept: Sequence[int]) -> bool:
     )
 
 
-def _kept(run: Run, rank: int, thread: str, times: tuple[int, int, int]) -> int:
+def _kept(run: Run, rank: int, times: tuple[int, int, int, int]) -> int:
     """How many gradients a step used, backward added to, and the next step used again.
 
-    `times`: when each of the two steps began, and until when the second one may last.
+    `times`: when each of the two steps began and ended.
     """
     columns = [*_PLACE, "storage", "version", "write", "birth"]
-    low, middle, high = times
-    first = _end(run, rank, thread, low, middle)
-    second = _end(run, rank, thread, middle, high)
-    if first is None or second is None:
-        return 0
+    low, first, middle, second = times
     table = run.events("access", rank, columns=columns, window=(low, second))
-    used = pc.unique(table.filter(pc.less(table["start_ns"], first))["storage"])
-    rows = to_frame(table.filter(pc.is_in(table["storage"], used)))
-    rows = rows[rows["start_ns"] >= low]
-    rows["writer"] = _writers(run, rank, (low, second), rows)
+    start, storage = table["start_ns"].to_numpy(), table["storage"].to_numpy()
+    used = (start >= low) & np.isin(storage, storage[start < first])
+    table = table.filter(pa.array(used))
+    grown = _used_twice(table, first, middle)
+    if not len(grown):
+        return 0
+    table = table.filter(pc.is_in(table["storage"], pa.array(grown)))
+    writers = _writers(run, rank, (low, second), table)
     # A fused optimizer is said to write gradients, which it does where they are scaled.
-    rows["write"] &= ~rows["writer"].str.startswith(_FUSED)
-    before, after = rows["start_ns"] < first, rows["start_ns"] >= middle
-    changed = set(rows.loc[rows["birth"] | (rows["write"] & (before | after)), "storage"])
-    other = ~rows["storage"].isin(changed)
-    versions = [rows[at & other].groupby("storage")["version"].min() for at in (before, after)]
-    grown = versions[1] - versions[0]  # NaN: not used again
-    same = grown.index[grown > 0]
-    between = rows[~before & ~after & rows["write"] & rows["storage"].isin(same)]
-    between = between.sort_values("start_ns", kind="stable")
-    return sum(_added_to(list(own["writer"])) for _, own in between.groupby("storage"))
+    fused = np.array([writer.startswith(_FUSED) for writer in writers], bool)
+    write = table["write"].to_numpy() & ~fused
+    start, storage = table["start_ns"].to_numpy(), table["storage"].to_numpy()
+    between = (start >= first) & (start < middle)
+    changed = storage[write & ~between]
+    added = np.flatnonzero(write & between & ~np.isin(storage, changed))
+    of_storage: dict[int, list[str]] = {}
+    for at in added[np.argsort(start[added], kind="stable")]:
+        of_storage.setdefault(int(storage[at]), []).append(writers[at])
+    return sum(map(_added_to, of_storage.values()))
+
+
+def _used_twice(accesses: pa.Table, first: int, middle: int) -> Int64Array:
+    """Storages of tensors that both steps used and that changed in between.
+
+    `first`: the end of the first step; `middle`: the beginning of the second.
+    """
+    start, version = accesses["start_ns"].to_numpy(), accesses["version"].to_numpy()
+    storages, at = np.unique(accesses["storage"].to_numpy(), return_inverse=True)
+    lowest = np.full((2, len(storages)), _NEVER)
+    for step, inside in enumerate((start < first, start >= middle)):
+        np.minimum.at(lowest[step], at[inside], version[inside])
+    grown = (lowest[0] < lowest[1]) & (lowest[1] < _NEVER)
+    grown[at[accesses["birth"].to_numpy()]] = False
+    found: Int64Array = storages[grown]
+    return found
 
 
 def _added_to(writers: Sequence[str]) -> bool:
@@ -191,7 +214,7 @@ def _added_to(writers: Sequence[str]) -> bool:
     return not any(writer.endswith(_EMPTYING) for writer in writers)
 
 
-def _writers(run: Run, rank: int, window: tuple[int, int], rows: pd.DataFrame) -> pd.Series:
+def _writers(run: Run, rank: int, window: tuple[int, int], rows: pa.Table) -> list[str]:
     """The name of the operator of each access; of an addition within it, AccumulateGrad."""
     # By thread and start, parents before children.
     ops = run.events("op", rank, columns=[*_PLACE, "duration_ns", "name"], window=window)
@@ -204,30 +227,43 @@ def _writers(run: Run, rank: int, window: tuple[int, int], rows: pd.DataFrame) -
     thread = ops["thread"].combine_chunks().indices.to_numpy()
     within = adds[(thread[node] == thread[adds]) & (start[adds] < ends[node])]
     asked = np.flatnonzero(np.isin(start, rows["start_ns"].to_numpy()))
-    known = to_frame(ops.select([*_PLACE, "name"]).take(pa.array(asked)))
-    known["name"] = known["name"].mask(np.isin(asked, within), _NODE)
-    names = dict(zip(_places(known), known["name"].to_numpy(), strict=True))
-    return pd.Series([names.get(place, "") for place in _places(rows)], rows.index, "str")
+    known = ops.take(pa.array(asked))
+    own = np.where(np.isin(asked, within), _NODE, _texts(known["name"]))
+    names = dict(zip(_places(known), own.tolist(), strict=True))
+    return [names.get(place, "") for place in _places(rows)]
 
 
-def _places(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    # Not of the columns themselves: to go through texts of Arrow one by one takes long.
-    return zip(*(rows[column].to_numpy() for column in _PLACE), strict=True)
+def _places(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+    numbers = (rows[column].to_numpy().tolist() for column in _PLACE[1:])
+    return zip(_texts(rows[_PLACE[0]]), *numbers, strict=True)
 
 
-def _end(run: Run, rank: int, thread: str, low: int, high: int) -> int | None:
-    """When the optimizer's step that began in [low, high) ended."""
-    columns = ["start_ns", "duration_ns", "kind"]
-    rows = to_frame(run.events("phase", rank, thread, columns=columns, window=(low, high)))
-    own = (rows["kind"] == schema.PhaseKind.optimizer.name) & (rows["start_ns"] >= low)
-    rows = rows[own & rows["duration_ns"].notna()]
-    return None if rows.empty else int((rows["start_ns"] + rows["duration_ns"]).iloc[0])
+def _texts(column: pa.ChunkedArray) -> npt.NDArray[np.object_]:
+    coded = column.combine_chunks()
+    texts = np.array(coded.dictionary.to_pylist(), object)
+    found: npt.NDArray[np.object_] = texts[coded.indices.to_numpy()]
+    return found
+
+
+def _ends(run: Run, rank: int, thread: str, times: Sequence[int]) -> list[int | None]:
+    """When each of the optimizer's steps that began at `times`, or soon after, ended."""
+    rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "thread"])
+    of_optimizer = having(rows["kind"], schema.PhaseKind.optimizer.name.__eq__)
+    own = of_optimizer & having(rows["thread"], thread.__eq__)
+    rows = rows.filter(pa.array(own)).drop_null()
+    start = rows["start_ns"].to_numpy()
+    ends = start + rows["duration_ns"].to_numpy()
+    places = np.searchsorted(start, times)
+    until = [*times[1:], run.duration_ns + 1]
+    return [
+        int(ends[at]) if at < len(start) and start[at] < high else None
+        for at, high in zip(places, until, strict=True)
+    ]
 
 
 def _where(run: Run, rank: int, thread: str, window: tuple[int, int]) -> str | None:
-    """The line at which an optimizer steps."""
-    end = _end(run, rank, thread, *window)
+    """The line at which an optimizer steps; `window`: one of its steps."""
     columns = ["start_ns", "stack"]
-    rows = to_frame(run.events("op", rank, thread, columns=columns, window=(window[0], end or 0)))
+    rows = to_frame(run.events("op", rank, thread, columns=columns, window=window))
     rows = rows[(rows["start_ns"] >= window[0]) & (rows["stack"] >= 0)]
     return None if rows.empty else where_of(run, rank, int(rows["stack"].iloc[0]))

@@ -58,7 +58,10 @@ def unmoved(run: Run, sampled: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def is_undone(rows: pd.DataFrame) -> pd.Series:
     """Returns which rows of an optimizer's samples are of a parameter whose changes are undone."""
     groups = rows.groupby("parameter", sort=False)
-    same = (groups["norm"].nunique(dropna=False) == 1) & groups["norm"].first().notna()
+    same = groups["norm"].nunique(dropna=False) == 1
+    if not same.any():
+        return pd.Series(False, rows.index)
+    same &= groups["norm"].first().notna()
     changed = groups["update_ratio"].min() > CHANGED  # infinite: it was zero
     often = groups.size() >= _MIN_SAMPLES
     large = groups["numel"].first() >= _MIN_ELEMENTS
@@ -67,6 +70,8 @@ def is_undone(rows: pd.DataFrame) -> pd.Series:
 
 
 def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
+    if not any(len(last_logged(run, rank, name)) for name in (CLIP_LIMIT, CLIP_VALUE)):
+        return rows.iloc[:0]
     rows = rows[(rows["lr"] > 0) & rows["update_ratio"].notna() & rows["norm"].notna()]
     changes = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
     ratio = np.sqrt(changes / (rows["norm"] ** 2).groupby(rows["step"]).sum())
@@ -95,6 +100,8 @@ def _away_by_value(run: Run, rank: int, rows: pd.DataFrame) -> pd.Series:
 def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of parameters in 16 bits that have a gradient at most elements, and stay."""
     rows = rows[rows["dtype"].isin(LOW) & (rows["lr"] > 0) & (rows["grad_norm"] > 0)]
+    if rows.empty:
+        return rows
     rows = rows[rows["update_ratio"].notna() & (rows["grad_zeros"].fillna(0.0) < _MIN_SHARE)]
     due = (rows["lr"] * rows["grad_norm"] / rows["norm"]).where(rows["rule"] == "SGD", np.inf)
     groups = rows.assign(kept=rows["update_ratio"] / due).groupby("parameter", sort=False)
@@ -108,8 +115,10 @@ def _without_rate(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of parameters with gradients since their learning rate is next to nothing."""
     groups = rows.groupby("parameter", sort=False)
     faded = rows["lr"] <= FADED * groups["lr"].transform("max")
-    small = rows["update_ratio"].fillna(0.0) <= CHANGED
-    last_step = rows["call"].where(~(faded & small)).groupby(rows["parameter"]).transform("max")
+    still = faded & (rows["update_ratio"].fillna(0.0) <= CHANGED)
+    if not still.any():
+        return rows.iloc[:0]
+    last_step = rows["call"].where(~still).groupby(rows["parameter"]).transform("max")
     tail = rows[rows["call"] > last_step.fillna(-1)]
     tails = tail.groupby("parameter", sort=False)
     middle = (groups["step"].first() + groups["step"].last()) / 2
