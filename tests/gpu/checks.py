@@ -149,7 +149,7 @@ def device_without_steps(folder: Path) -> str:
 
 
 def threads_share_gradients(folder: Path) -> str:
-    """Two threads' passes over one model are told from those over two."""
+    """Two threads' passes over one model share gradients, those over two do not."""
     said = []
     for models in ("1", "2"):
         recorded(folder / models, "threads", arguments=(models,))

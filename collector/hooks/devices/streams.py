@@ -58,7 +58,10 @@ def install(recorder: Recorder, note: Note) -> Callable[[], None]:
 
 
 def _asked(listener: _Listener) -> Patches:
-    """Records that a thread saw by `query` that an event or a stream was done: torch tells none."""
+    """Records that a thread saw by `query` that an event or a stream was done.
+
+    torch's tracing leaves that out.
+    """
     cuda: Any = torch.cuda
     patches = Patches()
 
