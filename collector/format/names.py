@@ -175,6 +175,10 @@ def stream_name(device: str, stream: int | str) -> str:
 GRAPH_SERIES = "lanescope/graph/"
 """Prefix; the name of an autograd node follows: how many of them a backward will reach."""
 
+SOFTMAX_DIM = "lanescope/softmax_dim/"
+"""Prefix; the number of a node of a softmax or log_softmax follows, in the graph that is recorded
+node by node: the dimension over which it is taken, as the program gave it."""
+
 RECORDER_MEMORY = "lanescope/recorder_memory"
 """Bytes of the resident set that belong to the recorder."""
 
@@ -293,6 +297,14 @@ IDLE_SCHEDULER = "lanescope/training_loop/idle_scheduler/"
 """Prefix; file.py:12 of a scheduler's step, its class and that of its optimizer follow, each after
 a slash: 1 for each step while that optimizer has not stepped, and another has its parameters."""
 
+SHORT_ANNEALING = "lanescope/training_loop/short_annealing/"
+"""Prefix; file.py:12 of a scheduler's step follows, in which a cosine annealing that steps with its
+optimizer has gone up and down twice: after how many steps the rate rises again."""
+
+RENEWED_OPTIMIZER = "lanescope/training_loop/renewed_optimizer/"
+"""Prefix; file.py:12 of an optimizer's step and its class follow, after a slash: 1 where each of
+the last few optimizers of these parameters stepped once, and kept nothing for the next one."""
+
 STALE_DATASET = "lanescope/training_loop/stale_dataset/"
 """Prefix; the class of a dataset and the name of a number in it follow, each after a slash: how
 many iterations over a DataLoader began with another number than its persistent workers have."""
@@ -309,6 +321,12 @@ steps whose graphs this keeps in memory."""
 MODEL_HOOKS = "lanescope/training_loop/model_hooks/"
 """Prefix; file.py:12 of a function of the program and its name follow, after a slash: how many
 hooks of a model and its parameters call it."""
+
+REDUCTION_BEGUN = "lanescope/collectives/reduction_begun"
+"""An all_reduce with async_op=True has returned, whose end the program has to ask for."""
+
+WORK_ASKED = "lanescope/collectives/work_asked"
+"""The program asks for the end of a collective, for the first time since REDUCTION_BEGUN."""
 
 IN_ORDER = f"{BATCHES}in_order"
 """An iteration over a DataLoader begins: 1 where it goes through a dataset in its order."""

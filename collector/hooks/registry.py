@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import cuda_graphs, exceptions, validators
 from .accesses import data_swap, external_memory, gradient_release
 from .base import Hook
-from .collectives import clocks, init_process_group, outside_groups, ranks, rpc
+from .collectives import clocks, init_process_group, outside_groups, pending_works, ranks, rpc
 from .devices import cuda_contexts, device, streams
 from .graphs import autograd_graph, fx_graphs
 from .threads import (
@@ -33,7 +33,7 @@ from .training import (
     scaler,
     thread_gradients,
 )
-from .training_loop import kept_states, scaled_losses, schedulers
+from .training_loop import kept_states, renewed_optimizers, scaled_losses, schedulers
 
 BEFORE_ENGINE: tuple[Hook, ...] = (
     modules.HOOK,
@@ -53,11 +53,13 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     init_process_group.HOOK,
     ranks.HOOK,
     outside_groups.HOOK,
+    pending_works.HOOK,
     rpc.HOOK,
     compiled.HOOK,
     scaler.HOOK,
     kept_states.HOOK,
     schedulers.HOOK,
+    renewed_optimizers.HOOK,
     sync_events.HOOK,
     locks.HOOK,
     conditions.HOOK,

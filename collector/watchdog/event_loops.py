@@ -17,28 +17,29 @@ WAITS = "a future of asyncio"
 _MAX_FRAMES = 8
 
 
-def waiting_place(frame: FrameType | None) -> list[Any] | None:
-    """Returns [file, line, function] at which a task of the thread's loop waits.
+def waiting_places(frame: FrameType | None) -> list[list[Any]]:
+    """Returns [file, line, function] of each coroutine of a task of the thread's loop that waits,
+    innermost first.
 
-    `frame`: the thread's innermost. None: it runs no loop of asyncio, or something may wake it.
+    `frame`: the thread's innermost. Empty: it runs no loop of asyncio, or something may wake it.
     """
     asyncio = sys.modules.get("asyncio")
     loop = _resting_loop(frame)
     if asyncio is None or loop is None:
-        return None
+        return []
     try:
         if loop._ready or loop._scheduled or loop._signal_handlers:
-            return None
+            return []
         own = {loop._ssock.fileno()}
         if set(loop._selector.get_map()) - own:
-            return None
+            return []
         for task in asyncio.all_tasks(loop):
             waits_for = task._fut_waiter
             if waits_for is not None and type(waits_for) is asyncio.Future:
-                return _innermost(task.get_coro())
+                return _places(task.get_coro())
     except (AttributeError, RuntimeError, TypeError):  # a loop of another kind
-        return None
-    return None
+        return []
+    return []
 
 
 def _resting_loop(frame: FrameType | None) -> Any:
@@ -53,11 +54,10 @@ def _resting_loop(frame: FrameType | None) -> Any:
     return None
 
 
-def _innermost(coroutine: Any) -> list[Any] | None:
-    """Returns the place of the innermost coroutine that a coroutine awaits."""
-    while getattr(coroutine.cr_await, "cr_frame", None) is not None:
+def _places(coroutine: Any) -> list[list[Any]]:
+    """Returns the places of a coroutine and of those that it awaits, innermost first."""
+    found: list[list[Any]] = []
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        found.insert(0, [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
         coroutine = coroutine.cr_await
-    frame = coroutine.cr_frame
-    return (
-        None if frame is None else [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name]
-    )
+    return found

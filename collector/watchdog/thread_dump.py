@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .event_loops import WAITS, waiting_place
+from .event_loops import WAITS, waiting_places
 from .rest import ThreadWait
 from .system_calls import waits_for
 
@@ -69,10 +69,8 @@ def describe_thread(
     thread = vars(threading)["_active"].get(ident)
     native = native_id(thread) if thread is not None else 0
     doing = known.get(native, {})
-    frames: list[list[Any]] = []
-    task = waiting_place(frame)
-    if task is not None:
-        frames.append(task)
+    task = waiting_places(frame)
+    frames = task[:_MAX_FRAMES]
     current: FrameType | None = frame
     while current is not None and len(frames) < _MAX_FRAMES:
         code = current.f_code
@@ -87,7 +85,7 @@ def describe_thread(
         "cpu": round(share[native], 3) if native in share else None,
         "frames": frames,
         "last_op": doing.get("last_op", ""),
-        "waiting": doing.get("waiting", "") or (cause if task is None else WAITS),
+        "waiting": doing.get("waiting", "") or (WAITS if task else cause),
         "owner": doing.get("owner"),
         "collective": doing.get("collective"),
     }

@@ -206,6 +206,19 @@ def sampled_in_evaluation_mode(planted: bool) -> None:
     fit(model, F.mse_loss, 14, sample)
 
 
+def teacher_left_in_evaluation_mode(planted: bool) -> None:
+    """A teacher is trained and put into evaluation mode, and a model is trained with what it
+    returns: itself, or the twin's student, with gradients enabled for both."""
+    teacher, student = mlp(nn.Dropout(0.1)), nn.Linear(12, 3)
+    fit(teacher, lambda out, x: F.cross_entropy(out, x[:, :3].argmax(1)))
+    teacher.eval()
+
+    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(out, teacher(x).softmax(1).detach())
+
+    fit(teacher if planted else student, loss_of)
+
+
 def wrapped_model_left_in_evaluation_mode(planted: bool) -> None:
     """The model inside of the wrapper is evaluated; the twin was in evaluation mode throughout."""
     rank = begin()
@@ -320,6 +333,7 @@ FAULTS = (
         "trains in evaluation mode",
         evaluated_and_not_set_back,
         sampled_in_evaluation_mode,
+        teacher_left_in_evaluation_mode,
     ),
     *loss_faults(
         "training in evaluation mode",

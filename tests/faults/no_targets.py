@@ -1,6 +1,9 @@
-"""Losses of batches in which no target counts."""
+"""Losses of batches in which no target counts, and of numbers that are no probabilities of the
+classes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -103,14 +106,120 @@ def no_target_in_one_batch(planted: bool) -> None:
         optimizer.step()
 
 
+def _fit(model: nn.Module, loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(10):
+        x = torch.randn(24, 12)
+        optimizer.zero_grad()
+        loss_of(model(x), x).backward()
+        optimizer.step()
+
+
+def log_softmax_over_the_batch(planted: bool) -> None:
+    """nn.LogSoftmax(dim=0) at the end of a classifier."""
+    torch.manual_seed(0)
+    last = nn.LogSoftmax(dim=0 if planted else -1)
+    loss = nn.NLLLoss()
+    _fit(nn.Sequential(nn.Linear(12, 5), last), lambda out, x: loss(out, x[:, :5].argmax(1)))
+
+
+def softmax_over_the_batch_and_its_logarithm(planted: bool) -> None:
+    """The logarithm is taken in the loss; the twin's contrastive loss is over both sides."""
+    torch.manual_seed(0)
+    model = nn.Linear(12, 6)
+
+    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if planted:
+            return F.nll_loss(out.softmax(0).log(), x[:, :6].argmax(1))
+        scores = out @ (x[:, :6] * 2).T
+        own = torch.arange(len(x))
+        return F.nll_loss(scores.log_softmax(0), own) + F.nll_loss(scores.log_softmax(1), own)
+
+    _fit(model, loss_of)
+
+
+def log_softmax_over_a_row_of_pixels(planted: bool) -> None:
+    """A segmentation whose log_softmax is over the last dimension, as for tokens."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 6, 3, padding=1))
+
+    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        classes = (x.view(-1, 3, 4) > 0).long() * 3
+        return F.nll_loss(F.log_softmax(out, dim=-1 if planted else 1), classes)
+
+    _fit(model, loss_of)
+
+
+def distilled_from_probabilities(planted: bool) -> None:
+    """kl_div of two softmaxes: its first argument are logarithms."""
+    torch.manual_seed(0)
+    teacher, student = nn.Linear(12, 5), nn.Linear(12, 5)
+
+    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            soft = (teacher(x) / 2).softmax(1)
+        own = (out / 2).softmax(1) if planted else (out / 2).log_softmax(1)
+        return F.kl_div(own, soft, reduction="batchmean")
+
+    _fit(student, loss_of)
+
+
+def distilled_from_logits(planted: bool) -> None:
+    """nn.KLDivLoss of what the last layer puts out; the twin's arguments both have gradients."""
+    torch.manual_seed(0)
+    model, loss = nn.Linear(12, 5), nn.KLDivLoss(reduction="batchmean")
+
+    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if planted:
+            return loss(out, x[:, :5].softmax(1)) + 0.01 * out.square().mean()
+        other = model(x + 0.1 * torch.randn_like(x))
+        return loss(out.log_softmax(1), other.softmax(1))
+
+    _fit(model, loss_of)
+
+
+def gate_distilled_from_its_sigmoid(planted: bool) -> None:
+    """Probabilities of a sigmoid; the twin's target alone has a gradient."""
+    torch.manual_seed(0)
+    model = nn.Linear(12, 5)
+
+    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if planted:
+            return F.kl_div(out.sigmoid(), x[:, :5].sigmoid(), reduction="batchmean")
+        fixed = out.detach().log_softmax(1)
+        return F.kl_div(fixed, (out + x[:, :5]).softmax(1), reduction="batchmean")
+
+    _fit(model, loss_of)
+
+
 FAULTS = tuple(
-    Fault("a loss of no target", ROOM, ("wrong_loss",), one, says=says, slow=place > 0)
-    for place, (one, says) in enumerate(
+    Fault(name, ROOM, ("wrong_loss",), one, says=says, slow=place > 0)
+    for name, forms in (
         (
-            (prompts_longer_than_the_text, "targets of the loss"),
-            (masks_of_another_palette, "targets of the loss"),
-            (mean_over_an_empty_mask, "gets no element"),
-            (no_target_in_one_batch, "targets of the loss"),
-        )
+            "a loss of no target",
+            (
+                (prompts_longer_than_the_text, "targets of the loss"),
+                (masks_of_another_palette, "targets of the loss"),
+                (mean_over_an_empty_mask, "gets no element"),
+                (no_target_in_one_batch, "targets of the loss"),
+            ),
+        ),
+        (
+            "a softmax over another dimension",
+            (
+                (log_softmax_over_the_batch, "dimension 0"),
+                (softmax_over_the_batch_and_its_logarithm, "dimension 0"),
+                (log_softmax_over_a_row_of_pixels, "dimension 3"),
+            ),
+        ),
+        (
+            "a divergence without logarithms",
+            (
+                (distilled_from_probabilities, "kl_div"),
+                (distilled_from_logits, "kl_div"),
+                (gate_distilled_from_its_sigmoid, "kl_div"),
+            ),
+        ),
     )
+    for place, (one, says) in enumerate(forms)
 )

@@ -259,7 +259,97 @@ def plateau_of_another_optimizer(planted: bool) -> None:
     fit(model, second, Steps())
 
 
+def annealed_over_epochs_and_stepped_per_batch(planted: bool) -> None:
+    """T_max is the number of epochs; the twin steps once per epoch."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
+    for _ in range(5):
+        for _ in range(10):
+            F.cross_entropy(model(torch.randn(8, 12)), torch.randint(3, (8,))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if planted:
+                cosine.step()  # named
+        if not planted:
+            cosine.step()
+
+
+def annealed_over_warm_restarts(planted: bool) -> None:
+    """AdamW with a floor; the twin has the class that is for cycles."""
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedules = torch.optim.lr_scheduler
+    cosine = (
+        schedules.CosineAnnealingLR(optimizer, T_max=8, eta_min=1e-5)
+        if planted
+        else schedules.CosineAnnealingWarmRestarts(optimizer, T_0=8, eta_min=1e-5)
+    )
+    fit(model, optimizer, cosine)
+
+
+def annealed_by_a_training_of_two_groups(planted: bool) -> None:
+    """T_max counts evaluations; the twin's counts batches."""
+    model = classifier()
+    groups = [{"params": model[0].parameters(), "lr": 1e-3}, {"params": model[2].parameters()}]
+    optimizer = torch.optim.Adam(groups, lr=1e-2)
+    length = STEPS // 10 if planted else STEPS
+    fit(model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, length))
+
+
+def adam_made_in_the_step(planted: bool) -> None:
+    """A function of one step makes the optimizer; the twin makes one per epoch."""
+    model = classifier()
+
+    def step(optimizer: Any) -> None:
+        F.cross_entropy(model(torch.randn(8, 12)), torch.randint(3, (8,))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(8):
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        for _ in range(4):
+            step(torch.optim.Adam(model.parameters(), lr=1e-3) if planted else optimizer)
+
+
+def momentum_made_for_each_rate(planted: bool) -> None:
+    """The rate is changed by a new optimizer; the twin's rule keeps nothing."""
+    model = classifier()
+    for number in range(20):
+        momentum = 0.9 if planted else 0.0
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / (1 + number), momentum=momentum)
+        F.cross_entropy(model(torch.randn(8, 12)), torch.randint(3, (8,))).backward()
+        optimizer.step()
+        model.zero_grad()
+
+
+def optimizers_kept_in_a_history(planted: bool) -> None:
+    """Each step's RMSprop is kept for a log; each model of the twin has one for its only step."""
+    model, history = classifier(), []
+    for _ in range(20):
+        if not planted:
+            model = classifier()
+        history.append(torch.optim.RMSprop(model.parameters(), lr=1e-3))
+        F.cross_entropy(model(torch.randn(8, 12)), torch.randint(3, (8,))).backward()
+        history[-1].step()
+        model.zero_grad()
+
+
 FAULTS = (
+    *_faults(
+        "an annealing given in epochs",
+        annealed_over_epochs_and_stepped_per_batch,
+        annealed_over_warm_restarts,
+        annealed_by_a_training_of_two_groups,
+        says="T_max",
+    ),
+    *_faults(
+        "an optimizer made again for each step",
+        adam_made_in_the_step,
+        momentum_made_for_each_rate,
+        optimizers_kept_in_a_history,
+        says="is made for each step",
+    ),
     *_faults(
         FROZEN,
         backbone_group_frozen,

@@ -1,5 +1,5 @@
 """Programs of two ranks: data and random numbers that are not shared out as they are meant to be,
-and process groups that some ranks make and others do not."""
+process groups that some ranks make and others do not, and tensors that are used too early."""
 
 from __future__ import annotations
 
@@ -203,7 +203,73 @@ def metrics_outside_of_the_group(planted: bool) -> None:
     dist.all_gather(parts, total, group=groups[0 if planted else rank])  # named
 
 
+# tensors that are used while they are reduced ---------------------------------------------------
+
+
+def stepped_before_gradients_are_reduced(planted: bool) -> None:
+    """Gradients are reduced by hand, all at once; the waits come after the step, or before it."""
+    model = net(begin())
+    optimizer = sgd(model)
+    for _ in range(STEPS):
+        x, y = batch()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        grads = [one.grad for one in model.parameters() if one.grad is not None]
+        works = [dist.all_reduce(one, async_op=True) for one in grads]
+        if planted:
+            optimizer.step()  # named
+        for work in works:
+            work.wait()
+        if not planted:
+            optimizer.step()
+
+
+def statistics_read_while_they_are_reduced(planted: bool) -> None:
+    """A mean over ranks is used at once; the twin computes something else meanwhile."""
+    model = DDP(net(begin()))
+
+    def normalised(step: int) -> None:
+        means = torch.randn(50_000)
+        work = dist.all_reduce(means, async_op=True)
+        assert work is not None
+        if planted:
+            means.div(2).sum()  # named
+            work.wait()
+        else:
+            torch.randn(64).div(2)
+            work.get_future().wait()
+            means.div(2).sum()
+
+    train(model, sgd(model), each=normalised)
+
+
+def counter_cleared_while_it_is_reduced(planted: bool) -> None:
+    """Sums of an epoch are reduced and cleared for the next one; the twin's wait is a barrier."""
+    model = DDP(net(begin()))
+    sums = torch.zeros(50_000)
+
+    def reported(step: int) -> None:
+        sums.add_(1.0)
+        dist.all_reduce(sums, async_op=True)
+        if planted:
+            sums.zero_()  # named
+            dist.barrier()
+        else:
+            dist.barrier()
+            sums.zero_()
+
+    train(model, sgd(model), each=reported)
+
+
 FAULTS = (
+    *rank_faults(
+        "tensors used before their reduction ends",
+        "race",
+        "before that has ended",
+        stepped_before_gradients_are_reduced,
+        statistics_read_while_they_are_reduced,
+        counter_cleared_while_it_is_reduced,
+    ),
     *rank_faults(
         "a rank with fewer batches",
         "collective_mismatch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from tests.faults.base import Fault
 
@@ -272,6 +274,72 @@ def waited_for_and_not_asked(planted: bool) -> None:
     wait(futures)
 
 
+class _Loop:
+    """Trains, and has an evaluation for tasks of asyncio, which raises."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(8, 3)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+
+    async def step(self) -> None:
+        F.cross_entropy(self.model(torch.randn(16, 8)), torch.randint(3, (16,))).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        await asyncio.sleep(0)
+
+    async def evaluate(self) -> torch.Tensor:
+        await asyncio.sleep(0)
+        with torch.no_grad():
+            return self.model(torch.randn(16, 9))  # named
+
+
+def evaluated_in_tasks_that_are_kept(planted: bool) -> None:
+    """A set keeps tasks from going, and nothing awaits them; the twin gathers them at the end."""
+    job, tasks = _Loop(), set()
+
+    async def main() -> None:
+        for _ in range(6):
+            await job.step()
+            tasks.add(asyncio.create_task(job.evaluate()))
+        await asyncio.sleep(0.01)
+        if not planted:
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(one, RuntimeError) for one in found)
+
+    asyncio.run(main())
+
+
+def task_started_and_forgotten(planted: bool) -> None:
+    """What create_task returns is dropped; the twin's callback reads the error."""
+    job = _Loop()
+
+    async def main() -> None:
+        for number in range(6):
+            await job.step()
+            task = asyncio.create_task(job.evaluate())
+            if not planted:
+                task.add_done_callback(lambda done: done.exception())
+            del task
+            await asyncio.sleep(0.001 * (number > 3))
+
+    asyncio.run(main())
+
+
+def waited_for_without_a_look_at_the_tasks(planted: bool) -> None:
+    """asyncio.wait returns tasks that failed as done; the twin looks at them."""
+    job = _Loop()
+
+    async def main() -> None:
+        for _ in range(6):
+            await job.step()
+            done, _ = await asyncio.wait([asyncio.create_task(job.evaluate()) for _ in range(2)])
+            if not planted:
+                assert all(one.exception() is not None for one in done)
+
+    asyncio.run(main())
+
+
 MODES, FORKED = "modes of torch that do not reach threads", "races of torch.jit.fork"
 GENERATORS = "generators that threads share"
 
@@ -280,6 +348,16 @@ FAULTS = (
         Fault("an error of a pool that is lost", ROOM, ("lost_error",), form, slow=place > 0)
         for place, form in enumerate(
             (saved_in_vain, mapped_and_not_iterated, waited_for_and_not_asked)
+        )
+    ),
+    *(
+        Fault("an error of asyncio that is lost", ROOM, ("lost_error",), form, slow=place > 0)
+        for place, form in enumerate(
+            (
+                evaluated_in_tasks_that_are_kept,
+                task_started_and_forgotten,
+                waited_for_without_a_look_at_the_tasks,
+            )
         )
     ),
     *(

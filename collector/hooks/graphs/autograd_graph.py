@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...format.names import GRAPH_SERIES, KEPT_OUTPUT, LOSS_DIVISOR, NAN_LOSS
+from ...format.names import GRAPH_SERIES, KEPT_OUTPUT, LOSS_DIVISOR, NAN_LOSS, SOFTMAX_DIM
 from ...format.record_kinds import GradientScope
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, RecordKind
@@ -32,6 +32,10 @@ MAX_DRAWN = 20_000
 _ACCUMULATES = "AccumulateGrad"
 _NO_SEQUENCE = 2**62
 """Sequence numbers from here on belong to nodes that no operator made."""
+
+_SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
+_BELOW_ZERO = 2**63
+"""Autograd keeps a dimension as an unsigned number: from here on it counts from the last one."""
 
 _SCALES = ("DivBackward0", "MulBackward0")
 _NUMBERS = (torch.int64, torch.float64)
@@ -108,6 +112,10 @@ class Graphs:
         recorder, state, instant = self._recorder, self._recorder.thread(), clock.now()
         numbers = {node: number for number, node in enumerate(nodes)}
         for node, number in numbers.items():
+            dim = getattr(node, "_saved_dim", None) if short_name(node) in _SOFTMAX else None
+            if dim is not None:
+                over = float(dim - 2 * _BELOW_ZERO if dim >= _BELOW_ZERO else dim)
+                recorder.value(f"{SOFTMAX_DIM}{number}", over)
             following = [numbers[one] for one, _ in node.next_functions if one is not None]
             # The program's own function may have an attribute of this name.
             variable = node.variable if short_name(node) == _ACCUMULATES else None

@@ -1,7 +1,8 @@
-"""Records exceptions of tasks of pools that the program never reads."""
+"""Records exceptions of tasks of pools and of asyncio that the program never reads."""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,6 +11,9 @@ from typing import Any
 from ...format.marks import LostError
 from ...recorder.recorder import Recorder
 from ..exceptions import describe, raised_in_program
+
+_NEVER_READ = "exception was never retrieved"
+"""How asyncio ends what it reports of a task or future whose error was not read."""
 
 
 class LostErrors:
@@ -37,8 +41,16 @@ class LostErrors:
         if found is not None:
             self._read.add(found[1])
 
+    def reported(self, loop: Any, context: Any) -> None:
+        """Notes what asyncio says of a task of the program's that goes before its error is read."""
+        if str(context.get("message", "")).endswith(_NEVER_READ):
+            self._of_coroutine(context.get("exception"))
+
     def close(self) -> None:
         """Writes the others, as the recording ends."""
+        with self._recorder.contain_errors():
+            for error in _unread_of_asyncio():
+                self._of_coroutine(error)
         for key in list(self._unread):
             self._lost(key)
 
@@ -47,3 +59,20 @@ class LostErrors:
         if found is not None and found[1] not in self._read:
             with self._recorder.contain_errors():
                 self._recorder.mark(LostError("task", found[1]).encode())
+
+    def _of_coroutine(self, error: Any) -> None:
+        trace = getattr(error, "__traceback__", None)
+        if isinstance(error, Exception) and raised_in_program(trace, self._is_library):
+            text = describe(error, trace, self._is_library)
+            self._recorder.mark(LostError("coroutine", text).encode())
+
+
+def _unread_of_asyncio() -> list[Any]:
+    """Returns errors of tasks that are still there, and would be reported if they went."""
+    tasks = sys.modules.get("asyncio.tasks")
+    known = getattr(tasks, "_scheduled_tasks", None) or getattr(tasks, "_all_tasks", None) or ()
+    return [
+        task._exception
+        for task in list(known)
+        if task.done() and not task.cancelled() and getattr(task, "_log_traceback", False)
+    ]

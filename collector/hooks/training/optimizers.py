@@ -21,14 +21,18 @@ from ..base import Hook, HookContext, Undo
 from .gradients import Gradients
 from .settings import record_settings
 
+_TAKES_OVER = 30
+"""Steps of one optimizer without any of the one whose steps count. A GAN has fewer in a round."""
+
 
 class Optimizers:
     """Separates steps: a step ends after each step of the first optimizer that stepped.
 
     So each round of a program with several optimizers (a GAN) counts once. Once that optimizer is
-    gone, as where a program trains one model after the other, the next one takes its place. Where
-    optimizers step during backward, the step ends with that backward. After `mark_step` only the
-    program's own boundaries count.
+    gone, as where a program trains one model after the other, the next one takes its place: one
+    that is new, rather than one that stepped beside it. So does one that steps _TAKES_OVER times
+    while that optimizer does not. Where optimizers step during backward, the step ends with that
+    backward. After `mark_step` only the program's own boundaries count.
     """
 
     def __init__(
@@ -43,6 +47,8 @@ class Optimizers:
         self._ordinals: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._first: Callable[[], Optimizer | None] = lambda: None
+        self._chosen = False  # the first one is not one that only stepped beside its predecessor
+        self._beside: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._open: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._explicit = False
         self._ends_with_backward = False
@@ -114,10 +120,22 @@ class Optimizers:
             self._recorder.next_step()
 
     def _ends_steps(self, optimizer: Optimizer) -> bool:
-        first = self._first()
+        first, beside = self._first(), self._beside
+        if first is optimizer:
+            self._chosen = True
+            for other in beside:
+                beside[other] = 0
+            return True
+        new = optimizer not in beside
+        beside[optimizer] = since = beside.get(optimizer, 0) + 1
         if first is None:
-            first, self._first = optimizer, weakref.ref(optimizer)
-        return first is optimizer
+            self._chosen = new
+        elif not (new and not self._chosen) and since < _TAKES_OVER:
+            return False
+        else:
+            self._chosen = True
+        self._first = weakref.ref(optimizer)
+        return True
 
     def _with_closure(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Returns a step's arguments with a closure that records; None: it has no closure."""

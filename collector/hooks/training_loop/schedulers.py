@@ -1,4 +1,5 @@
-"""Records steps of learning rate schedulers whose optimizer never steps."""
+"""Records steps of learning rate schedulers that do not do what they are for: their optimizer never
+steps, or a cosine annealing whose length is given in epochs steps with each batch."""
 
 from __future__ import annotations
 
@@ -8,35 +9,56 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ...format.names import IDLE_SCHEDULER
+from ...format.names import IDLE_SCHEDULER, SHORT_ANNEALING
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches, caller
 from ..stacks import Stacks, program_place
 
+_HALVES = 4
+"""Times that a rate goes down or up again before it is recorded."""
+
+_LONGEST = 100
+"""Steps of the optimizer that a rate goes down for at most, which is too short to be meant."""
+
+_TOGETHER = 0.9
+"""Of the steps of a scheduler those of its optimizer, where both are taken in each batch."""
+
 
 class Schedulers:
     """Writes a value named IDLE_SCHEDULER for a step of a scheduler, where an optimizer stepped
-    that holds the same parameters in groups of its own, and the scheduler's never did."""
+    that holds the same parameters in groups of its own, and the scheduler's never did; and
+    SHORT_ANNEALING once for a scheduler."""
 
     def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
         self._recorder = recorder
         self._is_library = stacks.is_library
-        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
     def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Notes that an optimizer steps; global pre-hook."""
-        self._stepped.add(optimizer)
+        self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
 
     def steps(self, scheduler: Any) -> None:
         """Looks at a scheduler's step."""
         optimizer = getattr(scheduler, "optimizer", None)
-        if optimizer is None or optimizer in self._stepped or not self._recorder.active:
+        if optimizer is None or not self._recorder.active:
             return
-        if any(_replaces(other, optimizer) for other in self._stepped):
+        if optimizer in self._stepped:
+            self._annealed(scheduler, self._stepped[optimizer])
+        elif any(_replaces(other, optimizer) for other in self._stepped):
             place = program_place(caller(), self._is_library)
             kinds = f"{type(scheduler).__name__}/{type(optimizer).__name__}"
             self._recorder.value(f"{IDLE_SCHEDULER}{place}/{kinds}", 1.0)
+
+    def _annealed(self, scheduler: Any, steps: int) -> None:
+        """Looks at a cosine annealing that has just come to the end of its second period."""
+        if type(scheduler) is not lr_scheduler.CosineAnnealingLR:
+            return
+        length, taken = scheduler.T_max, scheduler.last_epoch + 1
+        if taken == _HALVES * length <= _HALVES * _LONGEST and steps >= _TOGETHER * taken:
+            place = program_place(caller(), self._is_library)
+            self._recorder.value(f"{SHORT_ANNEALING}{place}", float(length))
 
 
 def _replaces(stepped: Any, idle: Any) -> bool:

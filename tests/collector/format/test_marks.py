@@ -43,6 +43,9 @@ NAMES: dict[str, Any] = {
     "lost context: rank at /a/b.py:3 was its default, set where the thread was started at c.py:4": (
         LostContext("rank", "/a/b.py:3", "its default", "thread", "c.py:4")
     ),
+    "lost error: coroutine raised ValueError: bad batch (/a/b.py:3)": LostError(
+        "coroutine", "ValueError: bad batch (/a/b.py:3)"
+    ),
     "lost error: task raised ValueError: bad batch (/a/b.py:3)": LostError(
         "task", "ValueError: bad batch (/a/b.py:3)"
     ),

@@ -23,6 +23,16 @@ PLUGIN = Plugin(
             "single operators",
         ),
         Question(
+            "Losses of a softmax over another dimension",
+            "softmax_dims:softmax_dims",
+            ("wrong_loss",),
+            order=196,
+            area="Learning",
+            recorded=True,
+            needs="the graph of the first backward",
+            misses="losses other than nll_loss; a softmax whose result is reshaped; square shapes",
+        ),
+        Question(
             "Losses of shapes that are broadcast",
             "loss_shapes:loss_shapes",
             ("wrong_loss",),

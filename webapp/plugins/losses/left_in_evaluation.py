@@ -1,7 +1,8 @@
 """Finds models that train on in evaluation mode after an evaluation.
 
 A model with dropout or batch normalisation trained in training mode, was put into evaluation mode,
-and stayed in it to the end, for _MIN_STEPS steps with a backward or more.
+and stayed in it to the end, for _MIN_STEPS steps or more in which its own parameters were trained.
+A teacher that is trained first, and called with gradients enabled afterwards, is right to be in it.
 """
 
 from __future__ import annotations
@@ -34,19 +35,33 @@ def left_in_evaluation(run: Run) -> list[Finding]:
         last = own.iloc[-1]
         if last["value"] or not len(own) > 1:
             continue
-        since, steps = int(last["step"]), _trained(run, int(rank), int(last["time_ns"]))
+        others = {str(one) for one in modes.loc[modes["rank"] == rank, "name"]} - {str(model)}
+        rows = gradient_rows(run)
+        rows = rows[(rows["rank"] == rank) & _held_by(str(model), others, rows["parameter"])]
+        since, steps = int(last["step"]), _trained(run, rows, int(rank), int(last["time_ns"]))
         layer = _layer(run, int(rank))
         if layer and len(steps) >= _MIN_STEPS:
             found.append(_finding(run, int(rank), str(model), since, steps, layer))
     return found
 
 
-def _trained(run: Run, rank: int, since: int) -> pd.Index:
-    """Steps after an instant in which a backward ran and the optimizer stepped."""
+def _held_by(model: str, others: set[str], parameters: pd.Series) -> pd.Series:
+    """Which parameters are a model's, by their names: those of the first one do not begin with its
+    own."""
+    names = parameters.astype("str")
+    own = names.str.startswith(f"{model}.")
+    return own if own.any() else ~names.str.startswith(tuple(f"{one}." for one in others))
+
+
+def _trained(run: Run, stepped: pd.DataFrame, rank: int, since: int) -> pd.Index:
+    """Steps after an instant in which a backward ran and some of the rows' parameters stepped that
+    had stepped before."""
     phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind", "step"]))
     back = phases["kind"].astype("str") == schema.PhaseKind.backward.name
-    stepped = gradient_rows(run)
-    stepped = stepped.loc[(stepped["rank"] == rank) & (stepped["time_ns"] > since), "step"]
+    stepped = stepped[~stepped["missing"]]
+    before = set(stepped.loc[stepped["time_ns"] <= since, "parameter"])
+    again = (stepped["time_ns"] > since) & stepped["parameter"].isin(before)
+    stepped = stepped.loc[again, "step"]
     steps = phases.loc[back & (phases["start_ns"] > since), "step"].unique()
     return pd.Index(steps).intersection(pd.Index(stepped.unique())).sort_values()
 

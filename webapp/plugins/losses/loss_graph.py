@@ -37,6 +37,7 @@ class LossNode:
     shapes: str
     stack: int | None
     where: str | None  # file.py:12
+    start_ns: int | None  # of that operator
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def loss_graph(run: Run, rank: int) -> LossGraph | None:
             shapes="" if op is None else str(op["shapes"]),
             stack=stack,
             where=own_place(run, rank, stack),
+            start_ns=None if op is None else int(op["start_ns"]),
         )
     return LossGraph(int(rows["step"].iloc[0]), instant, nodes)
 

@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.compiled_losses import NODES, captured_graphs
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, loss_graph, of_graphs
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graph, of_graphs
 from lanescope.webapp.runs.run import Run
 
 _LAYERS = ("Addmm", "Addbmm", "Bmm", "Convolution", "Linear", "MkldnnConvolution", "Mm")
 """Nodes of layers, whose numbers have no bounds."""
 
 _LOGITS = "Give it the logits: leave that {function} out in training"
+_LOG_INPUT = "Its first argument is the result of log_softmax, its second the target"
 _LOGARITHMS = "Give it the result of log_softmax, or use cross_entropy"
 
 _WRONG = {
@@ -39,6 +42,15 @@ _WRONG = {
         "probabilities in place of their logarithms, which is not a cross-entropy",
         _LOGARITHMS,
     ),
+    ("kl_div", "Sigmoid"): ("probabilities in place of their logarithms", _LOG_INPUT),
+    ("kl_div", "Softmax"): ("probabilities in place of their logarithms", _LOG_INPUT),
+    **{
+        ("kl_div", layer): (
+            "the output of a layer in place of logarithms of probabilities",
+            _LOG_INPUT,
+        )
+        for layer in _LAYERS
+    },
     **{
         ("nll_loss", layer): (
             "the output of a layer in place of logarithms of probabilities, so its value has no "
@@ -56,6 +68,7 @@ _FUNCTIONS = {
 }
 """Nodes of losses -> their functions; cross_entropy is a log_softmax before an nll_loss."""
 
+_KL_DIV = "aten::kl_div"
 _COMPILED = "CompiledFunction"
 _COMPARES = ("cross_entropy", *_FUNCTIONS.values())
 
@@ -80,7 +93,11 @@ def _wrong_input(run: Run, rank: int) -> Finding | None:
     graph = loss_graph(run, rank)
     if graph is None:
         return None
-    losses = (*_losses(run, rank, graph), *_compiled_losses(run, rank))
+    losses = (
+        *_losses(run, rank, graph),
+        *_divergences(run, rank, graph),
+        *_compiled_losses(run, rank),
+    )
     wrong = next((loss for loss in losses if (loss.function, loss.made) in _WRONG), None)
     return None if wrong is None else _finding(run, rank, graph, wrong)
 
@@ -100,6 +117,32 @@ def _losses(run: Run, rank: int, graph: LossGraph) -> Iterator[_Loss]:
                 continue  # which graph made the input is not known
             made, made_at = NODES.get(ends[0].name, ""), ends[0].where
         yield _Loss(node.where, function, made, made_at)
+
+
+def _divergences(run: Run, rank: int, graph: LossGraph) -> Iterator[_Loss]:
+    """Calls of kl_div, which consists of operators: where only its first argument has a gradient,
+    that is the factor of a product within it."""
+    columns = ["start_ns", "duration_ns", "name", "stack"]
+    table = run.events("op", rank, columns=columns, window=(0, graph.time_ns))
+    for call in table.filter(having(table["name"], _KL_DIV.__eq__)).to_pylist():
+        end = call["start_ns"] + (call["duration_ns"] or 0)
+        inside = [
+            node
+            for node in graph.nodes.values()
+            if node.start_ns is not None and call["start_ns"] <= node.start_ns <= end
+        ]
+        product = [node for node in inside if node.name == "Mul"]
+        if len(product) != 1 or len(product[0].next) != 1 or any(map(_of_target, inside)):
+            continue
+        source = graph.source(product[0])
+        if source is not None:
+            where = own_place(run, rank, call["stack"]) or product[0].where
+            yield _Loss(where, "kl_div", source.name, source.where)
+
+
+def _of_target(node: LossNode) -> bool:
+    """Whether the target of kl_div has a gradient, or holds logarithms."""
+    return node.name in ("Exp", "Xlogy")
 
 
 def _compiled_losses(run: Run, rank: int) -> Iterator[_Loss]:

@@ -23,6 +23,18 @@ PLUGIN = Plugin(
             "process writes; processes that are ranks",
         ),
         Question(
+            "Tensors used before their reduction ends",
+            "before_the_wait:before_the_wait",
+            ("race",),
+            order=52,
+            area="Communication",
+            recorded=True,
+            native=True,
+            needs="level access; all_reduce with async_op=True",
+            misses="collectives other than all_reduce; tensors on a device; other threads; "
+            "reductions that had ended by then",
+        ),
+        Question(
             "In-place changes of tensors that backward needs",
             "inplace:inplace_modifications",
             ("inplace_modification",),

@@ -36,6 +36,8 @@ def _finding(run: Run, rank: int, mark: LostError, several: list[dict[str, Any]]
         "task": f"A task of a pool {raised}, and its error is lost: the program does not ask for "
         "the result. Keep what submit() or map() returns, and call result() on each future or go "
         "through the results.",
+        "coroutine": f"A task of asyncio {raised}, and its error is lost: nothing awaits the task. "
+        "Await it, gather it with the others, or use asyncio.TaskGroup.",
         "thread": f"A thread {raised}, and the program goes on without it. Catch the error in the "
         "thread and hand it to the main thread, or use a pool and result().",
     }[mark.of]

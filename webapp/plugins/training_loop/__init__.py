@@ -41,6 +41,27 @@ PLUGIN = Plugin(
             misses="schedulers that no loop steps; rates that are set by hand",
         ),
         Question(
+            "Annealing given in epochs that steps with batches",
+            "schedule_findings:short_annealings",
+            ("dead_parameter",),
+            order=192,
+            area="Learning",
+            recorded=True,
+            needs="CosineAnnealingLR of torch, for twice its length",
+            misses="other schedulers; lengths above 100; runs that end earlier",
+        ),
+        Question(
+            "Optimizers made again for each step",
+            "schedule_findings:renewed_optimizers",
+            ("dead_parameter",),
+            order=192,
+            area="Learning",
+            recorded=True,
+            needs="6 steps",
+            misses="optimizers that are made for a few steps each, as in each epoch; several that "
+            "step in turn",
+        ),
+        Question(
             "Dropout that is the same in each step",
             "seeded_again:seeded_again",
             ("repeated_data",),

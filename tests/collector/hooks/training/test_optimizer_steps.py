@@ -112,3 +112,36 @@ def test_optimizers_that_follow_one_another_have_numbers_of_their_own(tmp_path: 
     steps = rows.groupby("optimizer")["step"].agg(["min", "max"])
     assert steps.to_numpy().tolist() == [[0, 7], [8, 15], [16, 23]]
     assert exploding(run) == []
+
+
+BESIDE = """
+    import sys, torch
+    kept = []
+    shared = torch.nn.Linear(4, 4)
+    helper = torch.optim.SGD(shared.parameters(), lr=0.01)
+    def step(model, optimizer):
+        model(shared(torch.ones(4, 4))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for _ in range(2):
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for number in range(40):
+            step(model, optimizer)
+            if number == 20:
+                helper.step()
+        if sys.argv[1] == "kept":
+            kept.append(optimizer)
+        del optimizer, model
+        helper.step()
+"""
+
+
+@pytest.mark.parametrize(("models", "least"), [("gone", 78), ("kept", 48)])
+def test_a_helper_beside_models_that_follow_one_another_ends_no_long_steps(
+    tmp_path: Path, models: str, least: int
+) -> None:
+    run = open_run(record_program(tmp_path, BESIDE, arguments=(models,)).run)
+    rows = gradient_rows(run)
+    steps = rows[rows["parameter"].str.endswith("weight")]["step"]
+    assert least <= steps.nunique() <= 82

@@ -1,0 +1,57 @@
+"""Records optimizers that are made again for each step, so that their moments are never used."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ...format.names import RENEWED_OPTIMIZER
+from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
+from ..patches import caller
+from ..stacks import program_place
+
+_IN_A_ROW = 5
+"""Optimizers of the same parameters that stepped once each, before that is recorded."""
+
+_MOMENTS = ("betas", "momentum", "alpha")
+"""Settings of rules that keep something from step to step."""
+
+
+class RenewedOptimizers:
+    """Writes a value named RENEWED_OPTIMIZER for the first step of an optimizer whose parameters
+    had _IN_A_ROW others before it."""
+
+    def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
+        self._recorder = recorder
+        self._is_library = is_library
+        self._last: weakref.ref[Any] | None = None  # the optimizer that stepped last
+        self._held: weakref.ref[Any] | None = None  # its first parameter
+        self._count = 0  # that stepped once
+
+    def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Looks at an optimizer that steps; global pre-hook."""
+        held = next((one for group in optimizer.param_groups for one in group["params"]), None)
+        last = self._last() if self._last is not None else None
+        if last is optimizer or held is None or self._held is None or self._held() is not held:
+            self._count = 0
+        elif any(optimizer.defaults.get(name) for name in _MOMENTS) and not optimizer.state:
+            self._count += 1
+            if self._count >= _IN_A_ROW and self._recorder.active:
+                place = program_place(caller(), self._is_library)
+                name = f"{RENEWED_OPTIMIZER}{place}/{type(optimizer).__name__}"
+                self._recorder.value(name, 1.0)
+        self._last, self._held = weakref.ref(optimizer), None if held is None else weakref.ref(held)
+
+
+def _hook(context: HookContext) -> Undo:
+    renewed = RenewedOptimizers(context.recorder, context.stacks.is_library)
+    handle = register_optimizer_step_pre_hook(renewed.stepping)
+    return handle.remove
+
+
+HOOK = Hook("optimizers that are made again", _hook)

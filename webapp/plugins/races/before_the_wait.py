@@ -1,0 +1,135 @@
+"""Finds tensors that are used while the all_reduce that changes them is under way.
+
+`work = dist.all_reduce(t, async_op=True)` returns at once. An operator of the same thread that
+reads or writes `t` before the program has asked for the end of the reduction, and before that came,
+gets or leaves values of before, after, or of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from lanescope.collector.format.names import REDUCTION_BEGUN, WORK_ASKED
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_MIN_CALLS = 2
+_ORDERED = ("all_reduce", "barrier")
+"""The collective in question, and the one after which all before it have ended."""
+
+_PLACE = ["start_ns", "depth"]
+_BYTES = ["storage", "offset", "bytes"]
+
+
+def before_the_wait(run: Run) -> list[Finding]:
+    """Returns findings of kind `race`, one per line. Raises NotApplicable."""
+    if not run.counts["access"]:
+        raise NotApplicable("record with --level access and the native engine")
+    uses = pd.DataFrame(use for rank in run.ranks for use in _uses(run, rank))
+    if uses.empty:
+        return []
+    lines = [group for _, group in uses.groupby(["where", "op"], sort=False)]
+    return [_finding(run, own) for own in lines if len(own) >= _MIN_CALLS]
+
+
+def _uses(run: Run, rank: int) -> Iterator[dict[str, object]]:
+    """Operators that use the tensor of a reduction too early, the first of each."""
+    marks = logged(run, rank, REDUCTION_BEGUN, WORK_ASKED)
+    begun = marks[marks["name"].astype("str") == REDUCTION_BEGUN]
+    if begun.empty:
+        return
+    calls = to_frame(run.events("collective", rank))
+    calls = calls[calls["name"].astype("str").isin(_ORDERED)]
+    barriers = calls.loc[calls["name"].astype("str") == "barrier", "start_ns"]
+    asked = marks.loc[marks["name"].astype("str") == WORK_ASKED, "time_ns"]
+    ends = np.sort(np.concatenate([asked.to_numpy(), barriers.to_numpy()]))
+    reductions = calls[(calls["name"].astype("str") == "all_reduce") & calls["asynchronous"]]
+    for thread, own in begun.groupby(begun["thread"].astype("str")):
+        mine = reductions[reductions["thread"].astype("str") == thread].sort_values("start_ns")
+        starts = mine["start_ns"].to_numpy()
+        for time in own["time_ns"]:
+            at = int(np.searchsorted(starts, time)) - 1
+            if at < 0 or pd.isna(mine["complete_ns"].iloc[at]):
+                continue
+            call = mine.iloc[at]
+            after = ends[np.searchsorted(ends, time) :]
+            until = min([int(call["complete_ns"]), *map(int, after[:1])])
+            if until > time:
+                yield from _first_use(run, rank, str(thread), call, (int(time), until))
+
+
+def _first_use(
+    run: Run, rank: int, thread: str, call: pd.Series, window: tuple[int, int]
+) -> Iterator[dict[str, object]]:
+    start = int(call["start_ns"])
+    columns = [*_PLACE, *_BYTES, "write"]
+    rows = to_frame(run.events("access", rank, thread, columns, (start, window[1])))
+    inside = rows["start_ns"] <= start + int(call["duration_ns"])
+    reduced = rows.loc[inside & rows["write"], _BYTES].drop_duplicates()
+    rows = rows[(rows["start_ns"] > window[0]) & (rows["start_ns"] < window[1])]
+    both = rows.merge(reduced, on="storage", suffixes=("", "_of"))
+    apart = both["offset"] >= both["offset_of"] + both["bytes_of"]
+    both = both[~apart & (both["offset"] + both["bytes"] > both["offset_of"])]
+    if both.empty:
+        return
+    ops = to_frame(run.events("op", rank, thread, [*_PLACE, "name", "stack", "step"], window))
+    for row in both.merge(ops, on=_PLACE).sort_values("start_ns").itertuples():
+        if str(row.name).startswith("aten::"):
+            yield {
+                "call": start,
+                "called": call["stack"],
+                "op": str(row.name),
+                "time": int(row.start_ns),
+                "where": own_place(run, rank, None if pd.isna(row.stack) else int(row.stack)) or "",
+                "rank": rank,
+                "step": int(row.step),
+                "write": bool(both.loc[both["start_ns"] == row.start_ns, "write"].any()),
+                "thread": thread,
+            }
+            return
+
+
+def _finding(run: Run, uses: pd.DataFrame) -> Finding:
+    first = uses.iloc[0]
+    rank, ranks = int(first["rank"]), tuple(sorted({int(one) for one in uses["rank"]}))
+    where = first["where"] or None
+    begun = None if pd.isna(first["called"]) else own_place(run, rank, int(first["called"]))
+    of = f" (at {begun})" if begun else ""
+    verb = "writes" if first["write"] else "reads"
+    time, calls = int(first["time"]), len(uses)
+    side = {"thread": first["thread"], "access": "write"}
+    return Finding(
+        kind="race",
+        severity="error",
+        title=f"{first['op']}{f' at {where}' if where else ''} {verb} the tensor of an all_reduce "
+        f"with async_op=True{of} before that has ended, {units.count(calls)} times: it may hold "
+        "values of before, of after, or of both. Call wait() on what all_reduce returned before "
+        "the tensor is used.",
+        rank=rank,
+        ranks=ranks,
+        thread=first["thread"],
+        step=int(first["step"]),
+        time_ns=time,
+        where=where,
+        evidence={
+            "tensor": "of all_reduce",
+            "first": {**side, "op": "all_reduce", "where": begun, "time_ns": int(first["call"])},
+            "second": {
+                **side,
+                "op": first["op"],
+                "where": where,
+                "time_ns": time,
+                "access": "write" if first["write"] else "read",
+            },
+            "calls": calls,
+        },
+        link=timeline_address(int(first["call"]), time, run.duration_ns),
+    )
