@@ -50,17 +50,18 @@ WAIT_S = 30
 """How long at most a program is watched before Ctrl-C."""
 
 
-def ctrl_c_at_rest() -> None:
-    """Has Ctrl-C end this process once its watchdog has seen a rest, as a user would who sees
-    nothing happen: again where it does not end, and in the end by SIGKILL. Does nothing where it is
-    not recorded."""
+def ctrl_c_at_rest(after_s: int = 0) -> None:
+    """Has Ctrl-C end this process once its watchdog has seen a rest, `after_s` from now or later,
+    as a user would who sees nothing happen: again where it does not end, and in the end by SIGKILL.
+    Does nothing where it is not recorded."""
     recorded = os.environ.get("LANESCOPE_RECORD")
     if recorded is None:
         return
     seen = Path(recorded) / "journal" / f"{os.getpid()}-*" / "quiet.json"
     # A file of a rest before this one may still be there.
     newer = f"find {seen} -newer $now 2>/dev/null | grep -q ."
-    loop = f"now=$(mktemp); for i in $(seq {WAIT_S}0); do {newer} && break; sleep 0.1; done"
+    looks = f"for i in $(seq {WAIT_S}0); do {newer} && break; sleep 0.1; done"
+    loop = f"sleep {after_s}; now=$(mktemp); {looks}"
     ends = "rm $now; for i in 1 2 3; do kill -INT $PPID || exit; sleep 1; done; kill -KILL $PPID"
     null = subprocess.DEVNULL
     # In the background of a shell that has ended: a process with a child may be a launcher.

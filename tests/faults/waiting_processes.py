@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from typing import Any
 
@@ -193,6 +194,67 @@ def all_of_two_workers_raised(planted: bool) -> None:
     _crashed([1, 7, 7, 2], 7 if planted else 9, "fork", 2)
 
 
+SILENT_S = 6
+"""For so long a process that has ended shows no sign of life, before anything is said of it."""
+
+
+def _last_batch(number: int) -> float:
+    torch.set_num_threads(1)
+    return float(torch.randn(4, 4).sum()) + number
+
+
+def _killed_at(number: int) -> float:
+    value = _last_batch(number)
+    if number == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+def worker_of_a_pool_was_killed(planted: bool) -> None:
+    """As the kernel does for want of memory; the pool starts another one, and forgets the task."""
+    work()
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        function = _killed_at if planted else _last_batch
+        result = pool.map_async(function, range(8), chunksize=1)
+        ctrl_c_at_rest(SILENT_S)
+        result.get()
+
+
+def task_of_a_pool_left_the_process(planted: bool) -> None:
+    """A library in the task ends its process; the results are taken one by one."""
+    work()
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        results = pool.imap(_exits_at if planted else _last_batch, range(6))
+        ctrl_c_at_rest(SILENT_S)
+        list(results)
+
+
+def _exits_at(number: int) -> float:
+    value = _last_batch(number)
+    if number == 3:
+        os._exit(0)
+    return value
+
+
+def producer_was_killed(planted: bool) -> None:
+    """A process that puts batches into a queue is killed before the last one."""
+    work()
+    context = multiprocessing.get_context("fork")
+    batches: Any = context.Queue()
+
+    def produce() -> None:
+        for number in range(5):
+            batches.put(_last_batch(number))
+        batches.close()
+        batches.join_thread()
+        (_killed_at if planted else _last_batch)(5)
+
+    context.Process(target=produce, daemon=True).start()
+    ctrl_c_at_rest(SILENT_S)
+    for _ in range(6 if planted else 5):
+        batches.get()
+
+
 def _again(lock: Any) -> None:
     work()
     ctrl_c_at_rest()
@@ -234,6 +296,13 @@ def lock_left_by_an_error(planted: bool) -> None:
 
 
 FAULTS = (
+    *deadlocks(
+        "a process that was killed and is waited for",
+        worker_of_a_pool_was_killed,
+        task_of_a_pool_left_the_process,
+        producer_was_killed,
+        says="was killed",
+    ),
     *deadlocks(
         "a lock that the only thread holds itself",
         lock_taken_within_itself,

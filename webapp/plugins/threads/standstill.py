@@ -30,7 +30,7 @@ from lanescope.webapp.analysis.stack_frames import (
     own_place,
     short_place,
 )
-from lanescope.webapp.plugins.threads.undrained import A_READER, feeding
+from lanescope.webapp.plugins.threads.undrained import A_READER, feeding, in_pool
 from lanescope.webapp.runs.run import Run
 
 _MAX_NAMED = 4
@@ -114,7 +114,11 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     # Servers that wait for requests are not deadlocked.
     lead = "Deadlock: every thread is blocked" if severity == "error" else "Every thread is blocked"
     more = raised_beside(run, rank) + "; Ctrl-C ended it" * interrupted
-    advice = f"{ended} {_RELEASE}" if ended else _own_lock(waiting) or _advice(run, rank, rows)
+    advice = (
+        f"{ended} {_RELEASE}"
+        if ended
+        else _own_lock(waiting) or _advice(run, rank, rows, dead=bool(dead))
+    )
     first = own[0]  # a thread of a library alone may well wait for ever
     return [
         Finding(
@@ -186,17 +190,25 @@ def _closed(
 
 
 def _died(run: Run, pid: int, rows: list[dict[str, Any]]) -> str:
-    """Says which process raised that should put the item for which a thread waits, where all that
-    the process started have ended; empty without one."""
-    if not any(row["waiting"] == _ITEM for row in rows):
+    """Says which process ended that should put the item, or bring the result of a pool, for which a
+    thread waits; empty without one. For an item all that the process started must have ended."""
+    pool = in_pool(run, rows)
+    if not pool and not any(row["waiting"] == _ITEM for row in rows):
         return ""
-    seen = rows[0]["time_ns"] - rows[0]["duration_ns"]
+    began = rows[0]["time_ns"] - rows[0]["duration_ns"]
     started = [one for one in run.manifest["processes"] if one["parent_pid"] == pid]
-    raised = [one for one in started if one["exception"]]
-    if not raised or any(
-        not one["closed"] or alive_ns(run, one) > seen + _LOOK_NS for one in started
-    ):
+    ended = [one for one in started if one["closed"] and alive_ns(run, one) <= began + _LOOK_NS]
+    gone = [
+        one
+        for one in started
+        if not one["closed"] and alive_ns(run, one) + _LOOK_NS < rows[0]["time_ns"]
+    ]
+    raised = [one for one in ended if one["exception"]]
+    all_ended = len(ended) + len(gone) == len(started)
+    if not gone if pool else not (all_ended and (gone or raised)):
         return ""
+    if gone:
+        return f"; process {gone[0]['pid']}, which it started, was killed, or left by os._exit"
     said, place = exception_of(raised[0])
     at = f" ({place})" if place else ""
     return f"; process {raised[0]['pid']}, which it started, {said}{at}"
@@ -243,7 +255,12 @@ def _waiting(
 _RELEASE = "Hold the lock with `with lock:`, which releases it where the thread returns or raises."
 
 
-def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:
+def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> str:
+    if dead and in_pool(run, rows):
+        return (
+            "A pool of multiprocessing does not notice that a worker was killed, by want of memory "
+            "say: concurrent.futures.ProcessPoolExecutor raises BrokenProcessPool."
+        )
     if any(row["waiting"] == A_READER for row in rows):
         return (
             "Get all items before join(): a process ends once what it put into a "

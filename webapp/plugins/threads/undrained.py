@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lanescope.webapp.analysis.stack_frames import frames_of
 from lanescope.webapp.runs.run import Run
 
 A_READER = "a reader of its multiprocessing.Queue"
@@ -40,3 +41,12 @@ def feeding(run: Run, rank: int, rows: list[dict[str, Any]]) -> list[dict[str, A
         for t in threads
         if t.name == _FEEDER and seen - last[t.pid] > _NOT_READ_NS
     ]
+
+
+def in_pool(run: Run, rows: list[dict[str, Any]]) -> bool:
+    """Returns whether a thread of a dump is one by which a multiprocessing.Pool gets results."""
+    frames = (frame for row in rows for frame in frames_of(run, row["rank"], row["stack"]))
+    return any(
+        frame["function"] == "_handle_results" and frame["file"].endswith("multiprocessing/pool.py")
+        for frame in frames
+    )
