@@ -114,11 +114,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     # Servers that wait for requests are not deadlocked.
     lead = "Deadlock: every thread is blocked" if severity == "error" else "Every thread is blocked"
     more = raised_beside(run, rank) + "; Ctrl-C ended it" * interrupted
-    advice = (
-        f"{ended} {_RELEASE}"
-        if ended
-        else _own_lock(waiting) or _advice(run, rank, rows, dead=bool(dead))
-    )
+    advice = ended or _own_lock(waiting) or _advice(run, rank, rows, dead=bool(dead))
     first = own[0]  # a thread of a library alone may well wait for ever
     return [
         Finding(
@@ -151,14 +147,15 @@ def _own_lock(waiting: list[dict[str, Any]]) -> str:
 
 
 def _left_locked(waiting: list[dict[str, Any]], left: Mapping[str, str]) -> str:
-    """The sentence about the thread that left a lock locked for which another one waits."""
+    """Names the thread that left a lock locked for which another one waits, and says what to do."""
     found = []
     for one in waiting:
         if one["thread"] in left:
             one["waits_for"] = "a lock"  # the thread of that number is another one by now
         if one["waits_for"] == "a lock":
             found.append(left.get(one["thread"]) or left.get("", ""))
-    return next(filter(None, found), "")
+    sentence = next(filter(None, found), "")
+    return f"{sentence} {_RELEASE}" if sentence else ""
 
 
 def _waits(threads: list[dict[str, Any]]) -> str:
