@@ -137,11 +137,13 @@ class Rows:
             rows = change(table, rows)
         return rows
 
-    def within(self, table: str, ranks: Sequence[int], window: Window) -> int:
+    def within(
+        self, table: str, ranks: Sequence[int], window: Window, thread: str | None = None
+    ) -> int:
         """Returns about how many rows touch the window, by the extents of row groups alone."""
         total = 0.0
         for rank in ranks:
-            for one, parts in self._threads_of(table, rank, None):
+            for one, parts in self._threads_of(table, rank, thread):
                 axis = axis_of(self.axes, rank, one.pid)
                 low, high = axis.around(window, self.origin_ns)
                 for part in parts:
