@@ -23,7 +23,7 @@ from lanescope.webapp.timeline.search.lookup import look
 from lanescope.webapp.timeline.span_links import Place, autograd_partner
 from lanescope.webapp.timeline.spans import SPAN_TABLES
 from lanescope.webapp.timeline.timeline import Timeline
-from tests.support.synthetic import START_NS, Builder
+from tests.support.synthetic import START_NS, Builder, write_run
 
 
 @pytest.fixture(scope="module")
@@ -222,3 +222,12 @@ def test_one_nanosecond_among_all_others_is_found(large: Run) -> None:
     assert (found["count"], found["covered_ns"]) == (1, 1)
     missed = look(timeline, lane.id, lane.rows - 1, (0, found["start_ns"]))
     assert missed["ref"] is None
+
+
+def test_rows_are_counted_per_thread(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run", ranks=2, threads=2, steps=3, ops=40))
+    window = (0, run.duration_ns)
+    counts = [run.rows.within("op", [one.rank], window, one.thread) for one in run.threads]
+    held = [run.events("op", one.rank, one.thread, ["rank"]).num_rows for one in run.threads]
+    assert counts == held
+    assert sum(counts) == run.rows_about("op", window)

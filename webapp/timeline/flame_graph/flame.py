@@ -55,9 +55,8 @@ def parts_of(
 def walked(run: Run, walk: LaneWalk, part: ThreadWindow) -> Iterator[Stretches]:
     """Yields the stretches of a thread, piece by piece: of a long one not all fit in memory."""
     thread, (low, high) = part
-    pieces = (
-        1 + run.rows_about("op", (low, high), (thread.rank, thread.thread)) // OPERATORS_AT_ONCE
-    )
+    held = run.rows.within("op", [thread.rank], (low, high), thread.thread)
+    pieces = 1 + held // OPERATORS_AT_ONCE
     edges = np.unique(np.linspace(low, high, pieces + 1).astype(np.int64)).tolist()
     for piece in itertools.pairwise(edges):
         yield walk.stretches(thread, piece)
