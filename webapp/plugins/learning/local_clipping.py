@@ -23,11 +23,11 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.parameter_history import last_logged, sharded_names
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.plugins.learning.lost_gradients import cut_before
 from lanescope.webapp.runs.run import Run

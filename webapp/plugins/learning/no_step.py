@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
-from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run

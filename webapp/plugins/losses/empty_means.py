@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import EMPTY_MEAN, GRAPH_SERIES, NAN_LOSS
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.access_site import MemoryAccess, storage_names
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.stack_frames import frame_texts, short_place
 from lanescope.webapp.runs.run import Run
 

@@ -11,6 +11,7 @@ import pandas as pd
 from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_threads
 from lanescope.webapp.plugins.races.forked_functions import forked_races
 from lanescope.webapp.plugins.races.hogwild import Hogwild, split_hogwild
 from lanescope.webapp.plugins.races.locksets import held_at
@@ -39,12 +40,12 @@ class RaceEvidence(TypedDict):
 
 
 def race_findings(run: Run) -> list[Finding]:
-    """Returns findings of kind `race`. Raises NotApplicable where accesses were not recorded."""
+    """Returns findings of kind `race`. Raises NotApplicable."""
     if not run.counts["access"]:
         raise NotApplicable("record with --level access and the native engine")
     found = all_races(run)
     trained, rest = split_hogwild(run, [race for race in found if not race.of_streams])
-    return [
+    findings = [
         *(_hogwild(run, one) for one in trained),
         *(_finding(run, race) for race in rest if GENERATOR not in race.tensors),
         *_of_generators(run, [race for race in rest if _draws(race)]),
@@ -52,6 +53,9 @@ def race_findings(run: Run) -> list[Finding]:
         *(_of_forked(run, race) for race in forked_races(run)),
         *(_of_processes(run, race) for race in races_of_processes(run)),
     ]
+    if not findings:
+        need_threads(run)
+    return findings
 
 
 def races(run: Run) -> pd.DataFrame:

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.backward_passes import need_backward
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.plugins.races.races import Race, find_races
 from lanescope.webapp.plugins.threads.overlap import Region, overlap_regions, phase_lanes
 from lanescope.webapp.runs import units

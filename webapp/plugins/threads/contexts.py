@@ -16,6 +16,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.marks import LostContext
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_threads
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -24,9 +25,12 @@ _COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
 
 
 def lost_contexts(run: Run) -> list[Finding]:
-    """Returns findings of kind `lost_context`: one per rank, variable and line that read it."""
+    """Returns findings of kind `lost_context`: one per rank, variable and line that read it.
+    Raises NotApplicable."""
     rows = run.events("phase", columns=_COLUMNS)
     rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), LostContext.PREFIX))
+    if not rows.num_rows:
+        need_threads(run)
     found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
     computes: dict[tuple[int, str], bool] = {}
     for row in rows.sort_by("start_ns").to_pylist():

@@ -19,6 +19,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.marks import LostMode
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.nothing_to_check import need_threads
 from lanescope.webapp.analysis.stack_frames import short_place, where_of
 from lanescope.webapp.plugins.threads.contexts import lost, times_text, who
 from lanescope.webapp.runs.run import Run
@@ -43,9 +44,11 @@ _ADVICE = {
 
 def lost_modes(run: Run) -> list[Finding]:
     """Returns findings of kind `lost_context`: one per rank, mode and line that starts the
-    thread."""
+    thread. Raises NotApplicable."""
     rows = run.events("phase", columns=_COLUMNS)
     rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), LostMode.PREFIX))
+    if not rows.num_rows:
+        need_threads(run)
     found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
     for row in rows.sort_by("start_ns").to_pylist():
         mark = LostMode.parse(row["name"])

@@ -73,10 +73,10 @@ def layout(context: Context) -> Component:
                 html.H2("Over time"),
                 widgets.graph(ids.OVERLAP_CHART, height=260, what="where threads overlap"),
                 html.P("Click a stretch to see it on the timeline.", className="muted"),
+                widgets.downloads("overlap"),
             ],
             id=ids.OVERLAP_TIMES,
         ),
-        widgets.downloads("overlap"),
         states.body_place("Measuring the time from forward to backward"),
     )
 

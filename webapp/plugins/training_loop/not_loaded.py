@@ -5,15 +5,18 @@ from __future__ import annotations
 from lanescope.collector.format.names import OTHER_NAMES
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 
 def not_loaded(run: Run) -> list[Finding]:
-    """Returns findings of kind `not_loaded`, one per line."""
+    """Returns findings of kind `not_loaded`, one per line. Raises NotApplicable."""
     found = []
     rows = logged(run, None, prefix=OTHER_NAMES)
+    if rows.empty:
+        need_backward(run)
     for name, own in rows.groupby("name", sort=False, observed=True):
         first, last = (own.sort_values("time_ns").iloc[place] for place in (0, -1))
         if not last["value"]:  # another state was loaded into the module

@@ -1,4 +1,4 @@
-"""Did the program train at all? What looks at training has nothing to check where it did not."""
+"""Reasons why a check has nothing to look at: it has not passed then."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def need_backward(run: Run) -> None:
     kinds = run.events("phase", columns=["kind"])["kind"].cast(pa.string())
     if not pc.any(pc.equal(kinds, _BACKWARD)).as_py():
         raise NotApplicable("record a backward pass")
+
+
+def need_threads(run: Run) -> None:
+    """Raises NotApplicable where no rank has two threads, processes or streams."""
+    if all(len(run.threads_of(rank)) < 2 for rank in run.ranks):
+        raise NotApplicable("no rank has two threads")
