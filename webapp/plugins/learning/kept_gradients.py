@@ -84,23 +84,11 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
     thread = str(own["thread"].iloc[0])
     if len(pairs) < MIN_PAIRS:
         return []
-    zeroed: list[int] = []
-    kept, needed = [], max(MIN_PAIRS, math.ceil(_MIN_PAIR_SHARE * len(pairs)))
     ends = _ends(run, rank, thread, times)
-    for number, pair in enumerate(pairs):
-        (low, middle), (end, second) = times[pair : pair + 2], ends[pair : pair + 2]
-        count = _kept(run, rank, (low, end, middle, second))
-        if count >= _MIN_SHARE * int(calls["count"].iloc[pair]):
-            kept.append(pair)
-        elif pair - 1 in zeroed:  # of no period: one step after the other
-            return []
-        else:
-            zeroed.append(pair)
-        if len(kept) + len(pairs) - number - 1 < needed:
-            return []
-    never = len(kept) == len(pairs)
-    if not never and not _has_period(zeroed, kept):
+    kept = _pairs_kept(run, rank, pairs, times, ends, calls["count"])
+    if not kept:
         return []
+    never = len(kept) == len(pairs)
     first, last = kept[0], len(times) - 1
     step = int(calls["step"].iloc[first + 1])
     where = _where(run, rank, thread, (times[first + 1], ends[first + 1] or 0))
@@ -137,6 +125,36 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
     ]
 
 
+def _pairs_kept(
+    run: Run,
+    rank: int,
+    pairs: Sequence[int],
+    times: Sequence[int],
+    ends: Sequence[int | None],
+    counts: pd.Series,
+) -> list[int]:
+    """Of the pairs of steps those of which one uses gradients of the other; none where others are
+    of no period, or too many."""
+    kept: list[int] = []
+    zeroed: list[int] = []
+    needed = max(MIN_PAIRS, math.ceil(_MIN_PAIR_SHARE * len(pairs)))
+    for number, pair in enumerate(pairs):
+        low, middle = times[pair : pair + 2]
+        end, second = ends[pair : pair + 2]
+        count = 0
+        if end is not None and second is not None:
+            count = _kept(run, rank, (low, end, middle, second))
+        if count >= _MIN_SHARE * int(counts.iloc[pair]):
+            kept.append(pair)
+        elif pair - 1 in zeroed:  # of no period: one step after the other
+            return []
+        else:
+            zeroed.append(pair)
+        if len(kept) + len(pairs) - number - 1 < needed:
+            return []
+    return kept if not zeroed or _has_period(zeroed, kept) else []
+
+
 def _chosen(count: int) -> Sequence[int]:
     """Which of `count` pairs of steps are looked at: all of a few."""
     if count <= 3 * LOOKED_AT:
@@ -158,15 +176,13 @@ def _has_period(zeroed: Sequence[int], kept: Sequence[int]) -> bool:
     )
 
 
-def _kept(run: Run, rank: int, times: tuple[int, int | None, int, int | None]) -> int:
+def _kept(run: Run, rank: int, times: tuple[int, int, int, int]) -> int:
     """How many gradients a step used, backward added to, and the next step used again.
 
-    `times`: when each of the two steps began and ended; None: it did not.
+    `times`: when each of the two steps began and ended.
     """
-    low, first, middle, second = times
-    if first is None or second is None:
-        return 0
     columns = [*_PLACE, "storage", "version", "write", "birth"]
+    low, first, middle, second = times
     table = run.events("access", rank, columns=columns, window=(low, second))
     start, storage = table["start_ns"].to_numpy(), table["storage"].to_numpy()
     used = (start >= low) & np.isin(storage, storage[start < first])
