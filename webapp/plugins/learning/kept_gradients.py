@@ -133,17 +133,16 @@ def _pairs_kept(
     ends: Sequence[int | None],
     counts: pd.Series,
 ) -> list[int]:
-    """Of the pairs of steps those of which one uses gradients of the other; none where others are
-    of no period, or too many."""
+    """Returns the pairs of steps in which the second uses gradients of the first.
+
+    Returns none where the others are of no period, or too many.
+    """
     kept: list[int] = []
     zeroed: list[int] = []
     needed = max(MIN_PAIRS, math.ceil(_MIN_PAIR_SHARE * len(pairs)))
     for number, pair in enumerate(pairs):
-        low, middle = times[pair : pair + 2]
-        end, second = ends[pair : pair + 2]
-        count = 0
-        if end is not None and second is not None:
-            count = _kept(run, rank, (low, end, middle, second))
+        (low, middle), (end, second) = times[pair : pair + 2], ends[pair : pair + 2]
+        count = _kept(run, rank, (low, end, middle, second))
         if count >= _MIN_SHARE * int(counts.iloc[pair]):
             kept.append(pair)
         elif pair - 1 in zeroed:  # of no period: one step after the other
@@ -176,13 +175,15 @@ def _has_period(zeroed: Sequence[int], kept: Sequence[int]) -> bool:
     )
 
 
-def _kept(run: Run, rank: int, times: tuple[int, int, int, int]) -> int:
+def _kept(run: Run, rank: int, times: tuple[int, int | None, int, int | None]) -> int:
     """How many gradients a step used, backward added to, and the next step used again.
 
-    `times`: when each of the two steps began and ended.
+    `times`: when each of the two steps began and ended; None: it did not.
     """
-    columns = [*_PLACE, "storage", "version", "write", "birth"]
     low, first, middle, second = times
+    if first is None or second is None:
+        return 0
+    columns = [*_PLACE, "storage", "version", "write", "birth"]
     table = run.events("access", rank, columns=columns, window=(low, second))
     start, storage = table["start_ns"].to_numpy(), table["storage"].to_numpy()
     used = (start >= low) & np.isin(storage, storage[start < first])
