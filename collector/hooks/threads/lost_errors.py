@@ -43,7 +43,7 @@ class LostErrors:
 
     def reported(self, loop: Any, context: Any) -> None:
         """Notes what asyncio says of a task of the program's that goes before its error is read."""
-        if str(context.get("message", "")).endswith(_NEVER_READ):
+        if type(context) is dict and str(context.get("message", "")).endswith(_NEVER_READ):
             self._of_coroutine(context.get("exception"))
 
     def close(self) -> None:

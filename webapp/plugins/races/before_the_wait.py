@@ -70,11 +70,14 @@ def _first_use(
     run: Run, rank: int, thread: str, call: pd.Series, window: tuple[int, int]
 ) -> Iterator[dict[str, object]]:
     start = int(call["start_ns"])
-    columns = [*_PLACE, *_BYTES, "write"]
+    columns = [*_PLACE, *_BYTES, "write", "birth"]
     rows = to_frame(run.events("access", rank, thread, columns, (start, window[1])))
     inside = rows["start_ns"] <= start + int(call["duration_ns"])
     reduced = rows.loc[inside & rows["write"], _BYTES].drop_duplicates()
     rows = rows[(rows["start_ns"] > window[0]) & (rows["start_ns"] < window[1])]
+    # An address that is used again is another tensor's: nothing holds the reduced one any more.
+    born = rows[rows["birth"]].groupby("storage")["start_ns"].min().reindex(rows["storage"])
+    rows = rows[~(born.to_numpy() <= rows["start_ns"].to_numpy())]
     both = rows.merge(reduced, on="storage", suffixes=("", "_of"))
     apart = both["offset"] >= both["offset_of"] + both["bytes_of"]
     both = both[~apart & (both["offset"] + both["bytes"] > both["offset_of"])]
