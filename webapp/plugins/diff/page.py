@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import (
     AROUND_NS,
     calls_address,
@@ -242,10 +243,12 @@ def _first(result: Comparison, context: Context) -> list[Any]:
     if first is None:
         return []
     if "parameter" not in first:
-        if _is_in_card(first, context):
-            words = f" · {difference_values(first)}"
-            return [widgets.note([html.B("First difference"), words]), *_around(first)]
         source = origin(first)
+        card = _card_of(first, context)
+        if card is not None:
+            words = f" · {difference_values(first)}"
+            words += f" · {source}" if source and source not in card.title else ""
+            return [widgets.note([html.B("First difference"), words]), *_around(first)]
         link = dcc.Link(
             "show it on the timeline", href=context.address(difference_address(context.run, first))
         )
@@ -256,12 +259,12 @@ def _first(result: Comparison, context: Context) -> list[Any]:
     return [widgets.note([html.B("First difference"), f" · {text} in the baseline"])]
 
 
-def _is_in_card(first: dict[str, Any], context: Context) -> bool:
-    """Whether the finding above says where this difference is, and leads to it."""
+def _card_of(first: dict[str, Any], context: Context) -> Finding | None:
+    """The finding above that says where this difference is, and leads to it."""
     report = context.report_within(states.PATIENCE_S)
     place = (first["step"], first["rank"], first["where"])
     cards = [] if report is None else [one for one in report.findings if one.kind == "divergence"]
-    return any((one.step, one.rank, one.where) == place for one in cards)
+    return next((one for one in cards if (one.step, one.rank, one.where) == place), None)
 
 
 def _around(first: dict[str, Any]) -> list[Any]:
