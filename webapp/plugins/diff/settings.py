@@ -91,8 +91,10 @@ def _variables(run: Run) -> dict[str, str]:
 def _settings(run: Run) -> dict[str, float]:
     """The first value of each setting, of the lowest rank."""
     rank = min(run.ranks)
-    clips = logged(run, rank, *_CLIPS).astype({"name": "object"}).replace({"name": _CLIPS})
-    rows = pd.concat([logged(run, rank, prefix=SETTINGS), clips])
+    rows, clips = logged(run, rank, prefix=SETTINGS), logged(run, rank, *_CLIPS)
+    if rows.empty and clips.empty:
+        return {}
+    rows = pd.concat([rows, clips.assign(name=clips["name"].map(_CLIPS))])
     first = rows.sort_values("time_ns", kind="stable").drop_duplicates("name")
     first = first[~first["name"].str.startswith(ENVIRONMENT)]
     return dict(zip(first["name"].astype("str"), first["value"].astype(float), strict=True))
@@ -140,6 +142,8 @@ def _rates(base: Run, run: Run) -> list[str]:
     keys = ["rank", "step", "parameter", "optimizer"]
     columns = [*keys, "lr", "weight_decay"]
     sides = [to_frame(one.events("parameter", columns=columns)) for one in (base, run)]
+    if any(one.empty for one in sides):
+        return []
     sides = [one.astype({"parameter": "object"}).drop_duplicates(keys) for one in sides]
     both = sides[0].merge(sides[1], on=keys, suffixes=("_base", "_run")).sort_values("step")
     found = []

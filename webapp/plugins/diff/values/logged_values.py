@@ -27,6 +27,9 @@ def _beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
     """Returns values of two runs that have the same rank, step and name, and the same place among
     these."""
     keys = ["rank", "step", "name"]
+    if base.empty or run.empty:
+        none = base.iloc[:0].astype({"name": "object"})
+        return none[keys].assign(call=0, value_base=none["value"], value_run=none["value"])
     sides = []
     for one in (base, run):
         rows = one.sort_values("time_ns", kind="stable").astype({"name": "object"})

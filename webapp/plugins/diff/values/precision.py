@@ -51,9 +51,10 @@ def precision_note(base: Run, run: Run) -> str | None:
         ("gradient", "parameter", "parameters are"),
         ("activation", "module", "modules return"),
     ):
-        both = _dtypes(base, table, key).merge(
-            _dtypes(run, table, key), on=[key], suffixes=("_base", "_run")
-        )
+        here, there = _dtypes(base, table, key), _dtypes(run, table, key)
+        if here.empty or there.empty:
+            continue
+        both = here.merge(there, on=[key], suffixes=("_base", "_run"))
         apart = both[both["dtype_base"] != both["dtype_run"]]
         if len(apart):
             first = apart.iloc[0]
@@ -67,4 +68,4 @@ def precision_note(base: Run, run: Run) -> str | None:
 
 def _dtypes(run: Run, table: str, key: str) -> pd.DataFrame:
     rows = to_frame(run.events(table, columns=[key, "dtype"]))
-    return rows.astype("object").dropna().drop_duplicates(key)
+    return rows if rows.empty else rows.astype("object").dropna().drop_duplicates(key)
