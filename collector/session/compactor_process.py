@@ -40,9 +40,11 @@ def main(arguments: list[str]) -> int:
     wait_s = _POLL_S
     while not select.select([sys.stdin], [], [], wait_s)[0]:
         try:
-            wait_s = 0.0 if _advanced(run).behind else _POLL_S
+            # Before there is a journal, the program is loading torch on the same cores.
+            behind = _journal_bytes(run) > 0 and _advanced(run).behind
         except OSError:
             return 1
+        wait_s = 0.0 if behind else _POLL_S
     return 0
 
 
