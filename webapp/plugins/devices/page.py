@@ -185,7 +185,7 @@ def _annotations(table: pd.DataFrame) -> Component:
     made = [widgets.in_unit(title, shown[name]) for title, name in columns.items()]
     rows: list[tuple[Component | str, ...]] = [
         (
-            _name(row.name),
+            _name(row),
             units.count(int(row.calls)),
             units.count(int(row.kernels)),
             *(texts[i] for _, texts in made),

@@ -11,7 +11,6 @@ from lanescope.webapp.ui.charts import escaped, nothing
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import template
 
-GIGA = 1e-9
 MIN_PX, MAX_PX = 6, 34
 
 
@@ -29,7 +28,8 @@ def roofline(
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = tokens()[theme]
     x = (table["flops"] / table["bytes"]).to_numpy()
-    y = (table["flops_per_s"] * GIGA).to_numpy()
+    divisor, unit = units.unit_for(flops_per_s, "FLOP/s")
+    y = (table["flops_per_s"] / divisor).to_numpy()
     share = (table["time_ns"] / table["time_ns"].sum()).to_numpy()
     figure.add_scatter(
         x=x.tolist(),
@@ -47,18 +47,18 @@ def roofline(
             f"{units.count(int(row.calls))} calls, {units.duration(row.time_ns)}"
             for row in table.itertuples(index=False)
         ],
-        hovertemplate="%{text}<br>%{y:.3~g} GFLOP/s, %{x:.3~g} FLOP per byte<extra></extra>",
+        hovertemplate=f"%{{text}}<br>%{{y:.3~g}} {unit}, %{{x:.3~g}} FLOP per byte<extra></extra>",
     )
     ridge = flops_per_s / bytes_per_s
     low, high = min(x.min(), ridge) / 2, max(x.max(), ridge) * 2
     figure.add_scatter(
         x=[low, ridge, high],
-        y=[low * bytes_per_s * GIGA, flops_per_s * GIGA, flops_per_s * GIGA],
+        y=[one / divisor for one in (low * bytes_per_s, flops_per_s, flops_per_s)],
         mode="lines",
         name="stated peak" if stated else "highest of the run",
         line={"color": colours["muted"], "width": 1.5, "dash": "solid" if stated else "dash"},
         hoverinfo="skip",
     )
     figure.update_xaxes(title_text="FLOP per byte", type="log", dtick="D2", tickformat="~g")
-    figure.update_yaxes(title_text="GFLOP/s", type="log", dtick="D2", tickformat="~g")
+    figure.update_yaxes(title_text=unit, type="log", dtick="D2", tickformat="~g")
     return figure

@@ -29,6 +29,7 @@ from lanescope.webapp.plugins.races.access_table import (
     generations,
     outermost_accesses,
 )
+from lanescope.webapp.plugins.races.races import CAST
 from lanescope.webapp.plugins.time.breakdown import training_thread
 from lanescope.webapp.runs.intervals import Intervals, enclosing
 from lanescope.webapp.runs.run import Run
@@ -60,17 +61,23 @@ def recorded_storages(run: Run, rank: int, window: Window) -> Storages | None:
     np.maximum.at(end, which, rows["start_ns"] + rows["duration_ns"])
     born_ns = rows["start_ns"][first]
     freed = np.maximum(_freed(found[0], size, born_ns, window[1]), end)
-    made = np.zeros(count, bool)
-    np.logical_or.at(made, which, rows["birth"].astype(bool))
+    made = np.isin(np.arange(count), which[rows["birth"].astype(bool)])
     names = _names(run, rank, found, end - born_ns)
     spans = phase_spans(run, rank)
     born = np.where(made, phase_at(spans, born_ns), "")
     kinds = _categories(run.steps(rank), spans, rows, which, names != "", born)
     sites = _sites(run, rank, threads, rows, first, window)
-    device = sites.pop("device")
-    late = device == ""
-    device[late] = _sites(run, rank, threads, rows, last[late], window)["device"]
-    device[device == ""] = "cpu"
+    said = sites.pop("device")
+    # An operator is said to run on the device of its input, which may be another than its result's.
+    moved = made & (sites["op"] == CAST)
+    later = order[~np.isin(order, first)]
+    second = first.copy()
+    second[which[later[::-1]]] = later[::-1]
+    unknown = moved | np.array([":" not in one and one != "cpu" for one in said], bool)
+    for accesses in (second, last):
+        said[unknown] = _sites(run, rank, threads, rows, accesses[unknown], window)["device"]
+        unknown &= said == ""
+    said[said == ""] = "cpu"
     for texts in sites.values():
         texts[~made] = ""
     if "optimizer" in spans:
@@ -86,7 +93,7 @@ def recorded_storages(run: Run, rank: int, window: Window) -> Storages | None:
         born_ns,
         end,
         freed,
-        device=device,
+        device=said,
         name=names,
         category=kinds,
         **sites,

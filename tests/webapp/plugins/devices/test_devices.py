@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lanescope.webapp.plugins.devices import charts
+from lanescope.webapp.plugins.devices import charts, page
 from lanescope.webapp.plugins.devices.annotations import device_annotations
 from lanescope.webapp.plugins.devices.idle import IDLE_CAUSES, streams
 from lanescope.webapp.plugins.devices.kernels import (
@@ -21,6 +21,7 @@ from lanescope.webapp.plugins.devices.kernels import (
     kernels,
 )
 from lanescope.webapp.runs.run import Run, open_run
+from tests.support import ROOT
 from tests.support.synthetic import START_NS, Builder
 from tests.support.trace_files import DATA, imported, kernel, slice_, write_trace
 
@@ -168,6 +169,17 @@ def test_a_run_without_a_device(tmp_path: Path) -> None:
     assert not has_kernels(run)
     for table in (streams, kernels, copies, device_operators, device_annotations):
         assert table(run).empty
+
+
+def test_the_page_of_a_run_on_a_gpu() -> None:
+    run = open_run(ROOT / "tests" / "fixtures" / "gpu" / "whole_step_graph.lanes")
+    for draw, table, name in (
+        (page._kernels, kernels, "Memcpy HtoD"),
+        (page._copies, copies, "Memcpy DtoD"),
+        (page._operators, device_operators, "aten::copy_"),
+        (page._annotations, device_annotations, "Adam.step"),
+    ):
+        assert name in str(draw(table(run)).to_plotly_json())
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the trace is not at hand")

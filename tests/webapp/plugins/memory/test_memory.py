@@ -12,9 +12,11 @@ import pytest
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.memory.changes import memory_changes, memory_changes_by
 from lanescope.webapp.plugins.memory.page_baseline import peak_note
+from lanescope.webapp.plugins.memory.recorded import recorded_storages
 from lanescope.webapp.plugins.memory.storages import STORAGE_CATEGORIES
 from lanescope.webapp.plugins.memory.usage import Usage, memory, memory_peak, storages_of
 from lanescope.webapp.runs.run import Run, open_run
+from tests.support import ROOT
 from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder
 from tests.support.trace_files import imported, slice_, write_trace
@@ -266,3 +268,15 @@ def test_a_run_without_allocations(tmp_path: Path) -> None:
         storages_of(run, 0)
     assert memory(run).empty
     assert memory_peak(run).empty
+
+
+def test_parameters_that_were_moved_are_on_the_device() -> None:
+    run = open_run(ROOT / "tests" / "fixtures" / "gpu" / "two_models_two_threads.lanes")
+    found = recorded_storages(run, 0, (0, run.duration_ns))
+    assert found is not None
+    of = dict(zip(found.category, found.device, strict=True))
+    assert set(found.device) == {"cpu", "cuda:0"}
+    assert {of[kind] for kind in ("parameters", "gradients", "activations")} == {"cuda:0"}
+    sizes = found.size[(found.category == "parameters") & (found.device == "cuda:0")]
+    layers = 4 * (256 * 256 + 256) + 256 * 10 + 10
+    assert sizes.sum() == 2 * 4 * layers
