@@ -11,10 +11,10 @@ import gc
 import sys
 from _thread import get_ident
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from ..recorder.private_names import optional, unavailable
 from .not_compiled import run_as_it_is
@@ -32,6 +32,7 @@ class _Means:
     failed: Callable[[BaseException], object] = staticmethod(lambda error: None)
     concurrent = False
     why = ""  # reason for having no library
+    hooked: ClassVar[set[int]] = set()  # ids of functions that are hooked in place
 
 
 def prepare(library: Path | None, failed: Callable[[BaseException], object], why: str = "") -> None:
@@ -83,7 +84,8 @@ class Patches:
 
         `self_alone`: `begin` gets only the first argument. `when_concurrent`: nothing is called
         until there is a second thread. `lost`: what goes unrecorded if this version has no such
-        name. `also`: other modules that hold the function.
+        name. `also`: other modules that hold the function. Raises ValueError where another one has
+        hooked it.
         """
         if lost:
             module = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
@@ -101,9 +103,13 @@ class Patches:
                 run_as_it_is(one)
         flags = SELF_ALONE * self_alone | CONCURRENT * when_concurrent
         hooks = Ends(begin, done, raised, flags)
+        key = id(function)
+        if key in _Means.hooked:  # this hook would take that one's place
+            raise ValueError(f"{name} of {owner} has a hook already")
         undo = _Means.library.hook(function, hooks) if _Means.library is not None else None
         if undo is not None:
-            self._undo.append(undo)
+            _Means.hooked.add(key)
+            self._undo += [partial(_Means.hooked.discard, key), undo]
             return
         wrapped: Any = _wrapped(function if _is_static(found) else found, hooks)
         for holder in (owner, *filter(None, map(sys.modules.get, also))):

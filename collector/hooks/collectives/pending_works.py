@@ -46,4 +46,6 @@ def install(recorder: Recorder) -> Callable[[], None]:
     return patches.undo
 
 
-HOOK = Hook("ends of asynchronous reductions", lambda context: install(context.recorder))
+HOOK = Hook(
+    "ends of asynchronous reductions", lambda context: install(context.recorder), native=True
+)

@@ -20,6 +20,8 @@ from ..base import Hook, HookContext, Undo
 from ..patches import Patches
 from ..stacks import Stacks
 
+_IN_CHILDREN = "use of CUDA in forked children"
+
 _MAX_MARKS = 1000
 """Distinct marks of a process."""
 
@@ -33,6 +35,8 @@ class CudaContexts:
         self._local = threading.local()
         self._marked: set[tuple[int, str]] = set()
         self._forked_at = ""
+        self._refuses = False
+        self.on_initialised: Callable[[], None] | None = None
 
     def begun(self, place: str = "") -> None:
         """Marks the first use of CUDA; torch calls this on the thread that initialised it."""
@@ -61,23 +65,20 @@ class CudaContexts:
                 self._mark(CudaForked(self._forked_at).encode())
 
     def forked(self) -> None:
-        """Hooks CUDA in a forked child: torch raises there if the parent used it.
-
-        Costs the parent nothing.
-        """
+        """Begins to look, in a forked child, for calls in which torch refuses CUDA to it."""
         self._marked.clear()
-        module: Any = torch.cuda
-        if not self._forked_at:
-            return
-        lost = "use of CUDA in forked children"
-        is_bad = optional("torch.cuda", "_is_in_bad_fork", lost)
-        if is_bad is None or not is_bad():
-            return
+        is_bad = optional("torch.cuda", "_is_in_bad_fork", _IN_CHILDREN)
+        self._refuses = bool(self._forked_at and is_bad is not None and is_bad())
 
-        def refused() -> None:
+    def initialised(self, _: Any, __: Any) -> None:
+        """Passes on that the program has made CUDA ready, for the first time or again."""
+        if self.on_initialised is not None:
+            self.on_initialised()
+
+    def refused(self, _: Any, __: BaseException) -> None:
+        """Marks that torch raised because a forked child asked for CUDA."""
+        if self._refuses:
             self._mark(CudaRejected(self._stacks.place(), self._forked_at).encode())
-
-        Patches().ends(module, "_lazy_init", refused, lost=lost)
 
     def _mark(self, text: str) -> None:
         recorder = self._recorder
@@ -97,6 +98,8 @@ def install(recorder: Recorder) -> tuple[CudaContexts, Callable[[], None]]:
     def entered(device: Any, _: Any) -> None:
         contexts.entered(device.prev_idx, device.idx)
 
+    ends = contexts.initialised, contexts.refused
+    patches.ends(module, "_lazy_init", None, *ends, lost=_IN_CHILDREN)
     patches.ends(module, "set_device", None, lambda _, __: contexts.chosen())
     for owner in (module.device, module.device_of):
         patches.ends(owner, "__enter__", lambda device: device, entered, self_alone=True)

@@ -26,6 +26,7 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches
+from .cuda_contexts import CudaContexts
 from .kineto import Activity, Collecting, ThreadOrdinals, activities, parts_of_torch
 
 CLOCK_ERROR = "lanescope/device_clock_error"
@@ -266,10 +267,6 @@ def install(recorder: Recorder) -> tuple[Device, Callable[[], None]]:
         return device, device.stop
     for name in known:
         patches.ends(torch_profiler, name, _calls(hooks[name]))
-    for name in _MODULES:
-        module = getattr(torch, name, None)
-        if hasattr(module, "_lazy_init"):
-            patches.ends(module, "_lazy_init", None, _calls(device.initialised))
     recorder.on_next_step = device.next_step
     device.begin()
 
@@ -289,6 +286,7 @@ def _hook(context: HookContext) -> Undo | None:
     if not context.recorder.options.device_activity:
         return None
     device, undo = install(context.recorder)
+    context.get(CudaContexts).on_initialised = device.initialised
     context.share(device)
     return undo
 
