@@ -91,7 +91,13 @@ def warnings_of(
 
 def _of_processes(processes: Sequence[Process]) -> list[str]:
     """How processes ended, and what of their logs is not there."""
-    said = _unclosed([process for process in processes if not process["closed"]])
+    open_ones = [process for process in processes if not process["closed"]]
+    dumped = sorted({one["rank"] for one in open_ones if one["engine"] == _DUMP})
+    said = _unclosed([one for one in open_ones if one["engine"] != _DUMP])
+    if dumped:
+        said.append(
+            f"{ranks_named(dumped)}: dumped while running; what had not ended then has no end here"
+        )
     for process in processes:
         thinned = process["coverage"].get(THINNED, 0)
         if thinned:
@@ -116,6 +122,10 @@ def _of_processes(processes: Sequence[Process]) -> list[str]:
         for exception, of in raised.items()
     ]
     return said
+
+
+_DUMP = "flight_recorder"
+"""Engine of processes that torch's flight recorder dumped: they had not ended."""
 
 
 def _unclosed(processes: Sequence[Process]) -> list[str]:

@@ -97,6 +97,9 @@ def test_two_imported_traces_compare(traces: Run, job: Path, tmp_path: Path) -> 
 def test_check_names_the_hang_of_a_dump(files: str, job: Path, tmp_path: Path) -> None:
     run = imported(tmp_path / "run", *sorted(job.glob(files)))
     accounted(run)
+    dumped = "ranks 0-1: dumped while running; what had not ended then has no end here"
+    assert dumped in run.warnings
+    assert not any("did not close" in warning for warning in run.warnings)
     (finding,) = findings(run)
     assert (finding.kind, finding.severity, finding.ranks) == ("hang", "warning", (1,))
     assert finding.title.startswith("Rank 1 never entered all_reduce #")
