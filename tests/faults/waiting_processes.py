@@ -255,46 +255,6 @@ def producer_was_killed(planted: bool) -> None:
         batches.get()
 
 
-def _again(lock: Any) -> None:
-    work()
-    ctrl_c_at_rest()
-    with lock, lock:
-        work()
-
-
-def lock_taken_within_itself(planted: bool) -> None:
-    """The only thread takes its lock a second time; the twin's may be."""
-    _again(threading.Lock() if planted else threading.RLock())
-
-
-def hook_of_backward_takes_its_lock(planted: bool) -> None:
-    """backward() runs with the lock, and so does a hook of a parameter."""
-    lock: Any = threading.Lock() if planted else threading.RLock()
-    weight = torch.ones(3, requires_grad=True)
-
-    def note(gradient: torch.Tensor) -> None:
-        with lock:
-            assert gradient.sum() == 3
-
-    weight.register_hook(note)
-    work()
-    ctrl_c_at_rest()
-    with lock:
-        weight.sum().backward()
-
-
-def lock_left_by_an_error(planted: bool) -> None:
-    """An error leaves the lock locked; the twin's is released."""
-    lock = threading.Lock()
-    lock.acquire()
-    if not planted:
-        lock.release()
-    work()
-    ctrl_c_at_rest()
-    with lock:
-        work()
-
-
 FAULTS = (
     *deadlocks(
         "a process that was killed and is waited for",
@@ -302,13 +262,6 @@ FAULTS = (
         task_of_a_pool_left_the_process,
         producer_was_killed,
         says="was killed",
-    ),
-    *deadlocks(
-        "a lock that the only thread holds itself",
-        lock_taken_within_itself,
-        hook_of_backward_takes_its_lock,
-        lock_left_by_an_error,
-        says="holds itself",
     ),
     *deadlocks(
         "a fork with a held lock",

@@ -54,11 +54,6 @@ def texts_of(run: Run, table: str, column: str, rank: int | None = None) -> froz
     return frozenset(found)
 
 
-_OF_PANDAS = {pa.string(): pd.StringDtype("python", na_value=np.nan)}
-"""Texts as objects of Python: most frames are small, and an operation on a column of Arrow takes
-twice as long there."""
-
-
 def to_frame(table: pa.Table) -> pd.DataFrame:
     """Returns a data frame with plain texts instead of categories, whose codes differ between
     runs."""
@@ -66,7 +61,7 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
         if pa.types.is_dictionary(field.type):
             plain = table.column(position).cast(field.type.value_type)
             table = table.set_column(position, field.name, plain)
-    return table.to_pandas(types_mapper=_OF_PANDAS.get)
+    return table.to_pandas()
 
 
 def frame_ends_ns(slices: pd.DataFrame, until_ns: int) -> pd.Series:

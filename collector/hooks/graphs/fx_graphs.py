@@ -66,20 +66,19 @@ class FxGraphs:
         """Called with Dynamo's output graph and its module for each that goes to a backend."""
         self._is_library = Stacks(recorder.intern, 1).is_library
 
+    def follow(self, modules: Modules) -> None:
+        """Follows Dynamo from the program's first use of it on."""
+        if not self._following:
+            self._follow_dynamo(modules)
+
     def install(self, modules: Modules) -> Callable[[], None]:
         """Observes models that are called; returns the undo function."""
 
         def named(root: torch.nn.Module, prefix: str) -> None:
-            if not self._following:
-                self._follow_dynamo(modules)
+            self.follow(modules)
             self._named(root, prefix)
 
-        def compiles(_: object, __: object) -> None:
-            if not self._following:
-                self._follow_dynamo(modules)
-
         modules.named = named
-        self._patches.ends(torch, "compile", done=compiles)
 
         def uninstall() -> None:
             modules.named = None

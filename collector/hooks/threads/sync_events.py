@@ -224,14 +224,9 @@ class SyncRecorder:
 
     def _opened(self, kind: SyncKind, target: int, start: int) -> bool:
         recorder = self._recorder
-        if not recorder.ordering:
+        if not recorder.ordering or not hasattr(recorder.local, "state"):
             return False
         try:
-            if not hasattr(recorder.local, "state"):
-                # What a single thread recorded was its own, though by the observer alone.
-                if self.concurrent or not recorder.store.progress():
-                    return False
-                recorder.thread()
             stack = self._stacks.capture() if self._stacks else 0
             recorder.open_sync(kind, start, target, stack)
         except Exception as error:

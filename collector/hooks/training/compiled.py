@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from ..base import Hook
+from ..base import Hook, HookContext, Undo
+from ..graphs.fx_graphs import FxGraphs
 from ..patches import ChangedArguments, Patches, hooks_in_place
+from .modules import Modules
 
 # The recorder's global module hooks see a compiled module's wrapper as well, and expect it. The
 # program did nothing to be warned about.
 _HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
 
 
-def install(backend: str | None) -> Callable[[], None]:
-    """Compiles with `backend`; None: with the program's own."""
+def install(backend: str | None, compiled: Callable[[], None]) -> Callable[[], None]:
+    """Compiles with `backend`, None: with the program's own; `compiled` is called afterwards."""
     patches = Patches()
     if not hooks_in_place():  # then modules are hooked by torch's global hooks
         warnings.filterwarnings("ignore", message=_HOOKS_WARNING, category=UserWarning)
-    if backend is not None:
-        # Mode and options belong to the backend that the program chose.
-        instead = {"backend": backend, "mode": None, "options": None}
-        patches.ends(
-            torch, "compile", lambda *args, **given: ChangedArguments(None, args, given | instead)
-        )
+    # Mode and options belong to the backend that the program chose.
+    instead = {"backend": backend, "mode": None, "options": None} if backend is not None else {}
+
+    def begins(*args: Any, **given: Any) -> ChangedArguments:
+        return ChangedArguments(None, args, given | instead)
+
+    patches.ends(torch, "compile", begins if instead else None, lambda _, __: compiled())
     return patches.undo
 
 
-HOOK = Hook("torch.compile", lambda context: install(context.recorder.options.compile_backend))
+def _hook(context: HookContext) -> Undo:
+    graphs, modules = context.get(FxGraphs), context.get(Modules)
+    return install(context.recorder.options.compile_backend, lambda: graphs.follow(modules))
+
+
+HOOK = Hook("torch.compile", _hook)

@@ -115,7 +115,7 @@ def test_what_cannot_be_checked_hides_nothing_and_has_not_passed(
     assert "ZeroDivisionError: division by zero, at test_asking.py:" in found["errors"][0]["error"]
     assert found["metrics"]["memory_overhead"] is None
     assert found["examined"][0]["error"] == found["errors"][1]["error"]
-    assert sum(one["unanswered"] is None for one in found["examined"][1:]) > 3
+    assert sum(one["unanswered"] is None for one in found["examined"][1:]) > 1
     suite = ElementTree.parse(junit).getroot()
     assert suite.get("errors") == "2"
     assert {case.get("name") for case in suite if case.find("error") is not None} == {

@@ -72,7 +72,7 @@ def test_facts_in_no_trace_are_not_said_to_be_fine(run: Run) -> None:
 
 def test_pages_without_data(run: Run) -> None:
     shown = str(hang.hang_verdict(Context(run)))
-    assert "Not checked: the recording is not whole" in shown
+    assert "Not checked: the trace is not whole" in shown
     standing = str(hang._ranks(Context(run), 0))
     assert "its trace ends" in standing
     assert "ended" not in standing  # the program may have gone on

@@ -79,8 +79,9 @@ def test_a_recorded_pair_parts_at_the_changed_line(tmp_path: Path) -> None:
     page = json.dumps(
         verdict_part(found, Context(run, base), base), default=lambda part: part.to_plotly_json()
     )
+    assert "First difference" in page
     lane = f"at=0%2F{first['thread']}@{first['run']['time_ns']}"
-    assert lane in page
+    assert lane in (finding.link or "")  # the card above leads there
     page = json.dumps(
         difference_tables(found, Context(run, base)), default=lambda part: part.to_plotly_json()
     )
