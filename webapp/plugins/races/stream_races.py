@@ -109,15 +109,12 @@ def _shared(
             pairs.append(np.unique(np.stack([storage, place], 1), axis=0))
             written.append(pc.unique(rows["storage"].filter(rows["write"])).to_numpy())
     storage, place = np.unique(np.concatenate(pairs), axis=0).T
-    addresses, count = np.unique(storage, return_counts=True)
-    several = np.intersect1d(addresses[count > 1], np.concatenate(written))
-    of_streams = np.intersect1d(several, storage[place > 0])
-    of_threads = np.intersect1d(of_streams, storage[place < 0])
-    copied = _used_by_operators(run, rank, threads, windows, of_threads)
-    alone = np.setdiff1d(of_threads, copied)  # one stream's, and threads only released them
-    shared = storage[place > 0][np.isin(storage[place > 0], alone)]
-    once, times = np.unique(shared, return_counts=True)
-    return np.setdiff1d(of_streams, once[times == 1]), copied
+    changed = np.isin(storage, np.concatenate(written))
+    on_streams, count = np.unique(storage[changed & (place > 0)], return_counts=True)
+    mixed = np.intersect1d(on_streams, storage[changed & (place < 0)])
+    # Threads release the memory of streams too; only operators use memory of the host.
+    copied = _used_by_operators(run, rank, threads, windows, mixed)
+    return np.union1d(on_streams[count > 1], copied), copied
 
 
 def _used_by_operators(
