@@ -17,6 +17,7 @@ from tests.faults import (
     shared_layers,
     shared_memory,
     silent_units,
+    slow_ranks,
     torch_threads,
     training_loop,
     two_runs,
@@ -44,6 +45,7 @@ ROOMS = (
     ranks,
     rank_data,
     rank_parts,
+    slow_ranks,
     two_runs,
 )
 """Modules with programs and, as `FAULTS`, their faults."""

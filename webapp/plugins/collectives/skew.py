@@ -11,8 +11,10 @@ beginning of the call on rank r and done_r its completion:
     waiting_r  = max start - start_r                  time rank r waits for the others to come
     transfer   = max done_r - max start_r             what remains when all have come
 
-Only operations that no rank can leave before all have come are looked at
-(`names.SYNCHRONISING`), and only calls that every recorded member of the group made.
+Only calls that every recorded member of the group made are looked at, and in which all ranks
+waited for the last: because no rank can leave the operation before (`names.SYNCHRONISING`), or
+because none did. A root may leave a broadcast at once, but Gloo's waits for those that receive, and
+all wait for a root that comes last; see `_all_waited`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Float64Array, Int64Array
 
 COLLECTIVE_KEYS = ["group", "sequence"]
+
+_FROM_ROOT = ("broadcast", "scatter")
+"""Operations in which all get what the root has."""
 
 MIN_SKEW_NS = 10_000_000
 """Two or three time slices of a busy machine: less may be chance, and next time another rank."""
@@ -67,7 +72,7 @@ def arrivals(run: Run) -> pd.DataFrame:
     to complete), runnable_ns (0 where it is not known). Callers must not change it.
     """
     frame = collective_calls(run)
-    frame = frame[frame["name"].isin(SYNCHRONISING) & ~frame["group"].isin(ambiguous(run))]
+    frame = frame[~frame["group"].isin(ambiguous(run))]
     frame = frame.sort_values([*COLLECTIVE_KEYS, "start_ns"], kind="stable")
     groups = frame.groupby(COLLECTIVE_KEYS, sort=False)
     table = groups.agg(
@@ -81,6 +86,7 @@ def arrivals(run: Run) -> pd.DataFrame:
         first_rank=("rank", "first"),
         last_rank=("rank", "last"),
         runnable_ns=("runnable_ns", "last"),
+        root=("root", "first"),
         done_ns=("done_ns", "max"),
         seen=("done_ns", "min"),
         returned_ns=("returned_ns", "max"),
@@ -93,6 +99,8 @@ def arrivals(run: Run) -> pd.DataFrame:
     }
     expected = pd.Series([whole.get(group, 0) for group in table["group"]], table.index, int)
     table = table[(table["ranks"] == table["count"]) & (table["ranks"] >= expected)]
+    bound = table["name"].isin(SYNCHRONISING)
+    table = table[bound | _all_waited(run, table) if run.clock_calibrated else bound]
     table = table.assign(
         skew_ns=table["last_ns"] - table["first_ns"],
         alone_ns=(table["last_ns"] - table["second"].fillna(table["last_ns"])).astype("int64"),
@@ -118,6 +126,22 @@ def arrivals(run: Run) -> pd.DataFrame:
         "runnable_ns",
     ]
     return table[columns].sort_values("first_ns", kind="stable", ignore_index=True)
+
+
+def _all_waited(run: Run, table: pd.DataFrame) -> pd.Series:
+    """Whether all ranks of a call with a root waited for the last one.
+
+    Nobody was done before it came. And either it is the root of a broadcast or scatter, without
+    which nothing arrives, or the others were there for longer than the rest of the call took: in
+    that time they would have been done without it.
+    """
+    members = group_members(run)
+    columns = zip(table["group"], table["root"], table["last_rank"], strict=True)
+    by_root = [members[group][root : root + 1] == (last,) for group, root, last in columns]
+    sends = table["name"].isin(_FROM_ROOT) & np.array(by_root, bool)
+    rest = table["done_ns"] - table["last_ns"]
+    longer = table["last_ns"] - table["first_ns"] >= rest
+    return (table["seen"] >= table["last_ns"]) & (sends | longer)
 
 
 @lru_cache(maxsize=4)

@@ -40,21 +40,24 @@ _PLACE = ("depth", "phase")
 def no_step(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one. Raises NotApplicable."""
     need_backward(run)
-    passes = run.events("phase", columns=["rank", "start_ns", "kind"])
+    passes = run.events("phase", columns=["rank", "start_ns", "kind", "name"])
     kinds = passes["kind"].cast(pa.string())
-    if pc.any(pc.equal(kinds, _OPTIMIZER)).as_py():
-        return [one for rank in run.ranks for one in _idle_optimizers(run, rank)]
+    # What steps on another rank may send its weights to this one.
+    stepped = set(passes.filter(pc.equal(kinds, _OPTIMIZER))["name"].to_pylist())
+    if stepped:
+        found = [one for rank in run.ranks for one in _idle_optimizers(run, rank)]
+        return [one for one in found if f"{one.evidence['optimizer']}.step" not in stepped]
     if schema.OpScope.compiled.name in texts_of(run, "op", "scope"):
         raise NotApplicable("compiled regions may hold the optimizer's step")
     backward = to_frame(passes.filter(pc.equal(kinds, _BACKWARD)))
-    found = []
+    zeroed = []
     for rank, own in backward.groupby("rank", sort=True):
         ops = _operators(run, int(str(rank)), updates=True)
         zeroing = ops[ops["name"].str.match(_ZEROES)]
         thrown = zeroing[_followed(own["start_ns"], zeroing["start_ns"])]
         if len(thrown) >= MIN_THROWN_AWAY and not _updates(ops, int(own["start_ns"].min())):
-            found.append((int(str(rank)), thrown, len(own)))
-    return [_finding(run, *found[0], tuple(rank for rank, *_ in found))] if found else []
+            zeroed.append((int(str(rank)), thrown, len(own)))
+    return [_finding(run, *zeroed[0], tuple(rank for rank, *_ in zeroed))] if zeroed else []
 
 
 @per_rank

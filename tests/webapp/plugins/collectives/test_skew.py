@@ -62,6 +62,28 @@ def test_skew_last_comer_and_transfer(tmp_path: Path) -> None:
     assert row["transfer_ns"] == 220  # all had come at 300, all were done at 520
 
 
+@pytest.mark.parametrize(
+    ("name", "calls", "waited"),
+    [
+        ("broadcast", ((0, 400), (300, 420), (250, 410)), True),  # the root waited, as in Gloo
+        ("broadcast", ((0, 50), (300, 420), (250, 410)), False),  # it did not
+        ("broadcast", ((0, 900), (300, 920), (250, 910)), False),  # the rest takes longer
+        ("broadcast", ((300, 900), (0, 920), (250, 910)), True),  # nothing arrives without the root
+        ("reduce", ((0, 400), (300, 420), (250, 280)), False),  # rank 2 left before rank 1 came
+        ("gather", ((0, 400), (300, 420), (250, 410)), True),
+    ],
+)
+def test_calls_with_a_root_in_which_all_waited(
+    tmp_path: Path, name: str, calls: tuple[tuple[int, int], ...], waited: bool
+) -> None:
+    builder = builder_of(tmp_path, 3)
+    for rank, (start, done) in enumerate(calls):
+        call(builder, rank, 0, start, done, group_size=3, name=name, root=0)
+    found = arrivals(open_run(builder.write()))
+    last = max(range(3), key=lambda rank: calls[rank][0])
+    assert found["last_rank"].tolist() == [last] * waited
+
+
 def test_a_call_that_a_rank_did_not_make_has_no_arrival(tmp_path: Path) -> None:
     builder = builder_of(tmp_path)
     call(builder, 0, 0, 0, 50)

@@ -1,0 +1,88 @@
+"""Programs in which one rank makes the other wait in each step, in different operations."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from tests.faults.base import Fault
+from tests.faults.ranks import batch, begin, net, rank_faults, sgd
+
+STEPS = 14
+_WORK_S = 0.03
+
+
+def buffers_are_broadcast(planted: bool) -> None:
+    """Rank 1 reads its samples slowly; all meet first where batch normalization's buffers are
+    broadcast. The twin's ranks read alike."""
+    rank = begin()
+    torch.manual_seed(0)
+    model = DDP(nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4)))
+    torch.manual_seed(10 + rank)
+    optimizer = sgd(model)
+    for _ in range(STEPS):
+        if rank == 1 or not planted:
+            time.sleep(_WORK_S)
+        x, y = batch()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def first_rank_hands_out_samples(planted: bool) -> None:
+    """Rank 0 prepares the samples of all ranks and scatters them. In the twin each rank prepares
+    its own."""
+    rank = begin()
+    model = DDP(net(rank))
+    optimizer = sgd(model)
+    for _ in range(STEPS):
+        x, y = batch()
+        if planted:
+            parts = [torch.empty_like(x) for _ in range(2)] if rank == 0 else None
+            if parts is not None:
+                time.sleep(_WORK_S)
+                parts = [batch()[0] for _ in parts]
+            dist.scatter(x, parts, src=0)
+            y = (x.sum(1) > 0).long()
+        else:
+            time.sleep(_WORK_S)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def learner_writes_before_it_sends(planted: bool) -> None:
+    """Gradients go to rank 0, which steps and broadcasts the weights, after it has written them to
+    a slow disk; in the twin afterwards, and rank 1 samples meanwhile."""
+    rank = begin()
+    model = net(rank)
+    optimizer = sgd(model)
+    for _ in range(STEPS):
+        x, y = batch()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        for one in model.parameters():
+            dist.reduce(one.grad, dst=0)
+        if rank == 0:
+            optimizer.step()
+            if planted:
+                time.sleep(_WORK_S)
+        for one in model.parameters():
+            dist.broadcast(one.data, src=0)
+        if not planted:
+            time.sleep(_WORK_S)
+
+
+FAULTS: tuple[Fault, ...] = rank_faults(
+    "a rank that the other waits for in each step",
+    "straggler",
+    "keeps the other ranks waiting",
+    buffers_are_broadcast,
+    first_rank_hands_out_samples,
+    learner_writes_before_it_sends,
+)
