@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.sequence_alignment import Codes, align, by_occurrence, mixed
 from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run
@@ -71,15 +71,14 @@ class Words:
 class Ops:
     """The operators of a thread by start, and their tensors."""
 
+    run: Run
+    rank: int
+    thread: str
     start: Int64Array
-    duration: Int64Array  # ns; -1: had not ended
     depth: Int64Array
     step: Int64Array
     texts: dict[str, Int64Array]  # by column of the op table: numbers in `Words`
-    signature: Codes
-    bits: Codes  # hashes of all its tensors; 0: has none, or nothing but zeros
-    content: Codes  # signature and bits; 0 where these are
-    compiled: BoolArray  # is inside a region of torch.compile
+    regions: BoolArray  # is a region of torch.compile
     owner: Int64Array  # per tensor: position of its operator
     arrives: BoolArray  # is ARRIVES
     tensors: dict[str, NDArray[Any]]  # position, shape, dtype (numbers), mean, l2, nan, inf, ...
@@ -89,6 +88,54 @@ class Ops:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @cached_property
+    def duration(self) -> Int64Array:
+        """ns; -1: had not ended. Read where it is needed: it is the longest of the columns."""
+        rows = self.run.events("op", self.rank, self.thread, columns=["duration_ns"])
+        numbers: Int64Array = rows["duration_ns"].fill_null(-1).to_numpy()
+        return numbers
+
+    @cached_property
+    def compiled(self) -> BoolArray:
+        """Which operators are inside a region of torch.compile."""
+        if not self.regions.any():
+            return self.regions
+        return _in_regions(np.flatnonzero(self.regions), self.start, self.duration)
+
+    def alike(self, other: Ops) -> bool:
+        """Returns True where both have equal signatures in the same steps, one by one.
+
+        Signatures are not worked out for that, since most runs that are compared are alike.
+        """
+        return np.array_equal(self.step, other.step) and all(
+            np.array_equal(self.texts[name], other.texts[name]) for name in _TEXTS
+        )
+
+    @cached_property
+    def signature(self) -> Codes:
+        """Numbers that are alike for like texts."""
+        return _signature(self.texts, _TEXTS)
+
+    @cached_property
+    def bits(self) -> Codes:
+        """Hashes of all its tensors; 0: has none, or nothing but zeros."""
+        return self.bits_of(np.arange(len(self)))
+
+    def bits_of(self, operators: Int64Array) -> Codes:
+        """Returns the `bits` of some operators."""
+        wanted = np.zeros(len(self), np.bool_)
+        wanted[operators] = True
+        rows = np.flatnonzero(wanted[self.owner] & (self.tensors["hash"] != 0))
+        hashes, positions = (self.tensors[name][rows] for name in ("hash", "position"))
+        bits = np.zeros(len(self), np.uint64)
+        np.add.at(bits, self.owner[rows], mixed(hashes.view(np.uint64), positions))
+        return bits[operators]
+
+    @cached_property
+    def content(self) -> Codes:
+        """Signature and bits; 0 where these are."""
+        return _with_bits(self.signature, self.bits)
 
     @cached_property
     def loose(self) -> Codes:
@@ -103,12 +150,10 @@ class Ops:
 
 def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     """Returns what `run` holds of one thread."""
-    columns = ["start_ns", "duration_ns", "depth", "step", "scope", *_TEXTS]
+    columns = ["start_ns", "depth", "step", "scope", *_TEXTS]
     ops = run.events("op", rank, thread, columns=columns)
-    duration = ops["duration_ns"].fill_null(-1).to_numpy()
     start, depth = ops["start_ns"].to_numpy(), ops["depth"].to_numpy().astype(np.int64)
     texts = {name: words.codes(name, ops[name]) for name in _TEXTS}
-    signature = _signature(texts, _TEXTS)
     tensors, owner = _tensors(run, rank, thread, words, start * _DEPTHS + depth.clip(max=255))
     known, expected = tensors.pop("known"), tensors.pop("expected")
     unset = tensors.pop("unset").astype(bool)
@@ -120,22 +165,15 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     owner, known, expected = (_kept(column, kept) for column in (owner, known, expected))
     rows = np.flatnonzero(known)
     changed = dict(zip(rows.tolist(), expected[rows].tolist(), strict=True))
-    hashes = mixed(tensors["hash"].view(np.uint64), tensors["position"])
-    bits = np.zeros(len(start), np.uint64)
-    hashed = tensors["hash"] != 0
-    np.add.at(bits, owner[hashed], hashes[hashed])
-    content = _with_bits(signature, bits)
-    compiled = _in_regions(ops["scope"], start, duration)
     return Ops(
+        run,
+        rank,
+        thread,
         start,
-        duration,
         depth,
         ops["step"].to_numpy().astype(np.int64),
         texts,
-        signature,
-        bits,
-        content,
-        compiled,
+        having(ops["scope"], lambda scope: scope == schema.OpScope.compiled.name),
         owner,
         arrives,
         tensors,
@@ -153,11 +191,8 @@ def _with_bits(codes: Codes, bits: Codes) -> Codes:
     return np.where(bits != 0, mixed(codes, bits.view(np.int64)), bits)
 
 
-def _in_regions(scope: pa.ChunkedArray, start: Int64Array, duration: Int64Array) -> BoolArray:
+def _in_regions(regions: Int64Array, start: Int64Array, duration: Int64Array) -> BoolArray:
     """Of each operator whether it began inside a region of torch.compile."""
-    if schema.OpScope.compiled.name not in pc.unique(scope).to_pylist():
-        return np.zeros(len(start), np.bool_)
-    regions = np.flatnonzero(pc.equal(scope, schema.OpScope.compiled.name).to_numpy())
     end = start + np.where(duration < 0, np.iinfo(np.int64).max - start, duration)
     # One inside another ends before it: of those that overlap the first is the outermost.
     last = np.maximum.accumulate(end[regions])
@@ -188,9 +223,11 @@ def _tensors(
     columns = ["start_ns", "depth", *texts, *numbers, "expected", "unset"]
     rows = run.events("tensor", rank, thread, columns=columns)
     key = rows["start_ns"].to_numpy() * _DEPTHS + rows["depth"].to_numpy().astype(np.int64)
-    order = np.argsort(ops, kind="stable")
-    place = np.searchsorted(ops[order], key).clip(max=max(len(ops) - 1, 0))
-    owner = order[place] if len(ops) else np.zeros(len(key), np.int64)
+    if np.all(ops[1:] >= ops[:-1]):
+        owner = np.searchsorted(ops, key).clip(max=max(len(ops) - 1, 0))
+    else:
+        order = np.argsort(ops, kind="stable")
+        owner = order[np.searchsorted(ops[order], key).clip(max=max(len(ops) - 1, 0))]
     known = ops[owner] == key if len(ops) else np.zeros(len(key), bool)
     made = {name: words.codes(name, rows[name]) for name in texts}
     made |= {name: rows[name].to_numpy() for name in numbers}
@@ -204,7 +241,7 @@ def pair_ops(base: Ops, run: Ops) -> tuple[Int64Array, Int64Array]:
     """Returns positions of operators that belong together: within each step by signature, in order;
     the rest by signature in any order, then by the signature without dtypes, and where one of the
     two was compiled without the module; received tensors in any step."""
-    if np.array_equal(base.signature, run.signature) and np.array_equal(base.step, run.step):
+    if base.alike(run):
         every = np.arange(len(base))
         return every, every
     left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -273,10 +310,17 @@ def with_turns(
     """Returns the pairs with operators of `run` that are `free` to change places with their like in
     a step where another one has their values: an optimizer's, that takes parameters in another
     order."""
-    here, there = base.content[left], run.content[right]
-    apart = np.flatnonzero(free[right] & (here != there) & (here != 0) & (there != 0))
+    apart = np.flatnonzero(free[right])
+    here, there = base.bits_of(left[apart]), run.bits_of(right[apart])
+    unequal = here != there
+    for name in _TEXTS:
+        unequal |= base.texts[name][left[apart]] != run.texts[name][right[apart]]
+    apart = apart[unequal & (here != 0) & (there != 0)]
+    if not len(apart):
+        return left, right
     one, two = by_occurrence(
-        mixed(here[apart], base.step[left[apart]]), mixed(there[apart], run.step[right[apart]])
+        mixed(base.content[left[apart]], base.step[left[apart]]),
+        mixed(run.content[right[apart]], run.step[right[apart]]),
     )
     if not len(one):
         return left, right

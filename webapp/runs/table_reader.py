@@ -121,7 +121,7 @@ class Rows:
         shape = schema.TABLES[table]
         if not shape.per_thread:
             raise RunError(f"rows of {table} are few, and not kept per thread")
-        needed = {*wanted, *(["start_ns"] if {"duration_ns", "self_ns"} & {*wanted} else [])}
+        needed = {*wanted, *(["start_ns"] if "duration_ns" in wanted else [])}
         read = [column.name for column in shape.columns if column.name in needed]
         for rank in ranks:
             for one, parts in self._threads_of(table, rank, thread):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from lanescope.webapp.plugins.diff.grouped_rows import grouped_rows
 from lanescope.webapp.plugins.diff.op_totals import op_totals
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Float64Array, Int64Array
@@ -84,34 +85,41 @@ def timing_differences(base: Run, run: Run) -> Timing:
     steps = max((len(numbers) for numbers in shared.values()), default=0)
     if not steps:
         return Timing(0, np.nan, np.nan, pd.DataFrame(columns=list(_COLUMNS)))
-    totals = [_per_step(one, shared) for one in (base, run)]
     every = sorted({int(step) for numbers in shared.values() for step in numbers})
-    table, common = _table(totals, every)
+    table, common = _table([_per_step(one, shared, every) for one in (base, run)], every)
     was, now = (float(np.median(side)) for side in lengths)
     return Timing(steps, was, now, table, common)
 
 
-def _per_step(run: Run, shared: Shared) -> pd.DataFrame:
-    """Self time and calls by op, module and step, over the shared ranks."""
-    keys = ["name", "module", "step"]
+def _per_step(run: Run, shared: Shared, every: list[int]) -> pd.DataFrame:
+    """Self time ("ns") and calls over the shared ranks: a row for each op and module, a column for
+    each step."""
     found = op_totals(run)
-    frames = [
-        found[(found["rank"] == rank) & found["step"].isin(numbers)]
-        for rank, numbers in shared.items()
+    kept = np.zeros(len(found), np.bool_)
+    for rank, numbers in shared.items():
+        kept |= (found["rank"] == rank).to_numpy() & found["step"].isin(numbers).to_numpy()
+    found = found[kept]
+    codes = [found[key].cat.codes.to_numpy(np.int64) for key in ("name", "module")]
+    grouped = grouped_rows(codes)
+    place = np.searchsorted(grouped.present, grouped.group) * len(every)
+    place += np.searchsorted(every, found["step"].to_numpy())
+    shape = len(grouped.present), len(every)
+    values = [
+        np.bincount(place, found[key].to_numpy(), shape[0] * shape[1]).reshape(shape)
+        for key in ("ns", "calls")
     ]
-    frame = pd.concat(frames, ignore_index=True).astype({"name": object, "module": object})
-    return frame.groupby(keys, as_index=False)[["ns", "calls"]].sum()
-
-
-def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, float]:
-    keys = ["name", "module"]
-    wide = [
-        frame.pivot_table(index=keys, columns="step", values=["ns", "calls"], fill_value=0)
-        for frame in totals
+    names = [
+        found[key].cat.categories.astype(object)[code[grouped.row]]
+        for key, code in zip(("name", "module"), codes, strict=True)
     ]
-    index = wide[0].index.union(wide[1].index)
     columns = pd.MultiIndex.from_product([["ns", "calls"], every])
-    wide = [frame.reindex(index=index, columns=columns, fill_value=0) for frame in wide]
+    return pd.DataFrame(np.hstack(values), pd.MultiIndex.from_arrays(names), columns)
+
+
+def _table(wide: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, float]:
+    keys = ["name", "module"]
+    index = wide[0].index.union(wide[1].index).sort_values()
+    wide = [frame.reindex(index=index, fill_value=0) for frame in wide]
     low, high = (frame["ns"].to_numpy(np.float64) for frame in wide)
     was, now = (frame["calls"].to_numpy(np.float64).mean(axis=1) for frame in wide)
     single = (was == 0) | (now == 0)
