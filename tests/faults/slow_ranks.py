@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from tests.faults.base import Fault
-from tests.faults.ranks import batch, begin, net, rank_faults, sgd
+from tests.faults.ranks import batch, begin, net, rank_faults, sgd, train
 
 STEPS = 14
 _WORK_S = 0.03
@@ -78,11 +82,77 @@ def learner_writes_before_it_sends(planted: bool) -> None:
             time.sleep(_WORK_S)
 
 
-FAULTS: tuple[Fault, ...] = rank_faults(
-    "a rank that the other waits for in each step",
-    "straggler",
-    "keeps the other ranks waiting",
-    buffers_are_broadcast,
-    first_rank_hands_out_samples,
-    learner_writes_before_it_sends,
+def train_and(model: nn.Module, now_and_then: Callable[[int], Any]) -> None:
+    """Trains, and calls a function after every fourth step."""
+    train(model, sgd(model), 20, lambda step: now_and_then(step) if step % 4 == 3 else None)
+
+
+def checkpoint_of_the_first_rank(planted: bool) -> None:
+    """Rank 0 writes a checkpoint to a slow disk, and both meet at a barrier. The twin writes a
+    copy from another thread."""
+    rank = begin()
+    model = DDP(net(rank))
+    writers = []
+
+    def write(state: dict[str, torch.Tensor]) -> None:
+        torch.save(state, io.BytesIO())
+        time.sleep(5 * _WORK_S)
+
+    def save(step: int) -> None:
+        if rank == 0 and planted:
+            write(model.state_dict())
+        elif rank == 0:
+            copy = {name: one.clone() for name, one in model.state_dict().items()}
+            writers.append(threading.Thread(target=write, args=(copy,)))
+            writers[-1].start()
+        dist.barrier()
+
+    train_and(model, save)
+    for writer in writers:
+        writer.join()
+
+
+def first_rank_logs_to_a_slow_server(planted: bool) -> None:
+    """Rank 0 reports now and then; the next step's gradients wait for it. In the twin each rank
+    reports for itself."""
+    rank = begin()
+
+    def report(step: int) -> None:
+        if rank == 0 or not planted:
+            time.sleep(5 * _WORK_S)
+
+    train_and(DDP(net(rank)), report)
+
+
+def last_rank_reads_the_next_part(planted: bool) -> None:
+    """The last rank reads the next part of the data and broadcasts its size; in the twin all
+    ranks read."""
+    rank = begin()
+
+    def read(step: int) -> None:
+        size = torch.tensor([step])
+        if rank == 1 or not planted:
+            time.sleep(5 * _WORK_S)
+        dist.broadcast(size, src=1)
+
+    train_and(DDP(net(rank)), read)
+
+
+FAULTS: tuple[Fault, ...] = (
+    *rank_faults(
+        "a rank that the other waits for in each step",
+        "straggler",
+        "keeps the other ranks waiting",
+        buffers_are_broadcast,
+        first_rank_hands_out_samples,
+        learner_writes_before_it_sends,
+    ),
+    *rank_faults(
+        "a rank that the other waits for now and then",
+        "straggler",
+        "each time",
+        checkpoint_of_the_first_rank,
+        first_rank_logs_to_a_slow_server,
+        last_rank_reads_the_next_part,
+    ),
 )

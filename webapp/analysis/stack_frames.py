@@ -94,10 +94,12 @@ def phase_place(run: Run, rank: int, kind: str, window: tuple[int, int] | None) 
 
     `kind` is a word of PhaseKind, `window` [t0, t1) in ns from the start of the run, None: all.
     """
+    phases = run.events("phase", rank, columns=["name", "kind"], window=window)
+    names = phases.filter(pc.equal(phases["kind"].cast("string"), kind))["name"].unique()
     columns = ["start_ns", "phase", "stack"]
     whole = (run.events("op", rank, columns=columns, window=window),)
     for rows in run.pieces("op", rank, columns=columns) if window is None else whole:
-        rows = rows.filter(pc.equal(rows["phase"].cast("string"), kind))
+        rows = rows.filter(pc.is_in(rows["phase"].cast("string"), names.cast("string")))
         stacks = pc.unique(rows["stack"]).drop_null().to_pylist()
         where = next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
         if where is not None:

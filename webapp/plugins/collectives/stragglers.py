@@ -24,6 +24,7 @@ import pandas as pd
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.plugins.collectives.long_waits import long_waits
+from lanescope.webapp.plugins.collectives.occasional_waits import occasional_waits
 from lanescope.webapp.plugins.collectives.skew import MIN_SKEW_NS, comparable_arrivals
 from lanescope.webapp.plugins.collectives.slow_places import SlowPlace, slow_place
 from lanescope.webapp.runs import units
@@ -51,6 +52,8 @@ def stragglers(run: Run) -> list[Finding]:
         late = usual["delay_ns"] >= MIN_SKEW_NS and usual["share"] >= _SHARE
         if enough and late:
             found.append(_finding(run, rank, shares, came))
+    known = {finding.rank for finding in found}
+    found += (one for one in occasional_waits(run, came) if one.rank not in known)
     known = {finding.rank for finding in found}
     return [*found, *(one for one in long_waits(run) if one.rank not in known)]
 

@@ -1,11 +1,24 @@
 """Breaks down where the time of each step goes."""
 
-from lanescope.webapp.analysis.plugin import Figure, Page, Plugin
+from lanescope.webapp.analysis.plugin import Figure, Kind, Page, Plugin, Question
 from lanescope.webapp.plugins.time.ids import FLAME, STEP
 
 PLUGIN = Plugin(
     name="time",
     depends=("collectives", "flame"),
+    kinds=(Kind("data_stall", "time.md#data-stalls"),),
+    questions=(
+        Question(
+            "Steps that wait for data",
+            "data_stalls:data_stalls",
+            ("data_stall",),
+            order=38,
+            area="Learning",
+            needs="10 steps of a program that iterates over a DataLoader",
+            misses="data that is read without a DataLoader; waits below 5 ms or three tenths of a "
+            "step",
+        ),
+    ),
     tables={
         "step_time": "breakdown:step_time",
         "critical_path": "critical_path:critical_path",
@@ -17,6 +30,7 @@ PLUGIN = Plugin(
             "Time",
             order=8,
             height=1100,
+            kinds=("data_stall",),
             body="page:body",
             selects={STEP: "step", f"{FLAME}-lanes": "lane"},
         ),

@@ -89,12 +89,13 @@ def step_time(run: Run) -> pd.DataFrame:
     """Returns one row per rank and step, by both: rank, step, start_ns, duration_ns, and
     `<category>_ns` for each of CATEGORIES. All are int64 ns, start_ns from the start of the run;
     the categories of a row add up to its duration_ns."""
-    tables = [_steps(run, rank) for rank in run.ranks]
+    tables = [rank_step_time(run, rank) for rank in run.ranks]
     return pd.concat(tables, ignore_index=True)
 
 
 @lru_cache(maxsize=256)
-def _steps(run: Run, rank: int) -> pd.DataFrame:
+def rank_step_time(run: Run, rank: int) -> pd.DataFrame:
+    """Returns the rows of `step_time` of a rank. Callers must not change it."""
     steps = run.steps(rank)
     parts = categories(run, rank) if len(steps) else {}
     spent = {name: parts.get(name, _NOTHING) for name in CATEGORIES}

@@ -1,0 +1,77 @@
+"""Finds training that waits for its data in each step.
+
+A data stall is the time of a step in which the training thread fetches a batch, the category
+`data_loading` of the breakdown: "Analyzing and Mitigating Data Stalls in DNN Training" (Mohan et
+al., VLDB 2021) calls the part that workers cannot hide a fetch or prep stall.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.plugins.time.breakdown import phases_of, rank_step_time, training_thread
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
+from lanescope.webapp.runs.run import Run
+
+MIN_STEPS = 9
+_MIN_SHARE = 0.3
+_MIN_STALL_NS = 5_000_000
+"""Less per step is what small programs take to hand out a batch."""
+
+_DATA = schema.PhaseKind.data.name
+_WORKER = "loader worker "
+
+
+def data_stalls(run: Run) -> list[Finding]:
+    """Returns findings of kind `data_stall`, at most one. Raises NotApplicable."""
+    loading = [rank for rank in run.ranks if _DATA in phases_of(run, training_thread(run, rank))]
+    if not loading:
+        raise NotApplicable("record an iteration over a DataLoader")
+    found = {rank: _stalls(run, rank) for rank in loading}
+    if all(len(stalls) < MIN_STEPS for stalls in found.values()):
+        raise NotApplicable(f"record {MIN_STEPS + 1} steps of training")
+    # The mean: of several workers each brings a batch at once, and every so many steps wait.
+    usual = pd.DataFrame({rank: one.mean() for rank, one in found.items()}).T
+    usual["share"] = usual["stall_ns"] / usual["duration_ns"]
+    enough = np.array([len(one) >= MIN_STEPS for one in found.values()])
+    much = (usual["share"] >= _MIN_SHARE) & (usual["stall_ns"] >= _MIN_STALL_NS)
+    stalled = usual[enough & much]
+    return [_finding(run, stalled, found)] if len(stalled) else []
+
+
+def _stalls(run: Run, rank: int) -> pd.DataFrame:
+    """stall_ns and duration_ns of each step of a rank but the first, which also starts workers."""
+    steps = rank_step_time(run, rank).iloc[1:].rename(columns={"data_loading_ns": "stall_ns"})
+    return steps.loc[steps["duration_ns"] > 0, ["stall_ns", "duration_ns", "step"]]
+
+
+def _finding(run: Run, stalled: pd.DataFrame, found: dict[int, pd.DataFrame]) -> Finding:
+    ranks = tuple(int(str(rank)) for rank in stalled.index)
+    worst = int(str(stalled["share"].idxmax()))
+    stall, share = stalled.loc[worst, ["stall_ns", "share"]]
+    step = int(found[worst].loc[found[worst]["stall_ns"].idxmax(), "step"])
+    where = phase_place(run, worst, _DATA, None)
+    workers = len({one.name for one in run.threads_of(worst) if one.name.startswith(_WORKER)})
+    who = "Training" if len(run.ranks) == 1 else units.sentence(ranks_in(run, ranks))
+    verb = "waits" if len(ranks) == 1 else "wait"
+    known = f"Its {units.counted(workers, 'worker')} cannot keep up: give the DataLoader more"
+    none = "No worker loads it during the step before: give the DataLoader num_workers"
+    return Finding(
+        kind="data_stall",
+        severity="info",
+        title=f"{who} {verb} for data for {units.duration(stall)} of a step "
+        f"({units.share(share)}){f' at {where}' if where else ''}. "
+        f"{known if workers else none}, or make a sample cheaper.",
+        rank=worst if len(ranks) == 1 else None,
+        ranks=ranks,
+        step=step,
+        where=where,
+        evidence={"share": float(share), "stall_ns": int(stall), "workers": workers},
+        link=step_link(run, worst, step),
+    )
