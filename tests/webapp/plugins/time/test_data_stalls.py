@@ -38,7 +38,7 @@ for x in DataLoader(Samples(), 4, num_workers={workers}):
         pytest.param(0.02, 0, 2, "Its 2 workers cannot keep up", marks=pytest.mark.slow),
         (0, 0, 0, ""),  # a batch takes far less than 5 ms
         (0.003, 0.08, 0, ""),  # a sixth of the step at most
-        pytest.param(0.003, 0.04, 2, "", marks=pytest.mark.slow),  # workers load meanwhile
+        pytest.param(0.0005, 0.08, 2, "", marks=pytest.mark.slow),  # workers load meanwhile
     ],
 )
 def test_steps_that_wait_for_data(
@@ -49,5 +49,5 @@ def test_steps_that_wait_for_data(
     assert [advice in one.title for one in found] == [True] * bool(advice)
     for one in found:
         assert (one.severity, one.evidence["workers"]) == ("info", workers)
-        assert str(one.where).endswith((":10", ":16"))  # the sample, or the loop over the loader
+        assert str(one.where).endswith((":11", ":16"))  # the sample, or the loop over the loader
         assert 0.3 <= one.evidence["share"] <= 1
