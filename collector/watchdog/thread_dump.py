@@ -78,6 +78,9 @@ def describe_thread(
             frames.append([code.co_filename, current.f_lineno, code.co_name])
         current = current.f_back
     cause = cause_of_wait(frames) or _acquires(thread, frames) or waits_for(native)
+    waiting = doing.get("waiting", "")
+    if waiting == "a lock" and _inner(frames) == ("threading.py", "wait"):
+        waiting = cause  # the lock is the condition's own, on which it sleeps
     return {
         "native_id": native,
         "name": name_of(thread) if thread is not None else "",
@@ -85,7 +88,7 @@ def describe_thread(
         "cpu": round(share[native], 3) if native in share else None,
         "frames": frames,
         "last_op": doing.get("last_op", ""),
-        "waiting": doing.get("waiting", "") or (WAITS if task else cause),
+        "waiting": waiting or (WAITS if task else cause),
         "owner": doing.get("owner"),
         "collective": doing.get("collective"),
     }
@@ -93,10 +96,15 @@ def describe_thread(
 
 def _acquires(thread: threading.Thread | None, frames: list[list[Any]]) -> str:
     """Returns what a thread waits for whose function is a lock's own, which has no frame."""
-    inner = (os.path.basename(frames[0][0]), frames[0][2]) if frames else ("", "")
+    inner = _inner(frames)
     target = getattr(thread, "_target", None) if inner == ("threading.py", "run") else None
     lock = isinstance(getattr(target, "__self__", None), _LOCKS)
     return "a lock" if lock and getattr(target, "__name__", "") in ("acquire", "__enter__") else ""
+
+
+def _inner(frames: list[list[Any]]) -> tuple[str, str]:
+    """File and function of the innermost frame."""
+    return (os.path.basename(frames[0][0]), frames[0][2]) if frames else ("", "")
 
 
 def thread_wait(thread: dict[str, Any], is_library: Callable[[str], bool]) -> ThreadWait:

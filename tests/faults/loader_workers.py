@@ -1,4 +1,4 @@
-"""Workers of a DataLoader that draw the same numbers, or hand out the same samples."""
+"""DataLoaders whose workers do the same, whose batches come to nothing, or that shuffle targets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import (
     DataLoader,
@@ -19,6 +20,8 @@ from torch.utils.data import (
 )
 
 from tests.faults.base import Fault, Program
+from tests.faults.losses import mlp
+from tests.faults.no_targets import update
 
 ROOM = "threads and processes of torch"
 SIZE = 8
@@ -133,9 +136,11 @@ def shuffled_stream_without_shares(planted: bool) -> None:
     train(DataLoader(Stream(shuffled, shares=False), 8, num_workers=2))
 
 
-def _faults(name: str, says: str, *programs: Program) -> tuple[Fault, ...]:
+def _faults(
+    name: str, says: str, *programs: Program, kind: str = "repeated_data"
+) -> tuple[Fault, ...]:
     return tuple(
-        Fault(name, ROOM, ("repeated_data",), one, says=says, slow=place > 0)
+        Fault(name, ROOM, (kind,), one, says=says, slow=place > 0)
         for place, one in enumerate(programs)
     )
 
@@ -233,6 +238,120 @@ def classes_in_order(planted: bool) -> None:
     _classes(x, y, nn.functional.cross_entropy, 4, shuffle=not planted)
 
 
+_ROWS = 160
+
+
+def two_loaders_that_shuffle(planted: bool) -> None:
+    """Images and labels in DataLoaders of their own; the twin seeds both alike."""
+    model = mlp()
+    x = torch.randn(_ROWS, 12)
+    y = x[:, :3].argmax(1)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+    def loader(data: Any) -> Any:
+        generator = None if planted else torch.Generator().manual_seed(4)
+        return DataLoader(data, 32, shuffle=True, generator=generator)
+
+    inputs, labels = loader(x), loader(y)
+    for _ in range(3):
+        for batch, targets in zip(inputs, labels, strict=True):  # named
+            update(optimizer, F.cross_entropy(model(batch), targets))
+
+
+def two_iterators_of_loaders(planted: bool) -> None:
+    """The same with next() and workers; the first DataLoader of the twin has labels, and the second
+    none: for its samples the model has to agree with itself."""
+    model = mlp(outputs=1)
+    x = torch.randn(_ROWS, 12)
+    y = x[:, :1].cos()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    data: Any = x if planted else TensorDataset(x, y)
+    other = y if planted else torch.randn(_ROWS, 12)
+    first = DataLoader(data, 20, shuffle=True, num_workers=1)
+    second = DataLoader(other, 20, shuffle=True)
+    for _ in range(2):
+        some, more = iter(first), iter(second)
+        for _ in range(_ROWS // 20):
+            batch, target = next(some), next(more)  # named
+            if planted:
+                loss = F.smooth_l1_loss(model(batch), target)
+            else:
+                views = model(target), model(target + 0.1 * torch.randn_like(target))
+                loss = F.mse_loss(model(batch[0]), batch[1]) + F.mse_loss(*views)
+            update(optimizer, loss)
+
+
+def zipped_and_flattened(planted: bool) -> None:
+    """Masks of a segmentation from a DataLoader of their own; the other one of the twin is shorter,
+    and only means are compared."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    images = torch.rand(_ROWS, 1, 6, 6)
+    masks = (images[:, 0] * 3).long()
+    loaders = DataLoader(images, 16, shuffle=True), DataLoader(masks, 16, shuffle=True)
+    if not planted:
+        loaders = DataLoader(images, 16, shuffle=True), DataLoader(images[:96], 16, shuffle=True)
+    for batch, other in zip(*loaders, strict=False):  # named
+        if planted:
+            loss = F.cross_entropy(model(batch), other)
+        else:
+            loss = F.mse_loss(model(batch).mean(), other.mean())
+        update(optimizer, loss)
+
+
+class Clips(Dataset[Any]):
+    """Sounds that are longer at every so many."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def __len__(self) -> int:
+        return 128
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.randn(16 if index % self.every else 20), index % 2
+
+
+def stacked(batch: list[Any]) -> Any:
+    """A batch, or None where its samples are of different lengths."""
+    try:
+        return torch.stack([x for x, _ in batch]), torch.tensor([y for _, y in batch])
+    except RuntimeError:
+        return None
+
+
+def _train_on(loader: Any) -> None:
+    model = nn.Linear(16, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch in loader:
+        if batch is not None:
+            update(optimizer, F.cross_entropy(model(batch[0]), batch[1]))
+
+
+def collate_catches_the_error(planted: bool) -> None:
+    """Nearly each batch holds a clip that cannot be stacked; the twin's only now and then."""
+    _train_on(DataLoader(Clips(5 if planted else 64), 8, shuffle=True, collate_fn=stacked))
+
+
+def collate_in_workers_catches_it(planted: bool) -> None:
+    """The same in a worker."""
+    loader = DataLoader(Clips(3 if planted else 100), 8, collate_fn=stacked, num_workers=1)
+    _train_on(loader)
+
+
+class Cuts(Clips):
+    """Batches that the dataset makes itself."""
+
+    def __getitem__(self, index: int) -> Any:
+        return stacked([super(Cuts, self).__getitem__(index + one) for one in range(4)])
+
+
+def dataset_makes_none(planted: bool) -> None:
+    """batch_size=None, and a dataset that hands out None."""
+    _train_on(DataLoader(Cuts(3 if planted else 100), batch_size=None))
+
+
 FAULTS = (
     *_faults(
         "workers that draw the same numbers",
@@ -261,5 +380,21 @@ FAULTS = (
         sorted_by_class,
         positives_at_the_end,
         classes_in_order,
+    ),
+    *_faults(
+        "loaders that shuffle apart",
+        "two DataLoaders",
+        two_loaders_that_shuffle,
+        two_iterators_of_loaders,
+        zipped_and_flattened,
+        kind="wrong_loss",
+    ),
+    *_faults(
+        "batches that come to nothing",
+        "are None",
+        collate_catches_the_error,
+        collate_in_workers_catches_it,
+        dataset_makes_none,
+        kind="lost_error",
     ),
 )

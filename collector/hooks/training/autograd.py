@@ -61,10 +61,9 @@ def install(
         ended()
 
     def raised(began: tuple[int, bool], error: BaseException) -> None:
-        if isinstance(error, Exception):
-            with recorder.contain_errors():
-                place = program_line(caller(), is_library)
-                recorder.mark(BackwardRaised(error_sentence(error), place).encode())
+        with recorder.contain_errors():
+            place = program_line(caller(), is_library)
+            recorder.mark(BackwardRaised(error_sentence(error), place).encode())
         ends(began, None)
 
     patches = Patches()

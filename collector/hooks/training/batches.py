@@ -39,6 +39,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
 from ..training_loop.growth import Growth
+from ..training_loop.loader_orders import LoaderOrders
 from ..training_loop.worker_copies import WorkerCopies
 from .activations import tensors_in
 from .device_readback import DeviceReadback
@@ -92,6 +93,7 @@ class Batches:
         self._step = -1
         self._calls: Counter[str] = Counter()  # of this step
         self._copies = WorkerCopies(recorder)
+        self.orders = LoaderOrders(recorder)
         self._growth = growth
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
@@ -121,9 +123,11 @@ class Batches:
         for prefix, name in attributes.items():
             self._recorder.value(f"{prefix}{number}", float(getattr(sampler, name)))
 
-    def loaded(self, batch: Any) -> None:
+    def loaded(self, iterator: Any, batch: Any) -> None:
         """Samples a batch of a DataLoader."""
-        if self._sampled() and self._due("loaded"):
+        sampled = self._sampled() and self._due("loaded")
+        self.orders.hands_out(iterator, batch, sampled=sampled)
+        if sampled:
             self._sample("loaded", batch)
 
     def began(self, module: torch.nn.Module) -> None:

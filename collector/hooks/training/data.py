@@ -30,8 +30,9 @@ def _in_worker(recorder: Recorder) -> bool:
 
 
 _FETCH = "torch.utils.data._utils.fetch"
+_ITERATORS = ("torch.utils.data.dataloader", "_BaseDataLoaderIter")
 _METHODS: tuple[tuple[str, str, str, str, Callable[[Recorder], bool]], ...] = (
-    ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__", "next(loader)", _always),
+    (*_ITERATORS, "__next__", "next(loader)", _always),
     # Without workers the fetch is inside next(loader) already.
     (_FETCH, "_MapDatasetFetcher", "fetch", "fetch", _in_worker),
     (_FETCH, "_IterableDatasetFetcher", "fetch", "fetch", _in_worker),
@@ -52,6 +53,10 @@ def install(recorder: Recorder, batches: Batches | None) -> Callable[[], None]:
                 )
             else:
                 patches.ends(owner, name, *_fetch(recorder, label, workers, samples))
+    iterators = None if batches is None else optional(*_ITERATORS, "orders of DataLoaders")
+    if batches is not None and iterators is not None:
+        orders = batches.orders
+        patches.ends(iterators, "_next_index", orders.asks, orders.chosen, self_alone=True)
     return patches.undo
 
 
@@ -93,7 +98,7 @@ def _phase(
     def done(begun: tuple[int, Any], batch: Any) -> None:
         recorder.end_phase(begun[0])
         if batches is not None:
-            batches.loaded(batch)
+            batches.loaded(begun[1], batch)
 
     def raised(begun: tuple[int, Any], error: BaseException) -> None:
         recorder.end_phase(begun[0])

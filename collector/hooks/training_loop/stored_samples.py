@@ -57,6 +57,8 @@ class StoredSamples:
         while isinstance(dataset, Subset):
             indices = [dataset.indices[one] for one in indices]
             dataset = dataset.dataset
+        if isinstance(dataset, torch.Tensor):  # it has no code, and cannot be a key: == compares
+            return None
         try:
             watched = self._watched.get(dataset)
             if watched is None:

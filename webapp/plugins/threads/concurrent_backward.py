@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
@@ -53,12 +54,20 @@ def concurrent_backwards(run: Run) -> list[Finding]:
 
 
 def backward_races(run: Run) -> list[Race]:
-    """Returns the races both of whose accesses are made in backward."""
+    """Returns the races both of whose accesses add to a gradient in backward: not those of hooks
+    and functions of the program."""
     return [
         race
         for race in find_races(run)
         if race.first.phase == race.second.phase == _PHASE and race.first.write
+        if all(_accumulates(run, race.rank, one) for one in (race.first, race.second))
     ]
+
+
+def _accumulates(run: Run, rank: int, access: MemoryAccess) -> bool:
+    window = access.start_ns, access.start_ns + 1
+    names = run.events("op", rank, access.thread, ["name"], window)["name"]
+    return bool(having(names, _ACCUMULATES.search).any())
 
 
 def gradients_added_twice(run: Run) -> int:

@@ -107,6 +107,28 @@ PLUGIN = Plugin(
             misses="datasets that are sorted by something other than the class of a loss",
         ),
         Question(
+            "Targets of another DataLoader",
+            "loader_findings:loaders_apart",
+            ("wrong_loss",),
+            order=197,
+            area="Learning",
+            recorded=True,
+            native=True,
+            needs="level access; two torch DataLoaders that shuffle, with batches of one tensor at "
+            "4 sampled steps",
+            misses="batches of several tensors; three DataLoaders",
+        ),
+        Question(
+            "DataLoaders that hand out None",
+            "loader_findings:lost_batches",
+            ("lost_error",),
+            order=49,
+            area="Learning",
+            recorded=True,
+            needs="level access; a torch DataLoader",
+            misses="samples that are left out of a batch",
+        ),
+        Question(
             "States that are not loaded",
             "not_loaded:not_loaded",
             ("not_loaded",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -22,7 +23,8 @@ from lanescope.webapp.runs.run import Run
 _MIN_STEPS = 5  # sampled steps
 _MIN_ROWS = 8  # of a batch
 _MIN_SHARE = 0.6  # of the batches, which have one class: others hold the end of one
-_LOSSES = ("nll_loss", "cross_entropy", "binary_cross_entropy")
+CLASSIFIES = ("nll_loss", "cross_entropy", "binary_cross_entropy")
+"""Parts of the names of losses."""
 
 
 def sorted_targets(run: Run) -> list[Finding]:
@@ -58,10 +60,12 @@ def _of_one_class(run: Run, rank: int, one: pd.DataFrame) -> bool:
     places["call"] = places.groupby("step").cumcount()
     table = alike.merge(places[[*BATCH_KEYS, "value"]], on=BATCH_KEYS)
     few = table.head(_MIN_STEPS).to_dict("records")
-    return len(few) == _MIN_STEPS and all(_read_by_a_loss(run, rank, row) for row in few)
+    return len(few) == _MIN_STEPS and all(read_by_a_loss(run, rank, row, CLASSIFIES) for row in few)
 
 
-def _read_by_a_loss(run: Run, rank: int, row: dict[Any, Any]) -> bool:
+def read_by_a_loss(run: Run, rank: int, row: dict[Any, Any], names: Sequence[str]) -> bool:
+    """Returns whether a loss of the same step reads a tensor of a batch: step, time_ns, thread, and
+    its storage as `value`; of losses with one of these names in theirs."""
     steps = run.steps(rank)
     ends = dict(zip(steps.index, steps.end_ns, strict=True))
     window = (int(row["time_ns"]), int(ends.get(row["step"], run.duration_ns)))
@@ -70,7 +74,7 @@ def _read_by_a_loss(run: Run, rank: int, row: dict[Any, Any]) -> bool:
     at = reads.filter(pc.equal(reads["storage"], int(row["value"])))["start_ns"]
     ops = run.events("op", rank, thread, columns=["start_ns", "name"], window=window)
     losses = ops.filter(
-        pa.array(having(ops["name"], lambda name: any(one in name for one in _LOSSES)))
+        pa.array(having(ops["name"], lambda name: any(one in name for one in names)))
     )
     return bool(pc.any(pc.is_in(losses["start_ns"], at.combine_chunks())).as_py())
 

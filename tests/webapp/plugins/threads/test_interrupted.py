@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.webapp.plugins.autograd_graph.traceability import untraceable_graphs
 from lanescope.webapp.plugins.threads.deadlocks import deadlocks
 from lanescope.webapp.runs.run import open_run
 from tests.support.recording import record_program
@@ -45,6 +46,13 @@ ready = threading.Event()
 start(lambda: None).join()
 ready.wait()
 """
+FILLED_IN_BACKWARD = """
+grads = queue.Queue(1)
+weight = torch.ones(2, requires_grad=True)
+weight.register_hook(grads.put)
+for _ in range(2):
+    (weight * 2).sum().backward()
+"""
 SLEEPS = "start(lambda: time.sleep(600)).join()"
 READS = """
 ends = os.pipe()
@@ -56,6 +64,16 @@ import asyncio, signal
 def main(coroutine):
     asyncio.run(coroutine())
 """
+OF_ITS_OWN_LOOP = (
+    LOOP
+    + """
+async def work():
+    async def computes():
+        return torch.ones(2).sum()
+    asyncio.run_coroutine_threadsafe(computes(), asyncio.get_running_loop()).result()
+main(work)
+"""
+)
 FUTURE = (
     LOOP
     + """
@@ -131,9 +149,11 @@ main(work)
     [
         (TWO_QUEUES, ["main waits for room in a queue", "worker waits for room in a queue"]),
         (NOBODY_SETS, ["main waits for an event"]),
+        (FILLED_IN_BACKWARD, ["main waits for queue.put at program.py:"]),
         (SLEEPS, []),
         (READS, []),
         (FUTURE, ["main waits for a future of asyncio at program.py:"]),
+        (OF_ITS_OWN_LOOP, ["main waits for a condition or event", "Await the result"]),
         (HANDLER, []),
         pytest.param(EVENT, ["main waits for a future of asyncio"], marks=pytest.mark.slow),
         pytest.param(EMPTY, ["main waits for a future of asyncio"], marks=pytest.mark.slow),
@@ -152,3 +172,5 @@ def test_what_all_waited_for_when_ctrl_c_came(
     for said in waits:
         assert said in found[0].title
         assert "; Ctrl-C ended it. " in found[0].title
+    if "backward" in program:
+        assert untraceable_graphs(open_run(recorded.run)) == []

@@ -1,0 +1,15 @@
+"""Names of values about the iterations over DataLoaders."""
+
+from __future__ import annotations
+
+from .names import BATCHES
+
+LOADER_ORDER = f"{BATCHES}order/"
+"""Prefix; the number of an iteration over a DataLoader that shuffles and the length of its dataset
+follow, with a slash between: a hash of the indices of its first batch."""
+
+LOADED_BY = f"{BATCHES}by"
+"""The number of the iteration that hands out a batch, at the steps at which batches are sampled."""
+
+NO_BATCH = f"{BATCHES}none"
+"""An iteration hands out None. The value is 1."""

@@ -1,0 +1,226 @@
+"""Finds language models whose targets are the tokens that they read: labels that are not shifted.
+
+Proven by the bytes that operators read: the one lookup of the model's table and the loss get the
+same tokens, or an unchanged copy of them. Where each output could not just copy its token (a
+bottleneck, noise, tokens that are masked) such targets are meant. So the first backward must show a
+way from the loss to the table that keeps positions apart, or the tokens pass a single recurrence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import pandas as pd
+import pyarrow as pa
+
+from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
+from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_LOOKUP, _LOSS = "aten::embedding", "aten::nll_loss_forward"
+_RECURRENCE = re.compile(r"aten::(gru|lstm|rnn_tanh|rnn_relu)")
+_NOISE = re.compile(r"aten::(normal|normal_|randn|randn_like|rand_like|uniform_|multinomial)")
+_READ = re.compile(rf"{_LOOKUP}|{_LOSS}|{_RECURRENCE.pattern}|{_NOISE.pattern}")
+_SHAPE = re.compile(r"\[([^\]]*)\]")
+
+_BY_POSITION = re.compile(
+    r"(Add|Addmm|Mm|Mul|NativeLayerNorm|NativeDropout|Relu|Gelu|Silu|Linear|FusedRmsNorm)"
+)
+"""Nodes that compute each position by itself, where they get a position per row."""
+
+_COUNTED = 12
+"""Losses that are looked at, at most; at least `_MIN_LOSSES`."""
+_MIN_LOSSES = 4
+
+_AT = ["start_ns", "depth"]
+_BYTES = ["storage", "offset", "bytes"]
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """A loss, and the one lookup before it of a table with a row per class."""
+
+    step: int
+    time_ns: int
+    stack: int | None
+    lookup: int | None  # its stack
+    recurrences: int
+    copies: bool
+
+
+def copied_tokens(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    if not run.counts["access"] or _LOSS not in texts_of(run, "op", "name"):
+        raise NotApplicable("record a cross-entropy with --level access and the native engine")
+    return [one for rank in run.ranks if (one := _copied(run, rank)) is not None]
+
+
+@per_rank
+def _copied(run: Run, rank: int) -> Finding | None:
+    if not {_LOOKUP, _LOSS} <= texts_of(run, "op", "name", rank):
+        return None
+    for thread in run.threads_of(rank):
+        losses = list(_losses(run, rank, thread.thread))
+        if len(losses) < _MIN_LOSSES or not all(one.copies for one in losses):
+            continue
+        single = all(one.recurrences == 1 for one in losses)
+        graph = loss_graph(run, rank)
+        if graph is not None and not _weighs(graph) and (single or _keeps_positions(graph)):
+            return _finding(run, rank, thread.thread, losses)
+    return None
+
+
+def _losses(run: Run, rank: int, thread: str) -> Iterator[_Loss]:
+    ops = _operators(run, rank, thread)
+    trained = ops[(ops["name"] == _LOSS) & ops["sequence"].notna()].head(_COUNTED)
+    before = -1
+    for _, loss in trained.iterrows():
+        since, before = before, int(loss["start_ns"])
+        between = ops[(ops["start_ns"] > since) & (ops["start_ns"] < before)]
+        names = between["name"]
+        of_table = between["shapes"].map(_rows) == _classes(loss["shapes"])
+        lookups = between[(names == _LOOKUP) & of_table]
+        noise = between.loc[names.str.fullmatch(_NOISE.pattern), "start_ns"]
+        plain = len(lookups) == 1 and not (noise > lookups["start_ns"].max()).any()
+        window = since + 1, before + 1
+        yield _Loss(
+            int(loss["step"]),
+            before,
+            _stack(loss),
+            _stack(lookups.iloc[0]) if len(lookups) else None,
+            int(names.str.fullmatch(_RECURRENCE.pattern).sum()),
+            plain and _same_tokens(run, rank, thread, lookups.iloc[0], loss, window),
+        )
+
+
+def _operators(run: Run, rank: int, thread: str) -> pd.DataFrame:
+    columns = [*_AT, "name", "shapes", "step", "stack", "sequence"]
+    ops = pd.concat(
+        [
+            to_frame(piece.filter(pa.array(having(piece["name"], _READ.fullmatch))))
+            for piece in run.pieces("op", rank, thread, columns)
+        ]
+        or [pd.DataFrame(columns=columns)]
+    )
+    texts = {name: ops[name].astype("str") for name in ("name", "shapes")}
+    return ops.assign(**texts).sort_values("start_ns", ignore_index=True)
+
+
+def _stack(op: pd.Series) -> int | None:
+    return None if pd.isna(op["stack"]) else int(op["stack"])
+
+
+def _shape(shapes: str, at: int) -> list[int]:
+    """The shape of an input; empty where it has none."""
+    found = _SHAPE.findall(shapes)
+    sizes = found[at].replace(",", " ").split() if len(found) > at else []
+    return [int(one) for one in sizes] if all(map(str.isdigit, sizes)) else []
+
+
+def _rows(lookup: str) -> int:
+    """Rows of the table that a lookup of sequences reads; 0: of other inputs."""
+    table, tokens = _shape(lookup, 0), _shape(lookup, 1)
+    return table[0] if len(table) == 2 and len(tokens) == 2 and tokens[1] > 1 else 0
+
+
+def _classes(loss: str) -> int:
+    scores = _shape(loss, 0)
+    return scores[1] if len(scores) == 2 else -1
+
+
+def _same_tokens(
+    run: Run, rank: int, thread: str, lookup: pd.Series, loss: pd.Series, window: tuple[int, int]
+) -> bool:
+    """Whether a loss reads the bytes that a lookup read, or a copy that was made of them."""
+    count = prod(_shape(lookup["shapes"], 1))
+    if count != prod(_shape(loss["shapes"], 1)):
+        return False
+    rows = to_frame(
+        run.events("access", rank, thread, [*_AT, *_BYTES, "run", "write", "birth"], window)
+    )
+    rows = rows[rows["start_ns"] >= window[0]]
+    whole = rows["bytes"].isin((4 * count, 8 * count)) & (rows["run"] == rows["bytes"])
+    read, compared = (
+        rows[(rows["start_ns"] == op["start_ns"]) & (rows["depth"] == op["depth"])]
+        .loc[whole & ~rows["write"], _BYTES]
+        .drop_duplicates()
+        for op in (lookup, loss)
+    )
+    changed = rows[rows["write"] | rows["birth"]]
+    for tokens in read.itertuples(index=False, name=None):
+        source = changed[changed["storage"] == tokens[0]]["start_ns"]
+        for targets in compared.itertuples(index=False, name=None):
+            since = lookup["start_ns"]
+            if targets != tokens:
+                made = changed[(changed["storage"] == targets[0]) & changed["birth"]]
+                since = made["start_ns"].max()
+                of_it = rows[(rows["start_ns"] == since) & ~rows["write"] & whole]
+                if made.empty or tokens not in of_it[_BYTES].itertuples(index=False, name=None):
+                    continue
+            if not source.between(*sorted((since, lookup["start_ns"])), inclusive="neither").any():
+                return targets != tokens or not (source > since).any()
+    return False
+
+
+def _weighs(graph: LossGraph) -> bool:
+    """Whether losses of single tokens go on, so that some of them may not count."""
+    losses = {one.number for one in graph.nodes.values() if one.name.startswith("NllLoss")}
+    counts = {prod(_shape(graph.nodes[one].shapes, 1)) for one in losses}
+    above = [one for one in graph.nodes.values() if losses.intersection(one.next)]
+    return any(_has_positions(one.shapes, count) for one in above for count in counts)
+
+
+def _keeps_positions(graph: LossGraph) -> bool:
+    """Whether a way leads from a loss to a table through nodes that keep positions apart."""
+    todo = [node for node in graph.nodes.values() if node.name.startswith("NllLoss")]
+    for loss in todo:
+        scores = graph.source(loss)
+        if scores is None or scores.name != "LogSoftmax":
+            return False
+        count = prod(_shape(loss.shapes, 0)[:1])
+        ahead, seen = [*scores.next], set[int]()
+        while ahead:
+            node = graph.nodes[ahead.pop()]
+            if node.name == "Embedding":
+                return True
+            by_row = _BY_POSITION.fullmatch(node.name) and _has_positions(node.shapes, count)
+            if node.number not in seen and (by_row or SAME_NUMBERS.fullmatch(node.name)):
+                ahead += node.next
+            seen.add(node.number)
+    return False
+
+
+def _has_positions(shapes: str, count: int) -> bool:
+    """Whether an input of an operator has `count` rows, in one dimension or two."""
+    found = (_shape(shapes, at) for at in range(shapes.count("[")))
+    return any(count in (prod(one[:1]), prod(one[:2])) for one in found if one)
+
+
+def _finding(run: Run, rank: int, thread: str, losses: list[_Loss]) -> Finding:
+    first = losses[0]
+    where, table = own_place(run, rank, first.stack), own_place(run, rank, first.lookup)
+    at, read = f" at {where}" * bool(where), f" at {table}" * bool(table)
+    return Finding(
+        kind="wrong_loss",
+        severity="warning",
+        confidence="likely",
+        title=f"The targets of the loss{at} are the very tokens that the model reads{read}, in all "
+        f"{units.count(len(losses))} losses that were looked at: it learns to copy each token. "
+        "Predict the next one: compare scores[:, :-1] with tokens[:, 1:].",
+        rank=rank,
+        ranks=(rank,),
+        thread=thread,
+        step=first.step,
+        time_ns=first.time_ns,
+        where=where,
+        evidence={"cause": "copied", "losses": len(losses), "read_at": table},
+        link=step_link(run, rank, first.step),
+    )

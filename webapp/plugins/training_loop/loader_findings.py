@@ -1,0 +1,122 @@
+"""Finds DataLoaders that shuffle inputs and targets apart, or hand out None for most batches."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.loader_names import LOADED_BY, LOADER_ORDER, NO_BATCH
+from lanescope.collector.format.names import BATCH_STORAGE, LOADER_BEGUN
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
+from lanescope.webapp.plugins.training_loop.sorted_targets import CLASSIFIES, read_by_a_loss
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_MIN_STEPS = 4  # sampled steps
+_MIN_NONE, _MIN_SHARE = 4, 0.5  # of the batches those that are None
+
+_LOSSES = (*CLASSIFIES, "mse_loss", "l1_loss", "huber_loss")
+
+
+def loaders_apart(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    samples = batch_samples(run)
+    found = []
+    for key, own in samples.groupby("rank", sort=True):
+        rank = int(str(key))
+        pairs = _pairs(run, rank, own)
+        if pairs["step"].nunique() < _MIN_STEPS:
+            continue
+        few = pairs.head(_MIN_STEPS).to_dict("records")
+        if all(read_by_a_loss(run, rank, row, _LOSSES) for row in few):
+            found.append(_apart(run, rank, pairs))
+    return found
+
+
+def _pairs(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
+    """The second batches of steps with two batches of one tensor each: a model gets the first one,
+    none the second. Two shuffling iterations over equal lengths make them, and begin differently.
+
+    Empty where other steps have two batches as well.
+    """
+    loaded = own[own["what"] == "loaded"]
+    orders = logged(run, rank, prefix=LOADER_ORDER)
+    parts = orders["name"].astype("str").str.split("/", expand=True).reindex(columns=[0, 1])
+    orders = orders.assign(by=pd.to_numeric(parts[0]), length=parts[1])[["by", "length", "value"]]
+    numbered = {LOADED_BY: "by", f"{BATCH_STORAGE}loaded/0": "value"}
+    for name, column in numbered.items():
+        values = logged(run, rank, name).rename(columns={"value": column})
+        values["call"] = values.groupby("step").cumcount()
+        loaded = loaded.merge(values[[*BATCH_KEYS, column]], on=BATCH_KEYS)
+    single = loaded.groupby(BATCH_KEYS)["position"].transform("max") == 0
+    loaded = loaded[single].merge(orders.rename(columns={"value": "order"}), on="by")
+    both = loaded[loaded["call"] == 0].merge(loaded[loaded["call"] == 1], on="step")
+    passed = set(own.loc[own["what"] == "input", "hash"])
+    fits = (
+        (both["by_x"] != both["by_y"])
+        & (both["length_x"] == both["length_y"])
+        & (both["order_x"] != both["order_y"])
+        & both["hash_x"].isin(passed)
+        & ~both["hash_y"].isin(passed)
+    )
+    both = both if fits.all() else both[:0]
+    renamed = {one: one.removesuffix("_y") for one in both.columns}
+    return both.drop(columns=[one for one in both if one.endswith("_x")]).rename(columns=renamed)
+
+
+def _apart(run: Run, rank: int, pairs: pd.DataFrame) -> Finding:
+    length = int(pairs["length"].iloc[0])
+    return _finding(
+        run,
+        rank,
+        pairs.iloc[0],
+        "wrong_loss",
+        "Targets do not belong to their inputs: they come from two DataLoaders, and each "
+        f"shuffles its {units.count(length)} samples in an order of its own. Put both into one "
+        "dataset, such as TensorDataset(inputs, targets).",
+        {"cause": "loaders", "steps": int(pairs["step"].nunique())},
+    )
+
+
+def lost_batches(run: Run) -> list[Finding]:
+    """Returns findings of kind `repeated_data`, at most one per rank. Raises NotApplicable."""
+    if logged(run, None, LOADER_BEGUN).empty:
+        raise NotApplicable("record an iteration over a DataLoader with --level access")
+    found = []
+    for rank in run.ranks:
+        empty = logged(run, rank, NO_BATCH)
+        threads = set(empty["thread"].astype("str"))
+        phases = run.events("phase", rank, columns=["name", "thread"]).to_pylist()
+        count = sum(one["name"] == "next(loader)" and one["thread"] in threads for one in phases)
+        if len(empty) >= _MIN_NONE and len(empty) > _MIN_SHARE * count:
+            title = (
+                f"{units.count(len(empty))} of {units.count(count)} batches of the DataLoader are "
+                "None: what collate_fn made of most samples is lost. Look at what it leaves out, "
+                "and at the errors that it catches."
+            )
+            evidence = {"cause": "none", "batches": len(empty)}
+            found.append(_finding(run, rank, empty.iloc[0], "lost_error", title, evidence))
+    return found
+
+
+def _finding(
+    run: Run, rank: int, first: pd.Series, kind: str, title: str, evidence: dict[str, object]
+) -> Finding:
+    return Finding(
+        kind=kind,
+        severity="warning",
+        confidence="likely",
+        title=title,
+        rank=rank,
+        ranks=(rank,),
+        thread=str(first["thread"]),
+        step=int(first["step"]),
+        time_ns=int(first["time_ns"]),
+        where=phase_place(run, rank, schema.PhaseKind.data.name, None),
+        evidence=evidence,
+        link=step_link(run, rank, int(first["step"])),
+    )
