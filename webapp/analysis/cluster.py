@@ -80,16 +80,19 @@ def _opened(place: str, etag: str) -> Run:
     return found
 
 
-def apart(ask: Callable[..., T], runs: tuple[Run, ...], key: object) -> T:
-    """Returns ask(*runs, key), answered by a process of its own that opens the runs itself, and
-    gives way to others: this one goes on as if nothing was asked.
+def apart(
+    ask: Callable[..., T], runs: tuple[Run, ...], key: object, *, gives_way: bool = True
+) -> T:
+    """Returns ask(*runs, key), answered by a process of its own that opens the runs itself: this
+    one goes on as if nothing was asked. `gives_way`: with a lower priority than others.
 
     Raises what `ask` raises. Where the process was ended, `ask` is called here.
     """
     spawning = get_context("spawn")
     answer, sender = spawning.Pipe(duplex=False)
     places = tuple((run.files.place, run.etag) for run in runs)
-    process = spawning.Process(target=_send, args=(sender, places, ask, key), daemon=True)
+    asked = (sender, places, ask, key, gives_way)
+    process = spawning.Process(target=_send, args=asked, daemon=True)
     process.start()
     sender.close()  # so that the end of the process is seen here
     with answer:
@@ -104,10 +107,15 @@ def apart(ask: Callable[..., T], runs: tuple[Run, ...], key: object) -> T:
 
 
 def _send(
-    sender: Connection, places: tuple[tuple[str, str], ...], ask: Callable[..., object], key: object
+    sender: Connection,
+    places: tuple[tuple[str, str], ...],
+    ask: Callable[..., object],
+    key: object,
+    gives_way: bool,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this
-    os.nice(10)
+    if gives_way:
+        os.nice(10)
     try:
         found = _asked(places, ask, key)
     except Exception as error:

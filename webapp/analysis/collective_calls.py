@@ -161,28 +161,35 @@ def exchanges(run: Run) -> tuple[Exchange, ...]:
 
     Those of a receiver that takes from any sender cannot. Callers must not change the rows.
     """
-    recorded = {*run.ranks}
+    recorded, members = {*run.ranks}, group_members(run)
+    rows = point_to_point_calls(run)
+    groups, of_group = np.unique(rows["group"].to_numpy(object).astype(str), return_inverse=True)
+    peer, rank = rows["peer"].to_numpy(np.int64), rows["rank"].to_numpy(np.int64)
+    sends = (rows["name"] == "send").to_numpy(bool)
+    other = np.full(len(rows), -1)
+    for number, group in enumerate(groups.tolist()):
+        ranks = np.array(members[group], np.int64)
+        mine = np.flatnonzero((of_group == number) & (peer >= 0) & (peer < len(ranks)))
+        other[mine] = ranks[peer[mine]]
+    took = np.flatnonzero(~sends & (peer < 0))
+    anyone = set(zip(of_group[took].tolist(), rank[took].tolist(), strict=True))
+    known = np.flatnonzero(other >= 0)
+    sender = np.where(sends, rank, other)[known]
+    receiver = np.where(sends, other, rank)[known]
+    # Sorted once: to choose and sort the rows of each pair takes far longer.
+    keys = rows["sequence"].to_numpy()[known], ~sends[known], receiver, sender, of_group[known]
+    order = np.lexsort(keys)
+    rows, taken = rows.iloc[known[order]], keys[1][order]
+    pairs = np.stack([keys[4], sender, receiver], axis=1)[order]
+    begins = np.flatnonzero((np.diff(pairs, axis=0) != 0).any(axis=1)) + 1
     found: list[Exchange] = []
-    for group, rows in point_to_point_calls(run).groupby("group", sort=True):
-        ranks = group_members(run)[str(group)]
-        anyone = set(rows.loc[(rows["name"] == "recv") & (rows["peer"] < 0), "rank"])
-        rows = rows[(rows["peer"] >= 0) & (rows["peer"] < len(ranks))]
-        other = rows["peer"].map(dict(enumerate(ranks)))
-        sends = rows["name"] == "send"
-        sender = rows["rank"].where(sends, other).to_numpy(np.int64)
-        receiver = other.where(sends, rows["rank"]).to_numpy(np.int64)
-        # Sorted once: to choose and sort the rows of each pair takes far longer.
-        order = np.lexsort((rows["sequence"], ~sends, receiver, sender))
-        rows, sender, receiver = rows.iloc[order], sender[order], receiver[order]
-        taken = (~sends).to_numpy()[order]
-        begins = np.flatnonzero((np.diff(sender) != 0) | (np.diff(receiver) != 0)) + 1
-        ends = [0, *begins.tolist(), len(rows)]
-        for low, high in pairwise(ends) if len(rows) else ():
-            pair = int(sender[low]), int(receiver[low])
-            if pair[1] in anyone or not {*pair} <= recorded:
-                continue
-            middle = low + int(np.searchsorted(taken[low:high], True))
-            found.append(Exchange(str(group), *pair, rows[low:middle], rows[middle:high]))
+    for low, high in pairwise([0, *begins.tolist(), len(rows)]) if len(rows) else ():
+        number, *pair = pairs[low].tolist()
+        if (number, pair[1]) in anyone or not {*pair} <= recorded:
+            continue
+        middle = low + int(np.searchsorted(taken[low:high], True))
+        group = str(groups[number])
+        found.append(Exchange(group, pair[0], pair[1], rows[low:middle], rows[middle:high]))
     return tuple(found)
 
 

@@ -116,7 +116,7 @@ def cut_short(run: Run) -> bool:
 
 def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
     frame, recorded = collective_calls(run), {*run.ranks}
-    for group, rows in frame.groupby("group", sort=True):
+    for group, rows in frame[~frame["group"].isin(_over(run))].groupby("group", sort=True):
         ranks = group_members(run)[str(group)]
         present = [rank for rank in ranks if rank in recorded]
         if group == schema.RENDEZVOUS:
@@ -147,6 +147,22 @@ def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
                 continue
             waiting, ended = (*waiting, *ended), ()
         yield IncompleteCollective(str(group), sequence, waiting, missing, absent, ended)
+
+
+def _over(run: Run) -> set[str]:
+    """Groups whose recorded ranks all made the last call and then ended by themselves."""
+    frame, recorded = collective_calls(run), {*run.ranks}
+    last: dict[str, dict[int, int]] = {}
+    for (group, rank), number in frame.groupby(["group", "rank"])["sequence"].max().items():
+        last.setdefault(str(group), {})[int(rank)] = int(number)
+    return {
+        group
+        for group, calls_of in last.items()
+        if group != schema.RENDEZVOUS
+        and len({*calls_of.values()}) == 1
+        and {*calls_of} <= _exited(run)
+        and {*calls_of} >= recorded.intersection(group_members(run)[group])
+    }
 
 
 def _of_pairs(run: Run) -> Iterator[IncompleteCollective]:

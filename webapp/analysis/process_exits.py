@@ -73,6 +73,7 @@ def alive_ns(run: Run, process: schema.Process) -> int:
     return process["end_ns"] + process["clock"]["offset_ns"] - run.origin_ns
 
 
+@lru_cache(maxsize=4)  # asked for each rank
 def asked_to_stop(run: Run) -> bool:
     """Returns whether someone stopped the job as a whole: `lanescope record` saw it, or a Ctrl-C
     came."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from lanescope.collector.recorder.progress import working
 from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.check_limits import Settings, load_settings
 from lanescope.webapp.analysis.cluster import ask_ahead
+from lanescope.webapp.analysis.examination import Examination, check_apart
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.commands.choose_run import chosen_run
 from lanescope.webapp.commands.run_argument import (
@@ -32,7 +33,7 @@ from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.runs.types import Progress
 from lanescope.webapp.server.auth import binding_of
-from lanescope.webapp.server.http_server import Preparing, Server, Wsgi
+from lanescope.webapp.server.http_server import Preparing, Server, Start, Wsgi
 from lanescope.webapp.server.live_run import Following
 from lanescope.webapp.server.request_queues import Queues
 from lanescope.webapp.timeline.timeline import Timeline
@@ -94,9 +95,13 @@ def view(
 
     with _listener(binding.address, host, port) as listener:
         bound = listener.getsockname()[1]
+        examination: Examination | None = None
+        if not live and cluster is None:  # else state by state, or with what workers answer ahead
+            examination = Examination(partial(check_apart, opened, base, again, loaded))
         app = partial(_app, opened, base, again, loaded, names=binding.names, live=live)
-        preparing = Preparing(lambda progress: app(progress, cluster=cluster))
-        server = Server(binding.guarded(preparing, bound), listener)
+        make = partial(app, cluster=cluster, examination=examination)
+        preparing = Preparing(make)
+        server = Server(binding.guarded(_examined_for(preparing, examination), bound), listener)
         preparing.start(failed=server.stop)
         signal.signal(signal.SIGTERM, _stop)
         click.echo(binding.url(bound))
@@ -126,6 +131,18 @@ def _listener(address: str, host: str, port: int) -> socket.socket:
         ) from None
 
 
+def _examined_for(application: Wsgi, examination: Examination | None) -> Wsgi:
+    """The application; a browser's first request begins the examination, while the index is made:
+    its page shows the findings."""
+
+    def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+        if examination is not None and "text/html" in environ.get("HTTP_ACCEPT", ""):
+            examination.begin()
+        return application(environ, start)
+
+    return answer
+
+
 def _first_of(repetition: Repetition) -> Path:
     """The first run of a repetition that is still there."""
     places = [p for one in repetition.entries for p in repetition.places(one["threads"])]
@@ -146,11 +163,13 @@ def _app(
     names: tuple[str, ...],
     live: bool,
     cluster: str | None,
+    examination: Examination | None,
 ) -> Wsgi:
     """The page, with its index made first; `progress` is called with how far that is.
 
     `live`: the run was being recorded before it was opened. `cluster` is the address of the one
-    that answers ahead what the checks ask of each rank, while the index is made.
+    that answers ahead what the checks ask of each rank, while the index is made; `examination`
+    asks elsewhere.
     """
     # Dash: a second that refusals need not wait
     from lanescope.webapp.server.server import make_app
@@ -176,6 +195,7 @@ def _app(
             settings=settings,
             live=state,
             queues=queues,
+            examination=examination,
         ).server
         return application
 

@@ -34,6 +34,9 @@ _ALWAYS = (-(1 << 63), 1 << 63)
 _PIECE = 1 << 20
 """Rows from which on a piece is not made longer."""
 
+_SMALL_ROWS = 600_000
+"""Rows of a table, of all ranks, up to which the columns that were read are kept: some 40 MB."""
+
 _THREAD_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -200,10 +203,13 @@ class Rows:
         window: Window | None,
         equal: Equal | None,
     ) -> Iterator[_Placed]:
+        small = self._small(table)
         for one, found in self._threads_of(table, rank, thread):
             axis = axis_of(self.axes, rank, one.pid)
-            if window is None and equal is None:
-                rows = pa.concat_tables([part.read(read) for part in found])
+            if small:
+                rows = self._known(one, table, found, axis, read)
+            elif window is None and equal is None:
+                rows = axis.apply(_joined(found, read), self.origin_ns)
             else:
                 span = axis.around(window, self.origin_ns) if window else _ALWAYS
                 pieces = []
@@ -215,13 +221,44 @@ class Rows:
                         pieces.append(part.read(read, groups))
                 if not pieces:
                     continue
-                rows = pa.concat_tables(pieces)
+                rows = axis.apply(pa.concat_tables(pieces), self.origin_ns)
             if equal is not None:
                 rows = rows.filter(pc.equal(rows[equal[0]], equal[1]))
-            rows = axis.apply(rows, self.origin_ns)
             if window is not None:
                 rows = _touching(rows, window)
-            yield _Placed(_sorted(rows), rank, one.thread)
+            yield _Placed(rows if small else _sorted(rows), rank, one.thread)
+
+    def _small(self, table: str) -> bool:
+        if table not in self._sizes:
+            own = (parts for (name, _), parts in self.parts.items() if name == table)
+            self._sizes[table] = sum(part.rows for parts in own for part in parts)
+        return self._sizes[table] <= _SMALL_ROWS
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """Rows of each table that was asked for."""
+        return {}
+
+    @cached_property
+    def _columns(self) -> dict[tuple[str, int, str], dict[str, pa.ChunkedArray]]:
+        """Of small tables, by table, rank and thread, the columns that were read."""
+        return {}
+
+    def _known(
+        self, thread: Thread, table: str, parts: Sequence[Part], axis: Axis, read: Sequence[str]
+    ) -> pa.Table:
+        """Returns all rows of a thread in order, reading the columns that nobody asked for yet:
+        forty questions read the same few."""
+        place = table, thread.rank, thread.thread
+        known = self._columns.get(place, {})
+        missing = {*read} - {*known}
+        if missing:
+            needed = {*missing, *_SORT_KEYS, "start_ns"}
+            own = [one.name for one in schema.TABLES[table].columns if one.name in needed]
+            rows = _sorted(axis.apply(_joined(parts, own), self.origin_ns))
+            known = {**known, **dict(zip(rows.column_names, rows.columns, strict=True))}
+            self._columns[place] = known
+        return pa.table({name: known[name] for name in read})
 
     def _threads_of(
         self, table: str, rank: int, thread: str | None
@@ -282,6 +319,10 @@ def _no_rows(table: str, read: tuple[str, ...], wanted: tuple[str, ...]) -> pa.T
     shape = schema.TABLES[table].arrow()
     empty = pa.schema([shape.field(name) for name in read]).empty_table()
     return _with_place(_Placed(empty, 0, None), wanted)
+
+
+def _joined(parts: Sequence[Part], columns: Sequence[str]) -> pa.Table:
+    return pa.concat_tables([part.read(columns) for part in parts])
 
 
 def _aligned(rows: pa.Table, shape: pa.Schema) -> pa.Table:

@@ -26,6 +26,7 @@ from lanescope import assets
 from lanescope.assets.bundling import MODULES, script
 from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.checks import DEFAULTS
+from lanescope.webapp.analysis.examination import Examination
 from lanescope.webapp.analysis.plugin import Page, load, pages
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server import finding_routes, frame, table_routes
@@ -62,19 +63,21 @@ def make_app(
     live: routes.Live | None = None,
     queues: Queues | None = None,
     frame_token: str | None = None,
+    examination: Examination | None = None,
 ) -> Dash:
     """Returns the Dash app of a run. `trusted_hosts` are the names it may be addressed by.
 
     With `frame_token`, pages of others may frame the document whose address has that token.
 
     `live` says how a run stands that is still being recorded, see `live_run`. `queues` are those
-    that heavy requests wait in, for apps that share a server.
+    that heavy requests wait in, for apps that share a server. `examination` makes the report
+    elsewhere than here.
 
     The index of the timeline is taken from the cache or built, unless it is given. Raises RunError
     where the run cannot be read.
     """
     opened = Timeline.open(run, baseline) if index is None else index
-    context = Context(run, baseline, opened, settings)
+    context = Context(run, baseline, opened, settings, examination=examination)
     app = DashPage(
         context.parts,
         __name__,

@@ -38,8 +38,10 @@ def replicas(run: Run) -> dict[str, tuple[int, ...]]:
     return found
 
 
+@lru_cache(maxsize=8)
 def _meant_equal(run: Run, group: str, ranks: tuple[int, ...]) -> set[str]:
-    """Parameters that are equal when first hashed, or whose gradients are, once reduced."""
+    """Parameters that are equal when first hashed, or whose gradients are, once reduced. Callers
+    must not change them."""
     rows = hashes(run)
     rows = rows[rows["rank"].isin(ranks)]
     found = _equal_at_first(common_hashes(rows, ranks, "param_hash"))

@@ -28,6 +28,7 @@ def same_memory(run: Run) -> list[Finding]:
         storages = run.events("storage", rank, columns=["pid", "storage", "name"]).to_pandas()
         own = sampled[(sampled["rank"] == rank) & (sampled["optimizer"] >= 0)]
         names = storages[storages["name"].isin(own["parameter"])]
+        names = names[names.duplicated(["pid", "storage"], keep=False)]  # few, of hundreds
         for _, group in names.groupby(["pid", "storage"], sort=False):
             shared = list(group["name"].astype("str").drop_duplicates())
             for other in shared[1:]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,11 @@ from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.intervals import Intervals, at_least, union
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Int64Array
+from lanescope.webapp.timeline.index import Index
+from lanescope.webapp.timeline.lanes import THREAD_LANE
+from lanescope.webapp.timeline.spans import SPAN_TABLES
+from lanescope.webapp.timeline.styles import STYLE
+from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 
 _COLUMNS: Mapping[str, str] = {
     "rank": "int64",
@@ -102,10 +108,41 @@ def _intervals(run: Run, rows: pa.Table) -> Intervals:
     return Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))
 
 
-@lru_cache(maxsize=1024)  # a page asks for one window after another
+_LANES: WeakKeyDictionary[Run, dict[tuple[int, str], Mapping[str, Intervals]]]
+_LANES = WeakKeyDictionary()  # a page asks for one window after another
+
+
+def take_phases(run: Run, index: Index, phase: str) -> None:
+    """Takes what `phase_lanes` returns of a kind of phase from the timeline's index of the run: to
+    open the files of a thousand ranks takes seconds. Does nothing for other texts."""
+    known = _LANES.setdefault(run, {})
+    if phase not in schema.PhaseKind.__members__ or all((r, phase) in known for r in run.ranks):
+        return
+    styles = np.array(index.paints.styles or [0]) & ~STYLE_UNFINISHED
+    of_phases = index.arrays["row_table"] == SPAN_TABLES.index("phase")
+    found: dict[int, dict[str, Intervals]] = {rank: {} for rank in run.ranks}
+    for lane, rows in zip(index.lanes, index.lane_rows, strict=True):
+        if lane.kind != THREAD_LANE or lane.thread is None:
+            continue
+        none = np.zeros(0, np.int64)
+        starts, ends = [none], [none]
+        for low, high in ((index.row_begin[r], index.row_end[r]) for r in rows if of_phases[r]):
+            mine = styles.take(index.slices.paint[low:high], mode="clip") == STYLE[phase]
+            starts.append(index.slices.start[low:high][mine])
+            ends.append(index.slices.end[low:high][mine])
+        own = Intervals.of(np.concatenate(starts), np.concatenate(ends))
+        if len(own):
+            found[lane.rank][lane.thread] = own
+    known.update({(rank, phase): lanes for rank, lanes in found.items()})
+
+
 def _in_phase(run: Run, rank: int, phase: str) -> Mapping[str, Intervals]:
-    rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "thread"])
-    return _by_thread(run, rows.filter(pc.equal(rows["kind"].cast(pa.string()), phase)))
+    known = _LANES.setdefault(run, {})
+    if (rank, phase) not in known:
+        rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "thread"])
+        mine = rows.filter(pc.equal(rows["kind"].cast(pa.string()), phase))
+        known[rank, phase] = _by_thread(run, mine)
+    return known[rank, phase]
 
 
 def _by_thread(run: Run, rows: pa.Table) -> Mapping[str, Intervals]:

@@ -11,6 +11,7 @@ from lanescope.webapp.plugins.threads.overlap import (
     overlap,
     overlap_rate,
     overlap_regions,
+    take_phases,
 )
 from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.timeline.arguments import BadRequest, window_of
@@ -43,6 +44,7 @@ def overlap_facts(timeline: Timeline, phase: str, window: tuple[int, int] | None
     is."""
     run = timeline.run
     lanes = {(lane.rank, lane.thread): lane.id for lane in timeline.index.lanes if lane.thread}
+    take_phases(run, timeline.index, phase)
     pairs = overlap(run, phase, window)
     regions = overlap_regions(run, phase, window)
     return {

@@ -14,7 +14,13 @@ from lanescope.webapp.analysis.thread_waits import WAITS_FOR
 from lanescope.webapp.plugins.collectives import skew
 from lanescope.webapp.plugins.flame.page_section import Section
 from lanescope.webapp.plugins.threads import waiting
-from lanescope.webapp.plugins.threads.overlap import Region, overlap, overlap_rate, overlap_regions
+from lanescope.webapp.plugins.threads.overlap import (
+    Region,
+    overlap,
+    overlap_rate,
+    overlap_regions,
+    take_phases,
+)
 from lanescope.webapp.plugins.threads.overlap_findings import shared_gradients
 from lanescope.webapp.plugins.timeline_page import ids
 from lanescope.webapp.plugins.timeline_page.op_table import MAX_OPS, op_table, summable
@@ -167,6 +173,8 @@ def register(app: Dash, context: Context) -> None:
     def show_overlap(view: dict[str, Any], _: Any) -> tuple[Any, int]:
         limit = context.settings.limit("thread_overlap_rate")
         where, of = _what(view).lower(), view.get("of") or USUAL
+        assert context.timeline is not None  # that of an app has it
+        take_phases(context.run, context.timeline.index, of)
         return _overlap(context.run, _window(view), where, of, limit), view["number"]
 
 

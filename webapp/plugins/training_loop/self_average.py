@@ -9,6 +9,8 @@ parameter, though it gets two tensors: lerp_, or add_ right after mul_.
 from __future__ import annotations
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
@@ -57,7 +59,9 @@ def _onto_itself(run: Run, rank: int) -> pd.DataFrame:
         return ops.assign(name_of="")[:0]
     ops["name"] = ops["name"].astype("str")
     columns = [*_PLACE, "storage", "offset", "bytes", "write"]
-    rows = to_frame(run.events("access", rank, columns=columns))
+    accesses = run.events("access", rank, columns=columns)
+    theirs = pc.is_in(accesses["start_ns"], pa.array(ops["start_ns"]))
+    rows = to_frame(accesses.filter(theirs))
     rows["thread"] = rows["thread"].astype("str")
     ops["thread"] = ops["thread"].astype("str")
     groups = rows.merge(ops[_PLACE], on=_PLACE).groupby(_PLACE)
