@@ -17,7 +17,6 @@ from lanescope.collector.recorder.progress import working
 from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.check_limits import Settings, load_settings
 from lanescope.webapp.analysis.cluster import ask_ahead
-from lanescope.webapp.analysis.examination import Examination, check_apart
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.commands.choose_run import chosen_run
 from lanescope.webapp.commands.run_argument import (
@@ -37,6 +36,7 @@ from lanescope.webapp.server.http_server import Preparing, Server, Start, Wsgi
 from lanescope.webapp.server.live_run import Following
 from lanescope.webapp.server.request_queues import Queues
 from lanescope.webapp.timeline.timeline import Timeline
+from lanescope.webapp.ui.examination import Examination, check_apart, is_long
 
 
 @click.command()
@@ -96,7 +96,8 @@ def view(
     with _listener(binding.address, host, port) as listener:
         bound = listener.getsockname()[1]
         examination: Examination | None = None
-        if not live and cluster is None:  # else state by state, or with what workers answer ahead
+        # A run that grows is examined state by state; with workers the questions are asked here.
+        if is_long(opened) and not live and cluster is None:
             examination = Examination(partial(check_apart, opened, base, again, loaded))
         app = partial(_app, opened, base, again, loaded, names=binding.names, live=live)
         make = partial(app, cluster=cluster, examination=examination)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from lanescope.collector.format import schema
@@ -13,6 +14,10 @@ EXACT_NS = 2**53
 """Longest run (104 days) whose nanoseconds float64, and with it the page, holds exactly."""
 
 _DAY_NS = 86_400 * 10**9
+
+_FOLDERS = re.compile(r"\([^()\s]*/(?=[^()\s/]+:[0-9]+\)$)")
+_OWN_FILE = re.compile(r"\[\S+:[0-9]+\] ")
+"""In what a process raised: folders of the file at its end, and the file of gloo that noticed."""
 
 _NAMED_PROCESSES = 4
 """Processes that ended alike up to which each has a sentence."""
@@ -117,10 +122,9 @@ def _of_processes(processes: Sequence[Process]) -> list[str]:
     for process in processes:
         if process["ended"] == "exception":
             raised.setdefault(process["exception"], []).append(process["rank"])
-    said += [
-        f"{ranks_named(sorted(set(of)))} ended with an exception: {exception}"
-        for exception, of in raised.items()
-    ]
+    for exception, of in raised.items():
+        words = _OWN_FILE.sub("", _FOLDERS.sub("(", exception))
+        said.append(f"{ranks_named(sorted(set(of)))} ended with an exception: {words}")
     return said
 
 

@@ -26,7 +26,6 @@ from lanescope import assets
 from lanescope.assets.bundling import MODULES, script
 from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.checks import DEFAULTS
-from lanescope.webapp.analysis.examination import Examination
 from lanescope.webapp.analysis.plugin import Page, load, pages
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.server import finding_routes, frame, table_routes
@@ -40,6 +39,7 @@ from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
 from lanescope.webapp.ui import ids, states
 from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.examination import Examination
 from lanescope.webapp.ui.fixed import fixed
 
 PAGE_SCRIPT = "page/main.js"

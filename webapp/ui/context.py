@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.checks import DEFAULTS, Report, check
-from lanescope.webapp.analysis.examination import MANY_RANKS, Examination, check_apart
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
+from lanescope.webapp.ui.examination import MANY_RANKS, Examination, check_apart
 from lanescope.webapp.ui.parts import Parts
 
 FIRST_S = 10.0

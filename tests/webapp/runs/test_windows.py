@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -208,6 +209,28 @@ def test_windows_follow_each_process_s_clock(tmp_path: Path) -> None:
             for row in whole
             if row["start_ns"] < window[1] and row["start_ns"] + row["duration_ns"] > window[0]
         ]
+
+
+def test_rows_of_small_tables_are_those_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_run(tmp_path / "run", ranks=2, threads=2, steps=3, ops=40)
+    kept, read = open_run(path), open_run(path)
+    middle = (kept.duration_ns // 3, kept.duration_ns // 2)
+    thread = kept.threads[0].thread
+    asked: list[tuple[Any, ...]] = [
+        ("op", None, None, ["name"], None, None),
+        ("op", 1, None, ["duration_ns", "thread", "depth"], middle, None),
+        ("op", 0, thread, ["start_ns", "name", "self_ns"], None, None),
+        ("op", 0, thread, None, middle, None),
+        ("op", None, None, ["sequence", "rank"], None, ("sequence", 3)),
+        ("gradient", 0, None, ["norm", "parameter"], None, None),
+    ]
+    found = [kept.events(*one) for one in asked]
+    monkeypatch.setattr(table_reader, "_SMALL_ROWS", 0)
+    for one, table in zip(asked, found, strict=True):
+        assert table.equals(read.events(*one), check_metadata=True)
+    assert all(table.num_rows for table in (found[0], found[1], found[2], found[5]))
 
 
 def test_tables_without_extent_have_no_windows(large: Run) -> None:

@@ -116,7 +116,9 @@ def _ranks(context: Context, first: int) -> Component:
             {other for wait in waiting if rank in wait.missing for other in wait.ranks}
         )
         # Where a trace of another tool ends, the program may have gone on.
-        cut = run.imported and not held and not awaited and standing.ending.how == "exit"
+        over = standing.ending.how == "exit" and not held and not awaited
+        cut = over and run.imported
+        does: list[Any] = [] if over else [standing.activity, *_at(standing)]
         rows.append(
             [
                 html.B(str(rank)),
@@ -124,7 +126,7 @@ def _ranks(context: Context, first: int) -> Component:
                 _call(run, held),
                 _together(_awaits(held[0])) if held else "",
                 _together(ranks_named(awaited)) if awaited else "",
-                html.Span(["its trace ends"] if cut else [standing.activity, *_at(standing)]),
+                html.Span("its trace ends" if cut else does),
                 _since(context, standing, held),
             ]
         )

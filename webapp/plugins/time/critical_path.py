@@ -327,7 +327,7 @@ class _Walk:
                 for start in starts.itertuples():
                     parent = RankThread(lane.rank, str(start.thread))
                     sent = int(start.start_ns)
-                    yield Wait(sent - 1, int(row.start_ns), parent, sent, "its start", WAKE)
+                    yield Wait(sent - 1, int(row.start_ns), parent, sent, "a thread's start", WAKE)
             elif row.kind in _SENDERS and row.end_ns > row.start_ns:
                 sent = frame[
                     (frame["kind"] == _SENDERS[row.kind])

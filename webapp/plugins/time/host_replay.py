@@ -124,7 +124,7 @@ def _rank_step(run: Run, rank: int, step: int, gradients: bool) -> _RankStep | N
 
 
 def _with_work(run: Run, step: _RankStep) -> Actor:
-    """Returns the actor with its operators, and what is between them, but for its waits."""
+    """Returns the actor with its operators and the gaps between them, without its waits."""
     waits = step.waits
     work = LaneWork(run, step.lane, step.bounds)
     edges = np.unique(np.concatenate([step.bounds, *([low, high] for low, high, _ in waits)]))

@@ -19,6 +19,7 @@ from lanescope.webapp.plugins.threads.overlap import (
     overlap_rate,
     overlap_regions,
     phase_lanes,
+    take_phases,
 )
 from lanescope.webapp.plugins.threads.overlap_findings import overlapping_backwards
 from lanescope.webapp.runs.run import Run, RunError, open_run
@@ -208,6 +209,19 @@ def test_a_window_cuts(tmp_path: Path) -> None:
     assert overlap_regions(run, window=(80, 90)) == [Region(0, 80, 90, ("1000-0", "1000-1"))]
     assert overlap(run, window=(200, 300)).empty
     assert overlap_rate(run, window=(200, 300)) is None
+
+
+def test_the_index_holds_the_same_phases(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run", ranks=2, threads=3, steps=4, ops=30))
+    index = Timeline.open(run).index
+    for phase in ("forward", "backward", "optimizer"):
+        read = [phase_lanes(run, rank, phase) for rank in run.ranks]
+        again = open_run(tmp_path / "run")
+        take_phases(again, index, phase)
+        (tmp_path / "run").rename(tmp_path / "gone")  # so that no file can be read
+        assert [phase_lanes(again, rank, phase) for rank in run.ranks] == read
+        assert [list(lanes) for lanes in read if lanes]
+        (tmp_path / "gone").rename(tmp_path / "run")
 
 
 def test_another_phase_may_be_asked_for(tmp_path: Path) -> None:

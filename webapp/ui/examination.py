@@ -15,6 +15,9 @@ from lanescope.webapp.runs.run import Run
 MANY_RANKS = 128
 """Ranks from which on a check takes minutes, in which it gives way to everything else."""
 
+_LONG_ROWS = 200_000
+"""Rows of all tables from which on a check takes longer than to start a process for it."""
+
 
 class Examination:
     """Makes a report in a thread, from when it is first wanted."""
@@ -42,6 +45,11 @@ class Examination:
             with self._lock:
                 self._asked = None
             asked.set_exception(error)
+
+
+def is_long(run: Run) -> bool:
+    """Returns whether a check of the run is worth a process of its own."""
+    return sum(run.counts.values()) >= _LONG_ROWS
 
 
 def check_apart(run: Run, baseline: Run | None, noise: Run | None, settings: Settings) -> Report:
