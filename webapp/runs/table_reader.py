@@ -247,7 +247,7 @@ class Rows:
     def _known(
         self, thread: Thread, table: str, parts: Sequence[Part], axis: Axis, read: Sequence[str]
     ) -> pa.Table:
-        """Returns all rows of a thread in order, reading the columns that nobody asked for yet:
+        """Returns all rows of a thread in order, reading the columns that are not kept yet:
         forty questions read the same few."""
         place = table, thread.rank, thread.thread
         known = self._columns.get(place, {})
