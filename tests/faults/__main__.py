@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 
 from docs.schema_reference import CHECKS, updated_recall
-from tests.faults.catalogue import FAULTS
-from tests.faults.judge import Verdict, judged
+from tests.faults.judge import FAULTS, Verdict, judged
 from tests.support.processes import heed_interrupts
 
 

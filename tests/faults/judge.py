@@ -1,4 +1,4 @@
-"""Records a program of the catalogue with defaults, and compares the findings with its faults."""
+"""Lists all faults by room, records their programs, and compares findings with them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,57 @@ from pathlib import Path
 from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
+from tests.faults import (
+    cut_off,
+    growing,
+    loader_workers,
+    losses,
+    made_in_forward,
+    no_targets,
+    optimizer_settings,
+    order_of_a_step,
+    rank_data,
+    rank_parts,
+    ranks,
+    shared_layers,
+    shared_memory,
+    silent_units,
+    slow_ranks,
+    torch_threads,
+    training_loop,
+    two_runs,
+    waiting,
+    waiting_processes,
+)
 from tests.faults.base import Fault, Program
 from tests.support import ROOT
 from tests.support.recording import record_script
+
+_ROOMS = (
+    optimizer_settings,
+    silent_units,
+    cut_off,
+    order_of_a_step,
+    made_in_forward,
+    losses,
+    shared_layers,
+    no_targets,
+    training_loop,
+    growing,
+    waiting,
+    waiting_processes,
+    torch_threads,
+    loader_workers,
+    shared_memory,
+    ranks,
+    rank_data,
+    rank_parts,
+    slow_ranks,
+    two_runs,
+)
+"""Modules with programs and, as `FAULTS`, their faults."""
+
+FAULTS: tuple[Fault, ...] = tuple(fault for room in _ROOMS for fault in room.FAULTS)
 
 SCRIPT = Path(__file__).with_name("program.py")
 

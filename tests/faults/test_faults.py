@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.base import Fault
-from tests.faults.catalogue import FAULTS
-from tests.faults.judge import judged
+from tests.faults.judge import FAULTS, judged
 
 FORMS = 3
 """Of each fault, at least."""

@@ -40,6 +40,23 @@ COLLECTIVE_KEYS = ["group", "sequence"]
 _FROM_ROOT = ("broadcast", "scatter")
 """Operations in which all get what the root has."""
 
+_COLUMNS = [
+    *COLLECTIVE_KEYS,
+    "name",
+    "bytes",
+    "step",
+    "ranks",
+    "first_ns",
+    "last_ns",
+    "first_rank",
+    "last_rank",
+    "skew_ns",
+    "alone_ns",
+    "done_ns",
+    "transfer_ns",
+    "runnable_ns",
+]
+
 MIN_SKEW_NS = 10_000_000
 """Two or three time slices of a busy machine: less may be chance, and next time another rank."""
 
@@ -109,23 +126,7 @@ def arrivals(run: Run) -> pd.DataFrame:
         ),
         done_ns=np.where(table["seen"] >= 0, table["done_ns"], table["returned_ns"]),
     )
-    columns = [
-        *COLLECTIVE_KEYS,
-        "name",
-        "bytes",
-        "step",
-        "ranks",
-        "first_ns",
-        "last_ns",
-        "first_rank",
-        "last_rank",
-        "skew_ns",
-        "alone_ns",
-        "done_ns",
-        "transfer_ns",
-        "runnable_ns",
-    ]
-    return table[columns].sort_values("first_ns", kind="stable", ignore_index=True)
+    return table[_COLUMNS].sort_values("first_ns", kind="stable", ignore_index=True)
 
 
 def _all_waited(run: Run, table: pd.DataFrame) -> pd.Series:

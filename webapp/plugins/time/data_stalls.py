@@ -19,7 +19,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-MIN_STEPS = 9
+_MIN_STEPS = 9
 _MIN_SHARE = 0.3
 _MIN_STALL_NS = 5_000_000
 """Less per step is what small programs take to hand out a batch."""
@@ -34,12 +34,12 @@ def data_stalls(run: Run) -> list[Finding]:
     if not loading:
         raise NotApplicable("record an iteration over a DataLoader")
     found = {rank: _stalls(run, rank) for rank in loading}
-    if all(len(stalls) < MIN_STEPS for stalls in found.values()):
-        raise NotApplicable(f"record {MIN_STEPS + 1} steps of training")
+    if all(len(stalls) < _MIN_STEPS for stalls in found.values()):
+        raise NotApplicable(f"record {_MIN_STEPS + 1} steps of training")
     # The mean: of several workers each brings a batch at once, and every so many steps wait.
     usual = pd.DataFrame({rank: one.mean() for rank, one in found.items()}).T
     usual["share"] = usual["stall_ns"] / usual["duration_ns"]
-    enough = np.array([len(one) >= MIN_STEPS for one in found.values()])
+    enough = np.array([len(one) >= _MIN_STEPS for one in found.values()])
     much = (usual["share"] >= _MIN_SHARE) & (usual["stall_ns"] >= _MIN_STALL_NS)
     stalled = usual[enough & much]
     return [_finding(run, stalled, found)] if len(stalled) else []
