@@ -83,7 +83,7 @@ def _apart(run: Run, rank: int, pairs: pd.DataFrame) -> Finding:
 
 
 def lost_batches(run: Run) -> list[Finding]:
-    """Returns findings of kind `repeated_data`, at most one per rank. Raises NotApplicable."""
+    """Returns findings of kind `lost_error`, at most one per rank. Raises NotApplicable."""
     if logged(run, None, LOADER_BEGUN).empty:
         raise NotApplicable("record an iteration over a DataLoader with --level access")
     found = []
