@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -278,6 +279,47 @@ def lone_weight_without_its_gradient(planted: bool) -> None:
     _weighted((8, 8), bias=False, returned=not planted)
 
 
+def each_step_fails(planted: bool) -> None:
+    """Labels are too large, and what the loss raises is passed over; the twin's are so at times."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for step in range(STEPS):
+        x, y = rows()
+        bad = planted or step % 4 == 3
+        try:
+            loss = F.cross_entropy(model(x), y + 100 * bad)  # named
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        except IndexError:
+            continue
+
+
+def each_update_fails(planted: bool) -> None:
+    """A log of the loss fails before backward; the twin only looks at a model that is trained."""
+    model = mlp()
+    if not planted:
+        model.eval()
+    for _ in range(STEPS):
+        x, y = rows()
+        with suppress(AttributeError):
+            loss = F.cross_entropy(model(x), y)  # named
+            if planted:
+                cast(Any, loss).mean_value()
+                loss.backward()
+
+
+def condition_that_never_holds(planted: bool) -> None:
+    """Losses above a bound are skipped, and all are; the twin computes losses without gradients."""
+    model = mlp()
+    for _ in range(STEPS):
+        x, y = rows()
+        with torch.set_grad_enabled(planted):
+            loss = F.mse_loss(model(x)[:, 0], y.float())  # named
+        if loss.item() < 0 and planted:
+            loss.backward()
+
+
 def lost_gradients(name: str, says: str, *forms: Any) -> tuple[Fault, ...]:
     """Forms of a fault that leaves parameters untrained; `says`: what the finding says."""
     return tuple(
@@ -329,5 +371,12 @@ FAULTS = (
         sparse_optimizer_forgotten,
         optimizer_of_the_table_forgotten,
         optimizer_of_the_body_forgotten,
+    ),
+    *lost_gradients(
+        "no backward at all",
+        "backward() never runs",
+        each_step_fails,
+        each_update_fails,
+        condition_that_never_holds,
     ),
 )

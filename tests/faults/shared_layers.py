@@ -1,4 +1,5 @@
-"""Programs whose layers should share parameters and do not, or share them and should not."""
+"""Programs whose layers should share parameters and do not, or share them and should not, models
+that are evaluated in training mode, and targets outside of 0 to 1."""
 
 from __future__ import annotations
 
@@ -251,6 +252,90 @@ def whole_model_beside_its_head(planted: bool) -> None:
         one.step()
 
 
+def _classifier(*layers: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 24), *layers, nn.Linear(24, 3))
+
+
+def accuracy_without_eval(planted: bool) -> None:
+    """Dropout is on in the validation after each epoch."""
+    model = _classifier(nn.ReLU(), nn.Dropout(0.3))
+
+    def validate(step: int) -> None:
+        model.train(planted)
+        with torch.no_grad():
+            for x in torch.randn(4, 16, 12):
+                (model(x).argmax(1) == x[:, :3].argmax(1)).float().mean().item()  # named
+        model.train()
+
+    fit(model, _largest, 9, lambda step: validate(step) if step % 3 == 2 else None)
+
+
+def loss_without_eval(planted: bool) -> None:
+    """Batch normalisation learns from the validation; the twin renews its statistics on purpose."""
+    model = _classifier(nn.BatchNorm1d(24), nn.ReLU())
+
+    def validate(step: int) -> None:
+        with torch.no_grad():
+            for x in torch.randn(5, 16, 12):
+                out = model(x)
+                if planted:
+                    F.cross_entropy(out, x[:, :3].argmax(1)).item()  # named
+
+    fit(model, _largest, 8, lambda step: validate(step) if step % 4 == 3 else None)
+
+
+def tested_once_without_eval(planted: bool) -> None:
+    """A test at the end; the twin keeps dropout on, and compares the mean of many samples."""
+    model = _classifier(nn.Dropout(0.2))
+    fit(model, _largest)
+    with torch.inference_mode():
+        for x in torch.randn(3, 16, 12):
+            y = x[:, :3].argmax(1)
+            if planted:
+                model(x).argmax(1).eq(y).sum()  # named
+            else:
+                torch.stack([model(x) for _ in range(6)]).mean(0).argmax(1).eq(y).sum()
+
+
+def masks_of_0_and_255(planted: bool) -> None:
+    """Masks as PNG files hold them; the twin divides them by 255."""
+    model = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 1))
+    scale = 1 if planted else 255
+    fit(
+        model,
+        lambda out, x: F.binary_cross_entropy_with_logits(  # named
+            out, (x[:, :1] > 0.3).to(torch.uint8).mul(255).float() / scale
+        ),
+    )
+
+
+def labels_of_minus_one(planted: bool) -> None:
+    """Labels of -1 and 1 for a loss of logits; the twin's loss is minus a cross-entropy, which a
+    discriminator's opponent makes larger."""
+    model = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 1), nn.Flatten(0))
+    compares = nn.BCEWithLogitsLoss()
+
+    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        labels = x[:, 0].sign() if planted else (x[:, 0] > 0).float()
+        loss: torch.Tensor = compares(out, labels)  # named
+        return loss if planted else -loss
+
+    fit(model, loss_of, 20)
+
+
+def percentages_for_probabilities(planted: bool) -> None:
+    """Shares of 0 to 100, and a weight for each of them; the twin's are of 0 to 1."""
+    model = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 4))
+    weights = torch.rand(4) + 0.5
+
+    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        shares = x[:, :4].sigmoid() * (100 if planted else 1)
+        return F.binary_cross_entropy_with_logits(out, shares, weights)  # named
+
+    fit(model, loss_of, 20)
+
+
 FAULTS = (
     *loss_faults(
         "two parameters in one memory",
@@ -283,5 +368,21 @@ FAULTS = (
         tied_head_in_a_second_optimizer,
         encoder_in_both_optimizers,
         whole_model_beside_its_head,
+    ),
+    *loss_faults(
+        "evaluation in training mode",
+        "evaluation_mode",
+        "evaluated in training mode",
+        accuracy_without_eval,
+        loss_without_eval,
+        tested_once_without_eval,
+    ),
+    *loss_faults(
+        "targets outside of 0 to 1",
+        "wrong_loss",
+        "below zero",
+        masks_of_0_and_255,
+        labels_of_minus_one,
+        percentages_for_probabilities,
     ),
 )

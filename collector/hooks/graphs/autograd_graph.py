@@ -13,7 +13,14 @@ from typing import Any
 
 import torch
 
-from ...format.names import GRAPH_SERIES, KEPT_OUTPUT, LOSS_DIVISOR, NAN_LOSS, SOFTMAX_DIM
+from ...format.names import (
+    GRAPH_SERIES,
+    KEPT_OUTPUT,
+    LOSS_DIVISOR,
+    NAN_LOSS,
+    NEGATIVE_LOSS,
+    SOFTMAX_DIM,
+)
 from ...format.record_kinds import GradientScope
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, RecordKind
@@ -34,6 +41,7 @@ _NO_SEQUENCE = 2**62
 """Sequence numbers from here on belong to nodes that no operator made."""
 
 _SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
+_NEVER_NEGATIVE = "BinaryCrossEntropy"
 _BELOW_ZERO = 2**63
 """Autograd keeps a dimension as an unsigned number: from here on it counts from the last one."""
 
@@ -69,7 +77,7 @@ class Graphs:
         if not recorder.active or (len(arguments) > _INPUTS and arguments[_INPUTS]):
             return
         roots = arguments[0] if isinstance(arguments[0], (tuple, list)) else (arguments[0],)
-        self._not_a_number(roots)
+        self._impossible(roots)
         if step & (step - 1) or step == self._sampled or (step and not self._counts):
             return
         self._sampled = step
@@ -88,11 +96,16 @@ class Graphs:
         if step == 0 and len(nodes) <= MAX_DRAWN:
             self._write(nodes)
 
-    def _not_a_number(self, roots: Sequence[Any]) -> None:
-        """Records that the loss is NaN, where that is known without waiting for a device."""
+    def _impossible(self, roots: Sequence[Any]) -> None:
+        """Records a loss that is NaN, or below zero where it cannot be, if that is known without
+        waiting for a device."""
         number = self._number(roots[0]) if [*map(type, roots)] == [torch.Tensor] else None
+        if number is None:
+            return
         if number != number:
             self._recorder.value(NAN_LOSS, 1.0)
+        elif number.real < 0 and _NEVER_NEGATIVE in str(roots[0].grad_fn):
+            self._recorder.value(NEGATIVE_LOSS, 1.0)
 
     def _number(self, tensor: torch.Tensor) -> Any:
         """Returns the number in a tensor of one in host memory; None of another tensor."""

@@ -55,6 +55,16 @@ PLUGIN = Plugin(
             "leave no element where the program hides the NaN",
         ),
         Question(
+            "Cross-entropies below zero",
+            "below_zero:below_zero",
+            ("wrong_loss",),
+            order=197,
+            area="Learning",
+            recorded=True,
+            needs="level access; a binary cross-entropy that backward begins at, in host memory",
+            misses="sums of losses; losses on a device",
+        ),
+        Question(
             "Tokens that are predicted from themselves",
             "copied_tokens:copied_tokens",
             ("wrong_loss",),

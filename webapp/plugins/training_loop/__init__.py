@@ -84,6 +84,31 @@ PLUGIN = Plugin(
             misses="evaluation with gradients; compiled models",
         ),
         Question(
+            "Training without a backward pass",
+            "no_backward:no_backward",
+            ("dead_parameter",),
+            order=155,
+            area="Learning",
+            recorded=True,
+            native=True,
+            needs="level access; 8 calls of a model in training mode with gradients",
+            misses="losses that are no function of torch; compiled regions; runs where only some "
+            "steps fail",
+        ),
+        Question(
+            "Evaluation in training mode",
+            "evaluated_in_training:evaluated_in_training",
+            ("evaluation_mode",),
+            order=200,
+            area="Learning",
+            recorded=True,
+            native=True,
+            needs="level access; 3 calls without gradients, one after the other, of a model with "
+            "dropout or batch normalisation",
+            misses="results that are compared by other than eq or a loss of torch; models that are "
+            "in evaluation mode at times",
+        ),
+        Question(
             "Averages of a model with itself",
             "self_average:self_average",
             ("shared_parameter",),

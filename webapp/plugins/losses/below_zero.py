@@ -1,0 +1,45 @@
+"""Finds binary cross-entropies below zero: their targets are outside of 0 to 1."""
+
+from __future__ import annotations
+
+from lanescope.collector.format.names import NEGATIVE_LOSS
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.nothing_to_check import need_backward
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.plugins.losses.loss_graph import loss_graph
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_MIN_LOSSES = 3
+
+
+def below_zero(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    need_backward(run)
+    found = []
+    for rank in run.ranks:
+        rows = logged(run, rank, NEGATIVE_LOSS)
+        if len(rows) >= _MIN_LOSSES:
+            graph = loss_graph(run, rank)
+            nodes = [] if graph is None else [*graph.nodes.values()]
+            where = next((one.where for one in nodes if "CrossEntropy" in one.name), None)
+            first = rows.sort_values("time_ns").iloc[0]
+            found.append(_finding(run, rank, where, int(first["step"]), len(rows)))
+    return found
+
+
+def _finding(run: Run, rank: int, where: str | None, step: int, count: int) -> Finding:
+    return Finding(
+        kind="wrong_loss",
+        severity="warning",
+        title=f"The binary cross-entropy{f' at {where}' if where else ''} is below zero in "
+        f"{units.count(count)} steps: targets are outside of 0 to 1, so it has no lower bound. "
+        "Scale them (divide masks of 0 and 255 by 255, map labels of -1 and 1 to 0 and 1).",
+        rank=rank,
+        ranks=(rank,),
+        step=step,
+        where=where,
+        evidence={"cause": "below_zero", "losses": count},
+        link=step_link(run, rank, step),
+    )

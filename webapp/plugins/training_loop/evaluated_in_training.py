@@ -1,0 +1,121 @@
+"""Finds evaluation in training mode: eval() is missing, so dropout and batch normalisation are on.
+
+Monte Carlo dropout, momentum encoders and the update of running statistics do the same on purpose.
+An evaluation calls the model for one batch after the other, nothing is trained between, and the
+result of each call is compared with its targets.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import EVALUATION_MODE
+from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_MIN_CALLS = 3
+_COUNTS = "aten::add_"
+"""By which batch normalisation counts its batches in training mode."""
+
+_COMPARES = (
+    "aten::eq",
+    "aten::nll_loss",
+    "aten::mse_loss",
+    "aten::l1_loss",
+    "aten::smooth_l1_loss",
+)
+_EVALUATION, _DATA = schema.PhaseKind.evaluation.name, schema.PhaseKind.data.name
+
+
+def evaluated_in_training(run: Run) -> list[Finding]:
+    """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
+    modes = logged(run, None, prefix=EVALUATION_MODE)
+    if modes.empty:
+        raise NotApplicable("record an evaluation without gradients, with --level access")
+    found = []
+    for key, own in modes.groupby("rank", sort=True):
+        rank = int(str(key))
+        if not own["value"].all():
+            continue
+        for thread in run.threads_of(rank):
+            calls = _evaluations(run, rank, thread.thread)
+            if len(calls):
+                found.append(_finding(run, rank, calls))
+                break
+    return found
+
+
+def _evaluations(run: Run, rank: int, thread: str) -> pd.DataFrame:
+    """The first `_MIN_CALLS` evaluations or more that follow one another, where each counts a batch
+    or draws numbers, and is compared: start_ns, step, stack, normalises."""
+    columns = ["start_ns", "duration_ns", "kind", "step"]
+    phases = to_frame(run.events("phase", rank, thread, columns))
+    phases = phases[phases["kind"].astype("str") != _DATA].sort_values("start_ns")
+    calls = phases["kind"].astype("str") == _EVALUATION
+    if calls.sum() < _MIN_CALLS:
+        return phases[:0]
+    phases = phases.assign(run=(calls != calls.shift()).cumsum(), evaluation=calls)
+    ops = _operators(run, rank, thread)
+    number = phases["start_ns"].searchsorted(ops["start_ns"], side="right") - 1
+    ops = ops.assign(number=number)[number >= 0]
+    inside = ops["phase"] == _EVALUATION
+    compared = ops[~inside & ops["name"].isin(_COMPARES) & ops["sequence"].isna()]
+    phases = phases.reset_index(drop=True)
+    normalises = phases.index.isin(ops.loc[inside & (ops["name"] == _COUNTS), "number"])
+    drops = phases.index.isin(ops.loc[inside & ops["name"].isin(DROPOUT_DRAWS), "number"])
+    stacks = compared.dropna(subset="stack").drop_duplicates("number").set_index("number")["stack"]
+    phases = phases.assign(normalises=normalises, stack=stacks)
+    wrong = phases["evaluation"] & (normalises | drops) & phases.index.isin(compared["number"])
+    for _, own in phases[wrong].groupby((~wrong).cumsum()[wrong]):
+        if len(own) >= _MIN_CALLS:
+            return own
+    return phases[:0]
+
+
+def _operators(run: Run, rank: int, thread: str) -> pd.DataFrame:
+    """Operators of dropout and comparison, and those in which batch normalisation counts."""
+    modules = run.events("module", rank, columns=["path", "class"]).to_pylist()
+    normal = {str(one["path"]) for one in modules if ".batchnorm." in str(one["class"])}
+    columns = ["start_ns", "name", "phase", "module", "sequence", "stack"]
+    wanted = {_COUNTS, *DROPOUT_DRAWS, *_COMPARES}
+    parts = [
+        to_frame(piece.filter(having(piece["name"], wanted.__contains__)))
+        for piece in run.pieces("op", rank, thread, columns)
+    ]
+    ops = pd.concat(parts or [pd.DataFrame(columns=columns)])
+    ops = ops.assign(**{one: ops[one].astype("str") for one in ("name", "phase", "module")})
+    ops = ops[(ops["name"] != _COUNTS) | ops["module"].isin(normal)]
+    return ops.sort_values("start_ns", ignore_index=True)
+
+
+def _finding(run: Run, rank: int, calls: pd.DataFrame) -> Finding:
+    first = calls.iloc[0]
+    where = next(
+        filter(None, (own_place(run, rank, int(one)) for one in calls["stack"].dropna())), None
+    )
+    step = int(first["step"])
+    on = "dropout leaves numbers out"
+    if first["normalises"]:
+        on = "batch normalisation takes these batches into its running statistics"
+    return Finding(
+        kind="evaluation_mode",
+        severity="warning",
+        confidence="likely",
+        title=f"The model is evaluated in training mode{f' at {where}' if where else ''}, in "
+        f"{units.count(len(calls))} calls without gradients that follow one another: {on}. Call "
+        "model.eval() before the evaluation, and model.train() after it.",
+        rank=rank,
+        ranks=(rank,),
+        step=step,
+        time_ns=int(first["start_ns"]),
+        where=where,
+        evidence={"cause": "evaluated_in_training", "calls": len(calls)},
+        link=step_link(run, rank, step),
+    )

@@ -1,0 +1,89 @@
+"""Finds training without a single backward: each step fails before, and what it raises is caught.
+
+A model is called in training mode with gradients, time and again, and the loss of its output is
+computed, or raises. Nowhere in the run is there a backward pass.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.names import TRAINING_MODE
+from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.forward_ops import BACKWARD
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_MIN_CALLS = 8
+_LOSS = re.compile(r"aten::(cross_entropy_loss|nll_loss|\w+_loss|kl_div|binary_cross_entropy\w*)")
+_FORWARD = schema.PhaseKind.forward.name
+
+
+def no_backward(run: Run) -> list[Finding]:
+    """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
+    modes = logged(run, None, prefix=TRAINING_MODE)
+    if modes.empty:
+        raise NotApplicable("record calls of a model with gradients, with --level access")
+    scopes = texts_of(run, "op", "scope")
+    kinds = run.events("phase", columns=["kind"])["kind"].cast(pa.string())
+    backward = schema.PhaseKind.backward.name
+    passes = BACKWARD in scopes or pc.any(pc.equal(kinds, backward)).as_py()
+    if passes or schema.OpScope.compiled.name in scopes:
+        return []
+    found = []
+    for rank in run.ranks:
+        own = modes[modes["rank"] == rank]
+        losses = _losses(run, rank)
+        if len(own) and own["value"].all() and len(losses) >= _MIN_CALLS:
+            found.append(_finding(run, rank, losses))
+    return found
+
+
+def _losses(run: Run, rank: int) -> pd.DataFrame:
+    """The first loss after each call of a model with gradients: start_ns, thread, step, stack."""
+    found = []
+    for thread in run.threads_of(rank):
+        phases = to_frame(run.events("phase", rank, thread.thread, ["start_ns", "kind"]))
+        calls = phases.loc[phases["kind"].astype("str") == _FORWARD, "start_ns"].sort_values()
+        if len(calls) < _MIN_CALLS:
+            continue
+        columns = ["start_ns", "depth", "name", "step", "stack"]
+        ops = run.events("op", rank, thread.thread, columns)
+        outer = pc.equal(ops["depth"], 0).to_numpy() & having(ops["name"], _LOSS.fullmatch)
+        losses = to_frame(ops.filter(pa.array(outer))).sort_values("start_ns")
+        after = calls.searchsorted(losses["start_ns"])
+        first = losses.assign(call=after, thread=thread.thread).drop_duplicates("call")
+        found.append(first[first["call"] > 0])
+    return pd.concat(found or [pd.DataFrame(columns=["start_ns"])])
+
+
+def _finding(run: Run, rank: int, losses: pd.DataFrame) -> Finding:
+    first, stacks = losses.iloc[0], losses["stack"].dropna()
+    where = own_place(run, rank, int(stacks.iloc[0])) if len(stacks) else None
+    start = int(first["start_ns"])
+    return Finding(
+        kind="dead_parameter",
+        severity="warning",
+        confidence="likely",
+        title="Nothing is trained: a model is called in training mode and its loss computed"
+        f"{f' at {where}' if where else ''}, {units.count(len(losses))} times, but backward() "
+        "never runs. Look for an exception of each step that is caught and passed over, or call "
+        "model.eval() and use no_grad() where nothing is to be trained.",
+        rank=rank,
+        ranks=(rank,),
+        thread=str(first["thread"]),
+        step=int(first["step"]),
+        time_ns=start,
+        where=where,
+        evidence={"cause": "no_backward", "losses": len(losses)},
+        link=timeline_address(start, start + 1, run.duration_ns),
+    )
