@@ -323,7 +323,7 @@ MODEL_HOOKS = "lanescope/training_loop/model_hooks/"
 hooks of a model and its parameters call it."""
 
 REDUCTION_BEGUN = "lanescope/collectives/reduction_begun"
-"""An all_reduce with async_op=True has returned, whose end the program has to ask for."""
+"""An all_reduce with async_op=True, isend or irecv has returned, whose end is to be asked for."""
 
 WORK_ASKED = "lanescope/collectives/work_asked"
 """The program asks for the end of a collective, for the first time since REDUCTION_BEGUN."""

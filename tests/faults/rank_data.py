@@ -261,7 +261,64 @@ def counter_cleared_while_it_is_reduced(planted: bool) -> None:
     train(model, sgd(model), each=reported)
 
 
+def buffer_of_a_send_is_filled_again(planted: bool) -> None:
+    """One buffer for all sends of a pipeline; the twin waits before it fills it."""
+    rank, works, buffer = begin(), list[Any](), torch.empty(1 << 16)
+    for _ in range(STEPS):
+        if rank:
+            dist.recv(buffer, 0)
+            continue
+        while works and not planted:
+            works.pop().wait()
+        buffer.copy_(torch.randn(1 << 16))  # named
+        works.append(dist.isend(buffer, 1))
+    for work in works:
+        work.wait()
+
+
+def received_and_read_at_once(planted: bool) -> None:
+    """Neighbours exchange their edges, and one reads before the other's has come."""
+    rank = begin()
+    for _ in range(STEPS):
+        mine, other = torch.randn(1 << 16), torch.zeros(1 << 16)
+        works = [dist.irecv(other, 1 - rank), dist.isend(mine, 1 - rank)]
+        if planted:
+            other.add(mine).sum()  # named
+        for work in works:
+            assert work is not None
+            work.wait()
+        other.add(mine).sum()
+
+
+def gradient_scaled_while_it_is_sent(planted: bool) -> None:
+    """What was sent is changed before the receiver has it; the twin's receiver has answered."""
+    rank, works, answer = begin(), list[Any](), torch.zeros(1)
+    total = torch.zeros(1 << 16)
+    for _ in range(STEPS):
+        if rank:
+            dist.recv(total, 0)
+            dist.send(answer, 0)
+            continue
+        total.add_(1.0)
+        works.append(dist.isend(total, 1))
+        if not planted:
+            dist.recv(answer, 1)
+        total.mul_(0.5)  # named
+        if planted:
+            dist.recv(answer, 1)
+    for work in works:
+        work.wait()
+
+
 FAULTS = (
+    *rank_faults(
+        "tensors used before they are sent or have come",
+        "race",
+        "before that has ended",
+        buffer_of_a_send_is_filled_again,
+        received_and_read_at_once,
+        gradient_scaled_while_it_is_sent,
+    ),
     *rank_faults(
         "tensors used before their reduction ends",
         "race",

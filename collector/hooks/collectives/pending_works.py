@@ -1,4 +1,5 @@
-"""Records when the program asks for the end of reductions that it began with async_op=True."""
+"""Records when the program asks for the end of reductions that it began with async_op=True, and of
+sends and receives that it began with isend and irecv."""
 
 from __future__ import annotations
 
@@ -41,6 +42,8 @@ def install(recorder: Recorder) -> Callable[[], None]:
             recorder.value(WORK_ASKED, 1.0)
 
     patches.ends(dist.distributed_c10d, "all_reduce", begins, begun)
+    for name in ("isend", "irecv"):
+        patches.ends(dist.distributed_c10d, name, lambda *_, **__: True, begun)
     for name in _ASKS:
         patches.ends(dist.Work, name, asked, self_alone=True)
     return patches.undo

@@ -23,16 +23,15 @@ PLUGIN = Plugin(
             "process writes; processes that are ranks",
         ),
         Question(
-            "Tensors used before their reduction ends",
+            "Tensors used before their communication ends",
             "before_the_wait:before_the_wait",
             ("race",),
             order=52,
             area="Communication",
             recorded=True,
             native=True,
-            needs="level access; all_reduce with async_op=True",
-            misses="collectives other than all_reduce; tensors on a device; other threads; "
-            "reductions that had ended by then",
+            needs="level access; all_reduce with async_op=True, isend or irecv",
+            misses="other collectives; tensors on a device; other threads; what had ended by then",
         ),
         Question(
             "In-place changes of tensors that backward needs",

@@ -1,8 +1,9 @@
-"""Finds tensors that are used while the all_reduce that changes them is under way.
+"""Finds tensors that are used while a communication that reads or changes them is under way.
 
-`work = dist.all_reduce(t, async_op=True)` returns at once. An operator of the same thread that
-reads or writes `t` before the program has asked for the end of the reduction, and before that came,
-gets or leaves values of before, after, or of both.
+`work = dist.all_reduce(t, async_op=True)` returns at once, and so do isend and irecv. An operator
+of the same thread that reads or writes `t` before the program has asked for the end of that, and
+before it came, gets or leaves values of before, after, or of both. What is sent may be read. After
+a send or a receive, any other blocking call may prove that the other rank has it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_CALLS = 2
-_ORDERED = ("all_reduce", "barrier")
-"""The collective in question, and the one after which all before it have ended."""
+_CALLED = {"all_reduce": "all_reduce with async_op=True", "send": "isend", "recv": "irecv"}
+"""The calls in question, and what the program wrote."""
 
 _PLACE = ["start_ns", "depth"]
 _BYTES = ["storage", "offset", "bytes"]
@@ -36,7 +37,7 @@ def before_the_wait(run: Run) -> list[Finding]:
     uses = pd.DataFrame(use for rank in run.ranks for use in _uses(run, rank))
     if uses.empty:
         return []
-    lines = [group for _, group in uses.groupby(["where", "op"], sort=False)]
+    lines = [group for _, group in uses.groupby(["where", "op", "name"], sort=False)]
     return [_finding(run, own) for own in lines if len(own) >= _MIN_CALLS]
 
 
@@ -47,13 +48,15 @@ def _uses(run: Run, rank: int) -> Iterator[dict[str, object]]:
     if begun.empty:
         return
     calls = to_frame(run.events("collective", rank))
-    calls = calls[calls["name"].astype("str").isin(_ORDERED)]
-    barriers = calls.loc[calls["name"].astype("str") == "barrier", "start_ns"]
+    calls = calls.assign(name=calls["name"].astype("str"))
+    barriers = calls.loc[calls["name"] == "barrier", "start_ns"]
     asked = marks.loc[marks["name"].astype("str") == WORK_ASKED, "time_ns"]
     ends = np.sort(np.concatenate([asked.to_numpy(), barriers.to_numpy()]))
-    reductions = calls[(calls["name"].astype("str") == "all_reduce") & calls["asynchronous"]]
+    pending = calls[calls["name"].isin(_CALLED) & calls["asynchronous"]]
+    others = calls[~calls["asynchronous"] | (calls["name"] == "recv")]
+    others = np.sort(others["start_ns"].to_numpy())
     for thread, own in begun.groupby(begun["thread"].astype("str")):
-        mine = reductions[reductions["thread"].astype("str") == thread].sort_values("start_ns")
+        mine = pending[pending["thread"].astype("str") == thread].sort_values("start_ns")
         starts = mine["start_ns"].to_numpy()
         for time in own["time_ns"]:
             at = int(np.searchsorted(starts, time)) - 1
@@ -61,6 +64,8 @@ def _uses(run: Run, rank: int) -> Iterator[dict[str, object]]:
                 continue
             call = mine.iloc[at]
             after = ends[np.searchsorted(ends, time) :]
+            if call["name"] != "all_reduce":
+                after = np.sort(np.concatenate([after, others[others > time]]))
             until = min([int(call["complete_ns"]), *map(int, after[:1])])
             if until > time:
                 yield from _first_use(run, rank, str(thread), call, (int(time), until))
@@ -73,7 +78,9 @@ def _first_use(
     columns = [*_PLACE, *_BYTES, "write", "birth"]
     rows = to_frame(run.events("access", rank, thread, columns, (start, window[1])))
     inside = rows["start_ns"] <= start + int(call["duration_ns"])
-    reduced = rows.loc[inside & rows["write"], _BYTES].drop_duplicates()
+    sends = call["name"] == "send"
+    reduced = rows.loc[inside & (sends | rows["write"]), _BYTES].drop_duplicates()
+    rows = rows[~sends | rows["write"]]
     rows = rows[(rows["start_ns"] > window[0]) & (rows["start_ns"] < window[1])]
     # An address that is used again is another tensor's: nothing holds the reduced one any more.
     born = rows[rows["birth"]].groupby("storage")["start_ns"].min().reindex(rows["storage"])
@@ -88,6 +95,7 @@ def _first_use(
         if str(row.name).startswith("aten::"):
             yield {
                 "call": start,
+                "name": str(call["name"]),
                 "called": call["stack"],
                 "op": str(row.name),
                 "time": int(row.start_ns),
@@ -106,16 +114,17 @@ def _finding(run: Run, uses: pd.DataFrame) -> Finding:
     where = first["where"] or None
     begun = None if pd.isna(first["called"]) else own_place(run, rank, int(first["called"]))
     of = f" (at {begun})" if begun else ""
+    name = first["name"]
     verb = "writes" if first["write"] else "reads"
     time, calls = int(first["time"]), len(uses)
     side = {"thread": first["thread"], "access": "write"}
     return Finding(
         kind="race",
         severity="error",
-        title=f"{first['op']}{f' at {where}' if where else ''} {verb} the tensor of an all_reduce "
-        f"with async_op=True{of} before that has ended, {units.count(calls)} times: it may hold "
-        "values of before, of after, or of both. Call wait() on what all_reduce returned before "
-        "the tensor is used.",
+        title=f"{first['op']}{f' at {where}' if where else ''} {verb} the tensor of an "
+        f"{_CALLED[name]}{of} before that has ended, {units.count(calls)} times: it may hold "
+        f"values of before, of after, or of both. Call wait() on what {_CALLED[name].split()[0]} "
+        "returned before the tensor is used.",
         rank=rank,
         ranks=ranks,
         thread=first["thread"],
@@ -123,8 +132,8 @@ def _finding(run: Run, uses: pd.DataFrame) -> Finding:
         time_ns=time,
         where=where,
         evidence={
-            "tensor": "of all_reduce",
-            "first": {**side, "op": "all_reduce", "where": begun, "time_ns": int(first["call"])},
+            "tensor": f"of {name}",
+            "first": {**side, "op": name, "where": begun, "time_ns": int(first["call"])},
             "second": {
                 **side,
                 "op": first["op"],
