@@ -270,8 +270,8 @@ MAX_DECODED_BYTES = 1 << 30
 MAX_FACTOR = 250
 """An operator has at least one byte on disk and less than 200 in memory."""
 
-_COLUMNS = 256
-"""More than any table has."""
+_COLUMNS = 64
+"""More than any table has; each makes a file take longer to open."""
 
 _CELL = 4
 """Bytes of a value in memory, at the least."""

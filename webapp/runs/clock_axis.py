@@ -150,5 +150,10 @@ def axis_of(axes: Mapping[tuple[int, int], Axis], rank: int, pid: int) -> Axis:
 
 def beyond(values: pa.ChunkedArray, limits: tuple[int, int]) -> bool:
     """Returns True where a column holds a value outside of the limits."""
-    ends = pc.min_max(values).as_py()
-    return ends["min"] is not None and (ends["min"] < limits[0] or ends["max"] > limits[1])
+    for chunk in values.chunks:
+        if chunk.null_count:
+            chunk = chunk.drop_null()
+        numbers = chunk.to_numpy()
+        if len(numbers) and (numbers.min() < limits[0] or numbers.max() > limits[1]):
+            return True
+    return False

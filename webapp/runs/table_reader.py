@@ -359,9 +359,10 @@ def _sorted(rows: pa.Table) -> pa.Table:
     keys = [column_array(rows[name]) for name in names]
     if in_span_order(*keys):
         for name, key in zip(names, keys, strict=True):
-            # They are in one stretch now, so that no caller has to join them again.
-            at = rows.schema.get_field_index(name)
-            rows = rows.set_column(at, rows.schema.field(at), pa.array(key))
+            if rows[name].num_chunks > 1:
+                # They are in one stretch now, so that no caller has to join them again.
+                at = rows.schema.get_field_index(name)
+                rows = rows.set_column(at, rows.schema.field(at), pa.array(key))
         return rows
     order = np.lexsort(keys[::-1])
     return rows.unify_dictionaries().combine_chunks().take(pa.array(order))

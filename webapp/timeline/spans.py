@@ -105,7 +105,7 @@ def thread_slices(run: Run, thread: Thread, names: SpanNames, by_name: ByName) -
     ops = _ops(run, thread, names, phases, by_name)
     if not phases.sizes and not ops.sizes:
         calls = run.events("collective", thread.rank, thread.thread, _CALL_COLUMNS)
-        return _joined(_calls(calls, _end(calls), run.duration_ns, names, "collective"))
+        return _joined(_flat("collective", _calls(calls, _end(calls), run.duration_ns, names)))
     return _joined(phases, ops)
 
 
@@ -116,15 +116,15 @@ def collective_slices(run: Run, rank: int, names: SpanNames) -> dict[tuple[str, 
     """
     rows = run.events("collective", rank, columns=[*_CALL_COLUMNS, *_GROUP_COLUMNS])
     codes, texts = coded(rows["group"])
+    sizes = rows["group_size"].fill_null(0).to_numpy()
+    end = pc.coalesce(rows["complete_ns"], _end(rows))
+    every = _calls(rows, end, run.duration_ns, names)
     found = {}
     for code in np.unique(codes).tolist():
         chosen = np.flatnonzero(codes == code)
-        mine = rows.take(pa.array(chosen))
-        end = pc.coalesce(mine["complete_ns"], _end(mine))
-        piece = _calls(mine, end, run.duration_ns, names, "collective", chosen)
-        slices = _joined(piece)
+        slices = _joined(_flat("collective", every.take(chosen)))
         if slices is not None:
-            found[texts[code], int(mine["group_size"][0].as_py() or 0)] = slices
+            found[texts[code], int(sizes[chosen[0]])] = slices
     return found
 
 
@@ -187,19 +187,14 @@ def _gathered(
     return found
 
 
-def _calls(
-    rows: pa.Table,
-    until: pa.ChunkedArray,
-    run_end: int,
-    names: SpanNames,
-    table: str,
-    source: Int64Array | None = None,
-) -> Piece:
+def _calls(rows: pa.Table, until: pa.ChunkedArray, run_end: int, names: SpanNames) -> SpanColumns:
     start, end, unfinished = _extent(rows, until, run_end)
     style = np.uint8(STYLE["collective"]) | unfinished
-    places = _positions(0, len(start)) if source is None else source.astype(np.uint32)
-    found = SpanColumns(start, end, names.of(rows["name"]), style, places)
-    return _piece(table, found, np.zeros(len(start), np.int16))
+    return SpanColumns(start, end, names.of(rows["name"]), style, _positions(0, len(start)))
+
+
+def _flat(table: str, found: SpanColumns) -> Piece:
+    return _piece(table, found, np.zeros(len(found.start), np.int16))
 
 
 def _piece(table: str, found: SpanColumns, depth: npt.NDArray[np.int16]) -> Piece:
