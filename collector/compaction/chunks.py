@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from ..journal.journal import RecordKind
+from ..journal.journal import RECORD_BYTES, RecordKind
 from .reader import Records, ThreadLog, concatenated
 
 CHUNK_RECORDS = 1_000_000
@@ -34,6 +35,8 @@ def chunks_of(thread: ThreadLog, *, ended: bool) -> Iterator[Chunk]:
     held: list[Records] = []
     count, part = 0, thread.parts
     sealed = thread.segments if ended else thread.segments[:-1]
+    if not ended and _most_records(sealed) < CHUNK_RECORDS:
+        return  # asked each second: too few to be read
     for position, path in enumerate(sealed):
         records = thread.read(path)
         held.append(records)
@@ -50,6 +53,10 @@ def chunks_of(thread: ThreadLog, *, ended: bool) -> Iterator[Chunk]:
         held.append(thread.open_events())
         whole = concatenated(held)
         yield Chunk(part, whole, whole[:0], len(thread.segments))
+
+
+def _most_records(segments: Sequence[Path]) -> int:
+    return sum(path.stat().st_size for path in segments) // RECORD_BYTES
 
 
 def _outermost_end(records: Records) -> int:

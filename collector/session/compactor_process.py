@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _POLL_S = 1.0
 """Interval between compactions of a running recording, seconds."""
 
+_Signs = tuple[list[bool], list[tuple[str, int]]]
+
 NICENESS = ((250_000_000, 10), (500_000_000, 5))
 """Priority while the journals take less than so many bytes; with more, that of the program: it
 records more than a process of low priority gets time to compact beside it."""
@@ -37,15 +39,48 @@ def main(arguments: list[str]) -> int:
     run = Path(arguments[0])
     if len(arguments) > 1:
         return _alone(run, Path(arguments[1]))
-    wait_s = _POLL_S
+    steps, wait_s = Steps(run), _POLL_S
     while not select.select([sys.stdin], [], [], wait_s)[0]:
         try:
             # Before there is a journal, the program is loading torch on the same cores.
-            behind = _journal_bytes(run) > 0 and _advanced(run).behind
+            behind = _journal_bytes(run) > 0 and steps.next().behind
         except OSError:
             return 1
         wait_s = 0.0 if behind else _POLL_S
     return 0
+
+
+class Steps:
+    """Steps of compaction, each taken only where there may be something new: a program that waits
+    or records little is not read again each second."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._signs: _Signs | None = None
+        self._progress: CompactionProgress | None = None
+
+    def next(self) -> CompactionProgress:
+        """Compacts once; returns what the step before left if nothing has changed since then.
+
+        Raises OSError as `advance` does.
+        """
+        signs = _signs(self._run)
+        if self._progress is None or self._progress.behind or signs != self._signs:
+            self._signs, self._progress = signs, _advanced(self._run)
+        return self._progress
+
+
+def _signs(run: Path) -> _Signs:
+    """Returns what a step goes by: a segment that is full is followed by another one, a thread that
+    ends cuts its own, and a process ends."""
+    from ..compaction.journal_folders import has_ended, journal_folders
+
+    ended = [has_ended(folder) for folder in journal_folders(run)]
+    files = []
+    for path in sorted((run / JOURNAL_FOLDER).glob("*/*")):
+        with contextlib.suppress(FileNotFoundError):
+            files.append((str(path), path.stat().st_size))
+    return ended, files
 
 
 def _advanced(run: Path) -> CompactionProgress:
@@ -85,10 +120,11 @@ def _alone(run: Path, lock: Path) -> int:
                 os.close(int(name))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     os.chdir("/")
+    steps = Steps(run)
     try:
         # Do not recreate a removed folder.
         while (run / MANIFEST).exists():
-            progress = _advanced(run)
+            progress = steps.next()
             if progress.done:
                 from ..compaction.compact import compact
 
