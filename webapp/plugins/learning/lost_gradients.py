@@ -7,6 +7,7 @@ not lead to: the forward made no graph, or what it made was detached or turned i
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -90,14 +91,22 @@ def end_of_gradient(run: Run, rank: int, *, single: bool) -> LossPlace | None:
 def not_returned(run: Run, rank: int) -> dict[str, str]:
     """Returns parameters that the loss leads to and that never get a gradient: name -> file.py:12
     of a function of the program's own whose backward returns none."""
-    rows = gradient_rows(run)
-    missing = rows[rows["rank"] == rank].groupby("parameter", observed=True)["missing"].all()
-    names = set(missing.index[missing]) & reached_parameters(run, rank)
+    names = _without_gradient(run).get(rank, set()) & reached_parameters(run, rank)
     if not names:
         return {}
     places = [one.where for one in breaks(run, rank) if one.cause == "no_gradient"]
     where = short_place(next(filter(None, places), ""))
     return dict.fromkeys(sorted(names), where) if places else {}
+
+
+@lru_cache(maxsize=4)  # asked for each rank
+def _without_gradient(run: Run) -> dict[int, set[str]]:
+    """Per rank the parameters that never had a gradient."""
+    missing = gradient_rows(run).groupby(["rank", "parameter"], observed=True)["missing"].all()
+    found: dict[int, set[str]] = {}
+    for rank, name in missing.index[missing]:
+        found.setdefault(int(rank), set()).add(str(name))
+    return found
 
 
 def cut_before(run: Run, rank: int, instant: int) -> LossPlace | None:
