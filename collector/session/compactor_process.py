@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     run = Path(arguments[0])
     if len(arguments) > 1:
         return _alone(run, Path(arguments[1]))
-    steps, wait_s = Steps(run), _POLL_S
+    steps, wait_s = CompactionSteps(run), _POLL_S
     while not select.select([sys.stdin], [], [], wait_s)[0]:
         try:
             # Before there is a journal, the program is loading torch on the same cores.
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-class Steps:
+class CompactionSteps:
     """Steps of compaction, each taken only where there may be something new: a program that waits
     or records little is not read again each second."""
 
@@ -124,7 +124,7 @@ def _alone(run: Path, lock: Path) -> int:
                 os.close(int(name))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     os.chdir("/")
-    steps = Steps(run)
+    steps = CompactionSteps(run)
     try:
         # Do not recreate a removed folder.
         while (run / MANIFEST).exists():

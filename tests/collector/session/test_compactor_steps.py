@@ -10,14 +10,14 @@ from lanescope.collector.compaction.chunks import chunks_of
 from lanescope.collector.compaction.manifest import load_manifest
 from lanescope.collector.compaction.reader import ThreadLog
 from lanescope.collector.format.file_names import JOURNAL_FOLDER
-from lanescope.collector.session.compactor_process import Steps
+from lanescope.collector.session.compactor_process import CompactionSteps
 from tests.support.growing import begin, write_ops
 
 
 def test_a_step_is_taken_where_something_has_changed(tmp_path: Path) -> None:
     recorder = begin(tmp_path)
     write_ops(recorder, 0, 10)
-    steps = Steps(tmp_path)
+    steps = CompactionSteps(tmp_path)
     first = steps.next()
     assert (first.done, first.behind) == (False, False)
     assert steps.next() is first
