@@ -204,9 +204,12 @@ class Part:
         return _conformed(found, schema.TABLES[self.table], columns)
 
     def _damaged(self, error: Exception) -> RunError:
+        name = self.files.named(self.name) if self.files else self.table
+        if isinstance(error, FileNotFoundError):
+            return RunError(_gone(name))
         return RunError(
-            f"{self.files.named(self.name) if self.files else self.table}: cannot be read "
-            f"({_reason(error)}); the file is damaged, restore it from a copy or record again"
+            f"{name}: cannot be read ({_reason(error)}); the file is damaged, restore it from a "
+            "copy or record again"
         )
 
 
@@ -258,6 +261,8 @@ def _stated_ranges(
     try:
         with files.open(name) as source:
             return parquet_footer.stated(source, pq.read_metadata(source), columns)
+    except FileNotFoundError:
+        raise RunError(_gone(files.named(name))) from None
     except DAMAGE_ERRORS as error:
         raise RunError(f"{files.named(name)}: cannot be read ({_reason(error)})") from None
 
@@ -310,6 +315,13 @@ def _filled(texts: pa.DictionaryArray) -> pa.DictionaryArray:
         empty = len(values)
         values = pa.concat_arrays([values, pa.array([""], pa.string())])
     return pa.DictionaryArray.from_arrays(pc.fill_null(texts.indices, empty), values)
+
+
+def _gone(name: str) -> str:
+    return (
+        f"{name}: this file is gone; the run was deleted or moved after it was opened. Put it "
+        "back, or open the run where it is now"
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -347,6 +347,18 @@ def test_a_run_of_an_older_format_lacks_its_newer_columns(tmp_path: Path) -> Non
     assert packed.counts == full.counts
 
 
+def test_a_run_that_is_deleted_while_it_is_open_says_so(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", ranks=1, threads=1, steps=2, ops=10)
+    run = open_run(path)
+    path.rename(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="is gone; the run was deleted or moved"):
+        run.events("op", 0)
+    with pytest.raises(RunError, match="open the run where it is now"):
+        next(run.pieces("op", 0, columns=["name"]))
+    (tmp_path / "elsewhere").rename(path)
+    assert run.events("op", 0).num_rows
+
+
 def test_steps_are_worked_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = open_run(write_run(tmp_path / "run", ranks=2, steps=3))
     found = [run.steps(rank) for rank in run.ranks]
