@@ -223,6 +223,6 @@ def powers(low: float, high: float, most: int) -> dict[str, Any]:
     """Returns ticks of a colour bar in logarithms between `low` and `high`: powers of ten, some
     `most` of them."""
     ticks = list(range(ceil(low), floor(high) + 1))
-    ticks = ticks[:: max(1, len(ticks) // most)]
+    ticks = ticks[:: -(-len(ticks) // most) or 1]
     texts = [f"10<sup>{tick}</sup>" for tick in ticks]
     return {"tickvals": ticks, "ticktext": texts}

@@ -79,7 +79,12 @@ def matrices(run: Run, table: pd.DataFrame) -> list[Component]:
 def _matrix(of: Compared) -> Component:
     heads = [html.Th(str(i), scope="col", title=name) for i, name in enumerate(of.names, 1)]
     body = [
-        html.Tr([html.Th([html.Span(f"{i} "), name], scope="row"), *_cells(of, thread, name)])
+        html.Tr(
+            [
+                html.Th([html.Span(f"{i} "), name], scope="row", title=name),
+                *_cells(of, thread, name),
+            ]
+        )
         for i, (thread, name) in enumerate(zip(of.threads, of.names, strict=True), 1)
     ]
     table = html.Table(

@@ -39,7 +39,7 @@ PLUGIN = Plugin(
             within="gradients",
             kinds=("untraceable_graph",),
             selects={GRAPH_RANK: "rank"},
-            height=1320,
+            height=960,
         ),
     ),
 )

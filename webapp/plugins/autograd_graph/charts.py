@@ -242,8 +242,9 @@ def _colour_bar(
             "showscale": True,
             "colorscale": [list(stop) for stop in ramp],
             "colorbar": {
-                **colour_bar("gradient norm", **powers(low, high, 6)),
+                **colour_bar("gradient norm", **powers(low, high, 4)),
                 "orientation": "h",
+                "tickangle": 0,
                 "x": 0,
                 "xanchor": "left",
                 "y": 1,

@@ -117,15 +117,24 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
     return figure
 
 
+_MARGIN = 0.05
+"""Of an axis beyond its ticks, as a power of ten."""
+
+
 def _decades(values: pd.Series, base: str) -> dict[str, Any]:
-    """Returns a logarithmic axis: a tick per power of ten, or within a decade or so at 1, 2 and 5.
-    Plotly's own prefixes stand without a space before them."""
-    low, high = floor(log10(values.min())), ceil(log10(values.max()))
-    steps = (1, 2, 5) if values.max() < 30 * values.min() else (1,)
+    """Returns a logarithmic axis: a tick per power of ten, or within a decade or so at 1, 2 and 5,
+    at least two of them. Plotly's own prefixes stand without a space before them."""
+    least, most = values.min(), values.max()
+    low, high = floor(log10(least)), ceil(log10(most))
+    steps = (1, 2, 5) if most < 30 * least else (1,)
     ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
     of = [(tick, *units.unit_for(tick, base)) for tick in ticks]
     texts = [f"{tick / factor:g}{units.THIN}{unit}" for tick, factor, unit in of]
-    return {"type": "log", "tickvals": ticks, "ticktext": texts}
+    axis = {"type": "log", "tickvals": ticks, "ticktext": texts}
+    if sum(least <= tick <= most for tick in ticks) < 2:
+        around = max(t for t in ticks if t <= least), min(t for t in ticks if t >= most)
+        axis["range"] = [log10(around[0]) - _MARGIN, log10(around[1]) + _MARGIN]
+    return axis
 
 
 def _time(ns: float) -> str:

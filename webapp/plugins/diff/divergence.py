@@ -10,6 +10,9 @@ from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.plugins.diff.verdict_words import difference_address, origin
 from lanescope.webapp.runs.run import Run
 
+_CAUSES = ("settings differ", "the precision", "the command")
+"""How notes begin that may say why, the most telling kind first."""
+
 
 def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:
     """Returns findings of kind `divergence`, at most one: where the run parts from its baseline.
@@ -42,7 +45,7 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
             "Other operators ran than in the baseline, and the runs share no values. Record both "
             "with --level numerics."
         )
-    known = [note for note in result.notes if note.startswith(("settings differ", "the precision"))]
+    known = [note for note in result.notes if note.startswith(_CAUSES)]
     title += "".join(f" Look at this first: {note}." for note in known[:1])
     return [
         Finding(

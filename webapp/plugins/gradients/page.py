@@ -77,7 +77,8 @@ def body(context: Context) -> list[Component]:
         html.H2("Parameters"),
         html.P(
             "Every trainable parameter, in forward order, also without a gradient; norms of its "
-            "gradient over the run. Without counts the steps of all ranks without a gradient.",
+            "gradient over the run. The last column counts steps without a gradient, over all "
+            "ranks.",
             className="muted",
         ),
         widgets.controls(widgets.find_box(ids.PARAMETER_FIND, "parameter, or its gradient")),
