@@ -11,7 +11,7 @@ from lanescope.webapp.plugins.diff.verdict_words import difference_address, orig
 from lanescope.webapp.runs.run import Run
 
 _CAUSES = ("settings differ", "the precision", "the command")
-"""How notes begin that may say why, the most telling kind first."""
+"""How notes begin that may say why, the most likely one first."""
 
 
 def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:
