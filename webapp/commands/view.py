@@ -102,7 +102,7 @@ def view(
         app = partial(_app, opened, base, again, loaded, names=binding.names, live=live)
         make = partial(app, cluster=cluster, examination=examination)
         preparing = Preparing(make)
-        server = Server(binding.guarded(_examined_for(preparing, examination), bound), listener)
+        server = Server(binding.guarded(examined_for(preparing, examination), bound), listener)
         preparing.start(failed=server.stop)
         signal.signal(signal.SIGTERM, _stop)
         click.echo(binding.url(bound))
@@ -132,9 +132,9 @@ def _listener(address: str, host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _examined_for(application: Wsgi, examination: Examination | None) -> Wsgi:
-    """The application; a browser's first request begins the examination, while the index is made:
-    its page shows the findings."""
+def examined_for(application: Wsgi, examination: Examination | None) -> Wsgi:
+    """Returns the application; a browser's first request begins the examination, while the index is
+    made: its page shows the findings."""
 
     def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         if examination is not None and "text/html" in environ.get("HTTP_ACCEPT", ""):

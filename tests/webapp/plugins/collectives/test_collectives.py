@@ -6,6 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pytest
+
+from lanescope.webapp.plugins.collectives.charts import by_size
 from lanescope.webapp.plugins.collectives.collectives import collectives
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder
@@ -64,3 +69,22 @@ def test_a_run_without_collectives_has_an_empty_table(tmp_path: Path) -> None:
     found = collectives(open_run(builder.write()))
     assert found.empty
     assert "latency_p99_ns" in found.columns
+
+
+@pytest.mark.parametrize("times", [(2.17e6, 3.88e6), (5.2e6, 5.4e6), (3e6, 3e6), (2e3, 4e8)])
+def test_axes_have_labels_where_sizes_are_close(times: tuple[float, float]) -> None:
+    table = pd.DataFrame(
+        {
+            "name": "all_reduce",
+            "group": "0",
+            "bytes": [64, 64],
+            "total_bytes": [640, 640],
+            "transfer_ns": times,
+        }
+    )
+    layout = by_size(table, "transfer_ns", "median transfer", "light").layout
+    for axis, values in ((layout.xaxis, (64, 64)), (layout.yaxis, times)):
+        ends = axis.range or np.log10(values)
+        shown = [tick for tick in axis.tickvals if ends[0] <= np.log10(tick) <= ends[1]]
+        assert len(shown) >= 2
+        assert ends[0] <= np.log10(min(values)) <= np.log10(max(values)) <= ends[1]
