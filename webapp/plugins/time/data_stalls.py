@@ -19,7 +19,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-_MIN_STEPS = 9
+_MIN_STEPS, _MIN_REPEATED = 9, 4
 _MIN_SHARE = 0.3
 _MIN_STALL_NS = 5_000_000
 """Less per step is what small programs take to hand out a batch."""
@@ -39,7 +39,7 @@ def data_stalls(run: Run) -> list[Finding]:
     # The mean: of several workers each brings a batch at once, and every so many steps wait.
     usual = pd.DataFrame({rank: one.mean() for rank, one in found.items()}).T
     usual["share"] = usual["stall_ns"] / usual["duration_ns"]
-    enough = np.array([len(one) >= _MIN_STEPS for one in found.values()])
+    enough = np.array([len(one) >= _MIN_STEPS and _repeats(one) for one in found.values()])
     much = (usual["share"] >= _MIN_SHARE) & (usual["stall_ns"] >= _MIN_STALL_NS)
     stalled = usual[enough & much]
     return [_finding(run, stalled, found)] if len(stalled) else []
@@ -49,6 +49,12 @@ def _stalls(run: Run, rank: int) -> pd.DataFrame:
     """stall_ns and duration_ns of each step of a rank but the first, which also starts workers."""
     steps = rank_step_time(run, rank).iloc[1:].rename(columns={"data_loading_ns": "stall_ns"})
     return steps.loc[steps["duration_ns"] > 0, ["stall_ns", "duration_ns", "step"]]
+
+
+def _repeats(stalls: pd.DataFrame) -> bool:
+    """Whether more than a few steps had to wait, which chance makes on a busy machine."""
+    long = (stalls["stall_ns"] >= _MIN_STALL_NS).sum()
+    return bool(long >= max(_MIN_REPEATED, len(stalls) // 20))
 
 
 def _finding(run: Run, stalled: pd.DataFrame, found: dict[int, pd.DataFrame]) -> Finding:
