@@ -138,16 +138,17 @@ class _Memory:
     """What was where: storages are used again for other tensors."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
-        born = rows[rows["birth"]]
-        self._born = {
-            int(str(storage)): sorted(map(int, own))
-            for storage, own in born.groupby("storage")["start_ns"]
-        }
-        self._at = dict(iter(rows.groupby(_AT)))
+        born = rows[rows["birth"]].sort_values("start_ns")
+        self._born = defaultdict[int, list[int]](list)
+        for storage, time in zip(born["storage"].tolist(), born["start_ns"].tolist(), strict=True):
+            self._born[storage].append(time)
+        self._rows = rows
+        self._at = rows.groupby(_AT).indices  # few are looked at: a frame of each takes seconds
 
     def at(self, op: pd.Series) -> pd.DataFrame | None:
         """Returns the accesses of an operator; None without any."""
-        return self._at.get((op["start_ns"], op["depth"]))
+        found = self._at.get((op["start_ns"], op["depth"]))
+        return None if found is None else self._rows.iloc[found]
 
     def tensor(self, storage: int, time_ns: int) -> _Tensor:
         """Returns which tensor a storage held at an instant."""
