@@ -7,7 +7,7 @@ program, and by far more than chance makes ranks late.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import pandas as pd
@@ -33,21 +33,25 @@ warning."""
 _MAX_LOOKED_AT = 20
 
 
-def occasional_waits(run: Run, came: pd.DataFrame) -> list[Finding]:
+def occasional_waits(
+    run: Run, came: pd.DataFrame, without: Collection[int | None]
+) -> list[Finding]:
     """Returns findings of kind `straggler`, at most one per rank and place. `came`: rows of
-    `skew.arrivals`."""
+    `skew.arrivals`; `without`: ranks that are late in most steps."""
     later = came[came["step"] > came["step"].min()]
     delay = (later["alone_ns"] - later["runnable_ns"]).clip(lower=0)
     length = max(1, int(later["last_ns"].max()) - int(later["first_ns"].min())) if len(later) else 1
     found = []
     for rank, mine in later.groupby("last_rank", sort=True):
+        number = int(str(rank))
+        if number in without:
+            continue
         others = delay[later["last_rank"] != rank]
         usual = float(others.quantile(0.9)) if len(others) else 0.0
         waits = mine.assign(wait=delay[mine.index])
         waits = waits[waits["wait"] >= max(_MIN_WAIT_NS, _STANDS_OUT * usual)]
         if len(waits) < _MIN_TIMES or waits["wait"].sum() < _MIN_SHARE * length:
             continue
-        number = int(str(rank))
         for place, its in _by_place(run, number, waits):
             share = its["wait"].sum() / length
             if len(its) >= _MIN_TIMES and share >= _MIN_SHARE:

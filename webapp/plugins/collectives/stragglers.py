@@ -53,7 +53,7 @@ def stragglers(run: Run) -> list[Finding]:
         if enough and late:
             found.append(_finding(run, rank, shares, came))
     known = {finding.rank for finding in found}
-    found += (one for one in occasional_waits(run, came) if one.rank not in known)
+    found += occasional_waits(run, came, known)
     known = {finding.rank for finding in found}
     return [*found, *(one for one in long_waits(run) if one.rank not in known)]
 
