@@ -54,13 +54,13 @@ def concurrent_backwards(run: Run) -> list[Finding]:
 
 
 def backward_races(run: Run) -> list[Race]:
-    """Returns the races both of whose accesses add to a gradient in backward: not those of hooks
-    and functions of the program."""
+    """Returns the races of backward with itself in which a gradient is added to: not those of hooks
+    and functions of the program. The first addition takes over what another operator made."""
     return [
         race
         for race in find_races(run)
         if race.first.phase == race.second.phase == _PHASE and race.first.write
-        if all(_accumulates(run, race.rank, one) for one in (race.first, race.second))
+        if any(_accumulates(run, race.rank, one) for one in (race.first, race.second))
     ]
 
 
