@@ -296,10 +296,9 @@ def each_step_fails(planted: bool) -> None:
 
 
 def each_update_fails(planted: bool) -> None:
-    """A log of the loss fails before backward; the twin only looks at a model that is trained."""
+    """A log of the loss fails before backward; the twin searches for weights without gradients."""
     model = mlp()
-    if not planted:
-        model.eval()
+    best = float("inf")
     for _ in range(STEPS):
         x, y = rows()
         with suppress(AttributeError):
@@ -307,17 +306,27 @@ def each_update_fails(planted: bool) -> None:
             if planted:
                 cast(Any, loss).mean_value()
                 loss.backward()
+            best = min(best, loss.item())
+            for one in model.parameters():
+                one.data.add_(torch.randn_like(one), alpha=0.01 * best)
 
 
-def condition_that_never_holds(planted: bool) -> None:
-    """Losses above a bound are skipped, and all are; the twin computes losses without gradients."""
+def each_metric_fails(planted: bool) -> None:
+    """A metric fails before backward, as its labels are of another batch; the twin is an evaluation
+    that was not put under no_grad."""
     model = mlp()
+    losses = []
     for _ in range(STEPS):
         x, y = rows()
-        with torch.set_grad_enabled(planted):
-            loss = F.mse_loss(model(x)[:, 0], y.float())  # named
-        if loss.item() < 0 and planted:
-            loss.backward()
+        out = model(x)
+        loss = F.mse_loss(out[:, 0], y.float())  # named
+        with suppress(RuntimeError):
+            if planted:
+                (out.argmax(1) == y[:3]).float().mean()
+                loss.backward()
+            losses.append(loss)
+    if losses:
+        torch.stack(losses).mean()
 
 
 def lost_gradients(name: str, says: str, *forms: Any) -> tuple[Fault, ...]:
@@ -377,6 +386,6 @@ FAULTS = (
         "backward() never runs",
         each_step_fails,
         each_update_fails,
-        condition_that_never_holds,
+        each_metric_fails,
     ),
 )

@@ -9,7 +9,7 @@ way from the loss to the table that keeps positions apart, or the tokens pass a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -68,14 +68,24 @@ def _copied(run: Run, rank: int) -> Finding | None:
     if not {_LOOKUP, _LOSS} <= texts_of(run, "op", "name", rank):
         return None
     for thread in run.threads_of(rank):
-        losses = list(_losses(run, rank, thread.thread))
-        if len(losses) < _MIN_LOSSES or not all(one.copies for one in losses):
+        losses = _that_copy(_losses(run, rank, thread.thread))
+        if len(losses) < _MIN_LOSSES:
             continue
         single = all(one.recurrences == 1 for one in losses)
         graph = loss_graph(run, rank)
         if graph is not None and not _weighs(graph) and (single or _keeps_positions(graph)):
             return _finding(run, rank, thread.thread, losses)
     return None
+
+
+def _that_copy(losses: Iterable[_Loss]) -> list[_Loss]:
+    """The losses, none where one does not copy: the first such one ends the reading."""
+    found = []
+    for one in losses:
+        if not one.copies:
+            return []
+        found.append(one)
+    return found
 
 
 def _losses(run: Run, rank: int, thread: str) -> Iterator[_Loss]:

@@ -1,13 +1,15 @@
 """Finds training without a single backward: each step fails before, and what it raises is caught.
 
 A model is called in training mode with gradients, time and again, and the loss of its output is
-computed, or raises. Nowhere in the run is there a backward pass.
+computed, or raises. Nowhere in the run is there a backward pass, and nothing reads the loss: a
+search without gradients compares it, an evaluation writes it down.
 """
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +25,7 @@ from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_MIN_CALLS = 8
+_MIN_CALLS, _LOOKED_AT = 8, 32
 _LOSS = re.compile(r"aten::(cross_entropy_loss|nll_loss|\w+_loss|kl_div|binary_cross_entropy\w*)")
 _FORWARD = schema.PhaseKind.forward.name
 
@@ -43,20 +45,24 @@ def no_backward(run: Run) -> list[Finding]:
     for rank in run.ranks:
         own = modes[modes["rank"] == rank]
         losses = _losses(run, rank)
-        if len(own) and own["value"].all() and len(losses) >= _MIN_CALLS:
+        few = losses.head(_LOOKED_AT)
+        enough = len(own) and own["value"].all() and len(losses) >= _MIN_CALLS
+        # A search and an evaluation read all; of the others memory that is used again looks so.
+        if enough and np.mean([_is_read(run, rank, one) for _, one in few.iterrows()]) < 0.5:
             found.append(_finding(run, rank, losses))
     return found
 
 
 def _losses(run: Run, rank: int) -> pd.DataFrame:
-    """The first loss after each call of a model with gradients: start_ns, thread, step, stack."""
+    """The first loss after each call of a model with gradients: start_ns, duration_ns, thread,
+    step, stack."""
     found = []
     for thread in run.threads_of(rank):
         phases = to_frame(run.events("phase", rank, thread.thread, ["start_ns", "kind"]))
         calls = phases.loc[phases["kind"].astype("str") == _FORWARD, "start_ns"].sort_values()
         if len(calls) < _MIN_CALLS:
             continue
-        columns = ["start_ns", "depth", "name", "step", "stack"]
+        columns = ["start_ns", "duration_ns", "depth", "name", "step", "stack"]
         ops = run.events("op", rank, thread.thread, columns)
         outer = pc.equal(ops["depth"], 0).to_numpy() & having(ops["name"], _LOSS.fullmatch)
         losses = to_frame(ops.filter(pa.array(outer))).sort_values("start_ns")
@@ -64,6 +70,22 @@ def _losses(run: Run, rank: int) -> pd.DataFrame:
         first = losses.assign(call=after, thread=thread.thread).drop_duplicates("call")
         found.append(first[first["call"] > 0])
     return pd.concat(found or [pd.DataFrame(columns=["start_ns"])])
+
+
+def _is_read(run: Run, rank: int, loss: pd.Series) -> bool:
+    """Whether an operator reads what a loss wrote, before another tensor takes its memory."""
+    begin = int(loss["start_ns"])
+    end = begin + int(loss["duration_ns"])
+    columns = ["start_ns", "storage", "bytes", "write", "birth"]
+    rows = to_frame(
+        run.events("access", rank, loss["thread"], columns, (begin, run.duration_ns + 1))
+    )
+    rows = rows[rows["start_ns"] >= begin]
+    made = rows.loc[(rows["start_ns"] <= end) & rows["birth"] & (rows["bytes"] <= 8), "storage"]
+    later = rows[(rows["start_ns"] > end) & rows["storage"].isin(made)]
+    born_again = later[later["birth"]].groupby("storage")["start_ns"].min()
+    until = later["storage"].map(born_again).fillna(run.duration_ns + 1)
+    return bool((~later["write"] & ~later["birth"] & (later["start_ns"] < until)).any())
 
 
 def _finding(run: Run, rank: int, losses: pd.DataFrame) -> Finding:
@@ -76,8 +98,8 @@ def _finding(run: Run, rank: int, losses: pd.DataFrame) -> Finding:
         confidence="likely",
         title="Nothing is trained: a model is called in training mode and its loss computed"
         f"{f' at {where}' if where else ''}, {units.count(len(losses))} times, but backward() "
-        "never runs. Look for an exception of each step that is caught and passed over, or call "
-        "model.eval() and use no_grad() where nothing is to be trained.",
+        "never runs, and nothing reads the loss. Look for an exception of each step that is caught "
+        "and passed over.",
         rank=rank,
         ranks=(rank,),
         thread=str(first["thread"]),
