@@ -13,7 +13,9 @@ A rank that is last by chance is so in about as many rounds as the others. One t
 processors with others may be so every time, in the order in which the system lets them run: that
 says nothing about the rank.
 
-A single wait longer than a watchdog's timeout is reported as well (`long_waits`).
+It is information where ranks do different things, as a learner and its actors do: some run
+backward and others do not. What a rank does now and then (`occasional_waits`) and a single wait
+longer than a watchdog's timeout (`long_waits`) are reported as well.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.plugins.collectives.long_waits import long_waits
@@ -39,6 +43,7 @@ MAX_ROUNDS = 20
 """Rounds in which it is looked for what the rank does meanwhile, the last ones."""
 
 _SHARE = 0.2
+_BACKWARD = schema.PhaseKind.backward.name
 
 
 def stragglers(run: Run) -> list[Finding]:
@@ -102,7 +107,7 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
     at = (group_lane(rank, str(worst["group"])), start)
     return Finding(
         kind="straggler",
-        severity="warning",
+        severity="warning" if _same_roles(run) else "info",
         confidence="likely",
         title=(
             f"{units.sentence(ranks_in(run, (rank,)))} keeps the other ranks waiting for "
@@ -131,6 +136,12 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
         },
         link=timeline_address(int(worst["first_ns"]), start, run.duration_ns, at),
     )
+
+
+def _same_roles(run: Run) -> bool:
+    """Whether all ranks run backward, or none does. A learner and its actors wait by design."""
+    trains = {_BACKWARD in texts_of(run, "phase", "kind", rank) for rank in run.ranks}
+    return len(trains) == 1
 
 
 def _place(run: Run, rank: int, came: pd.DataFrame, delay_ns: float) -> SlowPlace | None:

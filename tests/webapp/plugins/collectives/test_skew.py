@@ -146,6 +146,17 @@ def test_a_rank_that_is_late_in_every_step_is_a_straggler(tmp_path: Path) -> Non
     assert "30.0 ms of each step (30 %). It came last in 9 of 9 steps" in found.title
 
 
+def test_a_learner_and_an_actor_wait_by_design(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path)
+    for step in range(10):
+        builder.phase(START_NS + step * 100 * MS, 20 * MS, kind="backward", rank=1, thread="1001-0")
+        for rank in (0, 1):
+            start, end = (step * 100 + 30 * rank) * MS, (step * 100 + 90) * MS
+            call(builder, rank, step, start, end, step=step)
+    (found,) = stragglers(open_run(builder.write()))
+    assert (found.severity, found.rank) == ("info", 1)
+
+
 def test_what_takes_a_straggler_longer(tmp_path: Path) -> None:
     builder = builder_of(tmp_path)
     for step in range(10):
