@@ -52,8 +52,12 @@ def slow_place(
 
     `window` [t0, t1) in ns from the start of the run holds `rounds` of them.
     """
-    mine = _times(run, rank, window)
-    others = [_times(run, other, window) for other in run.ranks if other != rank]
+    mine = times_by_place(run, rank, _driving(run, rank), window)
+    others = [
+        times_by_place(run, other, _driving(run, other), window)
+        for other in run.ranks
+        if other != rank
+    ]
     if not others:
         return None
 
@@ -80,9 +84,11 @@ _DATA = ("", "")  # loading data, wherever
 _UNPLACED = "operator "
 
 
-def _times(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[str, str], int]:
-    """ns per place, and per pair of places around a gap, of the thread that calls collectives."""
-    thread = _driving(run, rank)
+def times_by_place(
+    run: Run, rank: int, thread: str, window: tuple[int, int]
+) -> dict[tuple[str, str], int]:
+    """Returns the ns that a thread spends per place, as (place, place), and in gaps, as the places
+    around; data loading is ("", "")."""
     rows = to_frame(run.events("op", rank, thread, _COLUMNS, window=window))
     found: dict[tuple[str, str], int] = defaultdict(int)
     rows["stack"] = rows["stack"].fillna(-1).astype("int64")

@@ -18,6 +18,16 @@ PLUGIN = Plugin(
             misses="data that is read without a DataLoader; waits below 5 ms or three tenths of a "
             "step",
         ),
+        Question(
+            "Steps that take longer and longer",
+            "slowing:slowing",
+            ("growth",),
+            order=39,
+            area="Learning",
+            recorded=True,
+            needs="more than 40 steps; stacks of the operators",
+            misses="growth below half of a step or 2 ms; growth of several places together",
+        ),
     ),
     tables={
         "step_time": "breakdown:step_time",

@@ -11,11 +11,15 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import texts_of
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import phase_place
+from lanescope.webapp.plugins.collectives.devices import talks_on_device
 from lanescope.webapp.plugins.time.breakdown import phases_of, rank_step_time, training_thread
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
@@ -30,10 +34,9 @@ _WORKER = "loader worker "
 
 def data_stalls(run: Run) -> list[Finding]:
     """Returns findings of kind `data_stall`, at most one. Raises NotApplicable."""
-    loading = [rank for rank in run.ranks if _DATA in phases_of(run, training_thread(run, rank))]
-    if not loading:
+    if _DATA not in texts_of(run, "phase", "kind"):
         raise NotApplicable("record an iteration over a DataLoader")
-    found = {rank: _stalls(run, rank) for rank in loading}
+    found = {rank: _stalls(run, rank) for rank in run.ranks}
     if all(len(stalls) < _MIN_STEPS for stalls in found.values()):
         raise NotApplicable(f"record {_MIN_STEPS + 1} steps of training")
     # The mean: of several workers each brings a batch at once, and every so many steps wait.
@@ -45,10 +48,17 @@ def data_stalls(run: Run) -> list[Finding]:
     return [_finding(run, stalled, found)] if len(stalled) else []
 
 
+@per_rank
 def _stalls(run: Run, rank: int) -> pd.DataFrame:
     """stall_ns and duration_ns of each step of a rank but the first, which also starts workers."""
-    steps = rank_step_time(run, rank).iloc[1:].rename(columns={"data_loading_ns": "stall_ns"})
-    return steps.loc[steps["duration_ns"] > 0, ["stall_ns", "duration_ns", "step"]]
+    steps = run.steps(rank)
+    data = phases_of(run, training_thread(run, rank)).get(_DATA, Intervals.of([], []))
+    length = steps.end_ns - steps.start_ns
+    stall = data.covered(steps.end_ns) - data.covered(steps.start_ns)
+    if talks_on_device(run, rank):  # what it does meanwhile is no stall
+        stall = rank_step_time(run, rank)["data_loading_ns"].to_numpy()
+    found = pd.DataFrame({"stall_ns": stall, "duration_ns": length, "step": steps.index}).iloc[1:]
+    return found[found["duration_ns"] > 0]
 
 
 def _repeats(stalls: pd.DataFrame) -> bool:

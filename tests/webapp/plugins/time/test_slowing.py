@@ -1,0 +1,42 @@
+"""Steps that take longer and longer, and steps that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.recording import record_program
+
+PROGRAM = """
+import time
+import torch
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range({steps}):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).pow(2).mean().backward()
+    optimizer.step()
+    time.sleep({sleep})
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "sleep", "grows"),
+    [
+        (48, "0.001 * step", True),
+        (30, "0.001 * step", False),  # too few
+        (48, "0.02", False),
+        (48, "0.02 * (step % 2)", False),
+        pytest.param(48, "0.001 * (48 - step)", False, marks=pytest.mark.slow),
+    ],
+)
+def test_steps_that_take_longer(tmp_path: Path, steps: int, sleep: str, grows: bool) -> None:
+    program = PROGRAM.format(steps=steps, sleep=sleep)
+    found = record_program(tmp_path, program).findings("growth")
+    assert [(one.severity, one.evidence["cause"]) for one in found] == [("info", "slowing")] * grows
+    for one in found:
+        assert "What grows is between program.py:11 and program.py:" in one.title
+        assert one.where == "program.py:11"
