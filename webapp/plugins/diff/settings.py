@@ -125,7 +125,10 @@ def _versions(base: Run, run: Run) -> list[str]:
         if sides[0] != sides[1]:
             before, after = (units.printable(", ".join(side)) for side in sides)
             found.append(f"{name} {before} in the baseline, {after} in the run")
-    words = [one.manifest["command"] for one in (base, run)]
+    whole = [one.manifest["command"] for one in (base, run)]
+    words = [list(map(_without_folders, one)) for one in whole]
+    if words[0] == words[1]:
+        words = whole
     gone = [word for word in words[0] if word not in set(words[1])]
     come = [word for word in words[1] if word not in set(words[0])]
     if all(words) and (gone or come):
@@ -135,6 +138,11 @@ def _versions(base: Run, run: Run) -> list[str]:
         else:
             found.append(f"the command has {there} added" if come else f"the command lacks {here}")
     return found
+
+
+def _without_folders(word: str) -> str:
+    """A word of a command; of a program its file's name."""
+    return word.rpartition("/")[2] if word.endswith(".py") else word
 
 
 def _rates(base: Run, run: Run) -> list[str]:

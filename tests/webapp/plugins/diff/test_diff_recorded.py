@@ -61,7 +61,8 @@ def test_a_recorded_pair_parts_at_the_changed_line(tmp_path: Path) -> None:
     assert (
         finding.title
         == "Values differ from the baseline since step 2, first aten::add_ at program.py:14 "
-        "(computed on rank 0 from inputs that are equal as far as recorded)."
+        "(computed on rank 0 from inputs that are equal as far as recorded). Look at this first: "
+        "the command has 1e-3 in place of 0."
     )
 
     runner = CliRunner()
