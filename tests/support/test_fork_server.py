@@ -84,6 +84,8 @@ def content(recorded: Recorded, folder: Path, ranks: int) -> dict[tuple[int, str
             rows = [r for r in recorded.rows(name, rank) if r.get("kind") not in BY_CHANCE]
             if name == "stack":
                 rows = [{"frames": row["frames"]} for row in rows if row["stack"] in used]
+            if name == "source":  # a stall names lines of the launcher
+                rows = [row for row in rows if str(row["file"]).startswith(str(folder))]
             for row in rows:
                 used.add(number := row.get("stack"))
                 row["stack"] = stacks.get(number)
