@@ -7,8 +7,9 @@ al., VLDB 2021) calls the part that workers cannot hide a fetch or prep stall.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import texts_of
@@ -32,46 +33,59 @@ _DATA = schema.PhaseKind.data.name
 _WORKER = "loader worker "
 
 
+@dataclass(frozen=True)
+class _Stalls:
+    """How the steps of a rank but the first, which also starts workers, wait for data.
+
+    Means, as of several workers each brings a batch at once, and every so many steps wait.
+    """
+
+    steps: int
+    stall_ns: float
+    share: float  # of the steps' time
+    long: int  # steps that wait for `_MIN_STALL_NS` or more
+    longest: int  # number of the step that waits longest
+
+    @property
+    def matter(self) -> bool:
+        """Whether they are long, and more than a busy machine makes by chance."""
+        repeated = self.long >= max(_MIN_REPEATED, self.steps // 20)
+        much = self.share >= _MIN_SHARE and self.stall_ns >= _MIN_STALL_NS
+        return self.steps >= _MIN_STEPS and repeated and much
+
+
 def data_stalls(run: Run) -> list[Finding]:
     """Returns findings of kind `data_stall`, at most one. Raises NotApplicable."""
     if _DATA not in texts_of(run, "phase", "kind"):
         raise NotApplicable("record an iteration over a DataLoader")
     found = {rank: _stalls(run, rank) for rank in run.ranks}
-    if all(len(stalls) < _MIN_STEPS for stalls in found.values()):
+    if all(one.steps < _MIN_STEPS for one in found.values()):
         raise NotApplicable(f"record {_MIN_STEPS + 1} steps of training")
-    # The mean: of several workers each brings a batch at once, and every so many steps wait.
-    usual = pd.DataFrame({rank: one.mean() for rank, one in found.items()}).T
-    usual["share"] = usual["stall_ns"] / usual["duration_ns"]
-    enough = np.array([len(one) >= _MIN_STEPS and _repeats(one) for one in found.values()])
-    much = (usual["share"] >= _MIN_SHARE) & (usual["stall_ns"] >= _MIN_STALL_NS)
-    stalled = usual[enough & much]
-    return [_finding(run, stalled, found)] if len(stalled) else []
+    stalled = {rank: one for rank, one in found.items() if one.matter}
+    return [_finding(run, stalled)] if stalled else []
 
 
 @per_rank
-def _stalls(run: Run, rank: int) -> pd.DataFrame:
-    """stall_ns and duration_ns of each step of a rank but the first, which also starts workers."""
+def _stalls(run: Run, rank: int) -> _Stalls:
     steps = run.steps(rank)
     data = phases_of(run, training_thread(run, rank)).get(_DATA, Intervals.of([], []))
     length = steps.end_ns - steps.start_ns
     stall = data.covered(steps.end_ns) - data.covered(steps.start_ns)
     if talks_on_device(run, rank):  # what it does meanwhile is no stall
         stall = rank_step_time(run, rank)["data_loading_ns"].to_numpy()
-    found = pd.DataFrame({"stall_ns": stall, "duration_ns": length, "step": steps.index}).iloc[1:]
-    return found[found["duration_ns"] > 0]
+    used = np.flatnonzero(length > 0)[1:]
+    if not len(used):
+        return _Stalls(0, 0.0, 0.0, 0, -1)
+    stall, total = stall[used], int(length[used].sum())
+    longest = int(steps.index[used[np.argmax(stall)]])
+    long = int((stall >= _MIN_STALL_NS).sum())
+    return _Stalls(len(used), float(stall.mean()), float(stall.sum()) / total, long, longest)
 
 
-def _repeats(stalls: pd.DataFrame) -> bool:
-    """Whether more than a few steps had to wait, which chance makes on a busy machine."""
-    long = (stalls["stall_ns"] >= _MIN_STALL_NS).sum()
-    return bool(long >= max(_MIN_REPEATED, len(stalls) // 20))
-
-
-def _finding(run: Run, stalled: pd.DataFrame, found: dict[int, pd.DataFrame]) -> Finding:
-    ranks = tuple(int(str(rank)) for rank in stalled.index)
-    worst = int(str(stalled["share"].idxmax()))
-    stall, share = stalled.loc[worst, ["stall_ns", "share"]]
-    step = int(found[worst].loc[found[worst]["stall_ns"].idxmax(), "step"])
+def _finding(run: Run, stalled: dict[int, _Stalls]) -> Finding:
+    ranks = tuple(stalled)
+    worst = max(ranks, key=lambda rank: stalled[rank].share)
+    found = stalled[worst]
     where = phase_place(run, worst, _DATA, None)
     workers = len({one.name for one in run.threads_of(worst) if one.name.startswith(_WORKER)})
     who = "Training" if len(run.ranks) == 1 else units.sentence(ranks_in(run, ranks))
@@ -81,13 +95,13 @@ def _finding(run: Run, stalled: pd.DataFrame, found: dict[int, pd.DataFrame]) ->
     return Finding(
         kind="data_stall",
         severity="info",
-        title=f"{who} {verb} for data for {units.duration(stall)} of a step "
-        f"({units.share(share)}){f' at {where}' if where else ''}. "
+        title=f"{who} {verb} for data for {units.duration(found.stall_ns)} of a step "
+        f"({units.share(found.share)}){f' at {where}' if where else ''}. "
         f"{known if workers else none}, or make a sample cheaper.",
         rank=worst if len(ranks) == 1 else None,
         ranks=ranks,
-        step=step,
+        step=found.longest,
         where=where,
-        evidence={"share": float(share), "stall_ns": int(stall), "workers": workers},
-        link=step_link(run, worst, step),
+        evidence={"share": found.share, "stall_ns": int(found.stall_ns), "workers": workers},
+        link=step_link(run, worst, found.longest),
     )
