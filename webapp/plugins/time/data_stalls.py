@@ -71,7 +71,7 @@ def _stalls(run: Run, rank: int) -> _Stalls:
     data = phases_of(run, training_thread(run, rank)).get(_DATA, Intervals.of([], []))
     length = steps.end_ns - steps.start_ns
     stall = data.covered(steps.end_ns) - data.covered(steps.start_ns)
-    if talks_on_device(run, rank):  # what it does meanwhile is no stall
+    if talks_on_device(run, rank):  # a stall that it hides does not count
         stall = rank_step_time(run, rank)["data_loading_ns"].to_numpy()
     used = np.flatnonzero(length > 0)[1:]
     if not len(used):
