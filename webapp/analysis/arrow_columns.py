@@ -6,7 +6,7 @@ text, and its answer is looked up for a hundred million rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -62,6 +62,19 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
             plain = table.column(position).cast(field.type.value_type)
             table = table.set_column(position, field.name, plain)
     return table.to_pandas()
+
+
+def ops_named(
+    run: Run, rank: int, thread: str, columns: Sequence[str], test: Callable[[str], object]
+) -> pd.DataFrame:
+    """Returns the operators of a thread whose name fulfils a test, by start; `columns` of the table
+    of operators, among them name and start_ns."""
+    parts = [
+        to_frame(piece.filter(pa.array(having(piece["name"], test))))
+        for piece in run.pieces("op", rank, thread, columns)
+    ]
+    ops = pd.concat(parts or [pd.DataFrame(columns=[*columns])])
+    return ops.assign(name=ops["name"].astype("str")).sort_values("start_ns", ignore_index=True)
 
 
 def frame_ends_ns(slices: pd.DataFrame, until_ns: int) -> pd.Series:

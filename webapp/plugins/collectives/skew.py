@@ -116,8 +116,10 @@ def arrivals(run: Run) -> pd.DataFrame:
     }
     expected = pd.Series([whole.get(group, 0) for group in table["group"]], table.index, int)
     table = table[(table["ranks"] == table["count"]) & (table["ranks"] >= expected)]
-    bound = table["name"].isin(SYNCHRONISING)
-    table = table[bound | _all_waited(run, table) if run.clock_calibrated else bound]
+    waited = table["name"].isin(SYNCHRONISING)
+    if run.clock_calibrated:
+        waited |= _all_waited(run, table[~waited]).reindex(table.index, fill_value=False)
+    table = table[waited]
     table = table.assign(
         skew_ns=table["last_ns"] - table["first_ns"],
         alone_ns=(table["last_ns"] - table["second"].fillna(table["last_ns"])).astype("int64"),
@@ -130,7 +132,7 @@ def arrivals(run: Run) -> pd.DataFrame:
 
 
 def _all_waited(run: Run, table: pd.DataFrame) -> pd.Series:
-    """Whether all ranks of a call with a root waited for the last one.
+    """Whether all ranks of calls with a root waited for the last one.
 
     Nobody was done before it came. And either it is the root of a broadcast or scatter, without
     which nothing arrives, or the others were there for longer than the rest of the call took: in

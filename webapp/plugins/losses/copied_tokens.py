@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from math import prod
 
 import pandas as pd
-import pyarrow as pa
 
-from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
@@ -89,7 +88,9 @@ def _that_copy(losses: Iterable[_Loss]) -> list[_Loss]:
 
 
 def _losses(run: Run, rank: int, thread: str) -> Iterator[_Loss]:
-    ops = _operators(run, rank, thread)
+    columns = [*_AT, "name", "shapes", "step", "stack", "sequence"]
+    ops = ops_named(run, rank, thread, columns, _READ.fullmatch)
+    ops = ops.assign(shapes=ops["shapes"].astype("str"))
     trained = ops[(ops["name"] == _LOSS) & ops["sequence"].notna()].head(_COUNTED)
     before = -1
     for _, loss in trained.iterrows():
@@ -109,19 +110,6 @@ def _losses(run: Run, rank: int, thread: str) -> Iterator[_Loss]:
             int(names.str.fullmatch(_RECURRENCE.pattern).sum()),
             plain and _same_tokens(run, rank, thread, lookups.iloc[0], loss, window),
         )
-
-
-def _operators(run: Run, rank: int, thread: str) -> pd.DataFrame:
-    columns = [*_AT, "name", "shapes", "step", "stack", "sequence"]
-    ops = pd.concat(
-        [
-            to_frame(piece.filter(pa.array(having(piece["name"], _READ.fullmatch))))
-            for piece in run.pieces("op", rank, thread, columns)
-        ]
-        or [pd.DataFrame(columns=columns)]
-    )
-    texts = {name: ops[name].astype("str") for name in ("name", "shapes")}
-    return ops.assign(**texts).sort_values("start_ns", ignore_index=True)
 
 
 def _stack(op: pd.Series) -> int | None:

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
-import pyarrow as pa
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
@@ -83,7 +82,8 @@ def _apart(run: Run, rank: int) -> Finding | None:
 def _losses(run: Run, rank: int, thread: str) -> tuple[list[_Loss], dict[_Tensor, set[int]]]:
     """The losses whose targets another permutation chose than their inputs, none if others are
     without; and of each permutation what it chose rows of."""
-    ops = _operators(run, rank, thread)
+    columns = [*_AT, "duration_ns", "name", "step", "stack", "sequence"]
+    ops = ops_named(run, rank, thread, columns, _READ.fullmatch)
     trained = ops[ops["name"].str.fullmatch(_LOSS.pattern) & ops["sequence"].notna()]
     trained = trained.head(_COUNTED)
     if len(trained) < _MIN_LOSSES:
@@ -120,18 +120,6 @@ def _backward_ends(run: Run, rank: int, thread: str) -> list[int]:
     phases = to_frame(run.events("phase", rank, thread, columns))
     own = phases[phases["kind"].astype("str") == schema.PhaseKind.backward.name].dropna()
     return sorted(map(int, own["start_ns"] + own["duration_ns"]))
-
-
-def _operators(run: Run, rank: int, thread: str) -> pd.DataFrame:
-    columns = [*_AT, "duration_ns", "name", "step", "stack", "sequence"]
-    ops = pd.concat(
-        [
-            to_frame(piece.filter(pa.array(having(piece["name"], _READ.fullmatch))))
-            for piece in run.pieces("op", rank, thread, columns)
-        ]
-        or [pd.DataFrame(columns=columns)]
-    )
-    return ops.assign(name=ops["name"].astype("str")).sort_values("start_ns", ignore_index=True)
 
 
 class _Memory:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import EVALUATION_MODE
-from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import logged
@@ -85,14 +85,10 @@ def _operators(run: Run, rank: int, thread: str) -> pd.DataFrame:
     normal = {str(one["path"]) for one in modules if ".batchnorm." in str(one["class"])}
     columns = ["start_ns", "name", "phase", "module", "sequence", "stack"]
     wanted = {_COUNTS, *DROPOUT_DRAWS, *_COMPARES}
-    parts = [
-        to_frame(piece.filter(having(piece["name"], wanted.__contains__)))
-        for piece in run.pieces("op", rank, thread, columns)
-    ]
-    ops = pd.concat(parts or [pd.DataFrame(columns=columns)])
-    ops = ops.assign(**{one: ops[one].astype("str") for one in ("name", "phase", "module")})
-    ops = ops[(ops["name"] != _COUNTS) | ops["module"].isin(normal)]
-    return ops.sort_values("start_ns", ignore_index=True)
+    ops = ops_named(run, rank, thread, columns, wanted.__contains__)
+    ops = ops.assign(**{one: ops[one].astype("str") for one in ("phase", "module")})
+    counts = (ops["name"] != _COUNTS) | ops["module"].isin(normal)
+    return ops[counts].reset_index(drop=True)
 
 
 def _finding(run: Run, rank: int, calls: pd.DataFrame) -> Finding:

@@ -45,10 +45,9 @@ def no_backward(run: Run) -> list[Finding]:
     for rank in run.ranks:
         own = modes[modes["rank"] == rank]
         losses = _losses(run, rank)
-        few = losses.head(_LOOKED_AT)
         enough = len(own) and own["value"].all() and len(losses) >= _MIN_CALLS
         # A search and an evaluation read all; of the others memory that is used again looks so.
-        if enough and np.mean([_is_read(run, rank, one) for _, one in few.iterrows()]) < 0.5:
+        if enough and _share_read(run, rank, losses.head(_LOOKED_AT)) < 0.5:
             found.append(_finding(run, rank, losses))
     return found
 
@@ -72,19 +71,24 @@ def _losses(run: Run, rank: int) -> pd.DataFrame:
     return pd.concat(found or [pd.DataFrame(columns=["start_ns"])])
 
 
-def _is_read(run: Run, rank: int, loss: pd.Series) -> bool:
+def _share_read(run: Run, rank: int, losses: pd.DataFrame) -> float:
+    columns = ["start_ns", "storage", "bytes", "write", "birth"]
+    found = []
+    for thread, own in losses.groupby("thread"):
+        rows = to_frame(run.events("access", rank, str(thread), columns))
+        found += [_is_read(rows, loss) for _, loss in own.iterrows()]
+    return float(np.mean(found))
+
+
+def _is_read(rows: pd.DataFrame, loss: pd.Series) -> bool:
     """Whether an operator reads what a loss wrote, before another tensor takes its memory."""
     begin = int(loss["start_ns"])
     end = begin + int(loss["duration_ns"])
-    columns = ["start_ns", "storage", "bytes", "write", "birth"]
-    rows = to_frame(
-        run.events("access", rank, loss["thread"], columns, (begin, run.duration_ns + 1))
-    )
-    rows = rows[rows["start_ns"] >= begin]
-    made = rows.loc[(rows["start_ns"] <= end) & rows["birth"] & (rows["bytes"] <= 8), "storage"]
+    own = rows["start_ns"].between(begin, end)
+    made = rows.loc[own & rows["birth"] & (rows["bytes"] <= 8), "storage"]
     later = rows[(rows["start_ns"] > end) & rows["storage"].isin(made)]
     born_again = later[later["birth"]].groupby("storage")["start_ns"].min()
-    until = later["storage"].map(born_again).fillna(run.duration_ns + 1)
+    until = later["storage"].map(born_again).fillna(np.inf)
     return bool((~later["write"] & ~later["birth"] & (later["start_ns"] < until)).any())
 
 
