@@ -16,8 +16,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, TypedDict
 
+import pandas as pd
+
 from lanescope.collector.format.names import UNSEEN_BY
 from lanescope.webapp.analysis.check_limits import Settings
+from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
 from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, named_line
 from lanescope.webapp.analysis.stack_frames import line_and_function, short_place
@@ -90,6 +93,44 @@ class Finding:
         found = {**asdict(self), "ranks": list(self.ranks), "evidence": dict(self.evidence)}
         del found["source"]
         return found
+
+
+def finding_at(
+    run: Run,
+    rank: int,
+    at: int | pd.Series,
+    *,
+    kind: str,
+    severity: Severity,
+    title: str,
+    evidence: Mapping[str, Any],
+    ranks: tuple[int, ...] = (),
+    where: str | None = None,
+    confidence: Confidence = "certain",
+) -> Finding:
+    """Returns a finding whose link leads to a step of a rank.
+
+    `at` is the step, or a row of a table that holds it, with `thread` and with `time_ns` or
+    `start_ns`. Without `ranks` it concerns that rank alone.
+    """
+    thread, time_ns = None, None
+    if not isinstance(at, int):
+        thread, time_ns = str(at["thread"]), int(at["time_ns" if "time_ns" in at else "start_ns"])
+        at = int(at["step"])
+    return Finding(
+        kind=kind,
+        severity=severity,
+        title=title,
+        rank=rank,
+        ranks=ranks or (rank,),
+        thread=thread,
+        step=at,
+        time_ns=time_ns,
+        where=where,
+        evidence=evidence,
+        link=step_link(run, rank, at),
+        confidence=confidence,
+    )
 
 
 class Findings(list[Finding]):

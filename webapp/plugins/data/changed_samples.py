@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CHANGED_SAMPLE, LOADER_BEGUN
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
@@ -28,9 +27,12 @@ def changed_samples(run: Run) -> list[Finding]:
             continue
         seen.add((kind, where))
         first = own.sort_values("time_ns").iloc[0]
-        rank, step, times = int(first["rank"]), int(first["step"]), int(own["value"].max())
+        rank, times = int(first["rank"]), int(own["value"].max())
         found.append(
-            Finding(
+            finding_at(
+                run,
+                rank,
+                first,
                 kind="inplace_modification",
                 severity="warning",
                 confidence="likely",
@@ -38,14 +40,9 @@ def changed_samples(run: Run) -> list[Finding]:
                 f"sample: {held} was another one after each of {units.count(times)} fetches, so "
                 "its augmentations add up from epoch to epoch. Change a copy: .clone() (of an "
                 "array .copy()) before an operation in place.",
-                rank=rank,
                 ranks=tuple(sorted({int(one) for one in own["rank"]})),
-                thread=str(first["thread"]),
-                step=step,
-                time_ns=int(first["time_ns"]),
                 where=where or phase_place(run, rank, schema.PhaseKind.data.name, None),
                 evidence={"cause": "changed_sample", "sample": held, "fetches": times},
-                link=step_link(run, rank, step),
             )
         )
     return found

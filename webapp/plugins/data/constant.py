@@ -11,8 +11,7 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.runs import units
@@ -80,21 +79,19 @@ def _finding(run: Run, what: str, model: str, several: list[tuple[int, pd.DataFr
     at = f" at {where}" if where else ""
     begin, end = _WORDS[what]
     title = f"{model} {begin} at all {units.count(steps)} sampled steps{at}{end}"
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        first,
         kind="repeated_data",
         severity="info" if what == "sample" else "warning",
         confidence="likely",
         title=title,
-        rank=rank,
         ranks=tuple(one for one, *_ in several),
-        thread=str(first["thread"]),
-        step=int(first["step"]),
-        time_ns=int(first["time_ns"]),
         where=where,
         evidence={
             "cause": "constant_output" if what == "output" else "constant_input",
             "steps": steps,
             "model": model,
         },
-        link=step_link(run, rank, int(first["step"])),
     )

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import BATCH_STORAGE, LOADER_BEGUN, LOADER_END
-from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
@@ -106,17 +105,14 @@ def _constant_target(run: Run, rank: int, position: int, rows: pd.DataFrame) -> 
 
 def _finding(run: Run, rank: int, title: str, cause: str, rows: pd.DataFrame) -> Finding:
     first, steps = rows.iloc[0], int(rows["step"].nunique())
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        first,
         kind="repeated_data",
         severity="warning",
         confidence="likely",
         title=title,
-        rank=rank,
-        ranks=(rank,),
-        thread=str(first["thread"]),
-        step=int(first["step"]),
-        time_ns=int(first["time_ns"]),
         where=phase_place(run, rank, schema.PhaseKind.data.name, None),
         evidence={"cause": cause, "steps": steps},
-        link=step_link(run, rank, int(first["step"])),
     )

@@ -16,8 +16,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.plugins.data.random_numbers import dropped_alike, same_inputs
 from lanescope.webapp.plugins.learning.consistency import began_random
@@ -121,14 +120,14 @@ def _alike(run: Run, ranks: tuple[int, ...], equal: set[str]) -> Finding:
 def _finding(
     run: Run, ranks: tuple[int, ...], cause: str, parameters: list[str], words: str
 ) -> Finding:
-    return Finding(
+    return finding_at(
+        run,
+        ranks[0],
+        0,
         kind="rank_divergence",
         severity="warning",
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, ranks))} {words}",
-        rank=ranks[0],
         ranks=ranks,
-        step=0,
         evidence={"cause": cause, "parameters": parameters},
-        link=step_link(run, ranks[0], 0),
     )

@@ -24,8 +24,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -147,7 +146,10 @@ def same_inputs(run: Run, ranks: tuple[int, ...]) -> bool:
 def _same(run: Run, ranks: tuple[int, ...], steps: int, drawn: tuple[str, str | None]) -> Finding:
     name, where = drawn
     at = f" at {where}" if where else ""
-    return Finding(
+    return finding_at(
+        run,
+        ranks[0],
+        0,
         kind="repeated_data",
         severity="warning",
         confidence="likely",
@@ -155,12 +157,9 @@ def _same(run: Run, ranks: tuple[int, ...], steps: int, drawn: tuple[str, str | 
         f"generators have equal states at all {units.count(steps)} sampled steps, so "
         f"{name}{at} makes the same masks or noise for the different batches of all ranks. Seed "
         "each rank differently once the model is built: torch.manual_seed(seed + rank).",
-        rank=ranks[0],
         ranks=ranks,
-        step=0,
         where=where,
         evidence={"cause": "same_random_numbers", "steps": steps, "op": name},
-        link=step_link(run, ranks[0], 0),
     )
 
 
@@ -169,7 +168,10 @@ def _other(
 ) -> Finding:
     name, where = drawn
     at = f" at {where}" if where else ""
-    return Finding(
+    return finding_at(
+        run,
+        ranks[0],
+        step,
         kind="rank_divergence",
         severity="error",
         confidence="likely",
@@ -177,10 +179,7 @@ def _other(
         f"input, but drop out different elements ({name}{at}): {parameter}, which they all hold, "
         f"differs at step {step}. Use one seed on these ranks for dropout of what they all "
         "hold, and seeds of their own only within their parts.",
-        rank=ranks[0],
         ranks=ranks,
-        step=step,
         where=where,
         evidence={"cause": "other_random_numbers", "parameter": parameter, "op": name},
-        link=step_link(run, ranks[0], step),
     )

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import SAMPLER_END, SAMPLER_EPOCH
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged, sharded_names
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
@@ -84,7 +83,10 @@ def _same_batches(run: Run, ranks: tuple[int, ...], steps: list[int]) -> Finding
     rank = ranks[0]
     where = phase_place(run, rank, schema.PhaseKind.forward.name, None)
     at = f" at {where}" if where else ""
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        steps[0],
         kind="repeated_data",
         severity="warning",
         confidence="likely",
@@ -92,12 +94,9 @@ def _same_batches(run: Run, ranks: tuple[int, ...], steps: list[int]) -> Finding
         f"{units.count(len(steps))} sampled steps they call the model with the same "
         f"input{at}. Give each rank its own part of the data: use DistributedSampler, or seed the "
         "data by rank.",
-        rank=rank,
         ranks=ranks,
-        step=steps[0],
         where=where,
         evidence={"cause": "same_on_ranks", "steps": len(steps), "sampled": steps[:20]},
-        link=step_link(run, rank, steps[0]),
     )
 
 
@@ -133,21 +132,19 @@ def _trained(run: Run, rank: int, begun: pd.DataFrame, ended: pd.DataFrame) -> p
 def _same_order(run: Run, several: list[tuple[int, pd.DataFrame]]) -> Finding:
     rank, trained = several[0]
     second = trained.iloc[1]
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        second,
         kind="repeated_data",
         severity="warning",
         title=f"{units.count(len(trained))} epochs use the same order of samples: the epoch of the "
         f"DistributedSampler stays {int(second['value'])}. Call sampler.set_epoch(epoch) before "
         "each epoch.",
-        rank=rank,
         ranks=tuple(one for one, _ in several),
-        thread=str(second["thread"]),
-        step=int(second["step"]),
-        time_ns=int(second["time_ns"]),
         evidence={
             "cause": "same_order",
             "steps": len(trained),
             "epoch": int(second["value"]),
         },
-        link=step_link(run, rank, int(second["step"])),
     )

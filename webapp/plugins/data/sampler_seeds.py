@@ -10,8 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.collector.format.names import SAMPLER_EPOCH, SAMPLER_SEED
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -50,16 +49,14 @@ def _finding(run: Run, what: str, own: pd.DataFrame, iteration: int) -> Finding:
         if what == "seed"
         else "Call sampler.set_epoch with the same epoch on all ranks."
     )
-    return Finding(
+    return finding_at(
+        run,
+        int(mine["rank"]),
+        mine,
         kind="repeated_data",
         severity="warning",
         title=f"The DistributedSamplers of {ranks_in(run, ranks)} shuffle differently: their "
         f"{what} is {values}. Some samples are used by several ranks, and some by none. {advice}",
-        rank=int(mine["rank"]),
         ranks=ranks,
-        thread=str(mine["thread"]),
-        step=int(mine["step"]),
-        time_ns=int(mine["time_ns"]),
         evidence={"cause": f"sampler_{what}", "steps": len(rows)},
-        link=step_link(run, int(mine["rank"]), int(mine["step"])),
     )

@@ -16,8 +16,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import WORKER_BATCH, WORKER_STATE
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
@@ -91,16 +90,13 @@ def _finding(
     run: Run, rank: int, title: str, cause: str, where: str | None, rows: pd.DataFrame
 ) -> Finding:
     first = rows.iloc[0]
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        first,
         kind="repeated_data",
         severity="warning",
         title=title,
-        rank=rank,
-        ranks=(rank,),
-        thread=str(first["thread"]),
-        step=int(first["step"]),
-        time_ns=int(first["time_ns"]),
         where=where,
         evidence={"cause": cause, "steps": 1},
-        link=step_link(run, rank, int(first["step"])),
     )

@@ -28,8 +28,8 @@ import pandas as pd
 
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
     logged,
@@ -327,13 +327,14 @@ def _finding(
         advice += ": that is what ended this run." if ended_by_it else "."
     # What stops for all half-way may be meant: a margin that all samples keep, a schedule's end.
     severe = ended_by_it or (not step if whole else cause in _SEVERE)
-    return Finding(
+    return finding_at(
+        run,
+        ranks[0],
+        step,
         kind="dead_parameter",
         severity="error" if severe else "warning",
         title=f"{words} (since step {step}). {advice}",
-        rank=ranks[0],
         ranks=tuple(ranks),
-        step=step,
         where=where,
         evidence={
             "cause": cause,
@@ -341,7 +342,6 @@ def _finding(
             "dead": len(names),
             "elements": sum(numel for _, numel, _ in names.values()),
         },
-        link=step_link(run, ranks[0], step),
     )
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, logged, streaks
 from lanescope.webapp.plugins.learning.too_large import too_large
@@ -156,16 +156,13 @@ def _largest(rows: pd.DataFrame, step: int) -> pd.Series:
 
 
 def _exploding(run: Run, at: pd.Series, title: str, evidence: dict[str, Any]) -> Finding:
-    rank, step = int(at["rank"]), int(at["step"])
-    return Finding(
+    return finding_at(
+        run,
+        int(at["rank"]),
+        at,
         kind="exploding_gradient",
         severity="warning",
         confidence="likely",
         title=title,
-        rank=rank,
-        thread=str(at["thread"]),
-        step=step,
-        time_ns=int(at["time_ns"]),
         evidence={"parameter": at["parameter"], **evidence},
-        link=step_link(run, rank, step),
     )

@@ -25,8 +25,7 @@ from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.parameter_history import last_logged, sharded_names
 from lanescope.webapp.plugins.learning.replicas import replicas
@@ -116,7 +115,10 @@ def _finding(run: Run, group: str, ranks: tuple[int, ...], norms: pd.DataFrame) 
     step, first = int(norms.index[0]), norms.iloc[0]
     low, high = first.min(), first.max()
     by = " to ".join(dict.fromkeys(map(units.number, (low, high))))
-    return Finding(
+    return finding_at(
+        run,
+        ranks[0],
+        step,
         kind="rank_divergence",
         severity="warning",
         confidence="likely",
@@ -124,9 +126,7 @@ def _finding(run: Run, group: str, ranks: tuple[int, ...], norms: pd.DataFrame) 
         f"its own norm: {by} at step {step}, so the parts are "
         "scaled by different factors. Add up the squares of the norms over the ranks, and clip "
         "by the root with torch.nn.utils.clip_grads_with_norm_.",
-        rank=ranks[0],
         ranks=ranks,
-        step=step,
         evidence={
             "group": group,
             "group_title": group_title(run, group),
@@ -134,5 +134,4 @@ def _finding(run: Run, group: str, ranks: tuple[int, ...], norms: pd.DataFrame) 
             "norms": {str(rank): float(first[rank]) for rank in ranks},
             "steps": len(norms),
         },
-        link=step_link(run, ranks[0], step),
     )

@@ -26,8 +26,8 @@ import pandas as pd
 
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, samples
 from lanescope.webapp.plugins.learning.update_effects import decays, is_undone
 from lanescope.webapp.runs.run import Run
@@ -258,19 +258,19 @@ def _finding(
     rank, step, modules = verdicts[0]
     name = f" {adapter}" if adapter else ""
     more = and_more(len(modules), "module")
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        step,
         kind="lora_inactive",
         severity="error",
         title=f"The adapter{name} of {_module(modules[0])}{more} has not learned since step "
         f"{step}: {_ADVICE[cause]}.",
-        rank=rank,
         ranks=tuple(one[0] for one in verdicts),
-        step=step,
         evidence={
             "cause": cause,
             "adapter": adapter,
             "modules": modules[:_LISTED],
             "inactive": len(modules),
         },
-        link=step_link(run, rank, step),
     )

@@ -15,8 +15,8 @@ import pyarrow as pa
 from lanescope.collector.format.names import MADE_PARAMETER
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
     logged,
@@ -82,7 +82,10 @@ def _parameters(run: Run, rank: int, held: pd.DataFrame) -> list[Finding]:
             continue
         step = int(rows["step"].min())
         found.append(
-            Finding(
+            finding_at(
+                run,
+                rank,
+                step,
                 kind="dead_parameter",
                 severity="warning",
                 confidence="likely",
@@ -90,12 +93,8 @@ def _parameters(run: Run, rank: int, held: pd.DataFrame) -> list[Finding]:
                 "optimizer steps it, and what it would learn is gone with the next forward. Make "
                 "it once, in __init__, as an attribute of its module; leave nn.Parameter out where "
                 "no parameter is meant.",
-                rank=rank,
-                ranks=(rank,),
-                step=step,
                 where=str(where),
                 evidence={"cause": "made_in_forward", "parameters": [of] if of else []},
-                link=step_link(run, rank, step),
             )
         )
     return found
@@ -122,7 +121,10 @@ def _finding(run: Run, rank: int, gone: list[str], ops: pd.DataFrame) -> Finding
     first, step = ops.iloc[0], int(ops["step"].iloc[0])
     where = own_place(run, rank, None if pd.isna(first["stack"]) else int(first["stack"]))
     verb, exist = ("get", "exist") if len(gone) > 1 else ("gets", "exists")
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        step,
         kind="dead_parameter",
         severity="error",
         title=f"{gone[0]}{and_more(len(gone), 'parameter')} {verb} a gradient and no longer "
@@ -130,10 +132,6 @@ def _finding(run: Run, rank: int, gone: list[str], ops: pd.DataFrame) -> Finding
         + (f", which runs at {where}" if where else "")
         + ". Make it once, in "
         "__init__, so that the optimizer trains it.",
-        rank=rank,
-        ranks=(rank,),
-        step=step,
         where=where,
         evidence={"cause": "made_in_forward", "parameters": gone},
-        link=step_link(run, rank, step),
     )

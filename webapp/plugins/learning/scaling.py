@@ -28,8 +28,8 @@ from lanescope.collector.format.names import (
     SKIPPED_STEPS,
 )
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more, step_link, timeline_address
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -103,21 +103,19 @@ def still_scaled(run: Run) -> list[Finding]:
         first = own.iloc[0]
         step, scale = int(first["step"]), float(first["value"])
         found.append(
-            Finding(
+            finding_at(
+                run,
+                ranks[0],
+                first,
                 kind="exploding_gradient",
                 severity="error",
                 title=f"{kind}.step(){f' at {where}' * bool(where)} uses gradients that are still "
                 f"scaled by {scale:g}, in {units.count(len(own))} steps since step {step}: "
                 "GradScaler.scale() scaled the loss, and nothing unscaled them. Call "
                 "scaler.step(optimizer) and scaler.update() in place of optimizer.step().",
-                rank=ranks[0],
                 ranks=ranks,
-                thread=str(first["thread"]),
-                step=step,
-                time_ns=int(first["time_ns"]),
                 where=where or None,
                 evidence={"cause": "still_scaled", "scale": scale, "steps": len(own)},
-                link=step_link(run, ranks[0], step),
             )
         )
     return found
@@ -144,22 +142,22 @@ def clipped_while_scaled(run: Run) -> list[Finding]:
     step, scale = int(at["step"]), float(at["scale"])
     left, limit = float(at["left"]), float(at["limit"])
     return [
-        Finding(
+        finding_at(
+            run,
+            rank,
+            step,
             kind="vanishing_gradient",
             severity="error",
             title=f"Gradients are clipped to {units.number(limit)} while they are still scaled by "
             f"{scale:g}, and then unscaled: since step {step} a norm of {units.number(left)} is "
             "left. Call scaler.unscale_(optimizer) before clip_grad_norm_.",
-            rank=rank,
             ranks=tuple(found),
-            step=step,
             evidence={
                 "cause": "clipped_while_scaled",
                 "scale": scale,
                 "max_norm": limit,
                 "norm": left,
             },
-            link=step_link(run, rank, step),
         )
     ]
 

@@ -15,8 +15,8 @@ import pandas as pd
 
 from lanescope.collector.format.names import BATCH_ROWS
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.plugins.learning.gradient_paths import ways
 from lanescope.webapp.runs import units
@@ -109,14 +109,13 @@ def _saturated(run: Run, rank: int) -> list[Finding]:
 
 
 def _finding(run: Run, rank: int, step: int, title: str, cause: str, names: list[str]) -> Finding:
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        step,
         kind="dead_parameter",
         severity="warning",
         confidence="likely",
         title=title,
-        rank=rank,
-        ranks=(rank,),
-        step=step,
         evidence={"cause": cause, "layers": names[:_LISTED], "dead": len(names)},
-        link=step_link(run, rank, step),
     )

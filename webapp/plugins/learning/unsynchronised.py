@@ -18,8 +18,8 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import SAMPLER_EPOCH
 from lanescope.webapp.analysis.collective_calls import calls, collective_calls, group_members
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.consistency import parted
@@ -73,7 +73,10 @@ def _trains_together(run: Run, ranks: tuple[int, ...], own: pd.DataFrame) -> boo
 
 def _finding(run: Run, ranks: tuple[int, ...], names: list[str], step: int) -> Finding:
     where = phase_place(run, ranks[0], schema.PhaseKind.backward.name, None)
-    return Finding(
+    return finding_at(
+        run,
+        ranks[0],
+        step,
         kind="rank_divergence",
         severity="error",
         confidence="likely",
@@ -82,10 +85,7 @@ def _finding(run: Run, ranks: tuple[int, ...], names: list[str], step: int) -> F
         f"{'s' if len(names) == 1 else ''} at step {step}. Wrap the model in "
         "DistributedDataParallel, or average the gradients before each optimizer step; a loss "
         "that is reduced does not reduce them.",
-        rank=ranks[0],
         ranks=ranks,
-        step=step,
         where=where,
         evidence={"cause": "never_reduced", "parameters": names[:20], "differing": len(names)},
-        link=step_link(run, ranks[0], step),
     )

@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
 from lanescope.webapp.plugins.learning.gradient_paths import layer_norms, relative_to_passed, ways
 from lanescope.webapp.plugins.learning.lora import is_lora
@@ -128,21 +128,21 @@ def _finding(run: Run, gone: tuple[Vanished, ...], ranks: list[int]) -> Finding:
     worst = min(gone, key=lambda one: one.relative)
     since = min(one.step for one in gone)
     others = and_more(len(gone), "layer")
-    return Finding(
+    return finding_at(
+        run,
+        ranks[0],
+        since,
         kind="vanishing_gradient",
         severity="warning",
         confidence="likely",
         title=f"The gradient vanishes in {_layer(worst.layer)}{others} since step "
         f"{since}: per element it is {worst.relative:.1e} of that of {worst.against}. Check "
         "saturating activations, initialisation, residual paths and normalisation before it.",
-        rank=ranks[0],
         ranks=tuple(ranks),
-        step=since,
         evidence={
             "layers": [asdict(one) for one in gone[:_LISTED]],
             "vanished": len(gone),
             "limit": VANISHED,
             "limit_at_once": GONE,
         },
-        link=step_link(run, ranks[0], since),
     )

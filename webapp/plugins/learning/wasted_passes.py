@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place
 from lanescope.webapp.runs import units
@@ -89,7 +88,10 @@ def _wasted(backward: Int64Array, zeroed: Int64Array, steps: Int64Array) -> int:
 
 def _finding(run: Run, rank: int, wasted: int, where: str, at: str | None) -> Finding:
     every = units.count(wasted + 1)
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        0,
         kind="dead_parameter",
         severity="warning",
         confidence="likely",
@@ -97,10 +99,6 @@ def _finding(run: Run, rank: int, wasted: int, where: str, at: str | None) -> Fi
         f"zero_grad(){f' at {at}' if at else ''} runs between them, and step() only after the "
         f"last. Call zero_grad() after step() alone, so that the gradients of all {every} passes "
         "add up.",
-        rank=rank,
-        ranks=(rank,),
-        step=0,
         where=at or where,
         evidence={"cause": "wasted_passes", "passes": wasted + 1, "backward": where},
-        link=step_link(run, rank, 0),
     )

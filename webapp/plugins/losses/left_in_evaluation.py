@@ -12,8 +12,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -78,7 +77,10 @@ def _differs(name: str) -> bool:
 
 
 def _finding(run: Run, rank: int, model: str, since: int, steps: pd.Index, layer: str) -> Finding:
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        int(steps[0]),
         kind="evaluation_mode",
         severity="warning",
         confidence="likely",
@@ -86,9 +88,5 @@ def _finding(run: Run, rank: int, model: str, since: int, steps: pd.Index, layer
         f"{units.count(len(steps))} steps: eval() was called and train() was not called after it, "
         f"so dropout is off and batch normalisation does not follow the data ({layer}). Call "
         "model.train() before the training goes on.",
-        rank=rank,
-        ranks=(rank,),
-        step=int(steps[0]),
         evidence={"model": model, "since_step": since, "steps": len(steps), "layer": layer},
-        link=step_link(run, rank, int(steps[0])),
     )

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lanescope.collector.format.names import LISTED_MODULE, TRAINING_MODE
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
 from lanescope.webapp.runs import units
@@ -79,7 +78,10 @@ def _finding(
 ) -> Finding:
     at = f" at {where}" if where else ""
     several = units.count(times)
-    return Finding(
+    return finding_at(
+        run,
+        ranks[0],
+        0,
         kind="shared_parameter",
         severity="warning",
         confidence="likely",
@@ -87,10 +89,7 @@ def _finding(
         f"parameters ({parameter} and the others), and what they learn is one layer. Make a module "
         f"for each: [{kind}(...) for _ in range({several})], or copy.deepcopy() it. Where it is "
         "meant, call the one module in a loop.",
-        rank=ranks[0],
         ranks=ranks,
-        step=0,
         where=where,
         evidence={"cause": "listed_again", "module": path, "times": times, "parameter": parameter},
-        link=step_link(run, ranks[0], 0),
     )

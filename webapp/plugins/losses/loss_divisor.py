@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import LOSS_DIVISOR, REPLICAS
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.source_lines import excerpt, text_of
 from lanescope.webapp.analysis.stack_frames import own_frames, place_of
@@ -71,7 +70,10 @@ def _single_backward(run: Run, rank: int) -> bool:
 
 
 def _finding(run: Run, rank: int, ranks: int, where: str) -> Finding:
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        0,
         kind="wrong_loss",
         severity="warning",
         confidence="likely",
@@ -79,10 +81,7 @@ def _finding(run: Run, rank: int, ranks: int, where: str) -> Finding:
         f"DistributedDataParallel averages the gradients of the {ranks} ranks as well: they are "
         f"{ranks} times too small. Leave the division out of the loss that backward() gets; divide "
         "the one that is logged.",
-        rank=rank,
         ranks=tuple(run.ranks),
-        step=0,
         where=where,
         evidence={"cause": "divided", "divisor": ranks},
-        link=step_link(run, rank, 0),
     )

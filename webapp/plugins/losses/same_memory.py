@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import samples
 from lanescope.webapp.runs.run import Run
 
@@ -54,16 +53,15 @@ def _are_one(own: pd.DataFrame, first: str, second: str) -> bool:
 
 
 def _finding(run: Run, rank: int, first: str, second: str) -> Finding:
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        0,
         kind="shared_parameter",
         severity="error",
         title=f"{first} and {second} are two parameters in the same memory: each has a gradient of "
         "its own, and the optimizer changes the memory twice in each step. Tie them by the "
         "parameter itself (head.weight = embedding.weight, without nn.Parameter around it), or "
         "copy the values (.clone()) to train them apart.",
-        rank=rank,
-        ranks=(rank,),
-        step=0,
         evidence={"parameters": [first, second]},
-        link=step_link(run, rank, 0),
     )

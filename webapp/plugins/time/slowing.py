@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.plugins.collectives.slow_places import EXPLAINS, times_by_place
 from lanescope.webapp.plugins.time.breakdown import rank_step_time, training_thread
 from lanescope.webapp.runs import units
@@ -61,7 +60,10 @@ def _of_rank(run: Run, rank: int) -> Finding | None:
     (here, there), (less, more) = place
     between = f"at {here}" if here == there else f"between {here} and {there}"
     step = int(steps["step"].iloc[-1])
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        step,
         kind="growth",
         severity="info",
         confidence="likely",
@@ -69,12 +71,8 @@ def _of_rank(run: Run, rank: int) -> Finding | None:
         f"{units.duration(last)} in the last one. What grows is {between}, from "
         f"{units.duration(less)} to {units.duration(more)} a step. Look there for a list, a tensor "
         "or a file that gets longer with each step.",
-        rank=rank,
-        ranks=(rank,),
-        step=step,
         where=here,
         evidence={"cause": "slowing", "first_ns": int(first), "last_ns": int(last)},
-        link=step_link(run, rank, step),
     )
 
 

@@ -12,8 +12,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -60,18 +59,15 @@ def _late(run: Run, rank: int, times: Int64Array) -> BoolArray:
 def _finding(run: Run, rank: int, above: pd.DataFrame, count: int) -> Finding:
     first = above.iloc[0]
     step, norm, limit = int(first["step"]), float(first["value"]), float(first["limit"])
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        first,
         kind="exploding_gradient",
         severity="warning",
         title=f"Gradients are clipped after the optimizer has used them, in {units.count(count)} "
         f"calls: at step {step} it stepped by a norm of {units.number(norm)}, and then "
         f"clip_grad_norm_ scaled it to {units.number(limit)}. Call clip_grad_norm_ between "
         "backward() and step().",
-        rank=rank,
-        ranks=(rank,),
-        thread=str(first["thread"]),
-        step=step,
-        time_ns=int(first["time_ns"]),
         evidence={"cause": "clipped_late", "norm": norm, "max_norm": limit, "steps": count},
-        link=step_link(run, rank, step),
     )

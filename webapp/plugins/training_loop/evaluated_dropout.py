@@ -11,8 +11,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import EVALUATION_MODE
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
@@ -74,8 +73,10 @@ def _finding(run: Run, rank: int, ops: pd.DataFrame) -> Finding:
     first = ops.iloc[0]
     stacks = ops["stack"].dropna().unique()
     where = next(filter(None, (own_place(run, rank, int(one)) for one in stacks)), None)
-    step, time = int(first["step"]), int(first["start_ns"])
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        first,
         kind="evaluation_mode",
         severity="warning",
         confidence="likely",
@@ -83,12 +84,6 @@ def _finding(run: Run, rank: int, ops: pd.DataFrame) -> Finding:
         f"mode, in {units.count(len(ops))} calls: a function of dropout does not follow eval(), "
         "so results of the evaluation are random. Pass training=self.training (for attention "
         "dropout_p=p if self.training else 0.0), or use torch.nn.Dropout.",
-        rank=rank,
-        ranks=(rank,),
-        thread=str(first["thread"]),
-        step=step,
-        time_ns=time,
         where=where,
         evidence={"cause": "evaluated_dropout", "calls": len(ops)},
-        link=step_link(run, rank, step),
     )

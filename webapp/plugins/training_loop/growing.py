@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 
 from lanescope.collector.format.names import KEPT_GRAPHS, KEPT_OUTPUT, MODEL_HOOKS, SETTINGS
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -108,17 +107,13 @@ def _finding(
     run: Run, rows: pd.DataFrame, where: str, title: str, evidence: dict[str, Any]
 ) -> Finding:
     last = rows.iloc[-1]
-    rank, step = int(last["rank"]), int(last["step"])
-    return Finding(
+    return finding_at(
+        run,
+        int(last["rank"]),
+        last,
         kind="growth",
         severity="warning",
         title=title,
-        rank=rank,
-        ranks=(rank,),
-        thread=str(last["thread"]),
-        step=step,
-        time_ns=int(last["time_ns"]),
         where=where or None,
         evidence=evidence,
-        link=step_link(run, rank, step),
     )

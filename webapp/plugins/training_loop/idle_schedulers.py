@@ -7,8 +7,7 @@ rates of the first one: those of the training stay as they are.
 from __future__ import annotations
 
 from lanescope.collector.format.names import IDLE_SCHEDULER
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -29,24 +28,21 @@ def idle_schedulers(run: Run) -> list[Finding]:
         if len(own) < _MIN_STEPS:
             continue
         first = own.iloc[0]
-        step = int(first["step"])
         at = f" at {where}" if where else ""
         found.append(
-            Finding(
+            finding_at(
+                run,
+                ranks[0],
+                first,
                 kind="dead_parameter",
                 severity="warning",
                 title=f"{scheduler}.step(){at} changes the learning rates of an optimizer "
                 f"({optimizer}) that never steps, {units.count(len(own))} times: another one "
                 "trains its parameters, and its rates stay as they are. Build the scheduler with "
                 "the optimizer that steps.",
-                rank=ranks[0],
                 ranks=ranks,
-                thread=str(first["thread"]),
-                step=step,
-                time_ns=int(first["time_ns"]),
                 where=where or None,
                 evidence={"cause": "idle_scheduler", "steps": len(own)},
-                link=step_link(run, ranks[0], step),
             )
         )
     return found

@@ -7,8 +7,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADED_BY, LOADER_ORDER, NO_BATCH
 from lanescope.collector.format.names import BATCH_STORAGE, LOADER_BEGUN
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
@@ -106,17 +105,14 @@ def lost_batches(run: Run) -> list[Finding]:
 def _finding(
     run: Run, rank: int, first: pd.Series, kind: str, title: str, evidence: dict[str, object]
 ) -> Finding:
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        first,
         kind=kind,
         severity="warning",
         confidence="likely",
         title=title,
-        rank=rank,
-        ranks=(rank,),
-        thread=str(first["thread"]),
-        step=int(first["step"]),
-        time_ns=int(first["time_ns"]),
         where=phase_place(run, rank, schema.PhaseKind.data.name, None),
         evidence=evidence,
-        link=step_link(run, rank, int(first["step"])),
     )

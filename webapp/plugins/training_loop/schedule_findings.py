@@ -13,8 +13,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from lanescope.collector.format.names import RENEWED_OPTIMIZER, SHORT_ANNEALING
-from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -62,21 +61,18 @@ def _of(
         ranks = tuple(sorted({int(rank) for rank in own["rank"]}))
         own = own[own["rank"] == ranks[0]].sort_values("time_ns")
         first = own.iloc[0]
-        step = int(first["step"])
         found.append(
-            Finding(
+            finding_at(
+                run,
+                ranks[0],
+                first,
                 kind="dead_parameter",
                 severity="warning",
                 confidence=confidence,
                 title=title(f" at {where}" if where else "", rest, own),
-                rank=ranks[0],
                 ranks=ranks,
-                thread=str(first["thread"]),
-                step=step,
-                time_ns=int(first["time_ns"]),
                 where=where or None,
                 evidence={"cause": cause, "times": len(own)},
-                link=step_link(run, ranks[0], step),
             )
         )
     return found

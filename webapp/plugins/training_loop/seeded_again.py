@@ -10,8 +10,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import RANDOM_STATE
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
@@ -54,19 +53,16 @@ def _dropped_out(run: Run, rank: int, steps: pd.Index) -> str | None:
 def _finding(run: Run, rank: int, rows: pd.DataFrame, steps: int, where: str | None) -> Finding:
     first = rows.iloc[0]
     at = f" at {where}" if where else ""
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        first,
         kind="repeated_data",
         severity="warning",
         confidence="likely",
         title=f"Dropout{at} drops the same elements in each step: torch's random generator has the "
         f"same state at all {units.count(steps)} sampled steps as the model is called. Set the "
         "seed once, before the loop.",
-        rank=rank,
-        ranks=(rank,),
-        thread=str(first["thread"]),
-        step=int(first["step"]),
-        time_ns=int(first["time_ns"]),
         where=where,
         evidence={"cause": "seeded_again", "steps": steps},
-        link=step_link(run, rank, int(first["step"])),
     )

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
@@ -86,21 +86,18 @@ def _same_twice(shapes: str) -> bool:
 
 def _finding(run: Run, rank: int, stack: int, own: pd.DataFrame, names: list[str]) -> Finding:
     first = own.iloc[0]
-    where, step = own_place(run, rank, stack), int(first["step"])
+    where = own_place(run, rank, stack)
     at = f" at {where}" if where else ""
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        first,
         kind="shared_parameter",
         severity="warning",
         title=f"The average{at} is of a parameter with itself, {names[0]}"
         f"{and_more(len(names), 'parameter')}, in {units.count(own['step'].nunique())} steps: what "
         "should hold the average is the memory of the model. Begin with copies: "
         "p.detach().clone(), copy.deepcopy(model) or torch.optim.swa_utils.AveragedModel.",
-        rank=rank,
-        ranks=(rank,),
-        thread=str(first["thread"]),
-        step=step,
-        time_ns=int(first["start_ns"]),
         where=where,
         evidence={"cause": "self_average", "parameters": names[:20]},
-        link=step_link(run, rank, step),
     )

@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import BATCH_STORAGE, IN_ORDER
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
@@ -81,19 +80,16 @@ def read_by_a_loss(run: Run, rank: int, row: dict[Any, Any], names: Sequence[str
 
 def _finding(run: Run, rank: int, rows: pd.DataFrame) -> Finding:
     first, steps = rows.iloc[0], int(rows["step"].nunique())
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        first,
         kind="repeated_data",
         severity="warning",
         confidence="likely",
         title=f"The batches of the DataLoader have one class each, at {units.count(steps)} sampled "
         f"steps: the dataset is sorted, and is read in its order (tensor {int(first['position'])} "
         "of the batch is the target). Pass shuffle=True to the DataLoader of the training.",
-        rank=rank,
-        ranks=(rank,),
-        thread=str(first["thread"]),
-        step=int(first["step"]),
-        time_ns=int(first["time_ns"]),
         where=phase_place(run, rank, schema.PhaseKind.data.name, None),
         evidence={"cause": "sorted_targets", "steps": steps},
-        link=step_link(run, rank, int(first["step"])),
     )

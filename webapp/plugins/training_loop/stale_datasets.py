@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import LOADER_BEGUN, STALE_DATASET
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
@@ -28,9 +27,12 @@ def stale_datasets(run: Run) -> list[Finding]:
         first, times = own.sort_values("time_ns").iloc[0], int(own["value"].max())
         if times < _MIN_ITERATIONS:
             continue
-        rank, step = int(first["rank"]), int(first["step"])
+        rank = int(first["rank"])
         found.append(
-            Finding(
+            finding_at(
+                run,
+                rank,
+                first,
                 kind="repeated_data",
                 severity="warning",
                 confidence="likely",
@@ -39,14 +41,9 @@ def stale_datasets(run: Run) -> list[Finding]:
                 f"{units.count(times)} epochs: what depends on it is the same in each of them. "
                 "Set persistent_workers=False, or hold it in shared memory "
                 "(torch.zeros(1).share_memory_()).",
-                rank=rank,
                 ranks=tuple(sorted({int(one) for one in own["rank"]})),
-                thread=str(first["thread"]),
-                step=step,
-                time_ns=int(first["time_ns"]),
                 where=phase_place(run, rank, schema.PhaseKind.data.name, None),
                 evidence={"cause": "stale_dataset", "attribute": attribute, "steps": times},
-                link=step_link(run, rank, step),
             )
         )
     return found

@@ -11,8 +11,8 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -65,20 +65,19 @@ def _twice(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
 def _finding(run: Run, rank: int, twice: pd.DataFrame) -> Finding:
     first = twice.iloc[0]
     step, passes = int(first["step"]), int(first["passes"])
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        step,
         kind="shared_parameter",
         severity="error",
         title=f"Two optimizers update {first['parameter']}{and_more(len(twice), 'parameter')} by "
         f"the same gradient, after each of {units.count(passes)} backward passes since step "
         f"{step}: it moves twice per step. Leave it out of one of them, as a tied weight belongs "
         "to one optimizer.",
-        rank=rank,
-        ranks=(rank,),
-        step=step,
         evidence={
             "cause": "updated_twice",
             "parameters": [str(name) for name in twice["parameter"][:_LISTED]],
             "steps": passes,
         },
-        link=step_link(run, rank, step),
     )
