@@ -361,7 +361,9 @@ class Watchdog:
         working = main is not None and (main["cpu"] or 0) >= BUSY and not main["collective"]
         dump["reason"] = "abort" if abort else "no_progress"
         own_files.write(folder / STALLS_FILE, json_bytes(dump) + b"\n", os.O_APPEND)
-        self._forget(folder)  # the dump replaces the quiet one
+        # It replaces the quiet one, also where Ctrl-C ends this rest later.
+        (folder / QUIET_FILE).unlink(missing_ok=True)
+        self._quiet_noted, self._last_quiet = True, (now, dump)
         if self._action != "continue" and self._is_rank():
             self._say(idle, main, working=working, abort=abort)
         if abort:

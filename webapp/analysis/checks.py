@@ -95,6 +95,15 @@ class Report:
         }
 
     @property
+    def unanswered(self) -> dict[str, list[str]]:
+        """Why questions cannot be asked of this run: the reason -> the questions."""
+        found: dict[str, list[str]] = {}
+        for one in self.examined:
+            if one.unanswered:
+                found.setdefault(one.unanswered, []).append(one.question)
+        return found
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """All findings, most severe first."""
         return tuple(ranked([finding for one in self.examined for finding in one.findings]))

@@ -14,9 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, TypedDict
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from lanescope.collector.format.names import UNSEEN_BY
 from lanescope.webapp.analysis.check_limits import Settings
@@ -29,6 +27,9 @@ from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.html_summary import text
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import conform, plain_json
+
+if TYPE_CHECKING:
+    import pandas as pd  # which `doctor` does without
 
 Severity = Literal["error", "warning", "info"]
 

@@ -226,7 +226,7 @@ def of_last_attempt(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
         for rank, processes in attempts(run).items()
         for process in processes[:-1]
     ]
-    if not earlier:
+    if not earlier or frame.empty:  # of no rows pandas makes no columns of parts
         return frame
     pids = frame["thread"].astype(str).str.partition("-")[0].astype("int64")
     rows = pd.MultiIndex.from_arrays([frame["rank"], pids])

@@ -93,7 +93,7 @@ def check(
 
 
 def _show(report: Report, console: Console) -> None:
-    """Prints checks, findings, and what was not checked."""
+    """Prints checks, what was not checked, and last, where the eye rests, the findings."""
     for one in report.checks:
         mark, style = ("passed", "green") if one.passed else ("failed", "bold red")
         console.print(Text.assemble((f"{mark}  ", style), f"{one.name}: {value_and_limit(one)}"))
@@ -104,6 +104,9 @@ def _show(report: Report, console: Console) -> None:
     for name, value in report.metrics.items():
         if name not in done:
             console.print(Text(f"   -    {name}: {_measured(value)}", style="dim"))
+    for reason, questions in report.unanswered.items():
+        words = f"   -    not checked ({reason}): {'; '.join(questions)}"
+        console.print(Text(units.printable(words), style="dim"))
     for finding in report.findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "")
         text = units.printable(finding.title)
@@ -125,19 +128,16 @@ def value_and_limit(one: Check) -> str:
 
 
 def _conclude(report: Report, console: Console) -> None:
-    for one in report.examined:
-        if one.unanswered:
-            words = f"   -    {one.question}: not checked: {one.unanswered}"
-            console.print(Text(units.printable(words), style="dim"))
-    if not report.findings:
-        passed = [one.passed for one in report.checks]
-        passed += [True for one in report.examined if one.answered]
-        unchecked = sum(not one.answered for one in report.examined) + len(report.unmeasured)
-        words = f"{units.counted(sum(passed), 'check')} passed"
-        failed = len(passed) - sum(passed)
-        words += f", {units.count(failed)} failed" if failed else ""
-        words += f", {units.count(unchecked)} not checked" if unchecked else ""
-        console.print(Text(words, "green" if any(passed) and not failed else ""))
+    """Prints how many checks passed, failed, have findings and were not made."""
+    answered = [one for one in report.examined if one.answered]
+    found = sum(bool(one.findings) for one in answered)
+    failed = sum(not one.passed for one in report.checks)
+    passed = len(report.checks) - failed + len(answered) - found
+    unchecked = len(report.examined) - len(answered) + len(report.unmeasured)
+    words = f"{units.counted(passed, 'check')} passed"
+    for count, what in ((failed, "failed"), (found, "with findings"), (unchecked, "not checked")):
+        words += f", {units.count(count)} {what}" if count else ""
+    console.print(Text(words, "green" if passed and not failed and not found else ""))
 
 
 def _measured(value: Any) -> str:

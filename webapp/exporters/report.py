@@ -149,12 +149,13 @@ def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
             (escaped_markdown(name), escaped_markdown(_measured(value)), escaped_markdown(limit))
         )
     yield from _table(("metric", "value", "limit"), rows)
-    unchecked = {one.question: one.unanswered for one in report.examined if one.unanswered}
-    if report.faults or unchecked:
+    if report.faults or report.unanswered:
         yield "## Not checked"
         yield ""
-        for name, reason in {**report.faults, **unchecked}.items():
-            yield f"- {escaped_markdown(name)}: {escaped_markdown(reason)}"
+        for name, fault in report.faults.items():
+            yield f"- {escaped_markdown(name)}: {escaped_markdown(fault)}"
+        for reason, questions in report.unanswered.items():
+            yield f"- {escaped_markdown(reason)}: {escaped_markdown('; '.join(questions))}"
         yield ""
     yield from shown.of(NORM_PICTURE, "Norm of the gradient by step")
     yield "## Ranks"

@@ -213,8 +213,11 @@ class SyncRecorder:
         If the process dies meanwhile, the open event shows that the thread waited, and for what.
         """
         start = clock.now()
-        # Without a second thread only a lock is waited for, which the thread has itself.
-        awaited = self.concurrent or kind == SyncKind.lock_acquire
+        # A thread alone that waits for a lock of the program has it itself. A lock of Python's
+        # library may be one that `Condition.wait` has just made for a notification.
+        awaited = self.concurrent or (
+            kind == SyncKind.lock_acquire and self.from_program(sys._getframe(2))
+        )
         return Waiting(target, start, awaited and self._opened(kind, target, start))
 
     def waited(self, waiting: Waiting) -> None:

@@ -317,7 +317,7 @@ def test_waits_for_processes_differ_from_waits_for_threads() -> None:
     waits: dict[str, str] = {}
     try:
         end = time.monotonic() + 60
-        while waits != {"process": "another process", "thread": "queue.get"}:
+        while waits != {"process": "another process", "thread": "an item of a queue"}:
             assert time.monotonic() < end, waits
             for name, thread in threads.items():
                 frames: list[list[object]] = []

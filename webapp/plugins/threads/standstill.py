@@ -60,7 +60,7 @@ _BROUGHT_BY_THREADS = frozenset(
         "a semaphore",
         "an event",
         "an item of a queue",
-        "queue.get",
+        "queue.get",  # of recordings before "an item of a queue" stood for both ways to see it
         "queue.put",
         "room in a queue",
         "the end of a thread",
@@ -112,7 +112,8 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     known = (FORKED_LOCK, A_READER)
     own = [one for one in waiting if one["where"] or one["waits_for"] in known] or waiting[:1]
     # Servers that wait for requests are not deadlocked.
-    lead = "Deadlock: every thread is blocked" if severity == "error" else "Every thread is blocked"
+    lead = "the only Python thread is blocked" if len(rows) == 1 else "every thread is blocked"
+    lead = f"Deadlock: {lead}" if severity == "error" else lead[0].upper() + lead[1:]
     more = raised_beside(run, rank) + "; Ctrl-C ended it" * interrupted
     advice = ended or _own_lock(waiting) or _advice(run, rank, rows, dead=bool(dead))
     first = own[0]  # a thread of a library alone may well wait for ever
@@ -292,6 +293,11 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> s
                 "Await the result (asyncio.wrap_future): a coroutine that waits without await "
                 "blocks its loop, so the awaited task cannot run."
             )
+    if len(rows) == 1:
+        return (
+            "No other thread runs: start the one that should release, put, set or send before the "
+            "wait, or wait with a timeout."
+        )
     return (
         "Follow what each thread waits for: the thread that should release, put, set or send is "
         "blocked as well, or has ended."

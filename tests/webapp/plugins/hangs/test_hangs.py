@@ -266,7 +266,7 @@ def test_a_killed_rank_is_known_to_have_been_stuck_and_where(runs: Runs, name: s
     (missing,) = found.evidence["missing"]
     assert missing == {
         "rank": 1,
-        "doing": "main waits for queue.get",
+        "doing": "main waits for an item of a queue",
         "where": f"programs.py:{line}",
     }
     assert found.evidence["waited_ns"] > 1_500_000_000

@@ -141,7 +141,11 @@ def test_the_rank_that_began_is_named(
     ("after_ms", "waits_for", "said"),
     [
         # Killed at the end of a long wait, a moment before the rank that lost its connection.
-        (9_000, "queue.get", "died after 9.40 s without a record; MainThread waits for queue.get"),
+        (
+            9_000,
+            "an item of a queue",
+            "died after 9.40 s without a record; MainThread waits for an item of a queue",
+        ),
         # Killed as it worked; the other one noticed long afterwards.
         (0, "", "died, last seen 9.30 s before the recording ended; did all_reduce last"),
         # The same, noticed at once.

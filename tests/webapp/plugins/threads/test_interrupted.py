@@ -48,6 +48,7 @@ ready = threading.Event()
 start(lambda: None).join()
 ready.wait()
 """
+NOBODY_IS_THERE = "queue.Queue().get()"
 FILLED_IN_BACKWARD = """
 grads = queue.Queue(1)
 weight = torch.ones(2, requires_grad=True)
@@ -151,7 +152,11 @@ main(work)
     [
         (TWO_QUEUES, ["main waits for room in a queue", "worker waits for room in a queue"]),
         (NOBODY_SETS, ["main waits for an event"]),
-        (FILLED_IN_BACKWARD, ["main waits for queue.put at program.py:"]),
+        (
+            NOBODY_IS_THERE,
+            ["the only Python thread is blocked: main waits for an item of a queue at"],
+        ),
+        (FILLED_IN_BACKWARD, ["main waits for room in a queue at program.py:"]),
         (SLEEPS, []),
         (READS, []),
         (FUTURE, ["main waits for a future of asyncio at program.py:"]),
@@ -176,3 +181,17 @@ def test_what_all_waited_for_when_ctrl_c_came(
         assert "; Ctrl-C ended it. " in found[0].title
     if "backward" in program:
         assert untraceable_graphs(open_run(recorded.run)) == []
+
+
+def test_a_rest_that_was_reported_before_ctrl_c_ended_it(tmp_path: Path) -> None:
+    program = START.replace("quiet.json", "stalls.jsonl") + TWO_QUEUES
+    found = deadlocks(open_run(record_program(tmp_path, program, "--hang-timeout", "1").run))
+    assert [one.severity for one in found] == ["error"]
+    assert "; Ctrl-C ended it. " in found[0].title
+
+
+def test_a_killed_thread_alone_does_not_hold_what_it_waits_for(tmp_path: Path) -> None:
+    program = START.replace("-INT", "-KILL") + NOBODY_IS_THERE
+    found = deadlocks(open_run(record_program(tmp_path, program).run))
+    assert [one.severity for one in found] == ["info"]
+    assert found[0].title.startswith("The only Python thread is blocked: main waits for an item of")
