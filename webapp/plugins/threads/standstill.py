@@ -111,9 +111,6 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     ended = _left_locked(waiting, left)
     known = (FORKED_LOCK, A_READER)
     own = [one for one in waiting if one["where"] or one["waits_for"] in known] or waiting[:1]
-    # Servers that wait for requests are not deadlocked.
-    lead = "the only Python thread is blocked" if len(rows) == 1 else "every thread is blocked"
-    lead = f"Deadlock: {lead}" if severity == "error" else lead[0].upper() + lead[1:]
     more = raised_beside(run, rank) + "; Ctrl-C ended it" * interrupted
     advice = ended or _own_lock(waiting) or _advice(run, rank, rows, dead=bool(dead))
     first = own[0]  # a thread of a library alone may well wait for ever
@@ -121,7 +118,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
         Finding(
             kind="deadlock",
             severity=severity,
-            title=f"{lead}: {_waits(own)}{dead}{more}. {advice}",
+            title=f"{_lead(severity, alone=len(rows) == 1)}: {_waits(own)}{dead}{more}. {advice}",
             rank=rank,
             ranks=(rank,),
             thread=first["thread"],
@@ -137,6 +134,12 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
             ),
         )
     ]
+
+
+def _lead(severity: Severity, *, alone: bool) -> str:
+    """Begins the sentence. Servers that wait for requests are not deadlocked."""
+    lead = f"{'the only Python' if alone else 'every'} thread is blocked"
+    return f"Deadlock: {lead}" if severity == "error" else lead[0].upper() + lead[1:]
 
 
 def _own_lock(waiting: list[dict[str, Any]]) -> str:
