@@ -31,6 +31,10 @@ _XPLANE = (
     "convert; print(convert(['FILE'], 'trace_viewer', {})[0])\" > trace.json"
 )
 
+_ARCHIVE = (
+    "a zip archive, expected JSON; open a bundle (.lanes) with lanescope view, unpack another one"
+)
+
 
 def read_file(path: Path, folder: Path) -> Trace:
     """Reads a trace or dump; rows go to files in `folder`. Raises ImportRejected, OSError."""
@@ -53,6 +57,8 @@ def _other_format(first_block: bytes) -> str | None:
     A trace of Perfetto and an XPlane both begin with field 1, a message. Only an XPlane has planes
     of such names.
     """
+    if first_block.startswith(b"PK\x03\x04"):
+        return _ARCHIVE
     if not first_block.startswith(b"\n") or not _BINARY.search(first_block, 0, _HEAD_BYTES):
         return None
     if _PLANE.search(first_block):

@@ -15,7 +15,7 @@ from lanescope.collector.compaction.clock_refine import narrow
 from lanescope.collector.compaction.process_placement import gathered
 from lanescope.collector.format import schema
 from lanescope.webapp.bundles.selection import Contents
-from lanescope.webapp.runs import notes
+from lanescope.webapp.runs import notes, units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
 
@@ -62,8 +62,8 @@ def _ranks(runs: Sequence[Run]) -> list[list[int]]:
     for run in runs:
         if run.world_size != first.world_size:
             raise RunError(
-                f"{first.title} is of a job of {first.world_size} ranks and {run.title} of one of "
-                f"{run.world_size}; expected parts of one job"
+                f"{first.title} is of a job of {units.counted(first.world_size, 'rank')} and "
+                f"{run.title} of one of {run.world_size}; expected parts of one job"
             )
         for name, group in run.manifest["groups"].items():
             known, holder = groups.setdefault(name, (group["ranks"], run))

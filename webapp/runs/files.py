@@ -203,6 +203,13 @@ def files_of(path: str | os.PathLike[str]) -> Files:
         if not (root / schema.MANIFEST).exists():
             if next(root.iterdir(), None) is None:
                 raise RunError(f"{root}: the directory is empty; {_EXPECTED}")
+            inside = sorted(root.glob(f"*/{schema.MANIFEST}")) or sorted(
+                root.glob(f"*/*/{schema.MANIFEST}")
+            )
+            if inside:
+                raise RunError(
+                    f"{root}: is a folder of runs; expected one of them, such as {inside[0].parent}"
+                )
             raise RunError(f"{root}: holds no {schema.MANIFEST}, so it is not a run; {_OR_BUNDLE}")
     except OSError as error:
         name = error.filename or root

@@ -179,6 +179,9 @@ def test_binary_traces_are_refused_with_their_conversion(tmp_path: Path) -> None
         path.write_bytes(b"\x0a" + bytes([len(message)]) + message)
         with pytest.raises(ImportRejected, match=words):
             imported(tmp_path / "run", path)
+    path.write_bytes(b"PK\x03\x04\x14\x00")
+    with pytest.raises(ImportRejected, match="open a bundle"):
+        imported(tmp_path / "run", path)
     path.write_text('\n{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 2}]}')
     assert imported(tmp_path / "run", path).counts["op"] == 1
 

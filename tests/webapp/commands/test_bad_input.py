@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from lanescope.webapp.cli import main
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import open_run
 from tests.support.processes import run_program
 from tests.support.spoiled import change, refusal
-from tests.support.synthetic import START_NS, Builder
+from tests.support.synthetic import START_NS, Builder, write_run
 
 
 def test_missing_directory(tmp_path: Path) -> None:
@@ -27,6 +31,13 @@ def test_empty_directory(tmp_path: Path) -> None:
 def test_a_directory_of_other_things(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     assert "holds no manifest.json, so it is not a run; expected" in refusal(tmp_path)
+
+
+def test_a_folder_of_runs(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "threads-1" / "run-00", steps=1)
+    for folder in (tmp_path, run.parent):
+        with pytest.raises(RunError, match=f"expected one of them, such as {re.escape(str(run))}"):
+            open_run(folder)
 
 
 def test_a_file(tmp_path: Path) -> None:

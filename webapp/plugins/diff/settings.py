@@ -110,7 +110,8 @@ def _number(name: str, value: float) -> str:
         return "on" if value else "off"
     if name == MATMUL_PRECISION and value in range(len(MATMUL_PRECISIONS)):
         return MATMUL_PRECISIONS[int(value)]
-    return f"{value:.15g}"
+    # All digits of a seed: it is recorded to 53 bits.
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 2**64 else f"{value:.15g}"
 
 
 def _listed(words: list[str]) -> str:
