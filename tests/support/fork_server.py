@@ -1,9 +1,9 @@
 """A process that has imported torch and the recorder once, and forks for every program.
 
-`tests/support/processes.py` starts it with one end of a socket. A message is a JSON object and
-three files: where stdout and stderr of the program go, and a pipe that gets the report. Each
-message is one job: a process of its own that is the program, or starts its ranks as torchrun would
-and waits for them.
+`tests/support/processes.py` starts it with a socket that listens: one server for all processes of a
+test run. A message is a JSON object and three files: where stdout and stderr of the program go, and
+a pipe that gets the report. Each message is one job: a process of its own that is the program, or
+starts its ranks as torchrun would and waits for them.
 
 A program cannot see that it was forked: it has the arguments, the environment and the folder of
 `python PROGRAM`, is `__main__`, imports torch as if for the first time (which is when a recording
@@ -32,6 +32,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
@@ -79,42 +80,81 @@ class _Preloaded(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__spec__ = self._spec
 
 
-def serve(control: socket.socket) -> Program | None:
-    """Start a job for each message until the socket closes; a program to run, in its process."""
-    jobs: dict[int, tuple[int, int]] = {}  # file that is readable when it ends -> job, its report
+@dataclass(frozen=True)
+class _Running:
+    """The process of a job, the pipe for its report, and who asked for it."""
+
+    pid: int
+    report: int
+    client: socket.socket
+
+
+def serve(listener: socket.socket) -> Program | None:
+    """Start a job for each message until no client is left; a program to run, in its process.
+
+    Each client first gets what the server took to start, the first of them alone.
+    """
+    clients: set[socket.socket] = set()
+    jobs: dict[int, _Running] = {}  # by a file that is readable when the process ends
+    started_s = time.process_time()
     while True:
-        ready, _, _ = select.select([control, *jobs], [], [])
+        ready, _, _ = select.select([listener, *clients, *jobs], [], [])
         for one in ready:
-            if one is not control:
-                _reap(one, *jobs.pop(one))
-        if control not in ready:
-            continue
-        message, files, _, _ = socket.recv_fds(control, 1 << 20, 3)
-        if not message:
-            for job, _ in jobs.values():
-                _kill_group(job)
+            if one is listener:
+                client, _ = listener.accept()
+                with contextlib.suppress(ConnectionError):  # it has gone
+                    client.send(json.dumps(started_s).encode())
+                    started_s = 0.0
+                clients.add(client)
+            elif one in jobs:
+                _reap(one, jobs.pop(one))
+            elif (program := _asked(one, listener, clients, jobs)) is not None:
+                return program
+        if not clients:
             return None
-        pid = os.fork()
-        if pid == 0:
-            for handle, (_, report) in jobs.items():
-                os.close(handle)
-                os.close(report)
-            control.close()
-            return launch(json.loads(message), files)
-        for file in files[:2]:
-            os.close(file)
-        jobs[os.pidfd_open(pid)] = pid, files[2]
 
 
-def _reap(handle: int, job: int, report: int) -> None:
-    """The last end of the pipe is closed when the job's time has been added to this process's."""
+def _asked(
+    client: socket.socket,
+    listener: socket.socket,
+    clients: set[socket.socket],
+    jobs: dict[int, _Running],
+) -> Program | None:
+    """Start the job of a message; a client that has gone takes its jobs with it."""
+    message = b""
+    with contextlib.suppress(ConnectionError):
+        message, files, _, _ = socket.recv_fds(client, 1 << 20, 3)
+    if not message:
+        clients.remove(client)
+        client.close()
+        for job in jobs.values():
+            if job.client is client:
+                _kill_group(job.pid)
+        return None
+    pid = os.fork()
+    if pid == 0:
+        for handle, job in jobs.items():
+            os.close(handle)
+            os.close(job.report)
+        for one in (listener, *clients):
+            one.close()
+        return launch(json.loads(message), files)
+    for file in files[:2]:
+        os.close(file)
+    jobs[os.pidfd_open(pid)] = _Running(pid, files[2], client)
+    return None
+
+
+def _reap(handle: int, job: _Running) -> None:
+    """The last end of the pipe is closed after the job has been waited for."""
     os.close(handle)
-    _, status = os.waitpid(job, 0)
-    _report(report, status=os.waitstatus_to_exitcode(status))
-    os.close(report)
+    _, status, usage = os.wait4(job.pid, 0)
+    taken_s = usage.ru_utime + usage.ru_stime
+    _report(job.report, status=os.waitstatus_to_exitcode(status), processor_s=taken_s)
+    os.close(job.report)
 
 
-def _report(pipe: int, **said: int) -> None:
+def _report(pipe: int, **said: float) -> None:
     with contextlib.suppress(BrokenPipeError):  # the job took too long, and was given up
         os.write(pipe, json.dumps(said).encode() + b"\n")
 

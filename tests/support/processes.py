@@ -9,6 +9,7 @@ subject is what the program does, not how it is started.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -29,6 +30,8 @@ from lanescope.collector.engines.built_libraries import find_compiler
 
 SERVER = Path(__file__).with_name("fork_server.py")
 TIME_LIMIT_S = 300.0
+TEST_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+"""Common to all processes that run tests side by side."""
 
 Ended = subprocess.CompletedProcess[str]
 
@@ -156,21 +159,32 @@ def without(*prefixes: str) -> dict[str, None]:
 
 
 class ForkServer:
-    """The process from which programs are forked; several may run at once."""
+    """The process from which programs are forked; several may run at once.
+
+    The first process of a test run that needs it starts it, under a name that the others know.
+    """
 
     def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sending = threading.Lock()
-        with theirs:
-            number = theirs.fileno()
-            self._process = subprocess.Popen(
-                [sys.executable, str(SERVER), str(number)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=variables(None),
-                pass_fds=[number],
-                start_new_session=True,
-            )
+        self._process: subprocess.Popen[bytes] | None = None  # None: another process's
+        self.processor_s = 0.0  # of programs that this process asked for, and of the start
+        name = f"\0lanescope-forks-{TEST_RUN}"
+        greeting = b""
+        while not greeting:
+            if self._process is not None:
+                raise RuntimeError("the fork server did not start")
+            self._process = _serving(name)
+            self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            # One that is about to start or to end refuses, or is gone before it answers.
+            with contextlib.suppress(ConnectionError):
+                self._control.connect(name)
+                greeting = self._control.recv(1024)
+        self.processor_s += float(greeting)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, if it is a child of this one."""
+        return None if self._process is None else self._process.pid
 
     def run(self, job: dict[str, Any], timeout_s: float) -> Ended:
         """Run a job to its end. Raises subprocess.TimeoutExpired, with nothing left running."""
@@ -178,18 +192,21 @@ class ForkServer:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             report = self._send(job, out.fileno(), err.fileno())
             try:
-                status = _status(report, time.monotonic() + timeout_s)
+                status, taken_s = _ended(report, time.monotonic() + timeout_s)
             finally:
                 os.close(report)
             said = [file.seek(0) or file.read().decode(errors="replace") for file in (out, err)]
         if status is None:
             raise subprocess.TimeoutExpired(command, timeout_s, *said)
+        with self._sending:
+            self.processor_s += taken_s
         return Ended(command, status, *said)
 
     def close(self) -> None:
-        """End the server, and all that it started."""
+        """End what it started for this process; and the server itself, after its last client."""
         self._control.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
     def _send(self, job: dict[str, Any], out: int, err: int) -> int:
         readable, writable = os.pipe()
@@ -201,8 +218,26 @@ class ForkServer:
         return readable
 
 
-def _status(report: int, deadline: float) -> int | None:
-    """What a job reports until it is gone; None after killing one that is late."""
+def _serving(name: str) -> subprocess.Popen[bytes] | None:
+    """Start the server under an abstract address; None where that is taken."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(name)
+        except OSError:
+            return None
+        listener.listen()
+        return subprocess.Popen(
+            [sys.executable, str(SERVER), str(listener.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=variables(None),
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
+
+
+def _ended(report: int, deadline: float) -> tuple[int | None, float]:
+    """Status and processor seconds of a job, once it is gone; None after killing a late one."""
     said = b""
     while select.select([report], [], [], max(0.0, deadline - time.monotonic()))[0]:
         more = os.read(report, 4096)
@@ -211,11 +246,11 @@ def _status(report: int, deadline: float) -> int | None:
         said += more
     else:
         os.killpg(json.loads(said.splitlines()[0])["pid"], signal.SIGKILL)
-        return None
+        return None, 0.0
     lines = [json.loads(line) for line in said.splitlines()]
     if not lines or "status" not in lines[-1]:
         raise RuntimeError(f"the fork server ended; it had reported {said!r}")
-    return int(lines[-1]["status"])
+    return int(lines[-1]["status"]), float(lines[-1]["processor_s"])
 
 
 @functools.lru_cache(maxsize=1)
@@ -232,3 +267,11 @@ def _server() -> ForkServer:
     """The one of this process, started when it is first needed."""
     with _starting:
         return _start()
+
+
+def forked() -> tuple[int | None, float]:
+    """The fork server where it is a child of this process, and the processor seconds of all that it
+    did for this process."""
+    if not _start.cache_info().currsize:
+        return None, 0.0
+    return _server().pid, _server().processor_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import BATCH_STORAGE
-from tests.support.processes import fork_program
+from tests.support.processes import TEST_RUN, fork_program, output_of
 from tests.support.recording import Recorded, record_program, write_program
 
 TRAINING = """
@@ -231,3 +232,15 @@ def test_programs_are_forked_of_one_thread(tmp_path: Path) -> None:
     source = 'import torch, os; print(len(os.listdir("/proc/self/task")), torch.get_num_threads())'
     done = fork_program(write_program(tmp_path, source))
     assert done.stdout.split() == ["1", "1"]
+
+
+def test_all_processes_of_a_test_run_share_a_server(tmp_path: Path) -> None:
+    program = write_program(tmp_path, "import os; print(os.getppid())")
+    code = f"""if True:
+        from pathlib import Path
+        from tests.support.processes import TEST_RUN, fork_program, output_of
+        print(fork_program(Path({str(program)!r})).stdout, end="")
+    """
+    run = {"PYTEST_XDIST_TESTRUNUID": TEST_RUN}
+    own = fork_program(program).stdout
+    assert output_of(sys.executable, "-c", code, environment=run) == own
