@@ -108,11 +108,14 @@ def at_work(dump: Mapping[str, Any]) -> bool:
 
 
 def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
-    """Returns rows of the stall table of a rank's own process, in the order of the dumps."""
+    """Returns rows of the stall table of a rank's own process, in the order of the dumps.
+
+    Rows of one dump have one `time_ns`.
+    """
     process = own_processes(run).get(rank)
     rows = run.events("stall", rank)
     rows = rows.filter(pc.equal(rows["pid"], pa.scalar(process["pid"] if process else -1)))
-    found: list[dict[str, Any]] = rows.sort_by([("dump", "ascending")]).to_pylist()
+    found: list[dict[str, Any]] = rows.sort_by([("time_ns", "ascending")]).to_pylist()
     names = {thread.thread: thread.name for thread in run.threads_of(rank)}  # as on the lanes
     return [row | {"name": names.get(row["thread"]) or row["name"]} for row in found]
 
@@ -235,7 +238,7 @@ def _main_row_of_last(run: Run, rows: Sequence[dict[str, Any]]) -> dict[str, Any
     """Of the last dump of `rows` the row of the main thread, else the first."""
     if not rows:
         return None
-    dump = [row for row in rows if row["dump"] == rows[-1]["dump"]]
+    dump = [row for row in rows if row["time_ns"] == rows[-1]["time_ns"]]
     mains = {t.thread for t in run.threads if t.kind == schema.ThreadKind.main.name}
     return min(
         dump,

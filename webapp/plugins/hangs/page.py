@@ -199,7 +199,7 @@ def _threads(run: Run) -> list[Component]:
         ]
         # As a signal ends it, a process cannot say who holds what its threads wait for.
         rows = [row for row in rows if row["reason"] != "signal"] or rows or dumps(run, rank)
-        last = [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else []
+        last = [row for row in rows if row["time_ns"] == rows[-1]["time_ns"]] if rows else []
         if not last:
             continue
         seen = [

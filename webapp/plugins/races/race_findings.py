@@ -18,6 +18,7 @@ from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.races import GENERATOR, Race
 from lanescope.webapp.plugins.races.shared_memory import races_of_processes
 from lanescope.webapp.plugins.races.stream_races import all_races
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 
@@ -232,8 +233,8 @@ def _hogwild(run: Run, one: Hogwild) -> Finding:
         run,
         one.step,
         f"Data races between {len(one.threads)} threads that train the same {len(one.parameters)} "
-        f"parameters without waiting for each other (Hogwild): {len(places)} places, the optimizer "
-        f"step at {one.step.first.place}",
+        f"parameters without waiting for each other (Hogwild): "
+        f"{units.counted(len(places), 'place')}, the optimizer step at {one.step.first.place}",
         "Let the threads step in turn, or, where this is meant, allow it in lanescope.toml.",
         {
             "tensors": list(one.parameters),

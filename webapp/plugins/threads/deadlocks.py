@@ -220,6 +220,8 @@ def _said(run: Run, rank: int, names: Mapping[str, str], wait: _Wait) -> str:
     since = "took before it started a thread"
     if wait.held_since_ns is not None:
         since = f"holds since {units.duration(wait.held_since_ns)}"
+    elif wait.holder == wait.thread:
+        since = "holds"
     return f"{names[wait.thread]} waits{at} for a lock that {own} {since}"
 
 

@@ -48,7 +48,9 @@ _LAST = 10
 
 _SEVERITIES: dict[str, Severity] = {"abort": "error", "stopped": "info", "killed": "info"}
 """By how the process ended. A server that waits for requests is at rest as well until somebody
-stops it: only what its own watchdog ended is known to have waited for too long."""
+stops it: only what its own watchdog ended is known to have waited for too long. Where each thread
+waits for another one it is more than that: a warning, as a signal's handler might have woken them,
+and an error where one of them has raised an exception."""
 
 
 _BROUGHT_BY_THREADS = frozenset(
@@ -89,51 +91,67 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
         return []
     # Once its main thread was interrupted, the others may still wait.
     rows = [row for row in rows if row["reason"] == INTERRUPT] or rows
-    rows = [row for row in rows if row["dump"] == rows[-1]["dump"]]
+    rows = [row for row in rows if row["time_ns"] == rows[-1]["time_ns"]]
     interrupted = rows[0]["reason"] == INTERRUPT
     if not all(map(_rests, rows)):
         return []
     pid = rows[0]["pid"]
     children = _children(run, rank, pid, rows[0]["time_ns"]) or feeding(run, rank, rows)
     dead = _died(run, pid, rows)
-    if rows[0]["reason"] not in NO_PROGRESS and not _closed(rows, children, dead=bool(dead)):
+    closed = _closed(rows, children, dead=bool(dead))
+    if rows[0]["reason"] not in NO_PROGRESS and not closed:
         return []
     since = max((t.end_ns for t in run.threads_of(rank) if t.pid == pid), default=0)
     if interrupted:
         severity, since = "error", rows[0]["time_ns"] - rows[0]["duration_ns"]
     elif since > rows[0]["time_ns"]:  # it went on
         return []
+    raised = raised_beside(run, rank)
+    if severity == "info" and closed and (raised or len(rows) > 1):
+        severity = "error" if raised else "warning"
     names = {t.thread: t.name for t in run.threads_of(rank)}
     main = {t.thread for t in run.threads_of(rank) if t.kind == schema.ThreadKind.main.name}
     rows.sort(key=lambda row: (row["thread"] not in main, row["thread"]))
     rows += children
     waiting = [_waiting(run, rank, row, names, pid) for row in rows]
-    ended = _left_locked(waiting, left)
+    advice = _left_locked(waiting, left) or _own_lock(waiting)
+    advice = advice or _advice(run, rank, rows, dead=bool(dead))
+    more = dead + raised + "; Ctrl-C ended it" * interrupted
+    return [_finding(run, rank, severity, since, waiting, more, advice, rows[0]["duration_ns"])]
+
+
+def _finding(
+    run: Run,
+    rank: int,
+    severity: Severity,
+    since: int,
+    waiting: list[dict[str, Any]],
+    more: str,
+    advice: str,
+    idle_ns: int,
+) -> Finding:
     known = (FORKED_LOCK, A_READER)
     own = [one for one in waiting if one["where"] or one["waits_for"] in known] or waiting[:1]
-    more = raised_beside(run, rank) + "; Ctrl-C ended it" * interrupted
-    advice = ended or _own_lock(waiting) or _advice(run, rank, rows, dead=bool(dead))
     first = own[0]  # a thread of a library alone may well wait for ever
-    return [
-        Finding(
-            kind="deadlock",
-            severity=severity,
-            title=f"{_lead(severity, alone=len(rows) == 1)}: {_waits(own)}{dead}{more}. {advice}",
-            rank=rank,
-            ranks=(rank,),
-            thread=first["thread"],
-            step=None,
-            time_ns=since,
-            where=first["where"],
-            evidence={"threads": waiting, "idle_ns": rows[0]["duration_ns"], "advice": advice},
-            link=timeline_address(
-                since - run.duration_ns // _LAST,
-                since,
-                run.duration_ns,
-                at=(thread_lane(rank, first["thread"]), since),
-            ),
-        )
-    ]
+    return Finding(
+        kind="deadlock",
+        severity=severity,
+        confidence="likely" if severity == "warning" else "certain",
+        title=f"{_lead(severity, alone=len(waiting) == 1)}: {_waits(own)}{more}. {advice}",
+        rank=rank,
+        ranks=(rank,),
+        thread=first["thread"],
+        step=None,
+        time_ns=since,
+        where=first["where"],
+        evidence={"threads": waiting, "idle_ns": idle_ns, "advice": advice},
+        link=timeline_address(
+            since - run.duration_ns // _LAST,
+            since,
+            run.duration_ns,
+            at=(thread_lane(rank, first["thread"]), since),
+        ),
+    )
 
 
 def _lead(severity: Severity, *, alone: bool) -> str:

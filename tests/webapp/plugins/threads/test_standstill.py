@@ -69,13 +69,21 @@ def found(
 def test_threads_that_wait_for_each_other_are_reported_after_seconds(tmp_path: Path) -> None:
     raised = "ValueError: bad batch (/home/u/train.py:12)"
     (finding,) = found(tmp_path, "the end of a thread", WAITER, exception=raised)
-    assert (finding.kind, finding.severity) == ("deadlock", "info")
-    assert finding.title.startswith("Every thread is blocked: MainThread waits for the end of a th")
+    assert (finding.kind, finding.severity) == ("deadlock", "error")
+    lead = "Deadlock: every thread is blocked: MainThread waits for the end of a thread"
+    assert finding.title.startswith(lead)
     assert "; a thread of it raised ValueError: bad batch (train.py:12). " in finding.title
     assert [one["waits_for"] for one in finding.evidence["threads"]] == [
         "the end of a thread",
         "a condition",
     ]
+
+
+def test_without_an_exception_a_handler_may_wake_them(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path / "both", "the end of a thread", WAITER)
+    assert (finding.severity, finding.confidence) == ("warning", "likely")
+    (finding,) = found(tmp_path / "alone", "a condition")
+    assert (finding.severity, finding.confidence) == ("info", "certain")
 
 
 def test_a_forked_process_that_waits_for_a_lock(tmp_path: Path) -> None:
