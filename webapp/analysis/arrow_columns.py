@@ -69,10 +69,11 @@ def ops_named(
 ) -> pd.DataFrame:
     """Returns the operators of a thread whose name fulfils a test, by start; `columns` of the table
     of operators, among them name and start_ns."""
-    parts = [
-        to_frame(piece.filter(pa.array(having(piece["name"], test))))
-        for piece in run.pieces("op", rank, thread, columns)
-    ]
+    parts = []
+    for piece in run.pieces("op", rank, thread, columns):
+        named = having(piece["name"], test)
+        if named.any():  # most threads have none
+            parts.append(to_frame(piece.filter(pa.array(named))))
     ops = pd.concat(parts or [pd.DataFrame(columns=[*columns])])
     return ops.assign(name=ops["name"].astype("str")).sort_values("start_ns", ignore_index=True)
 

@@ -159,7 +159,7 @@ def logged(run: Run, rank: int | None, *names: str, prefix: str | None = None) -
     """
     rows = run.events("value", rank, columns=_COLUMNS)
     wanted = names.__contains__ if prefix is None else lambda name: name.startswith(prefix)
-    found = to_frame(rows.filter(pa.array(having(rows["name"], wanted))))
+    found = to_frame(rows.take(pa.array(np.flatnonzero(having(rows["name"], wanted)))))
     if prefix is not None:
         found["name"] = found["name"].str.removeprefix(prefix)
     return found

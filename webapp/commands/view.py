@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import webbrowser
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.runs.types import Progress
 from lanescope.webapp.server.auth import binding_of
-from lanescope.webapp.server.http_server import Preparing, Server, Start, Wsgi
+from lanescope.webapp.server.http_server import Preparing, Server, Wsgi
 from lanescope.webapp.server.live_run import Following
 from lanescope.webapp.server.request_queues import Queues
 from lanescope.webapp.timeline.timeline import Timeline
@@ -102,7 +102,9 @@ def view(
         app = partial(_app, opened, base, again, loaded, names=binding.names, live=live)
         make = partial(app, cluster=cluster, examination=examination)
         preparing = Preparing(make)
-        server = Server(binding.guarded(examined_for(preparing, examination), bound), listener)
+        server = Server(binding.guarded(preparing, bound), listener)
+        if examination is not None:
+            examination.begin()  # takes seconds, as the index and the first page do
         preparing.start(failed=server.stop)
         signal.signal(signal.SIGTERM, _stop)
         click.echo(binding.url(bound))
@@ -130,18 +132,6 @@ def _listener(address: str, host: str, port: int) -> socket.socket:
             f"port {port} of {host} cannot be bound ({error.strerror}); choose another with "
             "--port, or 0 for a free one, and an address of this machine"
         ) from None
-
-
-def examined_for(application: Wsgi, examination: Examination | None) -> Wsgi:
-    """Returns the application; a browser's first request begins the examination, while the index is
-    made: its page shows the findings."""
-
-    def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
-        if examination is not None and "text/html" in environ.get("HTTP_ACCEPT", ""):
-            examination.begin()
-        return application(environ, start)
-
-    return answer
 
 
 def _first_of(repetition: Repetition) -> Path:

@@ -206,9 +206,10 @@ class Run:
         found damaged while it is read.
         """
         ranks = self._chosen(rank, thread)
-        if table in _KEPT_TABLES and thread is None and window is None and equal is None:
+        few = table in _KEPT_TABLES and self.counts[table] <= _KEPT_ROWS
+        if few and thread is None and window is None and equal is None:
             found = self._kept(table, ranks)
-            if found is not None and set(columns or ()) <= {*found.column_names}:
+            if set(columns or ()) <= {*found.column_names}:
                 return found if columns is None else found.select(list(columns))
         return self.rows.read(table, ranks, thread, columns, window, equal)
 
@@ -277,18 +278,17 @@ class Run:
             phases = phases.filter(pc.invert(theirs))
         return steps_of(phases)
 
-    def _kept(self, table: str, ranks: Sequence[int]) -> pa.Table | None:
+    def _kept(self, table: str, ranks: Sequence[int]) -> pa.Table:
         """The phases, values or sync events of ranks, read once: a dozen questions and each
         selected slice begin with them, and where threads are many, opening the file of each takes
-        longer than all that is asked. None: they are many.
+        longer than all that is asked.
         """
-        if self.counts[table] > _KEPT_ROWS:
-            return None
-        for rank in ranks:
-            if (table, rank) not in self._known_rows:
-                self._known_rows[table, rank] = self.rows.read(table, (rank,), None, None)
-        found = [self._known_rows[table, rank] for rank in ranks]
-        return found[0] if len(found) == 1 else pa.concat_tables(found).unify_dictionaries()
+        key = table, tuple(ranks)
+        if key not in self._known_rows:
+            several = [self._kept(table, (rank,)) for rank in ranks if len(ranks) > 1]
+            found = pa.concat_tables(several or [self.rows.read(table, ranks)])
+            self._known_rows[key] = found.unify_dictionaries().combine_chunks()
+        return self._known_rows[key]
 
     def _chosen(self, rank: int | None, thread: str | None) -> Sequence[int]:
         """The ranks to read, once a rank and a thread that are named are found to exist."""
@@ -310,7 +310,7 @@ class Run:
         return {}
 
     @cached_property
-    def _known_rows(self) -> dict[tuple[str, int], pa.Table]:
+    def _known_rows(self) -> dict[tuple[str, tuple[int, ...]], pa.Table]:
         return {}
 
     @cached_property

@@ -35,7 +35,7 @@ _PIECE = 1 << 20
 """Rows from which on a piece is not made longer."""
 
 _SMALL_ROWS = 600_000
-"""Rows of a table, of all ranks, up to which the columns that were read are kept: some 40 MB."""
+"""Rows of a table, of all ranks, up to which the columns that were read are kept: some 60 MB."""
 
 _THREAD_TYPE = pa.dictionary(pa.int32(), pa.string())
 
@@ -78,8 +78,8 @@ class Rows:
         self,
         table: str,
         ranks: Sequence[int],
-        thread: str | None,
-        columns: Sequence[str] | None,
+        thread: str | None = None,
+        columns: Sequence[str] | None = None,
         window: Window | None = None,
         equal: Equal | None = None,
     ) -> pa.Table:
@@ -126,9 +126,15 @@ class Rows:
             raise RunError(f"rows of {table} are few, and not kept per thread")
         needed = {*wanted, *(["start_ns"] if "duration_ns" in wanted else [])}
         read = [column.name for column in shape.columns if column.name in needed]
+        known = about is None and self._small(table)
         for rank in ranks:
             for one, parts in self._threads_of(table, rank, thread):
                 axis = axis_of(self.axes, rank, one.pid)
+                if known:
+                    rows = self._known(one, table, parts, axis, read)
+                    placed = _with_place(_Placed(rows, rank, one.thread), wanted)
+                    yield self._changed(table, placed)
+                    continue
                 for part in parts:
                     for portion in part.portions(read, _PIECE if about is None else about):
                         rows = axis.apply(portion, self.origin_ns)
@@ -208,6 +214,9 @@ class Rows:
             axis = axis_of(self.axes, rank, one.pid)
             if small:
                 rows = self._known(one, table, found, axis, read)
+                if window is not None:  # what begins later is not looked at
+                    ends = np.searchsorted(column_array(rows["start_ns"]), window[1])
+                    rows = rows.slice(0, int(ends))
             elif window is None and equal is None:
                 rows = axis.apply(_joined(found, read), self.origin_ns)
             else:
@@ -247,14 +256,16 @@ class Rows:
     def _known(
         self, thread: Thread, table: str, parts: Sequence[Part], axis: Axis, read: Sequence[str]
     ) -> pa.Table:
-        """Returns all rows of a thread in order, reading the columns that are not kept yet:
-        forty questions read the same few."""
+        """Returns all rows of a thread in order, reading the columns that are not kept yet: forty
+        questions read the same few. A second reader gets all others read as well, as more follow:
+        to open the file takes longer than a column."""
         place = table, thread.rank, thread.thread
         known = self._columns.get(place, {})
         missing = {*read} - {*known}
         if missing:
             needed = {*missing, *_SORT_KEYS, "start_ns"}
-            own = [one.name for one in schema.TABLES[table].columns if one.name in needed]
+            every = [one.name for one in schema.TABLES[table].columns]
+            own = [one for one in every if one in needed or (known and one not in known)]
             rows = _sorted(axis.apply(_joined(parts, own), self.origin_ns))
             known = {**known, **dict(zip(rows.column_names, rows.columns, strict=True))}
             self._columns[place] = known

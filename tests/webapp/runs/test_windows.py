@@ -54,6 +54,7 @@ class Reads:
 
 def test_pieces_hold_what_events_hold(large: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_reader, "_PIECE", 100_000)
+    monkeypatch.setattr(table_reader, "_SMALL_ROWS", 0)
     columns = ["start_ns", "duration_ns", "name", "thread", "rank"]
     pieces = list(large.pieces("op", 0, "1000-0", columns))
     assert len(pieces) == 3
@@ -92,6 +93,7 @@ def test_no_question_about_a_run_needs_a_whole_log(
 
     monkeypatch.setattr(Part, "_whole", counted)
     monkeypatch.setattr(table_reader, "_PIECE", 100_000)
+    monkeypatch.setattr(table_reader, "_SMALL_ROWS", 0)
     run = open_run(large.path)
     check(run)
     overlap_regions(run, "/mm/")

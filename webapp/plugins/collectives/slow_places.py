@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.stack_frames import own_frames, place_of
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 
 MIN_GAP_NS = 1_000_000
 """Less between two operators is Python's own time, which all ranks have alike."""
@@ -89,20 +89,20 @@ def times_by_place(
 ) -> dict[tuple[str, str], int]:
     """Returns the ns that a thread spends per place, as (place, place), and in gaps, as the places
     around; data loading is ("", "")."""
-    rows = to_frame(run.events("op", rank, thread, _COLUMNS, window=window))
+    rows = run.events("op", rank, thread, _COLUMNS, window=window)
     found: dict[tuple[str, str], int] = defaultdict(int)
-    rows["stack"] = rows["stack"].fillna(-1).astype("int64")
-    if (rows["stack"] >= 0).any():  # a scope has none, and nothing to add to what runs in it
-        rows = rows[rows["stack"] >= 0]
-    if rows.empty:
+    rows = rows.set_column(5, "stack", rows["stack"].fill_null(-1))
+    placed = pc.greater_equal(rows["stack"], 0)
+    if pc.any(placed).as_py():  # a scope has none, and nothing to add to what runs in it
+        rows = rows.filter(placed)
+    if not rows.num_rows:
         return found
-    rows[["name", "module"]] = rows[["name", "module"]].fillna("")
-    by = rows.groupby(["stack", "name", "module"])
-    code, sites = by.ngroup().to_numpy(), list(by.groups)
-    own = np.bincount(code, rows["self_ns"].fillna(0).to_numpy(), len(sites))
+    code, sites = _sites(rows)
+    own = np.bincount(code, rows["self_ns"].fill_null(0).to_numpy(), len(sites))
     for site, time in zip(sites, own.tolist(), strict=True):
         found[lines_around(run, rank, site, site)] += int(time)
-    starts, ends = rows["start_ns"].to_numpy(), frame_ends_ns(rows, window[1]).to_numpy()
+    starts = rows["start_ns"].to_numpy()
+    ends = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(window[1]).to_numpy()
     last = np.maximum.accumulate(ends)
     latest = np.maximum.accumulate(np.where(ends == last, np.arange(len(ends)), 0))
     gaps = starts[1:] - last[:-1]
@@ -115,6 +115,22 @@ def times_by_place(
 
 
 _Site = tuple[int, str, str]  # stack, operator, module
+
+
+def _sites(rows: pa.Table) -> tuple[Int64Array, list[_Site]]:
+    """The position of each row's site, and the sites."""
+    codes, words = rows["stack"].to_numpy(), []
+    for column in ("name", "module"):
+        coded = rows[column].unify_dictionaries().combine_chunks()
+        words.append([*coded.dictionary.to_pylist(), ""])
+        known = len(words[-1])
+        codes = codes * known + coded.indices.fill_null(known - 1).to_numpy()
+    sites, code = np.unique(codes, return_inverse=True)
+    names, modules = words
+    at, module = np.divmod(sites, len(modules))
+    stack, name = np.divmod(at, len(names))
+    texts = zip(stack.tolist(), name.tolist(), module.tolist(), strict=True)
+    return code, [(of, names[one], modules[two]) for of, one, two in texts]
 
 
 def lines_around(run: Run, rank: int, before: _Site, after: _Site) -> tuple[str, str]:

@@ -54,12 +54,13 @@ def constant_data(run: Run) -> list[Finding]:
     for (rank, model), own in samples.groupby(["rank", "model"], sort=True):
         inputs = own[(own["what"] == "input") & (own["position"] == 0)]
         outputs = own[own["what"] == "output"]
-        both = inputs.merge(outputs, on=[*BATCH_KEYS, "rows"], suffixes=("", "_out"))
         loaded = samples[(samples["rank"] == rank) & (samples["what"] == "loaded")]
-        collapses = both["alike_out"].all() and not both["alike"].any()
-        collapses = collapses and both["hash_out"].nunique() > 1  # else a table that is always so
-        if _long(both) and len(both) == len(outputs) and collapses:
-            found.setdefault(("output", str(model)), []).append((int(rank), both))
+        if outputs["alike"].any():
+            both = inputs.merge(outputs, on=[*BATCH_KEYS, "rows"], suffixes=("", "_out"))
+            collapses = both["alike_out"].all() and not both["alike"].any()
+            collapses = collapses and both["hash_out"].nunique() > 1  # else a table, always so
+            if _long(both) and len(both) == len(outputs) and collapses:
+                found.setdefault(("output", str(model)), []).append((int(rank), both))
         if _long(inputs) and len(outputs) and inputs["alike"].all():
             varies = len(loaded) and not loaded["alike"].any()
             if len(loaded) or inputs["hash"].nunique() == 1:

@@ -52,6 +52,8 @@ def _first_again(run: Run, rank: int, loaded: pd.DataFrame) -> bool:
 
 
 def _targets(run: Run, rank: int, own: pd.DataFrame, loaded: pd.DataFrame) -> list[Finding]:
+    if (loaded["position"] == 0).all():
+        return []
     places = logged(run, rank, prefix=f"{BATCH_STORAGE}loaded/")
     places["position"] = places["name"].astype("int64")
     places["call"] = places.groupby(["position", "step"]).cumcount()

@@ -92,13 +92,15 @@ def _losses(run: Run, rank: int, thread: str) -> Iterator[_Loss]:
     ops = ops_named(run, rank, thread, columns, _READ.fullmatch)
     ops = ops.assign(shapes=ops["shapes"].astype("str"))
     trained = ops[(ops["name"] == _LOSS) & ops["sequence"].notna()].head(_COUNTED)
+    if len(trained) < _MIN_LOSSES:
+        return
     before = -1
     for _, loss in trained.iterrows():
         since, before = before, int(loss["start_ns"])
         between = ops[(ops["start_ns"] > since) & (ops["start_ns"] < before)]
         names = between["name"]
-        of_table = between["shapes"].map(_rows) == _classes(loss["shapes"])
-        lookups = between[(names == _LOOKUP) & of_table]
+        lookups = between[names == _LOOKUP]
+        lookups = lookups[lookups["shapes"].map(_rows) == _classes(loss["shapes"])]
         noise = between.loc[names.str.fullmatch(_NOISE.pattern), "start_ns"]
         plain = len(lookups) == 1 and not (noise > lookups["start_ns"].max()).any()
         window = since + 1, before + 1

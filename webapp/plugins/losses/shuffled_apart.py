@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ops_named, texts_of, to_frame
@@ -22,6 +24,7 @@ from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 
 _DRAW, _PICK = "aten::randperm", re.compile(r"aten::index(_select)?")
 _LOSS = re.compile(
@@ -35,6 +38,7 @@ _COUNTED = 12
 _MIN_LOSSES = 4
 
 _AT = ["start_ns", "depth"]
+_ACCESS = [*_AT, "storage", "bytes", "write", "birth"]
 _Tensor = tuple[int, int]
 """A storage, and when it was born."""
 
@@ -67,7 +71,8 @@ def shuffled_apart(run: Run) -> list[Finding]:
 
 @per_rank
 def _apart(run: Run, rank: int) -> Finding | None:
-    if _DRAW not in texts_of(run, "op", "name", rank):
+    names = texts_of(run, "op", "name", rank)
+    if _DRAW not in names or not any(map(_LOSS.fullmatch, names)):
         return None
     for thread in run.threads_of(rank):
         losses, sources = _losses(run, rank, thread.thread)
@@ -89,29 +94,23 @@ def _losses(run: Run, rank: int, thread: str) -> tuple[list[_Loss], dict[_Tensor
     if len(trained) < _MIN_LOSSES:
         return [], {}
     window = int(ops["start_ns"].min()), int(trained["start_ns"].max()) + 1
-    rows = to_frame(
-        run.events("access", rank, thread, [*_AT, "storage", "bytes", "write", "birth"], window)
-    )
-    memory = _Memory(rows)
+    memory = _Memory(run.events("access", rank, thread, _ACCESS, window))
     picks = dict(_picks(ops[ops["start_ns"] < window[1]], memory))
     sources = defaultdict[_Tensor, set[int]](set)
     for pick in picks.values():
         sources[pick.order].add(pick.source)
-    reads = rows[~rows["write"] & ~rows["birth"]]
     found, ends = list[_Loss](), [window[0], *_backward_ends(run, rank, thread)]
-    for _, loss in trained.iterrows():
-        time = int(loss["start_ns"])
-        own = reads["start_ns"] == time
-        targets = memory.among(reads[own], picks)
+    for loss in trained.itertuples():
+        time = int(loss.start_ns)
+        targets = _among(memory.read(time, time + 1), picks)
         since = ends[bisect_right(ends, time) - 1]
-        between = (reads["start_ns"] >= since) & (reads["start_ns"] < time)
-        inputs = [one for one in memory.among(reads[between], picks) if one not in targets]
+        inputs = [one for one in _among(memory.read(since, time), picks) if one not in targets]
         if len(targets) != 1 or len(inputs) != 1:
             return [], {}
         (one,), (other,) = inputs, targets
         if one.order == other.order or one.length != other.length:
             return [], {}
-        found.append(_Loss(int(loss["step"]), time, _stack(loss), one, other))
+        found.append(_Loss(int(loss.step), time, _stack(loss.stack), one, other))
     return found, sources
 
 
@@ -123,20 +122,23 @@ def _backward_ends(run: Run, rank: int, thread: str) -> list[int]:
 
 
 class _Memory:
-    """What was where: storages are used again for other tensors."""
+    """What was where: storages are used again for other tensors. Accesses are by start."""
 
-    def __init__(self, rows: pd.DataFrame) -> None:
-        born = rows[rows["birth"]].sort_values("start_ns")
+    def __init__(self, rows: pa.Table) -> None:
+        self._start, self._depth, self.storage, self.bytes, self.write, self._birth = (
+            rows[name].to_numpy() for name in _ACCESS
+        )
+        self._reads = ~self.write & ~self._birth
         self._born = defaultdict[int, list[int]](list)
-        for storage, time in zip(born["storage"].tolist(), born["start_ns"].tolist(), strict=True):
-            self._born[storage].append(time)
-        self._rows = rows
-        self._at = rows.groupby(_AT).indices  # few are looked at: a frame of each takes seconds
+        born = zip(self.storage[self._birth], self._start[self._birth], strict=True)
+        for storage, time in born:
+            self._born[int(storage)].append(int(time))
 
-    def at(self, op: pd.Series) -> pd.DataFrame | None:
-        """Returns the accesses of an operator; None without any."""
-        found = self._at.get((op["start_ns"], op["depth"]))
-        return None if found is None else self._rows.iloc[found]
+    def at(self, start_ns: int, depth: int) -> Int64Array:
+        """Returns the accesses of an operator, by position."""
+        low, high = np.searchsorted(self._start, (start_ns, start_ns + 1)).tolist()
+        own: Int64Array = low + np.flatnonzero(self._depth[low:high] == depth)
+        return own
 
     def tensor(self, storage: int, time_ns: int) -> _Tensor:
         """Returns which tensor a storage held at an instant."""
@@ -144,39 +146,48 @@ class _Memory:
         before = bisect_right(times, time_ns)
         return storage, times[before - 1] if before else -1
 
-    def among(self, reads: pd.DataFrame, picks: dict[_Tensor, _Pick]) -> list[_Pick]:
-        """Returns the picks that were read, each source once."""
-        pairs = zip(reads["storage"], reads["start_ns"], strict=True)
-        found = (picks.get(self.tensor(int(storage), int(time))) for storage, time in pairs)
-        return list({(one.order, one.source): one for one in found if one is not None}.values())
+    def read(self, since_ns: int, until_ns: int) -> Iterator[_Tensor]:
+        """Yields the tensors that accesses which begin in [since, until) read."""
+        low, high = np.searchsorted(self._start, (since_ns, until_ns)).tolist()
+        for at in low + np.flatnonzero(self._reads[low:high]):
+            yield self.tensor(int(self.storage[at]), int(self._start[at]))
+
+    def read_by(self, accesses: Int64Array) -> set[_Tensor]:
+        """Returns the tensors that accesses of one operator read."""
+        reads = accesses[self._reads[accesses]]
+        return {self.tensor(int(self.storage[at]), int(self._start[at])) for at in reads}
+
+
+def _among(read: Iterable[_Tensor], picks: dict[_Tensor, _Pick]) -> list[_Pick]:
+    """The picks that were read, each source once."""
+    found = (picks[one] for one in read if one in picks)
+    return list({(one.order, one.source): one for one in found}.values())
 
 
 def _picks(ops: pd.DataFrame, memory: _Memory) -> Iterator[tuple[_Tensor, _Pick]]:
     """Yields each tensor of chosen rows, and how it was chosen."""
     orders = dict[_Tensor, int]()
-    for _, op in ops.iterrows():
-        rows = memory.at(op)
-        if rows is None or _LOSS.fullmatch(op["name"]):
+    for op in ops.itertuples():
+        time = int(op.start_ns)
+        accesses = memory.at(time, op.depth)
+        if not len(accesses) or _LOSS.fullmatch(op.name):
             continue
-        time = int(op["start_ns"])
-        end = time + int(op["duration_ns"])
-        made = [memory.tensor(int(one), end) for one in rows.loc[rows["write"], "storage"]]
-        if op["name"] == _DRAW:
-            orders |= dict.fromkeys(made, int(rows["bytes"].max()))
+        end = time + int(op.duration_ns)
+        written = memory.storage[accesses[memory.write[accesses]]]
+        made = [memory.tensor(int(one), end) for one in written]
+        if op.name == _DRAW:
+            orders |= dict.fromkeys(made, int(memory.bytes[accesses].max()))
             continue
-        read = {
-            memory.tensor(int(one), time)
-            for one in rows.loc[~rows["write"] & ~rows["birth"], "storage"]
-        }
+        read = memory.read_by(accesses)
         order = [one for one in read if one in orders]
         others = [one for one in read if one not in orders]
         if len(order) == 1 and len(others) == 1:
-            pick = _Pick(order[0], orders[order[0]], others[0][0], _stack(op))
+            pick = _Pick(order[0], orders[order[0]], others[0][0], _stack(op.stack))
             yield from ((one, pick) for one in made)
 
 
-def _stack(op: pd.Series) -> int | None:
-    return None if pd.isna(op["stack"]) else int(op["stack"])
+def _stack(number: float) -> int | None:
+    return None if pd.isna(number) else int(number)
 
 
 def _finding(run: Run, rank: int, thread: str, losses: list[_Loss]) -> Finding:

@@ -104,6 +104,8 @@ def _processes(run: Run, rank: int, shared: pd.DataFrame) -> list[_Process]:
         given = shared[shared["pid"] == parents.get(pid, -1)]
         given = given[~given["storage"].isin(own["storage"])]
         wanted = pa.array({*own["storage"], *given["storage"]}, pa.int64())
+        if not any(_writes(run, rank, thread, wanted) for thread in threads):
+            continue
         parts: list[pd.DataFrame] = []
         first, last = _LAST, -_LAST
         for thread in threads:
@@ -122,6 +124,13 @@ def _processes(run: Run, rank: int, shared: pd.DataFrame) -> list[_Process]:
         if len(writes):
             found.append(_process(run, rank, threads, pid, writes, (first, last)))
     return sorted(found, key=lambda one: one.begin)
+
+
+def _writes(run: Run, rank: int, thread: str, storages: pa.Array) -> bool:
+    """Whether a thread writes to one of the storages, and not to make it: most only read them."""
+    rows = run.events("access", rank, thread, columns=["storage", "write", "birth"])
+    written = pc.and_not(rows["write"], rows["birth"])
+    return bool(pc.any(pc.and_(written, pc.is_in(rows["storage"], storages))).as_py())
 
 
 def _placed(rows: pd.DataFrame, shared: pd.DataFrame) -> pd.DataFrame:

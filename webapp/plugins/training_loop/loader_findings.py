@@ -46,6 +46,8 @@ def _pairs(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
     orders = logged(run, rank, prefix=LOADER_ORDER)
     parts = orders["name"].astype("str").str.split("/", expand=True).reindex(columns=[0, 1])
     orders = orders.assign(by=pd.to_numeric(parts[0]), length=parts[1])[["by", "length", "value"]]
+    if orders["by"].nunique() < 2:
+        return own[:0]
     numbered = {LOADED_BY: "by", f"{BATCH_STORAGE}loaded/0": "value"}
     for name, column in numbered.items():
         values = logged(run, rank, name).rename(columns={"value": column})

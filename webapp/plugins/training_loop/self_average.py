@@ -8,6 +8,8 @@ parameter, though it gets two tensors: lerp_, or add_ right after mul_.
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +26,7 @@ _MIN_STEPS = 5
 _MIN_PARAMETERS = 2
 _SCALES = "aten::mul_"
 _ADDS, _BLENDS = "aten::add_", "aten::lerp_"
-_OTHERS = r"backward|.*\.step"
+_OTHERS = re.compile(r"backward|.*\.step")
 """Names of phases of backward and of optimizers."""
 
 _PLACE = ["thread", "start_ns", "depth"]
@@ -50,9 +52,12 @@ def _onto_itself(run: Run, rank: int) -> pd.DataFrame:
     """Averages of a parameter with itself: step, stack, start_ns, thread, name_of."""
     columns = [*_PLACE, "name", "step", "phase", "stack", "shapes"]
     table = run.events("op", rank, columns=columns)
-    wanted = {_SCALES, _ADDS, _BLENDS}
-    ops = to_frame(table.filter(having(table["name"], wanted.__contains__)))
-    ops = ops[~ops["phase"].astype("str").str.fullmatch(_OTHERS) & (ops["stack"] >= 0)]
+    wanted = having(table["name"], {_SCALES, _ADDS, _BLENDS}.__contains__)
+    ops = to_frame(table.filter(pa.array(wanted & ~having(table["phase"], _OTHERS.fullmatch))))
+    ops = ops[ops["stack"] >= 0]
+    ops["two"] = ops["shapes"].astype("str").map(_same_twice).astype(bool)
+    if not ops.loc[ops["name"] != _SCALES, "two"].any():
+        return ops.assign(name_of="")[:0]
     names = run.events("storage", rank, columns=["pid", "storage", "name"]).to_pandas()
     names = names.rename(columns={"name": "name_of"}).drop_duplicates("storage")
     if ops.empty or names.empty:
@@ -73,9 +78,8 @@ def _onto_itself(run: Run, rank: int) -> pd.DataFrame:
     ops = ops.sort_values(["thread", "start_ns"])
     before = ops.shift()
     scaled = (before["name"] == _SCALES) & (before["storage"] == ops["storage"])
-    two = ops["shapes"].astype("str").map(_same_twice)
     averages = (ops["name"] == _BLENDS) | ((ops["name"] == _ADDS) & scaled)
-    return ops[averages & two.astype(bool)]
+    return ops[averages & ops["two"]]
 
 
 def _same_twice(shapes: str) -> bool:
