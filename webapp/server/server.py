@@ -254,12 +254,14 @@ def _queue(server: flask.Flask, queues: Queues) -> None:
 
 
 def _select(server: flask.Flask, timeline: Timeline) -> None:
-    """Sends an address that names a slice by its lane and start on to one that selects it."""
+    """Sends an address that names a slice by its lane and start on to one that selects it; where
+    none is there, the page says so."""
 
     @server.before_request
     def select() -> Any:
         if flask.request.path == "/timeline" and "at" in flask.request.args:
-            return flask.redirect(selecting(timeline, flask.request.full_path))
+            found = selecting(timeline, flask.request.full_path)
+            return flask.redirect(found) if "sel=" in found else None
         return None
 
 

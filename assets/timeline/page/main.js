@@ -38,6 +38,7 @@ import { Notes, notesTitle } from "../panels/notes.js";
 import { OverlapField } from "../panels/overlap_field.js";
 import { match, Search, stepAsked } from "../panels/search.js";
 import { SpanTable } from "../panels/span_table.js";
+import { AddressNotice } from "./address_notice.js";
 import { listenChartPictures } from "./chart_pictures.js";
 import { listenConnection } from "./connection_notice.js";
 import { startDash } from "./dash_scripts.js";
@@ -56,6 +57,8 @@ const pageOf = (path) => path.slice(1) || "overview";
 const onTimeline = () => location.pathname === PATH;
 let timeline = null;
 let written = onTimeline() ? location.search : "";
+const opened = new URL(location.href); // the timeline writes what it uses of it
+const addressNotice = new AddressNotice(PATH);
 /** @type {FindingStrip|null} */
 let strip = null;
 
@@ -124,10 +127,12 @@ function show(href) {
   const { pathname, search } = onTimeline() ? location : new URL(href, location.href);
   document.body.dataset.page = pageOf(pathname);
   if (!timeline || pathname !== PATH) {
+    if (timeline) addressNotice.check({ pathname, search }, timeline);
     emptyDock(); // hidden, it would only make the other pages heavier
     reportView.last = "";
     return;
   }
+  addressNotice.check({ pathname, search }, timeline);
   timeline.resize();
   const handed = onlySelection(search);
   if (handed) timeline.place.take(search, written);
@@ -282,7 +287,8 @@ function drawTimeline(host, run, lanesDrawn) {
   timeline = new Timeline(buildDom(host), run, idle, details, { settled, drawn: () => setTimeout(lanesDrawn) });
   if (!run.lanes.length)
     failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
-  strip = new FindingStrip(timeline.dom.strip, timeline, applyAddress);
+  addressNotice.check(opened, timeline);
+  strip = new FindingStrip(timeline.dom.strip, timeline, applyAddress, (text) => addressNotice.say(text));
   if (onTimeline()) applyAddress(location.search);
   return details;
 }

@@ -13,9 +13,10 @@ export class FindingStrip {
    * @param {HTMLElement} host element to fill; hidden without a finding
    * @param {import("../page/timeline.js").Timeline} timeline
    * @param {(search: string) => void} visit shows another address of the timeline
+   * @param {(sentence: string) => void} say shows what is wrong with the address
    */
-  constructor(host, timeline, visit) {
-    Object.assign(this, { host, timeline, visit });
+  constructor(host, timeline, visit, say) {
+    Object.assign(this, { host, timeline, visit, say });
     /** @type {number|null} */
     this.position = null;
     this.title = element("span", "", "title");
@@ -53,8 +54,15 @@ export class FindingStrip {
       this.timeline.toast(error.message);
       return;
     }
+    if (position !== this.position) return;
     const one = this.found[position];
-    if (!one || position !== this.position) return;
+    if (!one) {
+      const has = this.found.length ? `its findings are 0–${this.found.length - 1}` : "it has none";
+      this.say(`The run has no finding ${position}: ${has}.`);
+      this.show(null);
+      this.timeline.changed();
+      return;
+    }
     this.count.textContent = `${SEVERITIES[one.severity]} ${position + 1} of ${this.found.length}`;
     this.count.className = { error: "bad", warning: "warn" }[one.severity] ?? "";
     this.title.textContent = one.title;

@@ -176,7 +176,7 @@ PAGE = {"Mode": "navigate", "Dest": "document"}
         ("/api/run", "cross-site", PAGE, 403),
         ("/assets/style.css", "cross-site", {"Mode": "no-cors", "Dest": "style"}, 403),
         ("/timeline", "cross-site", PAGE, 200),
-        ("/timeline?at=x@5", "cross-site", PAGE, 302),
+        ("/timeline?at=x@5", "cross-site", PAGE, 200),
         ("/", "cross-site", PAGE, 200),
         ("/overlap", "cross-site", {"Mode": "navigate", "Dest": "iframe"}, 403),
         ("/overlap", "cross-site", {"Mode": "no-cors", "Dest": "image"}, 403),
