@@ -80,9 +80,10 @@ def error_sentence(error: BaseException) -> str:
         message = str(error)
     except Exception:  # of the program's own __str__
         message = "(its message cannot be read)"
-    if len(message) > LIMIT:
-        lines = [line.strip() for line in message.splitlines() if line.strip()]
-        message = f"{lines[0][: LIMIT // 2]} ... {lines[-1]}" if len(lines) > 1 else message
+    lines = [line.strip() for line in message.splitlines() if any(map(str.isalnum, line))]
+    message = " ".join(lines) or message  # without the lines of a frame
+    if len(message) > LIMIT and len(lines) > 1:
+        message = f"{lines[0][: LIMIT // 2]} ... {lines[-1]}"
     message = " ".join(message.split())[:LIMIT]
     return f"{type(error).__name__}: {message}"
 

@@ -33,6 +33,12 @@ def test_long_messages_keep_their_first_and_last_line() -> None:
     assert error_sentence(error) == "ValueError: first ... the cause"
 
 
+def test_the_frame_around_a_message_is_left_out() -> None:
+    error = ValueError("\n====\ntrain.py FAILED\n----\nroot cause\n====")
+    assert error_sentence(error) == "ValueError: train.py FAILED root cause"
+    assert error_sentence(ValueError("!!!")) == "ValueError: !!!"
+
+
 def test_a_hook_called_with_anything_works_as_without(tmp_path: Path) -> None:
     source = """
         import sys, torch

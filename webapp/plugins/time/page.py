@@ -131,7 +131,7 @@ def _what_if_panel() -> Component:
     )
     return widgets.panel(
         "What if",
-        "predicted length of the step",
+        "predicted length of the step; a bar is what it saves",
         html.Div(states.loading("Predicting what changes would gain"), id=ids.PREDICTIONS),
         own,
     )
@@ -329,12 +329,11 @@ def _predictions(run: Run, step: int | None, spec: str) -> list[Component]:
         return [*made, html.P(f"No prediction: {reason}.", className="muted")]
     if not found:
         return [*made, html.P("No ready-made change gains 2 % or more.", className="muted")]
-    most = max(one.step_ns for one in found)
     rows = [
         html.Div(
             [
                 html.Span(one.words, title=one.spec),
-                html.I(className="bar", style={"--share": f"{one.step_ns / most:.4f}"}),
+                html.I(className="bar", style={"--share": f"{max(0, 1 - 1 / one.speedup):.4f}"}),
                 html.Span(widgets.duration_text(one.step_ns), className="n"),
                 html.B(f"×{one.speedup:.2f}", className="n good" if one.speedup > 1 else "n"),
             ],
