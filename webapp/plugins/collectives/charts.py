@@ -112,6 +112,7 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
             ],
             hovertemplate=f"<b>{escaped(str(name))}</b><br>%{{text}}<extra></extra>",
         )
+    known = known[pd.MultiIndex.from_frame(known[["name", "group"]]).isin(largest)]
     figure.update_xaxes(_decades(known["bytes"], "B"), title_text="size of a call")
     figure.update_yaxes(_decades(known[column] * factor, base), title_text=title)
     return figure

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lanescope.webapp.plugins.collectives.charts import by_size
+from lanescope.webapp.plugins.collectives.charts import MAX_LINES, by_size
 from lanescope.webapp.plugins.collectives.collectives import collectives
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder
@@ -88,3 +88,19 @@ def test_axes_have_labels_where_sizes_are_close(times: tuple[float, float]) -> N
         shown = [tick for tick in axis.tickvals if ends[0] <= np.log10(tick) <= ends[1]]
         assert len(shown) >= 2
         assert ends[0] <= np.log10(min(values)) <= np.log10(max(values)) <= ends[1]
+
+
+def test_axes_have_labels_for_the_lines_that_are_drawn() -> None:
+    groups = [str(group) for group in range(MAX_LINES + 1)]
+    totals = [*([640] * MAX_LINES), 1]  # the last one is not drawn
+    table = pd.DataFrame(
+        {
+            "name": "all_reduce",
+            "group": groups,
+            "bytes": 64,
+            "total_bytes": totals,
+            "transfer_ns": [*([1.52e5] * MAX_LINES), 9e8],
+        }
+    )
+    axis = by_size(table, "transfer_ns", "median transfer", "light").layout.yaxis
+    assert 10 ** axis.range[1] < 1e6
