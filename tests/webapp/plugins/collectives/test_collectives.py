@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lanescope.webapp.plugins.collectives.charts import MAX_LINES, by_size
+from lanescope.webapp.plugins.collectives.charts import by_size
 from lanescope.webapp.plugins.collectives.collectives import collectives
 from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.ui.charts import MAX_LINES
 from tests.support.synthetic import START_NS, Builder
 
 T = START_NS
