@@ -25,7 +25,7 @@ import pyarrow as pa
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.plugin import tables
 from lanescope.webapp.analysis.tables import MAX_ANSWER_ROWS, table_pieces
-from lanescope.webapp.plugins.sql.query_process import REFUSED
+from lanescope.webapp.plugins.sql import REFUSED
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.units import count

@@ -20,8 +20,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-REFUSED = 3
-"""Exit status where the question has no answer."""
+from lanescope.webapp.plugins.sql import REFUSED
 
 BEYOND_POOL = 2
 """DuckDB counts the pages it pools; texts under way, threads and Python come on top."""
