@@ -186,6 +186,7 @@ class SharedTab:
         dialogs = self._page.page.locator("dialog[open]").count()
         kept = self._page.page.evaluate(
             """[document.documentElement.dataset.theme, Object.entries(localStorage).sort(),
+            document.querySelector("#dock-tabs [aria-selected=true]")?.textContent,
             location.search.replace(/^\\?t=[^&]*/, "")]  // the window is in `viewport`"""
         )
         return {name: state[name] for name in names} | {"dialogs": dialogs, "kept": kept}

@@ -29,9 +29,17 @@ export class Place {
    * @param {boolean} windowed
    */
   goTo(place, windowed) {
-    this.handed = place;
     const { rank, thread, step } = place;
-    const { selection, lanes, laneById, stepping } = this.timeline;
+    const { selection, lanes, laneById, run, steps, stepping } = this.timeline;
+    const known = (number, of) => (of.includes(number) ? number : null);
+    this.handed = {
+      rank: known(rank, run.ranks),
+      thread,
+      step: known(
+        step,
+        steps.map(([one]) => one),
+      ),
+    };
     const there = laneById.get(selection.current?.lane);
     if (there && (there.rank !== rank || (thread && there.thread !== thread))) selection.clear();
     const own = lanes.filter((one) => one.rank === rank);

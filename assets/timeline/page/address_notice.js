@@ -11,28 +11,35 @@ export class AddressNotice {
   constructor(timelinePath) {
     this.timelinePath = timelinePath;
     this.path = "";
+    /** Parts of the address that were named. @type {Set<string>} */
+    this.named = new Set();
     this.words = element("span", "");
     const close = element("button", "×", "icon-button");
     close.setAttribute("aria-label", "Close");
-    close.addEventListener("click", () => this.hide());
+    close.addEventListener("click", () => this.empty());
     this.host = element("p", "", "notice unused");
     this.host.setAttribute("role", "alert");
     this.host.append(this.words, close);
-    this.hide();
+    this.empty();
     document.body.append(this.host);
   }
 
-  hide() {
+  empty() {
     this.host.hidden = true;
     this.words.textContent = "";
   }
 
   /** Checks an address that was opened. @param {URL|Location} address @param {import("./timeline.js").Timeline} timeline */
   check({ pathname, search }, { run, steps, lanes, duration }) {
-    if (pathname !== this.path) this.hide();
+    if (pathname !== this.path) {
+      this.empty();
+      this.named.clear();
+    }
     this.path = pathname;
     const has = { ranks: run.ranks, steps: steps.map(([step]) => step), lanes, duration };
-    const faults = faultsOf(search, run.first_lanes ? { ...has, lanes: [] } : has, pathname === this.timelinePath);
+    const all = faultsOf(search, run.first_lanes ? { ...has, lanes: [] } : has, pathname === this.timelinePath);
+    const faults = all.filter((one) => !this.named.has(one));
+    for (const one of faults) this.named.add(one);
     if (faults.length) this.say(`Not used of the address: ${faults.join(", ")}. Everything else in it is used.`);
   }
 

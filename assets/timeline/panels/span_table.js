@@ -71,14 +71,18 @@ export class SpanTable {
     if (!this.shown) return;
     const { timeline } = this;
     const { rows, left } = visibleSpans(timeline);
+    if (!rows.length) {
+      this.host.replaceChildren(element("p", "No slice is wide enough to list: open a rank, or zoom in.", "muted"));
+      return;
+    }
     const table = element("table", "", "plain");
     const more = rows.length > MAX_ROWS ? `; the first ${MAX_ROWS} are listed` : "";
     table.append(
       element("caption", `${rows.length} visible slices${more}${left ? `, ${left} too narrow to distinguish` : ""}`),
     );
     const head = element("tr", "");
-    for (const title of ["rank", "lane", "slice", "start", "length", "of the window"]) {
-      const cell = element("th", title);
+    for (const [at, title] of ["rank", "lane", "slice", "start", "length", "of the window"].entries()) {
+      const cell = element("th", title, at < 3 ? "" : "n");
       cell.scope = "col";
       head.append(cell);
     }
