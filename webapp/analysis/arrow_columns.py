@@ -74,7 +74,9 @@ def ops_named(
         named = having(piece["name"], test)
         if named.any():  # most threads have none
             parts.append(to_frame(piece.filter(pa.array(named))))
-    ops = pd.concat(parts or [pd.DataFrame(columns=[*columns])])
+    if not parts:
+        return pd.DataFrame(columns=[*columns]).astype({"name": "str"})
+    ops = pd.concat(parts)
     return ops.assign(name=ops["name"].astype("str")).sort_values("start_ns", ignore_index=True)
 
 

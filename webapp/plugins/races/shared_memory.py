@@ -95,17 +95,19 @@ def _shared(run: Run, rank: int) -> pd.DataFrame:
 
 
 def _processes(run: Run, rank: int, shared: pd.DataFrame) -> list[_Process]:
-    """Processes with writes to shared memory, in the order of their begin."""
+    """Processes with writes to shared memory, in the order of their begin; none if it is one."""
     parents = {p["pid"]: p["parent_pid"] for p in run.manifest["processes"] if p["rank"] == rank}
-    found = []
+    writers = []
     for threads in processes_of(run, rank):
         pid = next(one.pid for one in run.threads_of(rank) if one.thread in set(threads))
         own = shared[shared["pid"] == pid]
         given = shared[shared["pid"] == parents.get(pid, -1)]
         given = given[~given["storage"].isin(own["storage"])]
         wanted = pa.array({*own["storage"], *given["storage"]}, pa.int64())
-        if not any(_writes(run, rank, thread, wanted) for thread in threads):
-            continue
+        if any(_writes(run, rank, thread, wanted) for thread in threads):
+            writers.append((pid, threads, own, given, wanted))
+    found = []
+    for pid, threads, own, given, wanted in writers if len(writers) > 1 else ():
         parts: list[pd.DataFrame] = []
         first, last = _LAST, -_LAST
         for thread in threads:
