@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import subprocess
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -167,6 +168,23 @@ def worker_died_before_it_notified(planted: bool) -> None:
     with ready:
         while not box:
             ready.wait()
+
+
+def tasks_of_a_worker_that_raised(planted: bool) -> None:
+    """Ctrl-C ends the wait long after the watchdog has reported it."""
+    jobs: queue.Queue[int] = queue.Queue()
+
+    def worker() -> None:
+        while True:
+            torch.randn(4, jobs.get()) @ torch.randn(4, 4)
+            jobs.task_done()
+
+    start(worker)
+    for number in range(4):
+        jobs.put(3 if planted and number == 2 else 4)
+    if planted:
+        subprocess.run(["sh", "-c", "(sleep 10; kill -INT $PPID) >/dev/null 2>&1 &"], check=True)
+    jobs.join()
 
 
 def barrier_for_one_too_many(planted: bool) -> None:
@@ -335,10 +353,10 @@ QUEUES, POOL, EVENT = (
 ASYNCIO = "asyncio futures never set"
 
 
-def deadlocks(name: str, *forms: Any, says: str = "waits for") -> tuple[Fault, ...]:
+def deadlocks(name: str, *forms: Any, says: str = "waits for", **more: Any) -> tuple[Fault, ...]:
     """Forms of a fault that leave every thread waiting; `says`: what the finding says."""
     return tuple(
-        Fault(name, "waiting", ("deadlock",), form, says=says, slow=True) for form in forms
+        Fault(name, "waiting", ("deadlock",), form, says=says, slow=True, **more) for form in forms
     )
 
 
@@ -356,6 +374,7 @@ FAULTS = (
         worker_died_before_it_notified,
         barrier_for_one_too_many,
     ),
+    *deadlocks(EVENT, tasks_of_a_worker_that_raised, options=("--hang-timeout", "3")),
     *deadlocks(
         "a lock of a thread that has ended",
         returned_with_the_lock,
