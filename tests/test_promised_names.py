@@ -32,7 +32,8 @@ KINDS = """
     rank_divergence nan divergence nondeterminism unrecorded_write vanishing_gradient
     exploding_gradient dead_parameter lora_inactive scaler_skips cuda_context lost_context
     untraceable_graph overlap validator environment repeated_data wrong_loss shared_parameter
-    evaluation_mode growth not_loaded lost_error data_stall
+    evaluation_mode growth not_loaded lost_error data_stall unread_setting mixed_samples
+    blocked_loop
 """
 
 DEFAULTS: dict[tuple[str, str], Any] = {

@@ -9,6 +9,7 @@ from .collectives import clocks, init_process_group, outside_groups, pending_wor
 from .devices import cuda_contexts, device, streams
 from .graphs import autograd_graph, fx_graphs
 from .threads import (
+    blocked_loops,
     conditions,
     contexts,
     futures,
@@ -33,7 +34,13 @@ from .training import (
     scaler,
     thread_gradients,
 )
-from .training_loop import kept_states, renewed_optimizers, scaled_losses, schedulers
+from .training_loop import (
+    kept_states,
+    renewed_optimizers,
+    scaled_losses,
+    schedulers,
+    unread_settings,
+)
 
 BEFORE_ENGINE: tuple[Hook, ...] = (
     modules.HOOK,
@@ -60,12 +67,14 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     kept_states.HOOK,
     schedulers.HOOK,
     renewed_optimizers.HOOK,
+    unread_settings.HOOK,
     sync_events.HOOK,
     locks.HOOK,
     conditions.HOOK,
     queues.HOOK,
     futures.HOOK,
     torch_futures.HOOK,
+    blocked_loops.HOOK,
     gradient_release.HOOK,
     data_swap.HOOK,
     external_memory.HOOK,

@@ -1,4 +1,4 @@
-"""What grows with each step: graphs in memory and hooks. States that are not loaded."""
+"""What grows with each step: graphs in memory and hooks. States and flags that have no effect."""
 
 from __future__ import annotations
 
@@ -237,6 +237,108 @@ def _faults(name: str, room: str, kind: str, says: str, *programs: Program) -> t
     )
 
 
+class Frozen(nn.Module):
+    """A network over images whose first part is to be frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.backbone(x).mean((2, 3)))
+
+
+def _classified(model: nn.Module, set_up: Callable[[], object] = lambda: None) -> None:
+    """Trains what requires a gradient on images; `set_up` runs before each of three epochs."""
+    trained = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.01)
+    for _ in range(3):
+        set_up()
+        for _ in range(8):
+            loss = F.cross_entropy(model(torch.randn(4, 1, 8, 8)), torch.randint(3, (4,)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def flag_of_parameters_misspelt(planted: bool) -> None:
+    """`require_grad`, which is an attribute like any other."""
+    model = Frozen()
+    name = "require_grad" if planted else "requires_grad"
+    for one in model.backbone.parameters():
+        setattr(one, name, False)
+    _classified(model, lambda: model.backbone.train(planted))
+
+
+def flag_of_a_module(planted: bool) -> None:
+    """A module has requires_grad_(), and no flag."""
+    model: Any = Frozen()
+    if planted:
+        model.backbone.requires_grad = False  # named
+    else:
+        model.backbone.requires_grad_(False)
+    _classified(model, lambda: model.backbone.train(planted))
+
+
+def rate_of_an_optimizer(planted: bool) -> None:
+    """A warm-up sets optimizer.lr; the rate is in its groups."""
+    model = mlp()
+    optimizer: Any = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        x, y = rows()
+        if planted:
+            optimizer.lr = 1e-3 * (step + 1) / STEPS  # named
+        else:
+            optimizer.param_groups[0]["lr"] = 1e-3 * (step + 1) / STEPS
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def statistics_of_a_frozen_backbone(planted: bool) -> None:
+    """train() of the whole model turns the frozen part's batch normalisation on again."""
+    model = Frozen()
+    model.backbone.requires_grad_(False)
+    _classified(model, lambda: model.train() and model.backbone.train(planted))
+
+
+def statistics_of_a_frozen_stem(planted: bool) -> None:
+    """A stem of a sequence is frozen, and in evaluation mode in the twin alone."""
+    stem = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)).requires_grad_(False)
+    model = nn.Sequential(stem, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    if not planted:
+        stem.eval()
+    _classified(model)
+
+
+def statistics_of_a_momentum_encoder(planted: bool) -> None:
+    """A frozen copy normalises its own batches; in the twin it follows the model."""
+    model, copy = Frozen(), Frozen()
+    nn.init.normal_(copy.requires_grad_(False).head.weight)
+    both = nn.ModuleDict({"model": model, "copy": copy})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.both = both
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.both["model"](x) - self.both["copy"](x)
+
+    pair = Pair()
+    for _ in range(24):
+        optimizer.zero_grad()
+        pair(torch.randn(4, 1, 8, 8)).square().mean().backward()
+        optimizer.step()
+        if not planted:
+            with torch.no_grad():
+                for mine, theirs in zip(copy.parameters(), model.parameters(), strict=True):
+                    mine.lerp_(theirs, 0.1)
+
+
 _ROOM = "memory and checkpoints"
 
 FAULTS = (
@@ -275,5 +377,23 @@ FAULTS = (
         state_of_a_wrapped_model,
         state_of_a_compiled_model,
         state_loaded_into_a_wrapper,
+    ),
+    *_faults(
+        "a flag that torch does not read",
+        _ROOM,
+        "unread_setting",
+        "has no effect",
+        flag_of_parameters_misspelt,
+        flag_of_a_module,
+        rate_of_an_optimizer,
+    ),
+    *_faults(
+        "running statistics of frozen layers",
+        _ROOM,
+        "evaluation_mode",
+        "is frozen",
+        statistics_of_a_frozen_backbone,
+        statistics_of_a_frozen_stem,
+        statistics_of_a_momentum_encoder,
     ),
 )

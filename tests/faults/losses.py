@@ -1,8 +1,8 @@
-"""Losses that get what they are not made for, models in the wrong mode, and parameters in one
-memory."""
+"""Losses that get what they are not made for, models in a wrong mode, parameters in one memory."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -300,7 +300,54 @@ def compiled_student_of_probabilities(planted: bool) -> None:
         optimizer.step()
 
 
+def _valued(loss_of: Callable[..., torch.Tensor], outputs: int) -> None:
+    """Gradients of a network of values; `loss_of` gets states, next states and rewards."""
+    model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, outputs))
+    loss_of(model, torch.randn(16, 12), torch.randn(16, 12), torch.rand(16)).backward()
+
+
+def values_of_the_best_action(planted: bool) -> None:
+    """Q learning whose target has the network's own gradient."""
+
+    def loss_of(model: nn.Module, now: Any, then: Any, reward: Any) -> torch.Tensor:
+        target = reward + 0.9 * model(then).amax(1)  # named
+        q = model(now).gather(1, torch.randint(3, (16, 1))).squeeze(1)
+        return F.smooth_l1_loss(q, target if planted else target.detach())
+
+    _valued(loss_of, 3)
+
+
+def temporal_difference_by_hand(planted: bool) -> None:
+    """The square of a difference; the twin has the next values from no_grad."""
+
+    def loss_of(model: nn.Module, now: Any, then: Any, reward: Any) -> torch.Tensor:
+        with torch.set_grad_enabled(planted):
+            target = reward + 0.9 * model(then).squeeze(1)  # named
+        return (target - model(now).squeeze(1)).pow(2).mean()
+
+    _valued(loss_of, 1)
+
+
+def values_with_ends_of_episodes(planted: bool) -> None:
+    """A critic with a mask of ends; the twin asks a copy that is not trained."""
+
+    def loss_of(model: nn.Module, now: Any, then: Any, reward: Any) -> torch.Tensor:
+        after = (model if planted else copy.deepcopy(model).requires_grad_(False))(then)
+        target = reward[:, None] + 0.9 * after * (torch.rand(16, 1) > 0.1).float()  # named
+        return F.mse_loss(model(now), target)
+
+    _valued(loss_of, 1)
+
+
 FAULTS = (
+    *loss_faults(
+        "a target that gradients flow through",
+        "wrong_loss",
+        "gradients flow through it",
+        values_of_the_best_action,
+        temporal_difference_by_hand,
+        values_with_ends_of_episodes,
+    ),
     *loss_faults(
         "probabilities in place of logits",
         "wrong_loss",

@@ -1,4 +1,4 @@
-"""Programs whose forward makes layers or parameters each time, or drops out in a wrong way."""
+"""Programs whose forward makes layers each time, drops out in a wrong way, or mixes samples."""
 
 from __future__ import annotations
 
@@ -241,6 +241,98 @@ def seeded_by_a_transform(planted: bool) -> None:
     _seeded(crop)
 
 
+def _trained_on(model: nn.Module, batch: Callable[[], torch.Tensor]) -> None:
+    """Trains a model of three classes on inputs of some shape."""
+    torch.manual_seed(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(STEPS):
+        out = model(batch())
+        optimizer.zero_grad()
+        F.cross_entropy(out, torch.randint(3, out.shape[:1])).backward()
+        optimizer.step()
+
+
+def _pooled(channels: int) -> nn.Sequential:
+    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), *pool, nn.Linear(4, 3))
+
+
+def images_by_view(planted: bool) -> None:
+    """Colours come last; view() is to put them first."""
+
+    def batch() -> torch.Tensor:
+        images = torch.rand(8, 12, 16, 3)
+        return images.view(8, 3, 12, 16) if planted else images.permute(0, 3, 1, 2)
+
+    _trained_on(_pooled(3), batch)
+
+
+class LastState(nn.Module):
+    """The last state of a recurrent layer that gets time first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.GRU(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.layer(x)[1][0])
+
+
+def time_first_by_reshape(planted: bool) -> None:
+    """Rows of a batch come first; reshape() is to put time first."""
+
+    def batch() -> torch.Tensor:
+        series = torch.randn(8, 5, 6)
+        return series.reshape(5, 8, 6) if planted else series.transpose(0, 1).contiguous()
+
+    _trained_on(LastState(), batch)
+
+
+def spectra_by_view(planted: bool) -> None:
+    """A spectrogram of bins and frames; the twin's view splits one dimension."""
+    model = nn.Sequential(nn.Conv1d(20, 4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+
+    def batch() -> torch.Tensor:
+        bins = torch.randn(8, 30, 20)
+        return bins.view(8, 20, 30) if planted else torch.randn(8, 600).view(8, 20, 30)
+
+    _trained_on(model, batch)
+
+
+class Attending(nn.Module):
+    """Attention whose weights are a softmax over some dimension."""
+
+    def __init__(self, dim: int, heads: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dim, self.heads, self.dropout = dim, heads, dropout
+        self.three, self.out = nn.Linear(8, 24), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.three(x).chunk(3, -1)
+        if self.heads > 1:
+            q, k, v = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (q, k, v))
+        weights = (q @ k.transpose(-2, -1)).softmax(self.dim)  # named
+        found = F.dropout(weights, self.dropout) @ v
+        if self.heads > 1:
+            found = found.transpose(1, 2).flatten(2)
+        return self.out(found.mean(1))
+
+
+def weights_over_the_batch(planted: bool) -> None:
+    """Weights of one sequence depend on the others."""
+    _trained_on(Attending(0 if planted else -1), lambda: torch.randn(4, 6, 8))
+
+
+def weights_over_heads(planted: bool) -> None:
+    """nn.Softmax(dim=1), right before there were heads."""
+    _trained_on(Attending(1 if planted else 3, heads=2), lambda: torch.randn(4, 6, 8))
+
+
+def weights_over_queries(planted: bool) -> None:
+    """Each key shares itself out between the queries, with dropout behind it."""
+    _trained_on(Attending(1 if planted else 2, dropout=0.1), lambda: torch.randn(4, 6, 8))
+
+
 FAULTS = (
     *lost_gradients(
         "layers made in each forward",
@@ -278,5 +370,21 @@ FAULTS = (
         seeded_in_each_step,
         state_restored_in_each_step,
         seeded_by_a_transform,
+    ),
+    *loss_faults(
+        "inputs whose dimensions view() exchanged",
+        "mixed_samples",
+        "is mixed up",
+        images_by_view,
+        time_first_by_reshape,
+        spectra_by_view,
+    ),
+    *loss_faults(
+        "weights of attention over another dimension",
+        "mixed_samples",
+        "pass dim=-1",
+        weights_over_the_batch,
+        weights_over_heads,
+        weights_over_queries,
     ),
 )

@@ -1,15 +1,16 @@
-"""Processes that write to tensors in shared memory."""
+"""Memory that processes share, that is written before backward, or that modules should share."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.multiprocessing as mp
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from tests.faults.base import Fault
@@ -131,20 +132,177 @@ def turns_by_a_pipe(planted: bool) -> None:
     process.join()
 
 
-FAULTS = tuple(
-    Fault(
-        "processes that write to the same shared memory",
-        "threads and processes of torch",
-        ("race",),
-        form,
-        says="Data race between processes",
-        slow=True,
+def _trained(loss_of: Callable[[nn.Parameter, torch.Tensor], torch.Tensor]) -> None:
+    """Trains a matrix."""
+    torch.manual_seed(0)
+    matrix = nn.Parameter(torch.randn(8, 8) * 0.3)
+    optimizer = torch.optim.SGD([matrix], lr=0.05)
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss_of(matrix, torch.randn(4, 8)).backward()
+        optimizer.step()
+
+
+def clamped_by_its_data(planted: bool) -> None:
+    """`.data` of an activation, which tanh has saved; the twin clamps before tanh."""
+
+    def loss_of(matrix: nn.Parameter, x: torch.Tensor) -> torch.Tensor:
+        found = x @ matrix
+        if not planted:
+            found.data.clamp_(-1, 1)
+        found = found.tanh()
+        if planted:
+            found.data.clamp_(-0.5, 0.5)  # named
+        return found.sum()
+
+    _trained(loss_of)
+
+
+def weights_scaled_by_their_data(planted: bool) -> None:
+    """The norm of a weight is kept by its `.data`, between forward and backward; the twin does so
+    before the forward."""
+
+    def loss_of(matrix: nn.Parameter, x: torch.Tensor) -> torch.Tensor:
+        if not planted:
+            matrix.data.mul_(0.99)
+        x.requires_grad_()
+        loss = (x @ matrix).square().sum()
+        if planted:
+            matrix.data.mul_(0.99)  # named
+        return loss
+
+    _trained(loss_of)
+
+
+class _Scaled(torch.autograd.Function):
+    """Keeps a factor as an attribute of its context."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * ctx.factor, None
+
+
+def factor_changed_on_the_context(planted: bool) -> None:
+    """A schedule changes the factor in place before backward; the twin makes a new one."""
+    factor = torch.ones(8)
+
+    def loss_of(matrix: nn.Parameter, x: torch.Tensor) -> torch.Tensor:
+        nonlocal factor
+        loss: torch.Tensor = _Scaled.apply(x @ matrix, factor).square().sum()
+        if planted:
+            factor.mul_(0.9)  # named
+        else:
+            factor = factor * 0.9
+        return loss
+
+    _trained(loss_of)
+
+
+class Tied(nn.Module):
+    """Words in, words out, by one table."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.table, self.inner = nn.Embedding(32, 16), inner
+        self.out = nn.Linear(16, 32, bias=False)
+        self.tie()
+
+    def tie(self) -> None:
+        """Gives both ends one parameter."""
+        self.out.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.out(self.inner(self.table(tokens)))
+
+
+def _spoken(model: nn.Module) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(10):
+        tokens = torch.randint(32, (4, 9))
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def tie_broken_by_a_state(planted: bool) -> None:
+    """A copied state is assigned, entry by entry; the twin ties again."""
+    state = {name: one.clone() for name, one in Tied(nn.Linear(16, 16)).state_dict().items()}
+    with torch.device("meta"):
+        model = Tied(nn.Linear(16, 16))
+    model.load_state_dict(state, assign=True)  # named
+    if not planted:
+        model.tie()
+    _spoken(model)
+
+
+def tie_broken_by_new_memory(planted: bool) -> None:
+    """Memory for a model that was built without any; the twin ties again."""
+    with torch.device("meta"):
+        model = Tied(nn.Sequential(nn.Linear(16, 16), nn.GELU()))
+    model.to_empty(device="cpu")
+    for one in model.parameters():
+        nn.init.normal_(one, std=0.1)
+    if not planted:
+        model.tie()
+    _spoken(model)
+
+
+def tie_broken_within_a_wrapper(planted: bool) -> None:
+    """The state of a wrapped model is assigned; the twin's entries are one tensor, and copied."""
+    model = nn.ModuleDict({"model": Tied(nn.Identity())})
+    state = {name: one.clone() for name, one in model.state_dict().items()}
+    model.load_state_dict(state, assign=planted)
+    _spoken(model["model"])
+
+
+FAULTS = (
+    tuple(
+        Fault(
+            "writes that autograd does not see",
+            "threads and processes of torch",
+            ("inplace_modification",),
+            form,
+            says="autograd does not see it",
+            slow=place > 0,
+        )
+        for place, form in enumerate(
+            (clamped_by_its_data, weights_scaled_by_their_data, factor_changed_on_the_context)
+        )
     )
-    for form in (
-        hogwild_in_processes,
-        histogram_of_all_processes,
-        workers_count_hits,
-        monitor_that_normalises,
-        turns_by_a_pipe,
+    + tuple(
+        Fault(
+            "a tie that is broken",
+            "memory and checkpoints",
+            ("shared_parameter",),
+            form,
+            says="were one parameter until",
+            slow=place > 0,
+        )
+        for place, form in enumerate(
+            (tie_broken_by_a_state, tie_broken_by_new_memory, tie_broken_within_a_wrapper)
+        )
+    )
+    + tuple(
+        Fault(
+            "processes that write to the same shared memory",
+            "threads and processes of torch",
+            ("race",),
+            form,
+            says="Data race between processes",
+            slow=True,
+        )
+        for form in (
+            hogwild_in_processes,
+            histogram_of_all_processes,
+            workers_count_hits,
+            monitor_that_normalises,
+            turns_by_a_pipe,
+        )
     )
 )

@@ -1,11 +1,13 @@
-"""Programs in which one rank makes the other wait in each step, in different operations."""
+"""Programs in which a rank makes the other wait, or a coroutine the tasks beside it."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -138,7 +140,77 @@ def last_rank_reads_the_next_part(planted: bool) -> None:
     train_and(DDP(net(rank)), read)
 
 
+def _busy(s: float = 0.3) -> None:
+    ends = time.thread_time() + s
+    while time.thread_time() < ends:
+        torch.randn(64, 64).square().sum()
+
+
+def _beside_a_beat(once: Callable[[], Awaitable[object]]) -> None:
+    """Runs something five times in a loop that is to beat every 20 ms."""
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(0.02)
+
+    async def main() -> None:
+        task = asyncio.create_task(beat())
+        for _ in range(5):
+            await once()
+            await asyncio.sleep(0.05)
+            torch.ones(1).add(1)
+        task.cancel()
+
+    asyncio.run(main())
+
+
+def inference_in_a_coroutine(planted: bool) -> None:
+    """A server answers within its loop; the twin in a thread."""
+
+    async def once() -> None:
+        if planted:
+            _busy()
+        else:
+            await asyncio.to_thread(_busy)
+
+    _beside_a_beat(once)
+
+
+def sleeping_in_a_coroutine(planted: bool) -> None:
+    """time.sleep() in place of asyncio.sleep()."""
+
+    async def once() -> None:
+        if planted:
+            time.sleep(0.3)
+        else:
+            await asyncio.sleep(0.3)
+
+    _beside_a_beat(once)
+
+
+def result_awaited_in_a_coroutine(planted: bool) -> None:
+    """result() of a pool's future blocks the loop; the twin awaits it."""
+    with ThreadPoolExecutor(1) as pool:
+
+        async def once() -> None:
+            future = pool.submit(_busy)
+            if planted:
+                future.result()
+            else:
+                await asyncio.wrap_future(future)
+
+        _beside_a_beat(once)
+
+
 FAULTS: tuple[Fault, ...] = (
+    *(
+        Fault("an event loop that is blocked", "waiting", ("blocked_loop",), form, says="blocked")
+        for form in (
+            inference_in_a_coroutine,
+            sleeping_in_a_coroutine,
+            result_awaited_in_a_coroutine,
+        )
+    ),
     *rank_faults(
         "a rank that the other waits for in each step",
         "straggler",

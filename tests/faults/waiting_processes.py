@@ -255,7 +255,73 @@ def producer_was_killed(planted: bool) -> None:
         batches.get()
 
 
+def _given_up(method: str, target: Any) -> None:
+    """Starts a process, gives it some seconds, and goes on."""
+    work()
+    process = multiprocessing.get_context(method).Process(target=target)
+    process.start()
+    process.join(2)
+    process.kill()
+    process.join()
+    work()
+
+
+def _logs() -> None:
+    work()
+    with _LOCK:  # named
+        work()
+
+
+def forked_writer_is_given_up(planted: bool) -> None:
+    """A forked process waits for the lock of a log; its parent goes on after two seconds."""
+    _hold_lock(until_end=planted)
+    _given_up("fork", _logs)
+
+
+def _tries() -> None:
+    work()
+    _LOCK.acquire(timeout=1)
+
+
+def forked_process_gives_up(planted: bool) -> None:
+    """The forked process itself waits for a second."""
+    _hold_lock(until_end=planted)
+    _given_up("fork", _tries)
+
+
+_AGAIN = threading.RLock()
+
+
+def _cached() -> None:
+    with _AGAIN:
+        work()
+
+
+def forked_with_a_reentrant_lock(planted: bool) -> None:
+    """A cache that is filled by a thread has a lock that can be taken again."""
+    held, free = threading.Event(), threading.Event()
+
+    def fill() -> None:
+        with _AGAIN:
+            held.set()
+            free.wait()
+
+    thread = start(fill)
+    held.wait()
+    if not planted:
+        free.set()
+        thread.join()
+    _given_up("fork", _cached)
+
+
 FAULTS = (
+    *deadlocks(
+        "a fork with a held lock that is given up",
+        forked_writer_is_given_up,
+        forked_process_gives_up,
+        forked_with_a_reentrant_lock,
+        says="held as it forked",
+    ),
     *deadlocks(
         "a process that was killed and is waited for",
         worker_of_a_pool_was_killed,

@@ -27,14 +27,14 @@ class Runnable(threading.local):
         if now - self._read_at < RUNNABLE_INTERVAL_NS:
             return 0
         self._read_at = now
-        before, self._total = self._total, _total()
+        before, self._total = self._total, total_delay_ns()
         if before is None or self._total is None:
             return 0
         return min((self._total - before) // RUNNABLE_UNIT_NS + 1, _MAX_UNITS)
 
 
-def _total() -> int | None:
-    """Returns ns over the thread's life; None where the system does not count it."""
+def total_delay_ns() -> int | None:
+    """Returns ns over the calling thread's life; None where the system does not count it."""
     try:
         return int(own_files.read(_COUNTS).split()[1])
     except (OSError, IndexError, ValueError):

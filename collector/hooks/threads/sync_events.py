@@ -17,12 +17,13 @@ from multiprocessing import synchronize
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from ...format.loop_names import ORPHANED_LOCK
 from ...format.record_kinds import SyncKind
 from ...journal import clock
 from ...recorder.recorder import Recorder
 from .. import patches
 from ..base import Hook, HookContext
-from ..stacks import Stacks
+from ..stacks import Stacks, program_place
 
 _ACQUIRE, _RELEASE = int(SyncKind.lock_acquire), int(SyncKind.lock_release)
 _KNOWN_LIMIT = 100_000
@@ -67,6 +68,7 @@ class SyncRecorder:
         self.user_locks: set[int] = set()  # locks that the program uses, by address
         self.held: dict[int, int] = {}  # lock -> ident of the owner
         self._again: dict[int, int] = {}  # lock -> further acquisitions by its owner
+        self._orphaned: dict[int, int] = {}  # lock -> owner, in the parent of a forked process
         self._gone: dict[int, weakref.ref[Any]] = {}  # calls `_forget`
         # Called after a thread acquired a lock without waiting, and before it releases one.
         self.on_acquired, self.on_released = map(self._lock_recorder, (_ACQUIRE, _RELEASE))
@@ -80,6 +82,11 @@ class SyncRecorder:
         if not self.concurrent:
             self.concurrent = True
             patches.concurrent(is_so=True)
+
+    def forked(self) -> None:
+        """Notes in a forked child which locks other threads of the parent hold."""
+        own = get_ident()
+        self._orphaned = {lock: owner for lock, owner in self.held.items() if owner != own}
 
     def next_number(self) -> int:
         """Returns a number that no object has."""
@@ -213,6 +220,11 @@ class SyncRecorder:
         If the process dies meanwhile, the open event shows that the thread waited, and for what.
         """
         start = clock.now()
+        owner = self._orphaned.get(target)
+        if owner is not None and owner == self.held.get(target):
+            with self._recorder.contain_errors():
+                place = program_place(sys._getframe(), self._is_library)
+                self._recorder.value(f"{ORPHANED_LOCK}{place}", 1.0)
         # A thread alone that waits for a lock of the program has it itself. A lock of Python's
         # library may be one that `Condition.wait` has just made for a notification.
         awaited = self.concurrent or (

@@ -119,9 +119,10 @@ class Threads:
                 self._recorder.sync(SyncKind.thread_join, instant, instant, ordinal)
 
     def forked(self) -> None:
-        """Forgets the parent's threads in a forked child."""
+        """Forgets the parent's threads in a forked child, but for their locks."""
         self._ended.clear()
         self._seen.clear()
+        self._sync.forked()
 
     @contextlib.contextmanager
     def running(self, start: _Start | None, thread: threading.Thread | None) -> Iterator[None]:

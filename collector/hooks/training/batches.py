@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.modules import module as nn_module
 
+from ...format.loop_names import REORDERED_INPUT
 from ...format.names import (
     BATCH_HASH,
     BATCH_ROWS,
@@ -38,8 +39,12 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
+from ..patches import caller
+from ..stacks import program_place
 from ..training_loop.growth import Growth
 from ..training_loop.loader_orders import LoaderOrders
+from ..training_loop.reordered_inputs import reordered
+from ..training_loop.unread_settings import unread_settings
 from ..training_loop.worker_copies import WorkerCopies
 from .activations import tensors_in
 from .device_readback import DeviceReadback
@@ -83,8 +88,10 @@ class Batches:
         modules: Modules,
         growth: Growth,
         is_transformed: Callable[[Any], bool],
+        is_library: Callable[[str], bool],
     ) -> None:
         self._recorder = recorder
+        self._is_library = is_library
         self._modules = modules
         self._modes: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._evaluated: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
@@ -142,7 +149,9 @@ class Batches:
         if self._sampled():
             kind = own_class(unwrap(module)).__name__
             if self._due(f"input/{kind}"):
-                self._sample(f"input/{kind}", _arguments())
+                arguments = _arguments()
+                self._sample(f"input/{kind}", arguments)
+                self._reordered(kind, arguments)
             if self._due(f"replication/{kind}", 1):
                 self._replication(module)
                 self._growth.hooks(module)
@@ -200,8 +209,18 @@ class Batches:
 
     def _list(self, module: torch.nn.Module) -> None:
         with self._recorder.contain_errors():
-            for name, times in listed_modules(module, self._modules):
-                self._recorder.value(name, times)
+            for name, number in (
+                *listed_modules(module, self._modules),
+                *unread_settings(module, self._is_library),
+            ):
+                self._recorder.value(name, number)
+
+    def _reordered(self, kind: str, arguments: Any) -> None:
+        with self._recorder.contain_errors(), self._recorder.own_torch():
+            found = reordered(filter(self._is_plain, tensors_in(arguments)))
+            if found is not None:
+                place = program_place(caller(), self._is_library)
+                self._recorder.value(f"{REORDERED_INPUT}{place}/{kind}/{found[0]}/{found[1]}", 1.0)
 
     def _replication(self, module: torch.nn.Module) -> None:
         recorder = self._recorder
@@ -276,8 +295,9 @@ def _hook(context: HookContext) -> Undo | None:
     )
     if is_transformed is None or not recorder.options.sample_every:
         return None
-    growth = Growth(recorder, context.stacks.is_library)
-    batches = context.share(Batches(recorder, modules, growth, is_transformed))
+    is_library = context.stacks.is_library
+    growth = Growth(recorder, is_library)
+    batches = context.share(Batches(recorder, modules, growth, is_transformed, is_library))
     modules.began, modules.ended = batches.began, batches.ended
     modules.evaluates = batches.evaluates
 

@@ -1,4 +1,4 @@
-"""Records states of modules that are loaded in vain.
+"""Records states of modules that are loaded in vain, or break ties of parameters.
 
 `state_dict()` copies nothing. A state that was kept while the parameters were trained has their
 values of now, so loading it restores nothing. With `strict=False`, neither does a state whose names
@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ...format.loop_names import BROKEN_TIE
 from ...format.names import KEPT_STATE, OTHER_NAMES
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches, caller
 from ..stacks import Stacks, program_place
+from .broken_ties import shared_names, untied
 
 _MAX_STATES = 256
 
@@ -32,7 +34,8 @@ class _Taken(NamedTuple):
 
 
 class KeptStates:
-    """Writes values named KEPT_STATE and OTHER_NAMES where a state is loaded in vain."""
+    """Writes values named KEPT_STATE and OTHER_NAMES where a state is loaded in vain, and
+    BROKEN_TIE."""
 
     def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
         self._recorder = recorder
@@ -62,17 +65,28 @@ class KeptStates:
             self._place(frame),
         )
 
-    def loads(self, module: nn.Module, state_dict: Any = None, *_: Any, **__: Any) -> Any:
+    def loads(
+        self,
+        module: nn.Module,
+        state_dict: Any = None,
+        strict: bool = True,
+        assign: bool = False,
+        **_: Any,
+    ) -> Any:
         """Looks at a state before it is loaded."""
         if not self._recorder.active:
             return None
         if self._taken:
             self._looks_at(module, state_dict)
-        return module, state_dict, caller()
+        return module, state_dict, caller(), shared_names(module) if assign else []
 
-    def loaded(self, began: tuple[nn.Module, Any, FrameType], result: Any) -> None:
-        """Records that nothing was loaded because of a prefix; 0 once something is."""
-        module, state, frame = began
+    def loaded(
+        self, began: tuple[nn.Module, Any, FrameType, list[tuple[str, ...]]], result: Any
+    ) -> None:
+        """Records broken ties, and that nothing was loaded because of a prefix; 0 once something
+        is."""
+        module, state, frame, before = began
+        self._breaks(module, frame, "load_state_dict(assign=True)", before)
         missing, unexpected = set(result.missing_keys), set(result.unexpected_keys)
         own = dict(module.named_parameters())
         if not own.keys() <= missing:
@@ -84,6 +98,24 @@ class KeptStates:
             words = [self._place(frame), type(module).__name__, *prefixes]
             self._not_loaded[module] = name = f"{OTHER_NAMES}{'/'.join(words)}"
             self._recorder.value(name, float(len(own)))
+
+    def empties(self, module: nn.Module, *_: Any, **__: Any) -> Any:
+        """Looks at a module before it gets new memory."""
+        return (module, caller(), shared_names(module)) if self._recorder.active else None
+
+    def emptied(
+        self, began: tuple[nn.Module, FrameType, list[tuple[str, ...]]], result: Any
+    ) -> None:
+        """Records broken ties."""
+        module, frame, before = began
+        self._breaks(module, frame, "to_empty()", before)
+
+    def _breaks(
+        self, module: nn.Module, frame: FrameType, call: str, before: list[tuple[str, ...]]
+    ) -> None:
+        for first, other in untied(module, before):
+            name = f"{BROKEN_TIE}{self._place(frame)}/{call}/{first}/{other}"
+            self._recorder.value(name, 1.0)
 
     def _looks_at(self, module: nn.Module, state_dict: Any) -> None:
         found = next((one for one in map(self._kept, _floats(state_dict)) if one), None)
@@ -149,6 +181,7 @@ def _hook(context: HookContext) -> Undo:
     states = KeptStates(context.recorder, context.stacks)
     patches.ends(nn.Module, "state_dict", states.takes, states.taken, lost=_LOST)
     patches.ends(nn.Module, "load_state_dict", states.loads, states.loaded)
+    patches.ends(nn.Module, "to_empty", states.empties, states.emptied)
     return patches.undo
 
 

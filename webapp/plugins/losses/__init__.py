@@ -33,6 +33,17 @@ PLUGIN = Plugin(
             misses="losses other than nll_loss; a softmax whose result is reshaped; square shapes",
         ),
         Question(
+            "Weights of a softmax over another dimension",
+            "softmax_dims:attention_dims",
+            ("mixed_samples",),
+            order=196,
+            area="Learning",
+            recorded=True,
+            needs="the graph of the first backward",
+            misses="weights that are transposed, masked or scaled after the softmax; products with "
+            "values that need no gradient",
+        ),
+        Question(
             "Losses of shapes that are broadcast",
             "loss_shapes:loss_shapes",
             ("wrong_loss",),
@@ -41,6 +52,16 @@ PLUGIN = Plugin(
             recorded=True,
             needs="the graph of the first backward",
             misses="targets that require a gradient; shapes other than [N, 1] and [N]",
+        ),
+        Question(
+            "Targets that gradients flow through",
+            "attached_targets:attached_targets",
+            ("wrong_loss",),
+            order=197,
+            area="Learning",
+            recorded=True,
+            needs="the graph of the first backward",
+            misses="targets other than a tensor plus a multiple of what the same model returns",
         ),
         Question(
             "Losses of no target",

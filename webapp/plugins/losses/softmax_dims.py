@@ -1,7 +1,12 @@
-"""Finds an nll_loss of logarithms of a softmax over another dimension than that of the classes.
+"""Finds a softmax over another dimension than that over which its result is summed.
 
-The classes of nll_loss are dimension 1. Read from the graph of the first backward, where nothing
-stands between the two. A square [N, N] is left out: there it may be meant (contrastive losses).
+- nll_loss of its logarithms: the classes are dimension 1. A square [N, N] is left out: there it may
+  be meant (contrastive losses);
+- a matrix product of weights of attention with values: the weights of a row add up to 1 only where
+  the softmax is over the dimension that the product sums over.
+
+Read from the graph of the first backward, where nothing but dropout or a mask stands
+between the two.
 """
 
 from __future__ import annotations
@@ -18,22 +23,98 @@ from lanescope.webapp.runs.run import Run
 _CLASSES = 1
 _SHAPE = re.compile(r"\[([^\]]*)\]")
 
+_IN_ORDER = re.compile(r"(Clone|Expand|NativeDropout|ReshapeAlias|ToCopy|UnsafeView|View)")
+"""Nodes that leave the numbers in their order, and which of them are in a row."""
+
 
 def softmax_dims(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     return of_graphs(run, _over_another)
 
 
+def attention_dims(run: Run) -> list[Finding]:
+    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
+    return of_graphs(run, _weights)
+
+
+def _dims(run: Run, rank: int) -> dict[int, int]:
+    """Number of a node of a softmax -> its dimension, as the program gave it."""
+    rows = logged(run, rank, prefix=SOFTMAX_DIM)
+    return {int(name): int(value) for name, value in zip(rows["name"], rows["value"], strict=True)}
+
+
+def _shapes(node: LossNode) -> list[list[int]]:
+    """Shapes of the inputs of the operator of a node."""
+    found = _SHAPE.findall(node.shapes)
+    return [[int(one) for one in sizes.split(",") if one.strip()] for sizes in found]
+
+
+def _weights(run: Run, rank: int) -> Finding | None:
+    graph = loss_graph(run, rank)
+    if graph is None:
+        return None
+    dims = _dims(run, rank)
+    for product in graph.nodes.values():
+        operands = _shapes(product) if product.name == "Bmm" else []
+        for place, number in enumerate(product.next if len(operands) == len(product.next) else ()):
+            softmax = _handed_on(graph, graph.nodes[number])
+            shapes = _shapes(softmax)[:1] if softmax.number in dims else []
+            if not shapes or len(shapes[0]) < len(operands[place]):
+                continue
+            shape, summed = shapes[0], -1 - place  # of the first operand the last dimension
+            dim = dims[softmax.number] % len(shape)
+            if shape[-2:] == operands[place][-2:] and dim != len(shape) + summed:
+                return _mixing(run, rank, graph, product, softmax, dim, shape, summed)
+    return None
+
+
+def _handed_on(graph: LossGraph, node: LossNode) -> LossNode:
+    """The node whose numbers, in their order, a matrix product gets."""
+    for _ in graph.nodes:  # a damaged file may hold a circle
+        masked = node.name == "Mul" and len(node.next) == 1  # dropout is one, on the host
+        if not (masked or _IN_ORDER.fullmatch(node.name)) or not node.next:
+            break
+        node = graph.nodes[node.next[0]]
+    return node
+
+
+def _mixing(
+    run: Run,
+    rank: int,
+    graph: LossGraph,
+    product: LossNode,
+    softmax: LossNode,
+    dim: int,
+    shape: list[int],
+    summed: int,
+) -> Finding:
+    made, at = (f" at {one.where}" if one.where else "" for one in (softmax, product))
+    what = ", the samples of the batch, which it mixes" if dim == 0 else ""
+    return Finding(
+        kind="mixed_samples",
+        severity="warning",
+        confidence="likely",
+        title=f"The softmax{made} is over dimension {dim} of {shape}{what}. The matrix product{at} "
+        f"takes its result as weights and sums over dimension {len(shape) + summed}, where they do "
+        f"not add up to 1: pass dim={summed} to the softmax.",
+        rank=rank,
+        ranks=(rank,),
+        step=graph.step,
+        time_ns=graph.time_ns,
+        where=softmax.where or product.where,
+        evidence={"cause": "weights", "dimension": dim, "shape": shape, "used_at": product.where},
+        link=timeline_address(graph.time_ns, graph.time_ns + 1, run.duration_ns),
+    )
+
+
 def _over_another(run: Run, rank: int) -> Finding | None:
     graph = loss_graph(run, rank)
     if graph is None:
         return None
-    rows = logged(run, rank, prefix=SOFTMAX_DIM)
-    dims = {int(name): int(value) for name, value in zip(rows["name"], rows["value"], strict=True)}
+    dims = _dims(run, rank)
     for loss in graph.nodes.values():
         softmax = _softmax_of(graph, loss) if loss.name.startswith("NllLoss") else None
-        sizes = _SHAPE.findall(softmax.shapes)[:1] if softmax else []
-        shape = [int(one) for one in sizes[0].split(",") if one.strip()] if sizes else []
+        shape = next(iter(_shapes(softmax)), []) if softmax else []
         if softmax is None or softmax.number not in dims or len(shape) < 2:
             continue
         dim = dims[softmax.number] % len(shape)

@@ -43,6 +43,17 @@ PLUGIN = Plugin(
             needs="level access",
             misses="changes of tensors that backward did not come to use",
         ),
+        Question(
+            "Writes that backward does not see",
+            "silent_writes:silent_writes",
+            ("inplace_modification",),
+            order=81,
+            area="Threads",
+            recorded=True,
+            native=True,
+            needs="level access; a backward pass",
+            misses="passes of backward after the first four; memory that is written without torch",
+        ),
     ),
     tables={"races": "race_findings:races"},
     pages=(

@@ -10,6 +10,7 @@ PLUGIN = Plugin(
         Kind("concurrent_backward", "races.md#backward-at-the-same-time"),
         Kind("overlap", "overlap.md", "overlap_findings:OverlapEvidence"),
         Kind("deadlock", "races.md#deadlocks"),
+        Kind("blocked_loop", "threads.md#blocked-event-loops"),
         Kind("lost_context", "threads.md#lost-context"),
         Kind("lost_error", "threads.md#lost-errors"),
         Kind("cuda_context", "threads.md#cuda-devices"),
@@ -42,6 +43,17 @@ PLUGIN = Plugin(
             area="Threads",
             recorded=True,
             misses="loops other than asyncio's; locks written in C",
+        ),
+        Question(
+            "Blocked event loops",
+            "blocked_loops:blocked_loops",
+            ("blocked_loop",),
+            order=105,
+            area="Threads",
+            recorded=True,
+            needs="an event loop of asyncio whose tasks await timers, on Linux",
+            misses="tasks that wait for anything but a timer; delays below 0.1 s; loops other than "
+            "asyncio's",
         ),
         Question(
             "Lost context variables",

@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import ORPHANED_LOCK
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place, where_of
 from lanescope.webapp.plugins.threads.standstill import standstill
@@ -46,7 +48,9 @@ def deadlocks(run: Run) -> list[Finding]:
     """Returns findings of kind `deadlock`."""
     found = []
     for rank in run.ranks:
-        known = _waits(run, rank)
+        forked = _forked(run, rank)
+        locked = {thread for one in forked for thread in one.evidence["threads"]}
+        known = {thread: wait for thread, wait in _waits(run, rank).items() if thread not in locked}
         waits = {thread: wait for thread, wait in known.items() if not wait.ended}
         circles = _circles(waits)
         own = [_circle(run, rank, circle) for circle in circles]
@@ -56,7 +60,38 @@ def deadlocks(run: Run) -> list[Finding]:
         gone = _gone_with_locks(run, rank) if not own else []
         if len(gone) == 1:  # where it is not known which lock a thread waits for, it is this one
             left[""] = _left(run, rank, gone[0])
+        own += forked
         found += own or standstill(run, rank, left)
+    return found
+
+
+def _forked(run: Run, rank: int) -> list[Finding]:
+    """Processes that wait for a lock that was held when they were forked: one per line."""
+    found = []
+    rows = logged(run, rank, prefix=ORPHANED_LOCK).sort_values("time_ns")
+    for name, own in rows.groupby("name", sort=False, observed=True):
+        where, first = str(name), own.iloc[0]
+        several = own["thread"].nunique()
+        at = f" at {where}" * bool(where) + f" ({several} processes)" * (several > 1)
+        time = int(first["time_ns"])
+        found.append(
+            Finding(
+                kind="deadlock",
+                severity="error",
+                title=f"Deadlock: a forked process waits for a lock{at}, which a thread of "
+                "the parent held as it forked. That thread is not in the forked process, "
+                "so the lock is never released there. Start processes before threads, or with "
+                "spawn.",
+                rank=rank,
+                ranks=(rank,),
+                thread=str(first["thread"]),
+                step=int(first["step"]),
+                time_ns=time,
+                where=where or None,
+                evidence={"threads": sorted(set(own["thread"].astype("str")))},
+                link=timeline_address(time, time, run.duration_ns),
+            )
+        )
     return found
 
 

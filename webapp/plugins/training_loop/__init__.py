@@ -8,6 +8,8 @@ PLUGIN = Plugin(
     kinds=(
         Kind("growth", "memory.md#growth"),
         Kind("not_loaded", "gradients.md#losses-and-modes"),
+        Kind("unread_setting", "gradients.md#losses-and-modes"),
+        Kind("mixed_samples", "gradients.md#losses-and-modes"),
     ),
     questions=(
         Question(
@@ -103,10 +105,21 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             native=True,
-            needs="level access; 3 calls without gradients, one after the other, of a model with "
+            needs="level access; 3 calls without gradients, two in a row, of a model with "
             "dropout or batch normalisation",
             misses="results that are compared by other than eq or a loss of torch; models that are "
             "in evaluation mode at times",
+        ),
+        Question(
+            "Frozen layers whose running statistics change",
+            "frozen_statistics:frozen_statistics",
+            ("evaluation_mode",),
+            order=200,
+            area="Learning",
+            recorded=True,
+            needs="level access; batch normalisation without trained parameters, at 3 sampled "
+            "steps",
+            misses="models within DistributedDataParallel; more than 20 buffers of a model",
         ),
         Question(
             "Averages of a model with itself",
@@ -162,6 +175,37 @@ PLUGIN = Plugin(
             recorded=True,
             needs="load_state_dict(strict=False)",
             misses="states that are loaded in part, or whose names differ by more than a prefix",
+        ),
+        Question(
+            "Attributes that torch does not read",
+            "without_effect:unread_attributes",
+            ("unread_setting",),
+            order=198,
+            area="Learning",
+            recorded=True,
+            needs="level access; a model called as a module in training, or an optimizer of torch",
+            misses="spellings that are not like requires_grad; attributes that are set after the "
+            "first call of the model",
+        ),
+        Question(
+            "Parameters that are no longer tied",
+            "without_effect:broken_ties",
+            ("shared_parameter",),
+            order=199,
+            area="Learning",
+            recorded=True,
+            needs="load_state_dict(assign=True) or to_empty() of a model with tied parameters",
+            misses="ties that other calls break; parameters that are assigned one by one",
+        ),
+        Question(
+            "Inputs whose dimensions view() exchanged",
+            "without_effect:reordered_inputs",
+            ("mixed_samples",),
+            order=197,
+            area="Learning",
+            recorded=True,
+            needs="level access; a model called as a module, with an input of 3 dimensions or more",
+            misses="views within a model; inputs that were computed after the view",
         ),
         Question(
             "Graphs and hooks that pile up",

@@ -20,7 +20,7 @@ from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_MIN_CALLS = 3
+_MIN_CALLS, _IN_A_ROW = 3, 2
 _COUNTS = "aten::add_"
 """By which batch normalisation counts its batches in training mode."""
 
@@ -53,8 +53,8 @@ def evaluated_in_training(run: Run) -> list[Finding]:
 
 
 def _evaluations(run: Run, rank: int, thread: str) -> pd.DataFrame:
-    """The first `_MIN_CALLS` evaluations or more that follow one another, where each counts a batch
-    or draws numbers, and is compared: start_ns, step, stack, normalises."""
+    """Evaluations, `_IN_A_ROW` or more one after the other and `_MIN_CALLS` or more in all, where
+    each counts a batch or draws numbers, and is compared: start_ns, step, stack, normalises."""
     columns = ["start_ns", "duration_ns", "kind", "step"]
     phases = to_frame(run.events("phase", rank, thread, columns))
     phases = phases[phases["kind"].astype("str") != _DATA].sort_values("start_ns")
@@ -73,10 +73,10 @@ def _evaluations(run: Run, rank: int, thread: str) -> pd.DataFrame:
     stacks = compared.dropna(subset="stack").drop_duplicates("number").set_index("number")["stack"]
     phases = phases.assign(normalises=normalises, stack=stacks)
     wrong = phases["evaluation"] & (normalises | drops) & phases.index.isin(compared["number"])
-    for _, own in phases[wrong].groupby((~wrong).cumsum()[wrong]):
-        if len(own) >= _MIN_CALLS:
-            return own
-    return phases[:0]
+    rows = phases[wrong]
+    in_a_row = rows.groupby((~wrong).cumsum()[wrong])["start_ns"].transform("size")
+    found = rows[in_a_row >= _IN_A_ROW]
+    return found if len(found) >= _MIN_CALLS else phases[:0]
 
 
 def _operators(run: Run, rank: int, thread: str) -> pd.DataFrame:
@@ -105,7 +105,7 @@ def _finding(run: Run, rank: int, calls: pd.DataFrame) -> Finding:
         severity="warning",
         confidence="likely",
         title=f"The model is evaluated in training mode{f' at {where}' if where else ''}, in "
-        f"{units.count(len(calls))} calls without gradients that follow one another: {on}. Call "
+        f"{units.count(len(calls))} calls without gradients: {on}. Call "
         "model.eval() before the evaluation, and model.train() after it.",
         rank=rank,
         ranks=(rank,),

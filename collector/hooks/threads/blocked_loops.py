@@ -1,0 +1,88 @@
+"""Records how late event loops of asyncio wake tasks of the program, since their thread works.
+
+A loop looks at its timers between callbacks. What a timer is late by then is work that a coroutine
+did without an await, or time that the thread was ready to run without a processor, which Linux
+counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from ...format.loop_names import BLOCKED_LOOP
+from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
+from ..patches import Patches
+from ..stacks import PACKAGE_FOLDERS, code_line
+from .run_queue_delay import total_delay_ns
+
+_LEAST_S = 0.1
+
+
+class BlockedLoops:
+    """Writes a value named BLOCKED_LOOP where a task of the program waits _LEAST_S too long."""
+
+    def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
+        self._recorder = recorder
+        self._is_library = is_library
+        self._delays: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def iterates(self, loop: Any) -> None:
+        """Looks at the first timer of a loop that begins an iteration."""
+        scheduled = getattr(loop, "_scheduled", None)
+        if not scheduled:
+            return
+        handle = scheduled[0]
+        late_s = loop.time() - handle._when
+        if late_s < _LEAST_S or handle._cancelled or not self._recorder.active:
+            return
+        with self._recorder.contain_errors():
+            place, delay = self._waits(handle), total_delay_ns()
+            if place is None or delay is None:
+                return
+            before, self._delays[loop] = self._delays.get(loop), delay
+            if before is None:
+                return
+            late_s -= (delay - before) / 1e9
+            if late_s >= _LEAST_S:
+                self._recorder.value(f"{BLOCKED_LOOP}{place}", late_s)
+
+    def _waits(self, handle: Any) -> str | None:
+        """Returns file.py:12 where a task of the program waits for a timer; None: none does."""
+        future = next(iter(handle._args or ()), None)
+        if not isinstance(future, asyncio.Future):
+            return None
+        for callback, *_ in getattr(future, "_callbacks", None) or ():
+            task = getattr(callback, "__self__", None)
+            frame = _innermost(task, self._is_program) if isinstance(task, asyncio.Task) else None
+            if frame is not None:
+                return code_line(frame.f_code, frame.f_lineno)
+        return None
+
+    def _is_program(self, file: str) -> bool:
+        return not self._is_library(file) and not file.startswith(PACKAGE_FOLDERS)
+
+
+def _innermost(task: Any, is_program: Callable[[str], bool]) -> FrameType | None:
+    """Returns the innermost frame of the program in a task that waits."""
+    found, coroutine = None, task.get_coro()
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        if is_program(frame.f_code.co_filename):
+            found = frame
+        coroutine = coroutine.cr_await
+    return found
+
+
+def _hook(context: HookContext) -> Undo:
+    loops, patches = BlockedLoops(context.recorder, context.stacks.is_library), Patches()
+    patches.ends(
+        asyncio.BaseEventLoop, "_run_once", loops.iterates, self_alone=True, lost="blocked loops"
+    )
+    return patches.undo
+
+
+HOOK = Hook("blocked event loops", _hook)

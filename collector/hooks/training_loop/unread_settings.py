@@ -1,0 +1,116 @@
+"""Finds attributes that the program sets and torch does not read: `p.require_grad = False`.
+
+Parameters, modules and optimizers take any attribute. One that is spelt like requires_grad, or set
+where it has no effect, changes nothing.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator
+from numbers import Real
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ...format.loop_names import UNREAD_SETTING
+from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
+from ..stacks import code_line
+from ..training.modules import clean_paths
+
+_TRAINABLE = re.compile(
+    r"_*(re?q\w{2,6}|needs?)_?grad\w*_*|_*grad\w*_(re?q\w{2,6}|needed)_*", re.IGNORECASE
+)
+"""Spellings of requires_grad."""
+
+_RATES = ("lr", "learning_rate")
+
+
+def unread_settings(
+    root: torch.nn.Module, is_library: Callable[[str], bool]
+) -> Iterator[tuple[str, float]]:
+    """Yields names of UNREAD_SETTING of a model, and how many parameters they were meant for."""
+    found: dict[tuple[str, str, bool], list[torch.Tensor]] = {}
+    named: dict[tuple[str, str, bool], str] = {}
+    for path, module in clean_paths(root):
+        for holder, name, one in _holders(path, module):
+            for attribute, value in list(vars(one).items()):
+                if type(value) is not bool or not _TRAINABLE.fullmatch(attribute):
+                    continue
+                key = holder, attribute, value
+                meant = [one] if isinstance(one, torch.Tensor) else list(one.parameters())
+                if meant and all(parameter.requires_grad is not value for parameter in meant):
+                    named.setdefault(key, name)
+                    found.setdefault(key, []).extend(meant)
+    for key, meant in found.items():
+        holder, attribute, value = key
+        place = _assigned(attribute, is_library)
+        name = f"{UNREAD_SETTING}{place}/{holder}/{attribute}/{value}/{named[key]}"
+        yield name, float(len({id(one) for one in meant}))
+
+
+def _holders(path: str, module: torch.nn.Module) -> Iterator[tuple[str, str, Any]]:
+    """Yields kind, name and object of a module and of its own parameters."""
+    yield "module", path or type(module).__name__, module
+    for name, one in module._parameters.items():
+        if one is not None:
+            yield "parameter", f"{path}.{name}" if path else name, one
+
+
+def _assigned(attribute: str, is_library: Callable[[str], bool]) -> str:
+    """Returns file.py:12 that sets an attribute: the only such line in files that run now."""
+    sets = re.compile(rf"\.{re.escape(attribute)}\s*=(?!=)|setattr\(.*[\"']{attribute}[\"']")
+    frame: FrameType | None = sys._getframe()
+    files = {}
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            files[frame.f_code.co_filename] = frame.f_code
+        frame = frame.f_back
+    places = [
+        code_line(code, number)
+        for file, code in files.items()
+        for number, line in enumerate(linecache.getlines(file), 1)
+        if sets.search(line)
+    ]
+    return places[0] if len(places) == 1 else ""
+
+
+class UnreadRates:
+    """Writes a value named UNREAD_SETTING once where a rate is set as an attribute of an
+    optimizer of torch, and its groups have others."""
+
+    def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
+        self._recorder = recorder
+        self._is_library = is_library
+        self._seen: set[int] = set()
+
+    def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Looks at an optimizer that steps; global pre-hook."""
+        held = vars(optimizer)
+        if not any(name in held for name in _RATES) or id(optimizer) in self._seen:
+            return
+        recorder, kind = self._recorder, type(optimizer)
+        with recorder.contain_errors():
+            if not kind.__module__.startswith("torch.optim.") or not recorder.active:
+                return
+            rates = [float(group["lr"]) for group in optimizer.param_groups]
+            for name in _RATES:
+                value = held.get(name)
+                if isinstance(value, Real) and float(value) not in rates:
+                    self._seen.add(id(optimizer))
+                    said = f"{_assigned(name, self._is_library)}/optimizer/{name}/{value}"
+                    recorder.value(f"{UNREAD_SETTING}{said}/{kind.__name__}", rates[0])
+
+
+def _hook(context: HookContext) -> Undo:
+    rates = UnreadRates(context.recorder, context.stacks.is_library)
+    return register_optimizer_step_pre_hook(rates.stepping).remove
+
+
+HOOK = Hook("attributes that torch does not read", _hook)

@@ -1,0 +1,79 @@
+"""Finds frozen batch normalisation whose running statistics go on changing.
+
+No optimizer has its weight and bias, which are frozen and written by no operator, and in training
+mode each batch changes running_mean: the layer is not what was loaded. An encoder that follows
+another one by its momentum has its weights written as well.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import pyarrow.compute as pc
+
+from lanescope.collector.format.names import BUFFER_HASH
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
+from lanescope.webapp.runs.run import Run
+
+_MIN_SAMPLED = 3
+_MEAN = ".running_mean"
+_STATISTICS = r"\.(running_mean|running_var|num_batches_tracked)$"
+
+
+def frozen_statistics(run: Run) -> list[Finding]:
+    """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
+    if gradient_rows(run).empty:
+        raise NotApplicable("record an optimizer step: the run has no steps")
+    buffers = logged(run, None, prefix=BUFFER_HASH)
+    buffers = buffers[buffers["name"].astype("str").str.endswith(_MEAN)]
+    if buffers.empty:
+        return []
+    found = []
+    known = samples(run)
+    for key, own in buffers.groupby("rank", sort=True):
+        rank = int(str(key))
+        changes = own.groupby("name", sort=False, observed=True)["value"].nunique()
+        layers = {str(name).removesuffix(_MEAN) for name in changes.index[changes >= _MIN_SAMPLED]}
+        layers &= _frozen(known[known["rank"] == rank])
+        layers -= _written(run, rank, layers, int(own["time_ns"].min())) if layers else set()
+        if layers:
+            found.append(_finding(run, rank, sorted(layers)))
+    return found
+
+
+def _frozen(rows: pd.DataFrame) -> set[str]:
+    """Layers whose parameters are frozen whenever they are sampled, and in no optimizer."""
+    layers = rows.groupby("layer", sort=False)
+    trained = layers["trainable"].any() | (layers["optimizer"].max() >= 0)
+    return {str(layer) for layer in trained.index[~trained.astype(bool)]}
+
+
+def _written(run: Run, rank: int, layers: set[str], since_ns: int) -> set[str]:
+    """Those of some layers whose parameters an operator writes after an instant."""
+    storages = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
+    layer = storages["name"].astype("str").str.rpartition(".")[0]
+    parameter = ~storages["name"].astype("str").str.contains(_STATISTICS)
+    storages = storages.assign(layer=layer)[layer.isin(layers) & parameter]
+    window = (since_ns, run.duration_ns)
+    accesses = run.events("access", rank, columns=["storage", "write"], window=window)
+    written = pc.unique(accesses.filter(accesses["write"])["storage"]).to_pandas()
+    return set(storages[storages["storage"].isin(written)]["layer"])
+
+
+def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
+    several = len(layers) > 1
+    return Finding(
+        kind="evaluation_mode",
+        severity="warning",
+        confidence="likely",
+        title=f"Batch normalisation {layers[0]}{and_more(len(layers), 'layer')} "
+        f"{'are' if several else 'is'} frozen, and running statistics still change with each "
+        "batch: training mode is on. Call eval() on frozen layers after each model.train(), or "
+        "override train().",
+        rank=rank,
+        ranks=(rank,),
+        step=0,
+        evidence={"cause": "frozen_statistics", "modules": layers[:20]},
+        link=step_link(run, rank, 0),
+    )

@@ -1,0 +1,142 @@
+"""Finds what a program sets or does to its model without the effect that it is for.
+
+- unread: attributes that torch does not read, as `p.require_grad = False`;
+- broken_tie: parameters that were one, until each module was given its own;
+- reordered: an input whose lengths view() put in another order, and its numbers not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from lanescope.collector.format.loop_names import (
+    BROKEN_TIE,
+    REORDERED_INPUT,
+    UNREAD_SETTING,
+)
+from lanescope.collector.format.names import TRAINING_MODE
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_RATE = "optimizer"
+
+
+def unread_attributes(run: Run) -> list[Finding]:
+    """Returns findings of kind `unread_setting`, one per line. Raises NotApplicable."""
+    _need_steps(run)
+    found = []
+    for name, own in _by_name(run, UNREAD_SETTING):
+        where, holder, attribute, value, first = name.split("/", 4)
+        at = f" at {where}" if where else ""
+        number = float(own["value"].iloc[0])
+        if holder == _RATE:
+            title = (
+                f"{first}.{attribute} = {value}{at} has no effect: the optimizer reads the rate of "
+                f"its groups, which is {number:g}. Set it there: for group in "
+                "optimizer.param_groups: group['lr'] = ..., or use a scheduler."
+            )
+        else:
+            title = _not_frozen(at, holder, attribute, value, first, int(number))
+        evidence = {"cause": "unread", "attribute": attribute, "object": first}
+        found.append(_finding(run, own, "unread_setting", where, title, evidence))
+    return found
+
+
+def _not_frozen(at: str, holder: str, attribute: str, value: str, first: str, count: int) -> str:
+    state = "still trained" if value == "False" else "still frozen"
+    several = f"{units.count(count)} parameter{'s are' if count != 1 else ' is'} {state}"
+    meant = f".requires_grad_({value})"
+    why = (
+        "a module has no such flag, its parameters have"
+        if holder == "module"
+        else "the flag of a tensor is requires_grad"
+    )
+    do = f"module{meant}" if holder == "module" else f"parameter{meant}"
+    return f"{attribute} = {value}{at} on {first} has no effect: {why}, and {several}. Call {do}."
+
+
+def broken_ties(run: Run) -> list[Finding]:
+    """Returns findings of kind `shared_parameter`, one per tie. Raises NotApplicable."""
+    rows = gradient_rows(run)
+    _need_steps(run)
+    known = set(rows["parameter"].astype("str"))
+    found = []
+    for name, own in _by_name(run, BROKEN_TIE):
+        where, call, first, other = name.split("/", 3)
+        if not all(any(_ends(one, path) for one in known) for path in (first, other)):
+            continue  # tied again since
+        at = f" at {where}" if where else ""
+        title = (
+            f"{first} and {other} were one parameter until {call}{at}, which gave each module its "
+            "own: from there on they are trained apart. Tie them again after it: "
+            f"model.{other} = model.{first}."
+        )
+        evidence = {"cause": "broken_tie", "parameters": [first, other]}
+        found.append(_finding(run, own, "shared_parameter", where, title, evidence))
+    return found
+
+
+def reordered_inputs(run: Run) -> list[Finding]:
+    """Returns findings of kind `mixed_samples`, one per line. Raises NotApplicable."""
+    if logged(run, None, prefix=TRAINING_MODE).empty:
+        raise NotApplicable("record training steps with --level access: no model was called")
+    found = []
+    for name, own in _by_name(run, REORDERED_INPUT):
+        where, kind, shape, before = name.split("/")
+        at = f" at {where}" if where else ""
+        title = (
+            f"The input of {kind}{at} is mixed up: its shape {shape} is that of a tensor "
+            f"{before} by view() or reshape(), which keeps the numbers in their old order, so each "
+            "row or image holds parts of others. Use permute() or transpose() to exchange "
+            "dimensions."
+        )
+        evidence = {"cause": "reordered", "shape": shape, "before": before}
+        found.append(_finding(run, own, "mixed_samples", where, title, evidence))
+    return found
+
+
+def _need_steps(run: Run) -> None:
+    if gradient_rows(run).empty:
+        raise NotApplicable("record an optimizer step: the run has no steps")
+
+
+def _ends(name: str, path: str) -> bool:
+    """Whether two names are of one parameter: one of the two models is within the other."""
+    return name == path or name.endswith(f".{path}") or path.endswith(f".{name}")
+
+
+def _by_name(run: Run, prefix: str) -> list[tuple[str, pd.DataFrame]]:
+    rows = logged(run, None, prefix=prefix)
+    groups = rows.sort_values("time_ns").groupby("name", sort=False, observed=True)
+    return [(str(name), own) for name, own in groups]
+
+
+def _finding(
+    run: Run,
+    rows: pd.DataFrame,
+    kind: str,
+    where: str,
+    title: str,
+    evidence: Mapping[str, object],
+) -> Finding:
+    first = rows.iloc[0]
+    rank, step = int(first["rank"]), int(first["step"])
+    return Finding(
+        kind=kind,
+        severity="warning",
+        confidence="likely",
+        title=title,
+        rank=rank,
+        ranks=tuple(sorted({int(one) for one in rows["rank"]})),
+        thread=str(first["thread"]),
+        step=step,
+        time_ns=int(first["time_ns"]),
+        where=where or None,
+        evidence=dict(evidence),
+        link=step_link(run, rank, step),
+    )
