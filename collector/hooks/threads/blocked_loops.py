@@ -20,7 +20,8 @@ from ..patches import Patches
 from ..stacks import PACKAGE_FOLDERS, code_line
 from .run_queue_delay import total_delay_ns
 
-_LEAST_S = 0.1
+_LEAST_S, _READ_S = 0.1, 0.02
+"""Of a delay; between two readings of the time without a processor, which take microseconds."""
 
 
 class BlockedLoops:
@@ -29,25 +30,32 @@ class BlockedLoops:
     def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
         self._recorder = recorder
         self._is_library = is_library
-        self._delays: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        # Instant in s, time without a processor in ns as last read in the loop's thread, and where
+        # a task waits for a timer that had ended by then.
+        self._read: weakref.WeakKeyDictionary[Any, tuple[float, int, str | None]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def iterates(self, loop: Any) -> None:
         """Looks at the first timer of a loop that begins an iteration."""
-        scheduled = getattr(loop, "_scheduled", None)
-        if not scheduled:
-            return
-        handle = scheduled[0]
-        late_s = loop.time() - handle._when
-        if late_s < _LEAST_S or handle._cancelled or not self._recorder.active:
+        now, before = loop.time(), self._read.get(loop)
+        if before is not None and now - before[0] < _READ_S:
+            if before[2] is not None:  # its callback ran
+                self._read[loop] = *before[:2], None
             return
         with self._recorder.contain_errors():
-            place, delay = self._waits(handle), total_delay_ns()
-            if place is None or delay is None:
+            delay = total_delay_ns()
+            if delay is None:
                 return
-            before, self._delays[loop] = self._delays.get(loop), delay
-            if before is None:
+            scheduled = getattr(loop, "_scheduled", None)
+            handle = scheduled[0] if scheduled else None
+            ended = handle is not None and handle._when <= now and not handle._cancelled
+            place = self._waits(handle) if ended else None
+            self._read[loop] = now, delay, place
+            if before is None or not self._recorder.active:
                 return
-            late_s -= (delay - before) / 1e9
+            since, place = (before[0], before[2]) if before[2] else (handle and handle._when, place)
+            late_s = now - since - (delay - before[1]) / 1e9 if place is not None else 0.0
             if late_s >= _LEAST_S:
                 self._recorder.value(f"{BLOCKED_LOOP}{place}", late_s)
 

@@ -52,7 +52,8 @@ PLUGIN = Plugin(
             recorded=True,
             native=True,
             needs="level access; a backward pass",
-            misses="passes of backward after the first four; memory that is written without torch",
+            misses="passes of backward after the first four; tensors that are filled, zeroed or "
+            "copied into; memory that is written without torch",
         ),
     ),
     tables={"races": "race_findings:races"},

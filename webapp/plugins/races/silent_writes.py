@@ -27,6 +27,10 @@ _PASSES = 4
 _OTHERS = r"backward|.*\.step"
 """Names of phases of backward and of optimizers."""
 
+_FILLS = r"aten::(bernoulli|copy|exponential|fill|log_normal|normal|random|uniform|zero)_"
+"""Operators that write what they do not read. A tensor of torch.empty() or zeros_like() may begin
+with one, where another one was before."""
+
 _BACKWARD = schema.PhaseKind.backward.name
 _ROW = ["thread", "start_ns", "depth"]
 _OPS = [*_ROW, "duration_ns", "name", "scope", "sequence", "step", "phase", "stack"]
@@ -63,7 +67,8 @@ def _overwritten(run: Run, rank: int) -> pd.DataFrame:
     between = (both["start_ns"] > both["saved_end"]) & (both["start_ns"] < both["read_ns"])
     overlap = (both["offset"] < both["until_saved"]) & (both["offset_saved"] < both["until"])
     both = both[between & overlap]
-    births = accesses[accesses["birth"]]
+    filled = ops.loc[ops["name"].str.fullmatch(_FILLS), "start_ns"]
+    births = accesses[accesses["birth"] | (accesses["write"] & accesses["start_ns"].isin(filled))]
     kept = [
         not (
             (births["storage"] == row.storage)

@@ -17,7 +17,7 @@ from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_MIN_TIMES, _MIN_S = 3, 0.5
+_MIN_TIMES = 3
 
 
 def blocked_loops(run: Run) -> list[Finding]:
@@ -25,7 +25,7 @@ def blocked_loops(run: Run) -> list[Finding]:
     found = []
     rows = logged(run, None, prefix=BLOCKED_LOOP)
     for (rank, thread), own in rows.groupby(["rank", "thread"], sort=True, observed=True):
-        if len(own) >= _MIN_TIMES and own["value"].sum() >= _MIN_S:
+        if len(own) >= _MIN_TIMES:
             found.append(_finding(run, int(rank), str(thread), own.sort_values("time_ns")))
     return found
 

@@ -18,7 +18,7 @@ from lanescope.webapp.runs.run import Run
 
 _MIN_SAMPLED = 3
 _MEAN = ".running_mean"
-_STATISTICS = r"\.(running_mean|running_var|num_batches_tracked)$"
+_STATISTICS = (_MEAN, ".running_var", ".num_batches_tracked")
 
 
 def frozen_statistics(run: Run) -> list[Finding]:
@@ -36,7 +36,8 @@ def frozen_statistics(run: Run) -> list[Finding]:
         changes = own.groupby("name", sort=False, observed=True)["value"].nunique()
         layers = {str(name).removesuffix(_MEAN) for name in changes.index[changes >= _MIN_SAMPLED]}
         layers &= _frozen(known[known["rank"] == rank])
-        layers -= _written(run, rank, layers, int(own["time_ns"].min())) if layers else set()
+        times = own["time_ns"]
+        layers = _kept(run, rank, layers, int(times.min()), int(times.max())) if layers else set()
         if layers:
             found.append(_finding(run, rank, sorted(layers)))
     return found
@@ -49,16 +50,21 @@ def _frozen(rows: pd.DataFrame) -> set[str]:
     return {str(layer) for layer in trained.index[~trained.astype(bool)]}
 
 
-def _written(run: Run, rank: int, layers: set[str], since_ns: int) -> set[str]:
-    """Those of some layers whose parameters an operator writes after an instant."""
+def _kept(run: Run, rank: int, layers: set[str], since_ns: int, last_ns: int) -> set[str]:
+    """Those of some layers whose parameters no operator writes after an instant, and some reads
+    after another: they were not replaced either."""
     storages = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
-    layer = storages["name"].astype("str").str.rpartition(".")[0]
-    parameter = ~storages["name"].astype("str").str.contains(_STATISTICS)
-    storages = storages.assign(layer=layer)[layer.isin(layers) & parameter]
-    window = (since_ns, run.duration_ns)
-    accesses = run.events("access", rank, columns=["storage", "write"], window=window)
-    written = pc.unique(accesses.filter(accesses["write"])["storage"]).to_pandas()
-    return set(storages[storages["storage"].isin(written)]["layer"])
+    names = storages["name"].astype("str")
+    storages["layer"] = names.str.rpartition(".")[0]
+    storages = storages[storages["layer"].isin(layers) & ~names.str.endswith(_STATISTICS)]
+    columns, window = ["start_ns", "storage", "write", "birth"], (since_ns, run.duration_ns)
+    accesses = run.events("access", rank, columns=columns, window=window)
+    written = accesses.filter(pc.or_(accesses["write"], accesses["birth"]))["storage"]
+    read = accesses.filter(pc.greater(accesses["start_ns"], last_ns))["storage"]
+    kept = ~storages["storage"].isin(pc.unique(written).to_pandas())
+    kept &= storages["storage"].isin(pc.unique(read).to_pandas())
+    found: set[str] = set(storages["layer"][kept]) - set(storages["layer"][~kept])
+    return found
 
 
 def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
