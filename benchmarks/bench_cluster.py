@@ -9,6 +9,7 @@ only, stands what processor time says: with the work of the ranks shared evenly,
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from distributed import Client
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from lanescope.collector.compaction.catalogue import write_catalogue
 from tests.support.dask_cluster import SCHEDULER, WORKER
 from tests.support.processes import first_line, started
 from tests.support.synthetic import write_run
@@ -68,6 +70,7 @@ def main() -> None:
             ops=ops,
             step_ns=max(1_000_000, 1_000 * ops),
         )
+        write_catalogue(run, json.loads((run / "manifest.json").read_text()))  # as recorded runs
         first, *one = checked(run, 1)
         second, *two = checked(run, 2)
     assert first == second, "the answers differ"

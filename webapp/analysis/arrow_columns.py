@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lanescope.collector.format import schema
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 
@@ -52,6 +54,24 @@ def texts_of(run: Run, table: str, column: str, rank: int | None = None) -> froz
             used = chunk.dictionary.take(pc.unique(chunk.indices).drop_null())
             found.update(text for text in used.to_pylist() if text is not None)
     return frozenset(found)
+
+
+def marks(run: Run, prefix: str, rank: int | None = None) -> list[dict[str, Any]]:
+    """Returns the marks whose names begin with a prefix, of one rank or of all, by start: rank,
+    thread, step, name, start_ns."""
+    rows = _marks(run)
+    wanted = having(rows["name"], lambda name: name.startswith(prefix))
+    if rank is not None:
+        wanted &= rows["rank"].to_numpy() == rank
+    found: list[dict[str, Any]] = rows.filter(pa.array(wanted)).to_pylist() if wanted.any() else []
+    return found
+
+
+@lru_cache(maxsize=4)  # many questions look for a mark of their own
+def _marks(run: Run) -> pa.Table:
+    rows = run.events("phase", columns=["rank", "thread", "step", "name", "start_ns", "kind"])
+    only = having(rows["kind"], schema.PhaseKind.mark.name.__eq__)
+    return rows.filter(pa.array(only)).drop_columns("kind").sort_by("start_ns")
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from lanescope.collector.format.steps import Steps
 from lanescope.webapp.analysis.plugin import load, metrics, questions
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
@@ -154,9 +155,9 @@ def ask_ahead(run: Run, executor: Executor | None) -> None:
     """
     if executor is None:
         return
-    steps_ahead(run, executor)
     known = _ANSWERS.setdefault(run, {})
-    for rank, answers in spread(executor, _answers, (run,), run.ranks).items():
+    for rank, (steps, answers) in spread(executor, _answers, (run,), run.ranks).items():
+        run.know_steps(rank, steps)
         known.update({(name, rank): answer for name, answer in answers.items()})
 
 
@@ -172,8 +173,8 @@ def is_large(run: Run) -> bool:
     return len(run.ranks) > 1 and sum(run.counts.values()) >= LARGE_ROWS
 
 
-def _answers(run: Run, rank: int) -> dict[str, Any]:
-    """All answers about a rank by name of the function; what raised has none."""
+def _answers(run: Run, rank: int) -> tuple[Steps, dict[str, Any]]:
+    """Steps of a rank, and all answers about it by name of the function; what raised has none."""
     for entry in (*(one.find for one in questions()), *(one.measure for one in metrics())):
         load(entry)  # the functions that it brings are known from now on
     found: dict[str, Any] = {}
@@ -182,4 +183,4 @@ def _answers(run: Run, rank: int) -> dict[str, Any]:
             found[name] = ask(run, rank)
         except Exception:
             continue
-    return found
+    return run.steps(rank), found

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -46,7 +47,9 @@ _COLUMNS = (
 )
 
 
-@lru_cache(maxsize=4)
+_KNOWN: WeakKeyDictionary[Run, pd.DataFrame] = WeakKeyDictionary()
+
+
 def calls(run: Run) -> pd.DataFrame:
     """Returns every collective call, by rank and start: the columns of the collective table
     (COLUMNS).
@@ -58,7 +61,13 @@ def calls(run: Run) -> pd.DataFrame:
     of the run; peer, root and stack are -1 without one, runnable_ns 0 where it is not
     known. Callers must not change it.
     """
-    events = run.events("collective", columns=list(_COLUMNS))
+    if run not in _KNOWN:
+        _KNOWN[run] = _recorded(run)
+    return _KNOWN[run]
+
+
+def _recorded(run: Run, rank: int | None = None) -> pd.DataFrame:
+    events = run.events("collective", rank, columns=list(_COLUMNS))
     position = np.arange(len(events)) - np.searchsorted(events["rank"], events["rank"])
     returned = pc.add(events["start_ns"], events["duration_ns"]).fill_null(-1)
     done = events["complete_ns"].fill_null(-1)
@@ -79,6 +88,12 @@ def rank_calls(run: Run, rank: int) -> pd.DataFrame:
     frame = calls(run)
     low, high = np.searchsorted(frame["rank"], [rank, rank + 1])
     return frame.iloc[low:high]
+
+
+@lru_cache(maxsize=4)
+def calls_alone(run: Run, rank: int) -> pd.DataFrame:
+    """Returns the rows of `calls` of a rank without reading other ranks, if that was not done."""
+    return rank_calls(run, rank) if run in _KNOWN else _recorded(run, rank)
 
 
 def collective_calls(run: Run) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,9 @@ from lanescope.webapp.runs.types import BoolArray
 _ROWS = ["rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "optimizer"]
 
 
-@lru_cache(maxsize=4)
+_KNOWN: WeakKeyDictionary[Run, pd.DataFrame] = WeakKeyDictionary()
+
+
 def gradient_rows(run: Run) -> pd.DataFrame:
     """Returns one row per rank, optimizer step and parameter, in the order of recording.
 
@@ -32,15 +35,37 @@ def gradient_rows(run: Run) -> pd.DataFrame:
     optimizer's step in its process, from 0), step, time_ns, parameter, layer, numel, norm (NaN
     where the gradient was None), missing.
     """
-    events = run.events("gradient", columns=_ROWS)
+    if run not in _KNOWN:
+        _KNOWN[run] = _put_together(_recorded(run))
+    return _KNOWN[run]
+
+
+@lru_cache(maxsize=4)
+def rank_gradient_rows(run: Run, rank: int) -> pd.DataFrame:
+    """Returns the rows of `gradient_rows` of a rank; without reading other ranks, unless these have
+    parts of its parameters."""
+    own = None if run in _KNOWN else _recorded(run, rank)
+    if own is None or (own["whole"] > own["numel"]).any():
+        rows = gradient_rows(run)
+        return rows[rows["rank"] == rank].reset_index(drop=True)
+    return _put_together(own)
+
+
+def _recorded(run: Run, rank: int | None = None) -> pd.DataFrame:
+    """The rows before shards are put together, with `whole`: elements of all shards, else 0."""
+    events = run.events("gradient", rank, columns=_ROWS)
     frame = to_frame(events)
     frame["missing"] = events["norm"].is_null().to_numpy()
     frame["call"] = _calls(frame)
-    whole = _sharded(run)
+    whole = _sharded(run, rank)
     frame["whole"] = 0
     if whole:
         keys = zip(frame["rank"], frame["parameter"], strict=True)
         frame["whole"] = [whole.get(key, 0) for key in keys]
+    return frame
+
+
+def _put_together(frame: pd.DataFrame) -> pd.DataFrame:
     sharded = frame["whole"] > frame["numel"]
     parts = [frame[~sharded]]
     if sharded.any():
@@ -107,8 +132,9 @@ def sharded_names(run: Run) -> frozenset[str]:
     return frozenset(name for _, name in _sharded(run))
 
 
-def _sharded(run: Run) -> dict[tuple[int, str], int]:
-    rows = to_frame(run.events("parameter", columns=["rank", "parameter", "numel", "whole_numel"]))
+def _sharded(run: Run, rank: int | None = None) -> dict[tuple[int, str], int]:
+    columns = ["rank", "parameter", "numel", "whole_numel"]
+    rows = to_frame(run.events("parameter", rank, columns=columns))
     rows = rows[rows["whole_numel"] > rows["numel"]]
     keys = zip(rows["rank"], rows["parameter"], strict=True)
     return dict(zip(keys, rows["whole_numel"], strict=True))
@@ -159,10 +185,20 @@ def logged(run: Run, rank: int | None, *names: str, prefix: str | None = None) -
     """
     rows = run.events("value", rank, columns=_COLUMNS)
     wanted = names.__contains__ if prefix is None else lambda name: name.startswith(prefix)
-    found = to_frame(rows.take(pa.array(np.flatnonzero(having(rows["name"], wanted)))))
+    chosen = having(rows["name"], wanted)
+    found = (
+        to_frame(rows.take(pa.array(np.flatnonzero(chosen))))
+        if chosen.any()
+        else _no_rows(rows.schema).copy()
+    )
     if prefix is not None:
         found["name"] = found["name"].str.removeprefix(prefix)
     return found
+
+
+@lru_cache(maxsize=4)  # most series are those of a fault, which no rank has
+def _no_rows(columns: pa.Schema) -> pd.DataFrame:
+    return to_frame(columns.empty_table())
 
 
 @lru_cache(maxsize=1024)  # several questions ask for the same few series of each rank

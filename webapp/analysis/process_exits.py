@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import LostError
+from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs.run import Run
 
@@ -141,10 +142,8 @@ def exception_of(process: schema.Process) -> tuple[str, str | None]:
 def error_marks(run: Run, rank: int) -> list[tuple[dict[str, Any], LostError]]:
     """Returns the marks of exceptions that are lost, by time, each with its row: thread, step,
     start_ns."""
-    rows = run.events("phase", rank, columns=["thread", "step", "name", "start_ns"])
-    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), LostError.PREFIX))
-    marks = ((row, LostError.parse(row["name"])) for row in rows.sort_by("start_ns").to_pylist())
-    return [(row, mark) for row, mark in marks if mark is not None]
+    found = ((row, LostError.parse(row["name"])) for row in marks(run, LostError.PREFIX, rank))
+    return [(row, mark) for row, mark in found if mark is not None]
 
 
 def raised_at(exception: str) -> tuple[str, str | None]:

@@ -36,7 +36,7 @@ from lanescope.webapp.runs.threads import Thread, threads_of
 __all__ = ["Run", "RunError", "Steps", "Thread", "open_run"]
 
 
-_KEPT_TABLES = ("phase", "value", "sync")
+_KEPT_TABLES = ("phase", "value", "sync", "gradient")
 _KEPT_ROWS = 200_000
 """Rows up to which a run holds one of these tables in memory: some 15 MB."""
 
@@ -279,7 +279,7 @@ class Run:
         return steps_of(phases)
 
     def _kept(self, table: str, ranks: Sequence[int]) -> pa.Table:
-        """The phases, values or sync events of ranks, read once: a dozen questions and each
+        """Phases, values, sync events or gradients of ranks, read once: a dozen questions and each
         selected slice begin with them, and where threads are many, opening the file of each takes
         longer than all that is asked.
         """

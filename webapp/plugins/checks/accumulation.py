@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.collective_calls import collective_calls
+from lanescope.webapp.analysis.collective_calls import calls, calls_alone
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.parameter_history import rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.checks.environment import ACCUMULATES
 from lanescope.webapp.runs import units
@@ -53,42 +53,40 @@ class _Step:
 
 def accumulation(run: Run) -> list[Finding]:
     """Returns findings of kind `environment`, at most one. Raises NotApplicable."""
-    calls = _reductions(run)
-    if calls.empty:
+    reductions = _reductions(calls(run))
+    if reductions.empty:
         raise NotApplicable("record a backward that reduces gradients")
     found: dict[int, list[_Step]] = {}
-    for rank in sorted(int(one) for one in calls["rank"].unique()):
+    for rank in sorted(int(one) for one in reductions["rank"].unique()):
         steps = _steps(run, rank)
         if len(steps) >= max(MIN_STEPS, _MIN_SHARE * (len(run.steps(rank)) - 1)):
             found[rank] = steps
     return [_finding(run, found)] if found else []
 
 
-def _reductions(run: Run) -> pd.DataFrame:
+def _reductions(rows: pd.DataFrame) -> pd.DataFrame:
     """The calls that reduce gradients within a backward."""
-    calls = collective_calls(run)
-    return calls[(calls["phase"] == _BACKWARD) & calls["name"].str.startswith("all_reduce")]
+    return rows[(rows["phase"] == _BACKWARD) & rows["name"].str.startswith("all_reduce")]
 
 
 @per_rank
 def _steps(run: Run, rank: int) -> list[_Step]:
     """The steps of a rank in which the same gradients were reduced several times."""
-    calls = _reductions(run)
-    calls = calls[calls["rank"] == rank]
-    if calls.empty:
+    reductions = _reductions(calls_alone(run, rank))
+    if reductions.empty:
         return []
     passes = _passes(run, rank)
     starts = passes["start_ns"].to_numpy()
-    place = np.searchsorted(starts, calls["start_ns"].to_numpy(), "right")
-    inside = calls.assign(backward=place - 1)[place > 0]
+    place = np.searchsorted(starts, reductions["start_ns"].to_numpy(), "right")
+    inside = reductions.assign(backward=place - 1)[place > 0]
     first_step = int(passes["step"].min()) if len(passes) else 0
     # One pass of each step reduces nothing twice, and then no operator has to be read.
     several = inside.groupby("step")["backward"].nunique() > 1
     inside = inside[inside["step"].isin(several.index[several])]
     if inside.empty:
         return []
-    parameters = gradient_rows(run)
-    own = parameters[(parameters["rank"] == rank) & ~parameters["missing"]]
+    parameters = rank_gradient_rows(run, rank)
+    own = parameters[~parameters["missing"]]
     sizes = own.groupby("step")["parameter"].nunique()
     adds = _accumulations(run, rank, starts)
     found = []

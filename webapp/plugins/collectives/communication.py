@@ -27,7 +27,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import COMMUNICATION_KERNEL
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.collective_calls import rank_calls
+from lanescope.webapp.analysis.collective_calls import calls_alone
 from lanescope.webapp.plugins.collectives.devices import device_time, talks_on_device
 from lanescope.webapp.runs.intervals import Intervals, union
 from lanescope.webapp.runs.run import Run
@@ -46,7 +46,7 @@ def busy(run: Run, rank: int) -> tuple[Intervals, Intervals]:
     on_device = device_time(run, rank)
     if on_device is not None and talks_on_device(run, rank):
         return on_device.compute, on_device.communication
-    frame = rank_calls(run, rank)
+    frame = calls_alone(run, rank)
     end = np.where(frame["done_ns"] >= 0, frame["done_ns"], frame["returned_ns"])
     talk = Intervals.of(frame["start_ns"], np.where(end >= 0, end, run.duration_ns))
     computes = Intervals.of([], [])

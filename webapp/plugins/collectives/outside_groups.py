@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from lanescope.collector.format.marks import OutsideGroup
+from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.stack_frames import short_place
@@ -20,10 +18,8 @@ def outside_groups(run: Run) -> list[Finding]:
     """Findings of kind `collective_mismatch`, one per function and line. Raises NotApplicable."""
     if run.world_size < 2:
         raise NotApplicable("the job has a single rank")
-    rows = run.events("phase", columns=["start_ns", "name", "step", "rank", "thread"])
-    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), OutsideGroup.PREFIX))
     calls: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows.sort_by("start_ns").to_pylist():
+    for row in marks(run, OutsideGroup.PREFIX):
         mark = OutsideGroup.parse(row["name"])
         if mark is not None:
             calls.setdefault((mark.function, short_place(mark.place)), []).append(row)

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.format.marks import ExpectedGradient
+from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
@@ -29,14 +28,12 @@ _COLUMNS = ["rank", "parameter", "step", "norm", "missing"]
 
 def assertions(run: Run) -> list[Finding]:
     """Returns findings of kind `validator`, one per assertion that does not hold."""
-    phases = run.events("phase", columns=["name", "start_ns"])
-    names = phases["name"].cast(pa.string())
-    marks = phases.filter(pc.starts_with(names, ExpectedGradient.PREFIX)).sort_by("start_ns")
-    if not marks.num_rows:
+    expected = marks(run, ExpectedGradient.PREFIX)
+    if not expected:
         return []
     rows = _measured(run)
     found = []
-    for text in dict.fromkeys(marks["name"].cast(pa.string()).to_pylist()):
+    for text in dict.fromkeys(row["name"] for row in expected):
         mark = ExpectedGradient.parse(text)
         if mark is not None:
             found += _judged(run, rows, mark.function, mark.bounds, mark.target)

@@ -17,7 +17,13 @@ from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import and_more, step_link
-from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, logged, streaks
+from lanescope.webapp.analysis.parameter_history import (
+    gradient_rows,
+    last_logged,
+    logged,
+    rank_gradient_rows,
+    streaks,
+)
 from lanescope.webapp.plugins.learning.too_large import too_large
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -51,8 +57,7 @@ def exploding(run: Run) -> list[Finding]:
 def _of_rank(run: Run, rank: int) -> dict[int, Finding]:
     """What is wrong with the gradients of each optimizer of a rank."""
     found: dict[int, Finding] = {}
-    rows = gradient_rows(run)
-    for optimizer, own in rows[rows["rank"] == rank].groupby("optimizer", sort=True):
+    for optimizer, own in rank_gradient_rows(run, rank).groupby("optimizer", sort=True):
         one = _not_finite(run, rank, own)
         if one is None:
             series = _whole_norms(run, rank, own)

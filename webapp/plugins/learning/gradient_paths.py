@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.parameter_history import rank_gradient_rows
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
@@ -43,8 +43,7 @@ def ways(run: Run, rank: int) -> Ways:
     nodes = graph_nodes(run, rank)
     if nodes.empty:
         return Ways((), np.zeros((0, 0), bool), {})
-    rows = gradient_rows(run)
-    layers = [str(one) for one in rows.loc[rows["rank"] == rank, "layer"].unique()]
+    layers = [str(one) for one in rank_gradient_rows(run, rank)["layer"].unique()]
     places = {layer: i for i, layer in enumerate(layers)}
     own = {
         int(row.node): places.get(str(row.module), -1) if row.parameter == "" else -1

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
+from lanescope.webapp.analysis.parameter_history import rank_gradient_rows, samples
 from lanescope.webapp.plugins.learning.gradient_paths import growth, ways
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -95,8 +95,8 @@ def _grown(run: Run, rank: int, norms: pd.Series) -> TooLarge | None:
 
 
 def _grown_back(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLarge | None:
-    rows = gradient_rows(run)
-    rows = rows[(rows["rank"] == rank) & rows["step"].isin(norms.index[:LARGE_STEPS])]
+    rows = rank_gradient_rows(run, rank)
+    rows = rows[rows["step"].isin(norms.index[:LARGE_STEPS])]
     held = set(rows.loc[rows["optimizer"] == optimizer, "layer"])
     table = growth(rows, ways(run, rank))
     least = table[[layer for layer in table.columns if layer in held]].min()

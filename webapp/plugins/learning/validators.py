@@ -4,36 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from lanescope.collector.format import schema
 from lanescope.collector.format.marks import ExpectedGradient, ValidatorVerdict
+from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.plugins.learning.assertions import assertions
 from lanescope.webapp.runs.run import Run
 
-_COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
-
 
 def validators(run: Run) -> list[Finding]:
     """Returns findings of kind `validator`: one per validator and verdict, where it first came, and
     one per assertion that gradients do not hold. Raises NotApplicable."""
-    rows = run.events("phase", columns=_COLUMNS)
-    names = rows["name"].cast(pa.string())
-    known = (ValidatorVerdict.PREFIX, ExpectedGradient.PREFIX)
-    if not any(pc.any(pc.starts_with(names, prefix)).as_py() for prefix in known):
+    verdicts = marks(run, ValidatorVerdict.PREFIX)
+    if not verdicts and not marks(run, ExpectedGradient.PREFIX):
         raise NotApplicable("the program has no validator and no assertion of gradients")
-    rows = rows.filter(pc.starts_with(names, ValidatorVerdict.PREFIX)).sort_by("start_ns")
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for row in rows.to_pylist():
+    for row in verdicts:
         mark = ValidatorVerdict.parse(row["name"])
-        if (
-            mark is not None
-            and mark.verdict != "called"
-            and row["kind"] == schema.PhaseKind.mark.name
-        ):
+        if mark is not None and mark.verdict != "called":
             key = mark.verdict, mark.name, mark.target
             found.setdefault(key, []).append({**row, "message": mark.message})
     return [_finding(run, key, marks) for key, marks in found.items()] + assertions(run)

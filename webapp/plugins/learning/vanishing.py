@@ -26,7 +26,7 @@ import pandas as pd
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
+from lanescope.webapp.analysis.parameter_history import gradient_rows, rank_gradient_rows, streaks
 from lanescope.webapp.plugins.learning.gradient_paths import layer_norms, relative_to_passed, ways
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.runs.run import Run
@@ -70,8 +70,8 @@ def vanishing(run: Run) -> list[Finding]:
 
 @per_rank
 def _of_rank(run: Run, rank: int) -> tuple[Vanished, ...]:
-    rows = gradient_rows(run)
-    own = rows[(rows["rank"] == rank) & ~is_lora(rows["parameter"])]
+    rows = rank_gradient_rows(run, rank)
+    own = rows[~is_lora(rows["parameter"])]
     judged = (_vanished(*one) for one in _relative(run, rank, own))
     gone = [one for one in judged if one is not None]
     return tuple(sorted(gone, key=lambda one: (one.step, one.relative)))

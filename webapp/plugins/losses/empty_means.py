@@ -21,7 +21,7 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.nothing_to_check import need_backward
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -109,8 +109,8 @@ def _add_effects(run: Run, rank: int, calls: pd.DataFrame) -> None:
     later = calls[counted].groupby(following[counted]).cumcount(ascending=False)
     later = later.reindex(calls.index)
     calls["skipped"] = counted & ((later >= most) | (following == len(begun)))
-    grads = gradient_rows(run)
-    norms = grads[(grads["rank"] == rank) & ~grads["missing"]].groupby("step")["norm"].max()
+    grads = rank_gradient_rows(run, rank)
+    norms = grads[~grads["missing"]].groupby("step")["norm"].max()
     calls["flat"] = counted & (norms.reindex(calls["step"]).to_numpy() == 0)
 
 

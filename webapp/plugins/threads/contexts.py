@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from lanescope.collector.format import schema
 from lanescope.collector.format.marks import LostContext
+from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_threads
@@ -21,21 +18,18 @@ from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
-
 
 def lost_contexts(run: Run) -> list[Finding]:
     """Returns findings of kind `lost_context`: one per rank, variable and line that read it.
     Raises NotApplicable."""
-    rows = run.events("phase", columns=_COLUMNS)
-    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), LostContext.PREFIX))
-    if not rows.num_rows:
+    rows = marks(run, LostContext.PREFIX)
+    if not rows:
         need_threads(run)
     found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
     computes: dict[tuple[int, str], bool] = {}
-    for row in rows.sort_by("start_ns").to_pylist():
+    for row in rows:
         mark = LostContext.parse(row["name"])
-        if mark is None or row["kind"] != schema.PhaseKind.mark.name:
+        if mark is None:
             continue
         thread = row["rank"], row["thread"]
         if thread not in computes:

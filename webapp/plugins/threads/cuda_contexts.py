@@ -8,7 +8,7 @@ CUDA_VISIBLE_DEVICES makes of their numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -24,7 +24,8 @@ from lanescope.collector.format.marks import (
     CudaChosen,
     CudaRejected,
 )
-from lanescope.webapp.analysis.arrow_columns import having, texts_of
+from lanescope.webapp.analysis.arrow_columns import having, marks, texts_of
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import short_place, where_of
@@ -112,14 +113,11 @@ def _processes(run: Run) -> Iterator[_Process]:
         process = of[thread.rank, thread.thread] = by[thread.rank, thread.pid]
         if thread.kind == schema.ThreadKind.main.name:
             process.main = thread.thread
-    rows = run.events("phase", columns=["rank", "thread", "start_ns", "kind", "name"])
-    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), CUDA_PREFIX))
-    for row in rows.sort_by("start_ns").to_pylist():
-        if row["kind"] == schema.PhaseKind.mark.name:
-            _note(of[row["rank"], row["thread"]], row["thread"], row["start_ns"], row["name"])
-    for (rank, name), process in of.items():
-        for device, use in _computed(run, rank, name):
-            process.uses.setdefault(device, []).append(use)
+    for row in marks(run, CUDA_PREFIX):
+        _note(of[row["rank"], row["thread"]], row["thread"], row["start_ns"], row["name"])
+    for rank in run.ranks:
+        for device, use in _first_uses(run, rank):
+            of[rank, use.thread].uses.setdefault(device, []).append(use)
     for process in by.values():
         for uses in process.uses.values():
             uses.sort(key=lambda use: use.start_ns)
@@ -143,12 +141,20 @@ def _note(process: _Process, thread: str, start: int, name: str) -> None:
         process.refused.append((start, thread, at, forked_at))
 
 
-def _computed(run: Run, rank: int, thread: str) -> Iterator[tuple[int, Use]]:
-    """The first operator of a thread on each device."""
+@per_rank
+def _first_uses(run: Run, rank: int) -> list[tuple[int, Use]]:
+    """Device and first operator of each thread on each device."""
     devices = sorted(d for d in texts_of(run, "op", "device", rank) if d.startswith("cuda:"))
+    threads = run.threads_of(rank) if devices else ()
+    return [use for one in threads for use in _computed(run, rank, one.thread, devices)]
+
+
+def _computed(
+    run: Run, rank: int, thread: str, devices: Sequence[str]
+) -> Iterator[tuple[int, Use]]:
     firsts: dict[str, dict[str, Any]] = {}
     columns = ["start_ns", "device", "scope", "name", "stack"]
-    for rows in run.pieces("op", rank, thread, columns) if devices else ():
+    for rows in run.pieces("op", rank, thread, columns):
         host = ~having(rows["scope"], schema.OpScope.kernel.name.__eq__)
         for device in devices:
             mine = rows.filter(pa.array(host & having(rows["device"], device.__eq__)))

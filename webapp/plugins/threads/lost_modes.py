@@ -12,19 +12,15 @@ import re
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from lanescope.collector.format import schema
 from lanescope.collector.format.marks import LostMode
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import marks, to_frame
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.nothing_to_check import need_threads
 from lanescope.webapp.analysis.stack_frames import short_place, where_of
 from lanescope.webapp.plugins.threads.contexts import lost, times_text, who
 from lanescope.webapp.runs.run import Run
 
-_COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
 _OPS = ["start_ns", "name", "sequence", "dtypes", "stack"]
 
 _PRODUCTS = re.compile(r"^aten::(addmm|mm|bmm|baddbmm|_?convolution|mkldnn_convolution)$")
@@ -45,14 +41,13 @@ _ADVICE = {
 def lost_modes(run: Run) -> list[Finding]:
     """Returns findings of kind `lost_context`: one per rank, mode and line that starts the
     thread. Raises NotApplicable."""
-    rows = run.events("phase", columns=_COLUMNS)
-    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), LostMode.PREFIX))
-    if not rows.num_rows:
+    rows = marks(run, LostMode.PREFIX)
+    if not rows:
         need_threads(run)
     found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
-    for row in rows.sort_by("start_ns").to_pylist():
+    for row in rows:
         mark = LostMode.parse(row["name"])
-        if mark is None or row["kind"] != schema.PhaseKind.mark.name:
+        if mark is None:
             continue
         window = (row["start_ns"] - mark.lasted_ns, row["start_ns"])
         op = _without(run, row["rank"], row["thread"], window, mark.mode)
