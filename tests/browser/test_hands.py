@@ -14,7 +14,8 @@ pytestmark = pytest.mark.browser
 MS = 1_000_000
 START, END = 20 * MS, 24 * MS
 
-# Checked where what they do is checked: search and notes, pictures and tables, themes and pages.
+# Checked where what they do is checked: search and notes, pictures and tables, themes and pages,
+# groups of ranks.
 ELSEWHERE = {
     "B",
     "Ctrl + Enter",
@@ -23,6 +24,7 @@ ELSEWHERE = {
     "?",
     "Ctrl + K",
     "Ctrl + Shift + P",
+    "J",
     "L",
     "Shift + L",
 }

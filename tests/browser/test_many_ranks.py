@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Response
 
 from benchmarks.generate_job import generate_job
 from benchmarks.job_plan import Faults
@@ -17,13 +18,18 @@ from tests.support.page import LanePage
 from tests.support.synthetic import write_run
 
 MOST_ELEMENTS = 3_000
+MOST_BYTES = 10_000
+"""Of the times of two groups with two steps, with room for headers."""
+
+SLOW = 10
+SLOWER = f"slow: rank {SLOW} in 2 of 2 steps"
 
 
 @pytest.fixture(scope="module")
 def two_hosts(pages: Pages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a run of 16 ranks on two hosts."""
+    """Address of a run of 16 ranks on two hosts, rank 10 slower than the others."""
     path = tmp_path_factory.mktemp("runs") / "job"
-    generate_job(path, 16, threads=2, steps=2, faults=Faults(), processes=1)
+    generate_job(path, 16, threads=2, steps=2, faults=Faults(straggler=SLOW), processes=1)
     with pages.served(open_run(path)) as address:
         yield address
 
@@ -32,7 +38,7 @@ def two_hosts(pages: Pages, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def page(opened: Opener, two_hosts: str, monkeypatch: pytest.MonkeyPatch) -> LanePage:
     """Its timeline, as if the ranks were too many to list at once."""
     monkeypatch.setattr(lane_pages, "LISTED", 20)
-    return opened(at=two_hosts, height=420)  # no host fits open
+    return opened(at=two_hosts, height=600)  # no host fits open
 
 
 def elements(page: LanePage) -> int:
@@ -67,6 +73,76 @@ def test_hosts_come_first_and_ranks_bring_their_lanes_also_for_a_slice(page: Lan
     page.idle()
     assert page.state["selection"]["lane"] == lane[0]
     assert "rank 12 · loader-1" in page.text("#slice-panel")
+
+
+def times_of(page: LanePage, host: int) -> tuple[float, float]:
+    """A point of the lane of a host's times, in its first step."""
+    box = page.page.locator(".tl-group.summed").nth(host).bounding_box()
+    lanes = page.page.locator(".tl-lanes").bounding_box()
+    assert box is not None
+    assert lanes is not None
+    return lanes["width"] / 8, box["y"] - lanes["y"] + box["height"] / 2
+
+
+@pytest.mark.slow
+def test_a_group_shows_the_times_of_its_ranks_and_names_the_slow_one(page: LanePage) -> None:
+    said = page.page.locator(".tl-group .times").all_inner_texts()
+    assert said == ["no slow rank", SLOWER]
+    assert "Time of a step in which a rank does not wait for others" in page.text(".tl-legend")
+    page.hover(*times_of(page, 1))
+    title, spread, longest, slow = page.text(".tl-tip").splitlines()
+    assert title == "gpu-001 · ranks 8-15 · step 0"
+    assert " ms, median " in spread
+    assert longest.startswith(f"longest: rank {SLOW} · all ranks: median ")
+    assert slow.startswith(f"slow: rank {SLOW}, ")
+    assert slow.endswith(" %)")
+
+    group = page.page.locator(".tl-group.summed").nth(1)
+    for opened in ("true", "false"):
+        page.click(*times_of(page, 1))
+        assert group.get_attribute("aria-expanded") == opened
+
+
+@pytest.mark.slow
+def test_slow_ranks_stand_out_in_both_themes(page: LanePage) -> None:
+    for _ in range(2):
+        bad = page.token("bad")
+        columns = []
+        for host in range(2):
+            x, y = times_of(page, host)
+            columns.append([page.pixel(x, y + dy) for dy in range(-20, 20)])
+        assert [bad in pixels for pixels in columns] == [False, True]
+        page.press("t")
+        page.idle()
+
+
+@pytest.mark.slow
+def test_the_slowest_rank_is_one_key_away_and_groups_open_by_keyboard(page: LanePage) -> None:
+    assert page.text(".tl-slowest") == SLOWER
+    page.press("j")
+    page.idle()
+    shown = {lane["rank"] for lane in page.state["lanes"] if lane["visible"]}
+    assert SLOW in shown
+    page.page.locator(".tl-group.summed").nth(0).press("Enter")
+    page.idle()
+    assert page.page.locator(".tl-group.summed").nth(0).get_attribute("aria-expanded") == "true"
+
+
+@pytest.mark.slow
+def test_times_of_all_groups_in_sight_come_in_one_small_answer(page: LanePage) -> None:
+    answers: list[int] = []
+
+    def note(response: Response) -> None:
+        if "/api/group_times/" in response.url:
+            answers.append(len(response.body()))
+
+    page.page.on("response", note)
+    page.page.select_option(".tl-group-by", "pipeline")
+    page.idle()
+    page.wheel(400, 100, -400, "Control")  # a shorter window whose steps are known
+    page.idle()
+    assert len(answers) == 1
+    assert answers[0] < MOST_BYTES
 
 
 @pytest.mark.slow

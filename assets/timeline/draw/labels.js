@@ -4,6 +4,8 @@
  * @module
  */
 
+import { element } from "../base/dom.js";
+import { slowWords } from "../model/group_times.js";
 import { expandable, GROUP } from "../model/layout.js";
 
 export class Labels {
@@ -36,6 +38,7 @@ export class Labels {
    * @param {Set<number>} state.expanded
    * @param {number} state.selectedLane
    * @param {(lane: import("../model/layout.js").Lane) => string} state.aside text behind a lane's label
+   * @param {(group: any) => import("../model/group_times.js").Times|undefined} state.times of a group's ranks
    */
   draw(layout, scrollY, height, state) {
     // Opening, closing or moving lanes creates a new layout; zooming changes nothing here.
@@ -66,7 +69,10 @@ export class Labels {
       if (item.lane) {
         node.classList.toggle("selected", item.lane.id === state.selectedLane);
         this.refresh(node, item.lane, pinned, state);
-      } else node.setAttribute("aria-expanded", String(!state.collapsed.has(item.group.index)));
+      } else {
+        node.setAttribute("aria-expanded", String(!state.collapsed.has(item.group.index)));
+        if (item.group.summed) sayTimes(node, state.times(item.group));
+      }
     }
     for (const [key, node] of this.nodes) {
       if (seen.has(key)) continue;
@@ -86,7 +92,8 @@ export class Labels {
     // Of a thread: it names the process. Those that are pinned are not here.
     const title = group.lanes.find((lane) => lane.kind === "thread")?.title ?? "";
     aside.textContent = group.about || processOf(title);
-    node.append(group.name, aside);
+    node.classList.toggle("summed", Boolean(group.summed));
+    node.append(group.name, group.summed ? element("span", "", "times") : aside);
     node.title = [group.name, group.about, title.split(",")[0]].filter(Boolean).join(" · ");
     node.addEventListener("click", () => this.toggle.group(group.index));
     return node;
@@ -126,6 +133,15 @@ export class Labels {
     const aside = [pinned ? `rank ${lane.rank}` : "", state.aside(lane)].filter(Boolean).join(" · ");
     if (name.lastChild.textContent !== aside) name.lastChild.textContent = aside;
   }
+}
+
+/** Says below the name of a group which of its ranks are slow. @param {HTMLElement} node */
+function sayTimes(node, times) {
+  const said = times ? slowWords(times) : "…";
+  const place = node.querySelector(".times");
+  if (place.textContent === said) return;
+  place.textContent = said;
+  place.classList.toggle("slow", Boolean(times?.slowest.length));
 }
 
 /** Shortens "train.py 4120 on node-a, main thread 4120" to "node-a · pid 4120". @param {string} title */

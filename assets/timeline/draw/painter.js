@@ -7,6 +7,7 @@ import { fitCanvas } from "../base/dom.js";
 import { FADED, levelOf, MARKED, PaintColors, UNFINISHED } from "../base/palette.js";
 import { samplesOf, withNeighbours } from "../model/counter_samples.js";
 import { drawCounter } from "./counter.js";
+import { drawGroupTimes } from "./group_times.js";
 import { drawOverlapShading, overlapShading } from "./overlap_shading.js";
 import { Raster, RectBatch } from "./raster.js";
 import { Labeller, MIN_TEXT_WIDTH, TEXT_PAD } from "./span_text.js";
@@ -55,6 +56,7 @@ function stripsOf(parts) {
  * @property {{t: number}[]} ticks
  * @property {import("../model/overlaps.js").Region[]} shaded overlap regions
  * @property {Map<number, number>} shifts by lane how much later it is drawn, ns
+ * @property {(group: any) => import("../model/group_times.js").Times|undefined} times of a group's ranks
  *
  * @typedef {{lane: number, row: number, name: number, text: string, x: number, y: number, w: number, h: number}} Label
  */
@@ -222,6 +224,8 @@ export class Painter {
       c.fillRect(0, item.y + item.h - part.shift, width, bottom - (item.y + item.h - part.shift));
     }
     this.gridlines(frame.ticks, top, bottom);
+    const times = item?.group?.summed && item.type === "group" && frame.times(item.group);
+    if (times) drawGroupTimes(c, times, { ...frame, y: item.y - part.shift, h: item.h, width });
     for (const row of item?.rows ?? []) {
       const y = row.y - part.shift;
       if (y + row.h <= part.top || y >= part.bottom) continue;

@@ -24,6 +24,7 @@ export function drawLanes(timeline) {
   const { view, layout, scrollY, tileSource, width, height } = timeline;
   const items = layout.parts(scrollY, height).flatMap((part) => part.items);
   timeline.lanePages.see(items);
+  timeline.groupTimes.see(items);
   const inSight = items.flatMap((item) => item.rows.map((row) => row.lane.id));
   tileSource.frame(view, timeline.goal, width, inSight, timeline.alignment.shifts);
   timeline.ruler = ticksFor(view.t0, view.t1, width);
@@ -34,6 +35,7 @@ export function drawLanes(timeline) {
     expanded: timeline.expanded,
     selectedLane: timeline.selection.current?.lane ?? -1,
     aside: (lane) => aside(timeline, lane),
+    times: timeline.groupTimes.of,
   });
   timeline.placeThumb(scrollY, height, layout.height);
   const { corner } = timeline.dom;
@@ -48,7 +50,8 @@ function say(node, text) {
 }
 
 /** Returns what the painter is to draw. @param {Timeline} timeline @returns {import("./painter.js").Frame} */
-export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, shaded, tileSource, alignment }) {
+export function lanesFrame(timeline) {
+  const { view, layout, scrollY, palette, matches, ruler, shaded, tileSource, alignment } = timeline;
   return {
     view,
     layout,
@@ -60,6 +63,7 @@ export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, sha
     sources: (lane) => tileSource.sources(lane),
     whole: (lane) => tileSource.whole(lane),
     shifts: alignment.shifts,
+    times: timeline.groupTimes.of,
   };
 }
 
@@ -141,6 +145,7 @@ export function drawOverlay(timeline) {
       colours: { ties: palette.token("ink"), threads: palette.token("accent"), races: palette.token("bad") },
     },
   );
-  timeline.tooltip.show(hit, timeline, { x, y, width, height });
+  const pointed = x === null || hit ? null : timeline.groupTimes.at(x, y);
+  timeline.tooltip.show(hit, pointed, timeline, { x, y, width, height });
   timeline.header.draw(headFrame(timeline));
 }

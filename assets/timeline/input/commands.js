@@ -95,6 +95,7 @@ const finding = (timeline, page) => {
     ["previous-match", "Previous match or difference", ["Shift+n"], () => another("prev")],
     ["next-overlap", "Next overlap of threads", ["o"], () => overlaps.step(1)],
     ["previous-overlap", "Previous overlap of threads", ["Shift+o"], () => overlaps.step(-1)],
+    ["slowest", "The slowest rank, in the group that it is in", ["j"], () => timeline.groupTimes.showSlowest()],
     ["overlap-of", "Choose the phase or name whose overlaps are shown", ["Shift+l"], page.overlapOf],
   ];
 };

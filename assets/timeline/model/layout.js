@@ -8,6 +8,8 @@ export const ROW = 16;
 const ROW_GAP = 1;
 export const SLIM = 4;
 export const GROUP = 22;
+/** Height of a group of ranks whose times are drawn. */
+export const SUMMED = 42;
 const LANE_PAD = 4;
 export const COUNTER = 26;
 /** A lane shows this many rows in full height and deeper ones slim, until it is opened. */
@@ -42,6 +44,9 @@ const PIN_EDGE = 3;
  * @property {string} about text behind its name; "": its process, as its first lane names it
  * @property {number|null} parent index of the rank's group; null: it is a rank
  * @property {Lane[]} lanes its own lanes, without those of inner groups
+ * @property {number} rank of its first lane
+ * @property {boolean} [ofRanks] its inner groups are ranks
+ * @property {boolean} [summed] the times of its ranks are drawn in place of their lanes
  */
 
 /**
@@ -51,8 +56,9 @@ const PIN_EDGE = 3;
  */
 export function groupsOf(lanes) {
   const ranks = new Map();
-  for (const { group } of lanes)
-    if (!ranks.has(group)) ranks.set(group, { index: ranks.size, name: group, about: "", parent: null, lanes: [] });
+  for (const { group, rank } of lanes)
+    if (!ranks.has(group))
+      ranks.set(group, { index: ranks.size, name: group, about: "", parent: null, lanes: [], rank });
   const processes = new Map();
   for (const lane of lanes) {
     const rank = ranks.get(lane.group);
@@ -63,13 +69,21 @@ export function groupsOf(lanes) {
     const { name, about } = lane.process;
     const key = `${lane.group} ${name}`;
     if (!processes.has(key))
-      processes.set(key, { index: ranks.size + processes.size, name, about, parent: rank.index, lanes: [] });
+      processes.set(key, {
+        index: ranks.size + processes.size,
+        name,
+        about,
+        parent: rank.index,
+        lanes: [],
+        rank: lane.rank,
+      });
     processes.get(key).lanes.push(lane);
   }
   const groups = [...ranks.values(), ...processes.values()];
   for (const rank of ranks.values()) {
     const inner = groups.filter((group) => group.parent === rank.index);
-    if (inner.length) rank.about = `${inner.length} ${inner[0].name.startsWith("rank ") ? "ranks" : "processes"}`;
+    rank.ofRanks = Boolean(inner[0]?.name.startsWith("rank "));
+    if (inner.length) rank.about = `${inner.length} ${rank.ofRanks ? "ranks" : "processes"}`;
   }
   return groups;
 }
@@ -151,8 +165,9 @@ export class Layout {
             lanes: [...own.lanes, ...groups.filter((one) => one.parent === own.index).flatMap((one) => one.lanes)],
           }
         : own;
-      const strips = closed ? stripsOf(group, y, raised) : [];
-      const h = closed && strips.length ? Math.max(GROUP, strips.at(-1).y + strips.at(-1).h + 4 - y) : GROUP;
+      const strips = closed && !own.summed ? stripsOf(group, y, raised) : [];
+      const least = own.summed ? SUMMED : GROUP;
+      const h = strips.length ? Math.max(least, strips.at(-1).y + strips.at(-1).h + 4 - y) : least;
       this.items.push({ type: "group", group, lane: null, y, h, rows: strips });
       y += h;
       if (closed) {

@@ -15,6 +15,12 @@ import { groupsOf } from "./layout.js";
 
 /** Returns the groups of a run's lanes. @param {any} run @param {string} by name of a grouping; "": as they are listed */
 export function groupedBy(run, by) {
+  const groups = grouped(run, by);
+  for (const group of groups) group.summed = Boolean(group.ofRanks && run.steps?.count);
+  return groups;
+}
+
+function grouped(run, by) {
   const chosen = (run.groupings ?? []).find(({ name }) => name === by);
   if (!chosen) return groupsOf(run.lanes);
   const titles = new Map(run.ranks.map((rank, i) => [rank, chosen.titles[chosen.of[i]] ?? `no ${chosen.word}`]));

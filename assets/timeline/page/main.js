@@ -33,6 +33,7 @@ import { Dock, Tabs } from "../panels/dock.js";
 import { FindingStrip } from "../panels/finding_strip.js";
 import { FlameTab } from "../panels/flame_tab.js";
 import { GroupChoice } from "../panels/group_choice.js";
+import { GroupLegend } from "../panels/group_legend.js";
 import { helpDialog } from "../panels/help.js";
 import { Notes, notesTitle } from "../panels/notes.js";
 import { OverlapField } from "../panels/overlap_field.js";
@@ -315,6 +316,7 @@ async function mountPanels(host) {
   dock = new Dock(document.getElementById("dock"), document.getElementById("dock-bar"), reportView);
   const filter = new LaneFilter(timeline.dom.corner.filter, timeline, () => host.focus());
   new GroupChoice(timeline.dom.corner.grouping, timeline);
+  new GroupLegend(timeline.dom.grid, timeline);
   const panel = (name) => document.getElementById(`${name}-panel`);
   const spans = new SpanTable(panel("slices"), timeline);
   timeline.onRest = () => spans.refresh();

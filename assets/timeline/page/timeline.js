@@ -16,13 +16,15 @@ import { BUDGET, drawLanes, drawOverlay } from "../draw/scene.js";
 import { Arranger } from "../input/lane_actions.js";
 import { Alignment } from "../model/alignment.js";
 import { Differences } from "../model/differences.js";
+import { GroupTimes } from "../model/group_times.js";
 import { hitRow } from "../model/hit_test.js";
 import { arrange, asListed } from "../model/lane_order.js";
 import { LanePages } from "../model/lane_pages.js";
-import { groupsOf, Layout } from "../model/layout.js";
+import { Layout } from "../model/layout.js";
 import { Overlaps } from "../model/overlaps.js";
 import { Picker } from "../model/pick.js";
 import { Place } from "../model/place.js";
+import { groupedBy } from "../model/rank_groups.js";
 import { SearchMarks } from "../model/search_marks.js";
 import { Selection } from "../model/selection.js";
 import { Stepping } from "../model/stepping.js";
@@ -49,17 +51,15 @@ export class Timeline {
   constructor(dom, run, idle, details, page) {
     Object.assign(this, { dom, run, idle, whenDrawn: page.drawn, width: 0, height: 0 });
     this.painter = new Painter(dom.lanesCanvas, run.names);
-    this.adopt(run, this.tileSourceOf(run), groupsOf(run.lanes));
+    this.adopt(run, this.tileSourceOf(run), groupedBy(run, ""));
     this.lanePages = new LanePages(this);
+    this.groupTimes = new GroupTimes(this);
     this.view = this.opening;
     this.goal = this.view;
-    this.scrollY = 0;
-    this.collapsed = new Set();
-    this.expanded = new Set();
+    Object.assign(this, { scrollY: 0, collapsed: new Set(), expanded: new Set() });
     /** @type {import("../model/lane_order.js").Arrangement} */
     this.arrangement = asListed();
-    Object.assign(this, { range: null, marks: [], query: "", matches: null });
-    this.pointer = { x: null, y: null };
+    Object.assign(this, { range: null, marks: [], query: "", matches: null, pointer: { x: null, y: null } });
     this.dirty = new Set();
     this.frames = { count: 0, last: 0, times: new Float32Array(240) };
     this.picker = new Picker(run.etag, idle, () => this.invalidate("overlay"));
@@ -266,7 +266,7 @@ export class Timeline {
   async click(x, y) {
     const hit = this.hit(x, y);
     if (hit) await this.selectHit(hit, false);
-    else this.selection.clear();
+    else if (!this.groupTimes.open(x, y)) this.selection.clear();
   }
 
   /** Selects a hit. @returns {Promise<boolean>} false if it has no span */

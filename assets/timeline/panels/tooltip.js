@@ -5,6 +5,7 @@
 
 import { count, duration, measured, percent } from "../base/format.js";
 import { STYLE_NAMES } from "../base/palette.js";
+import { timesWords } from "../model/group_times.js";
 
 /**
  * Returns the text for a hit.
@@ -49,13 +50,15 @@ export class Tooltip {
 
   /**
    * @param {import("../model/hit_test.js").Hit|null} hit hit under the pointer
+   * @param {import("../model/group_times.js").Pointed|null} pointed else a column of a group of ranks
    * @param {{names: string[], laneById: Map<number, import("../model/layout.js").Lane>}} run
    * @param {{x: number, y: number, width: number, height: number}} position of the pointer, and size of the host
    */
-  show(hit, { names, laneById }, { x, y, width, height }) {
-    if (this.node.hidden !== !hit) this.node.hidden = !hit;
-    if (!hit) return;
-    this.say(wordsFor(hit, names, laneById.get(hit.lane)));
+  show(hit, pointed, { names, laneById }, { x, y, width, height }) {
+    const words = hit ? wordsFor(hit, names, laneById.get(hit.lane)) : pointed && timesWords(pointed);
+    if (this.node.hidden !== !words) this.node.hidden = !words;
+    if (!words) return;
+    this.say(words);
     const { w, h } = this;
     const left = x + 14 + w > width ? Math.max(4, x - 14 - w) : x + 14;
     const top = y + 18 + h > height ? Math.max(4, y - 10 - h) : y + 18;

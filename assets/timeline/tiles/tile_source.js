@@ -114,6 +114,7 @@ export class TileSource {
         const { wishes } = this;
         this.wishes = null;
         this.cache.want(wishes);
+        if (!wishes.some(({ lanes }) => lanes.length)) this.came(() => {}); // no lane is in sight
         asked();
       });
     }

@@ -6,4 +6,5 @@ PLUGIN = Plugin(
     name="timeline_page",
     depends=("collectives", "flame", "threads"),
     pages=(Page("timeline", "Timeline", order=5, stays=True),),
+    routes={"group_times": "group_times:group_times"},
 )
