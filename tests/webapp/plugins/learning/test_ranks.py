@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from lanescope.webapp.analysis.parameter_history import gradient_rows, samples, sharded_names
+import pandas as pd
+import pytest
+
+from lanescope.webapp.analysis.collective_calls import calls, calls_alone
+from lanescope.webapp.analysis.parameter_history import (
+    gradient_rows,
+    rank_gradient_rows,
+    samples,
+    sharded_names,
+)
 from lanescope.webapp.plugins.learning.exploding import exploding
 from lanescope.webapp.plugins.learning.lora import lora
 from lanescope.webapp.plugins.learning.made_in_forward import made_in_forward
@@ -170,6 +179,18 @@ def test_shards_add_up(tmp_path: Path) -> None:
     b = found[found["parameter"] == NAMES[1]]
     assert [round(v, 9) for v in b["norm"]] == [round(math.hypot(s, s), 9) for s in range(8)]
     assert [round(v, 9) for v in b["update_ratio"].dropna()] == [0.1] * 7
+
+
+@pytest.mark.parametrize("whole", [4, 8])
+def test_a_rank_read_alone_has_its_rows_of_all_ranks(tmp_path: Path, whole: int) -> None:
+    path = run_of(tmp_path / "run", {0: 3.0, 1: 4.0}, whole=whole).path
+    every = gradient_rows(open_run(path))
+    rows = [rank_gradient_rows(open_run(path), rank) for rank in (0, 1)]
+    assert [len(one) for one in rows] == ([16, 16] if whole == 4 else [16, 0])
+    pd.testing.assert_frame_equal(pd.concat(rows, ignore_index=True), every)
+    every = calls(open_run(path))
+    alone = [calls_alone(open_run(path), rank) for rank in (0, 1)]
+    pd.testing.assert_frame_equal(pd.concat(alone, ignore_index=True), every)
 
 
 def test_one_shard_that_is_nan_makes_the_whole_nan(tmp_path: Path) -> None:
