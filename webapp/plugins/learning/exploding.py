@@ -2,7 +2,9 @@
 
 - a gradient holds NaN or Inf at a step that was taken; or
 - the whole norm (before clipping, where it is clipped) is EXPLODED times the largest of the first
-  FIRST_STEPS steps, for EXPLODED_STEPS in a row; or
+  FIRST_STEPS steps, for EXPLODED_STEPS in a row. Information where it is not ABRUPT times the
+  median of the BEFORE_STEPS steps before: a likelihood that learns its scale divides by ever
+  less; or
 - it is too large from the first steps on (`too_large`).
 """
 
@@ -15,7 +17,7 @@ import pandas as pd
 
 from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity, finding_at
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
@@ -32,6 +34,8 @@ from lanescope.webapp.runs.typed_json import json_number
 EXPLODED = 100.0  # times the largest of the first steps
 EXPLODED_STEPS = 2  # consecutive steps
 FIRST_STEPS = 5  # steps
+ABRUPT = 10.0  # times the median of the steps before
+BEFORE_STEPS = 20  # steps
 _LISTED = 20  # parameters named in the evidence
 
 
@@ -101,25 +105,38 @@ def _growing(run: Run, rank: int, rows: pd.DataFrame, series: pd.Series) -> Find
     limit = EXPLODED * float(series.iloc[:FIRST_STEPS].max())
     if not 0 < limit < np.inf:
         return None
-    for low, high in streaks(series.to_numpy() > limit):
-        if high - low >= EXPLODED_STEPS:
-            step, norm = int(series.index[low]), float(series.iloc[low:high].max())
-            times = norm / limit * EXPLODED
-            at = _largest(rows, step)
-            return _exploding(
-                run,
-                at,
-                f"The gradient explodes at step {step}: {units.number(times)} times the "
-                f"largest of the first {FIRST_STEPS} steps, most of it in {at['parameter']}. Check "
-                "the learning rate, clipping and that step's data.",
-                {
-                    "cause": "growth",
-                    "norm": json_number(norm),
-                    "limit": limit,
-                    "clipped": step in last_logged(run, rank, CLIP_NORM).index,
-                },
-            )
+    norms = series.to_numpy()
+    found = [one for one in streaks(norms > limit) if one[1] - one[0] >= EXPLODED_STEPS]
+    abrupt = [one for one in found if _abrupt(norms, one[0])]
+    for low, high in (abrupt or found)[:1]:
+        step, norm = int(series.index[low]), float(norms[low:high].max())
+        at = _largest(rows, step)
+        times = f"{units.number(norm / limit * EXPLODED)} times the largest of the first "
+        times += f"{FIRST_STEPS} steps, most of it in {at['parameter']}. "
+        return _exploding(
+            run,
+            at,
+            f"The gradient explodes at step {step}: {times}Check the learning rate, clipping and "
+            "that step's data."
+            if abrupt
+            else f"The gradient grows slowly: from step {step} on it is up to {times}A loss that "
+            "learns its own scale does so, for example a likelihood. Otherwise lower the rate.",
+            {
+                "cause": "growth",
+                "norm": json_number(norm),
+                "limit": limit,
+                "clipped": step in last_logged(run, rank, CLIP_NORM).index,
+            },
+            "warning" if abrupt else "info",
+        )
     return None
+
+
+def _abrupt(norms: np.ndarray, low: int) -> bool:
+    """True if the first norms from `low` on are far above those before, or these are too few."""
+    before = norms[max(low - BEFORE_STEPS, 0) : low]
+    first = norms[low : low + EXPLODED_STEPS].max()
+    return len(before) < BEFORE_STEPS or bool(first > ABRUPT * np.median(before))
 
 
 def _high(run: Run, rank: int, rows: pd.DataFrame, series: pd.Series) -> Finding | None:
@@ -160,13 +177,15 @@ def _largest(rows: pd.DataFrame, step: int) -> pd.Series:
     return own[own["call"] == own["call"].iloc[0]].nlargest(1, "norm").iloc[0]
 
 
-def _exploding(run: Run, at: pd.Series, title: str, evidence: dict[str, Any]) -> Finding:
+def _exploding(
+    run: Run, at: pd.Series, title: str, evidence: dict[str, Any], severity: Severity = "warning"
+) -> Finding:
     return finding_at(
         run,
         int(at["rank"]),
         at,
         kind="exploding_gradient",
-        severity="warning",
+        severity=severity,
         confidence="likely",
         title=title,
         evidence={"parameter": at["parameter"], **evidence},

@@ -92,6 +92,32 @@ def rate_too_high() -> None:
 
 
 @program
+def rate_too_high_late() -> None:
+    """The same from step 25 on."""
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def raise_rate(step: int) -> None:
+        optimizer.param_groups[0]["lr"] = 12.0 if step >= 25 else 1e-3
+
+    train(model, optimizer, torch.randn(16, 8), each=raise_rate, steps=40)
+
+
+@program
+def scale_is_learned() -> None:
+    """A Gaussian likelihood whose deviation falls from 20 to 0.2, while the loss falls."""
+    x, scale = torch.randn(16, 8), nn.Parameter(torch.tensor(3.0))
+    model, target = nn.Linear(8, 1), x @ torch.randn(8, 1)
+    optimizers = [torch.optim.Adam(one, lr=0.05) for one in (model.parameters(), [scale])]
+    for _ in range(110):
+        error = (model(x + 0.03 * torch.randn_like(x)) - target) / scale.exp()
+        (0.5 * error.square() + scale).mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
 def not_a_number() -> None:
     """The root of a negative number, from the fifth step on."""
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))

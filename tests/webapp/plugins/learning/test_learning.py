@@ -39,6 +39,8 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "tiny_weights": [("vanishing_gradient", "", 0)],
     "zero_initialised_branches": [],
     "rate_too_high": [("exploding_gradient", "growth", 7)],
+    "rate_too_high_late": [("exploding_gradient", "growth", 28)],
+    "scale_is_learned": [("exploding_gradient", "growth", 89)],
     "not_a_number": [("exploding_gradient", "not_finite", 4)],
     "clipped_and_healthy": [],
     "large_and_healthy": [],
@@ -157,6 +159,13 @@ def in_short(found: list[Finding]) -> list[Any]:
 def test_findings(recorded: Path, name: str) -> None:
     found = learning(recorded / name)
     assert in_short(found) == EXPECTED[name], [f.title for f in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"), [("rate_too_high_late", "warning"), ("scale_is_learned", "info")]
+)
+def test_slow_growth_is_information(recorded: Path, name: str, severity: str) -> None:
+    assert [one.severity for one in learning(recorded / name)] == [severity]
 
 
 def test_a_sparse_gradient_has_the_norm_of_its_summed_rows(recorded: Path) -> None:
