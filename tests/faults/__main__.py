@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from docs.schema_reference import CHECKS, updated_recall
 from tests.faults.judge import FAULTS, Verdict, judged
 from tests.support.processes import heed_interrupts
+
+_AT_ONCE = 3
+"""More than two cores' worth: the programs wait much of their time."""
 
 
 def table(verdicts: list[Verdict]) -> str:
@@ -40,10 +44,8 @@ def main(arguments: list[str]) -> int:
     heed_interrupts()
     names = {one for one in arguments if one != "--write"}
     chosen = [one for one in FAULTS if not names or names & {one.room, one.name, one.form}]
-    verdicts = []
-    with tempfile.TemporaryDirectory() as folder:
-        for fault in chosen:
-            verdicts.append(judged(fault, Path(folder) / fault.form))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(_AT_ONCE) as pool:
+        verdicts = list(pool.map(lambda one: judged(one, Path(folder) / one.form), chosen))
     made = table(verdicts)
     print(made)
     wrong = [one for one in verdicts if one.alarms or not one.right]

@@ -301,9 +301,9 @@ def _unused_parameters(facts: Facts) -> Advice:
     return Advice(
         "find_unused_parameters",
         "unknown",
-        "is an argument in the program",
+        "set in the program, and known of a recorded run: lanescope doctor RUN",
         "lanescope doctor RUN, of a recorded run",
-        "DDP then walks the graph in every step and reduces a map of what was used.",
+        "With True, DDP walks the graph in every step and reduces a map of what was used.",
     )
 
 

@@ -9,6 +9,7 @@ node.
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
@@ -69,14 +70,14 @@ def _overwritten(run: Run, rank: int) -> pd.DataFrame:
     both = both[between & overlap]
     filled = ops.loc[ops["name"].str.fullmatch(_FILLS), "start_ns"]
     births = accesses[accesses["birth"] | (accesses["write"] & accesses["start_ns"].isin(filled))]
-    kept = [
-        not (
+    made = [
+        (
             (births["storage"] == row.storage)
             & births["start_ns"].between(row.saved_end, row.read_ns, inclusive="neither")
         ).any()
         for row in both.itertuples()
     ]
-    return both[kept].drop_duplicates("stack")
+    return both[~np.array(made, bool)].drop_duplicates("stack")
 
 
 def _saved(ops: pd.DataFrame, accesses: pd.DataFrame) -> pd.DataFrame:
@@ -124,12 +125,10 @@ def _unseen(ops: pd.DataFrame, saved: pd.DataFrame) -> pd.DataFrame:
     made = ops[(ops["scope"] == BACKWARD) & ops["sequence"].notna()]["sequence"]
     last = ops[ops["scope"] == "function"].drop_duplicates(["thread", "sequence"], keep="last")
     makes = last[last["sequence"].isin(made)]["start_ns"]
-    inside = outer & ops["end_ns"].gt(ops["start_ns"])
-    rows = ops[inside]
-    holds = [
-        bool(((makes >= row.start_ns) & (makes < row.end_ns)).any()) for row in rows.itertuples()
-    ]
-    return rows[[not one for one in holds]]
+    rows = ops[outer & ops["end_ns"].gt(ops["start_ns"])]
+    instants = np.sort(makes.to_numpy())
+    inside = np.searchsorted(instants, rows["end_ns"]) - np.searchsorted(instants, rows["start_ns"])
+    return rows[inside == 0]
 
 
 def _texts(frame: pd.DataFrame) -> pd.DataFrame:

@@ -6,6 +6,7 @@ drops out there was switched on by the program (Monte Carlo dropout).
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
@@ -66,7 +67,7 @@ def _dropped_out(run: Run, rank: int) -> pd.DataFrame:
         )
         for one in calls.itertuples()
     ]
-    return calls[kept]
+    return calls[np.array(kept, bool)]
 
 
 def _finding(run: Run, rank: int, ops: pd.DataFrame) -> Finding:
