@@ -11,6 +11,9 @@ from torch import nn
 
 from tests.webapp.plugins.races.common import together
 
+MODELS: list[nn.Module] = []
+"""Kept: memory that another model gets has the names of both."""
+
 
 def changed_before_backward() -> None:
     weight = torch.randn(4, 4, requires_grad=True)
@@ -30,6 +33,7 @@ def changed_before_backward() -> None:
 
 def stepped_before_backward() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    MODELS.append(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     first = model(torch.randn(3, 4)).sum()
     second = model(torch.randn(3, 4)).sum()  # fault: stepped saved
@@ -65,8 +69,9 @@ def hogwild() -> None:
         for turn in turns:
             model(torch.ones(2, 8)).square().mean().backward()
             turn.wait()  # or one of them might be through before the next begins
+            # Without zero_grad(): gradients set to None would be freed while another thread steps,
+            # which crashes such a program now and then, also where it is not recorded.
             optimizer.step()  # fault: hogwild step
-        optimizer.zero_grad()  # one may be through while another steps
 
     together(train, train, train)
 
