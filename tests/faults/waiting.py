@@ -271,19 +271,26 @@ def returned_with_the_lock(planted: bool) -> None:
 
 
 def raised_with_the_lock(planted: bool) -> None:
-    """The second of three workers raises with a reentrant lock held; the next one waits for it."""
+    """The second of three workers raises with a reentrant lock held; the next one waits for it.
+
+    It has begun by then: a later one may get the number of the thread that ended, and the lock.
+    """
     lock, total = threading.RLock(), torch.zeros(4)
+    turns = [threading.Event() for _ in range(3)]
 
     def load(number: int) -> None:
+        turns[number].wait()
         lock.acquire()
         total.add_(work())
         if planted and number == 1:
             raise ValueError("no such sample")
         lock.release()
 
+    threads = [start(load, number) for number in range(3)]
     ctrl_c_at_rest()
-    for number in range(3):
-        start(load, number).join()  # named
+    for turn, thread in zip(turns, threads, strict=True):
+        turn.set()
+        thread.join()  # named
 
 
 def left_by_a_worker_of_a_pool(planted: bool) -> None:
