@@ -271,12 +271,8 @@ def returned_with_the_lock(planted: bool) -> None:
 
 
 def raised_with_the_lock(planted: bool) -> None:
-    """The second of three workers raises with a reentrant lock held; the next one waits for it.
-
-    It has begun by then: a later one may get the number of the thread that ended, and the lock.
-    """
-    lock, total = threading.RLock(), torch.zeros(4)
-    turns = [threading.Event() for _ in range(3)]
+    """The second of three workers raises with a reentrant lock held; the next one waits for it."""
+    lock, total, turns = threading.RLock(), torch.zeros(4), [threading.Event() for _ in range(3)]
 
     def load(number: int) -> None:
         turns[number].wait()
@@ -286,11 +282,11 @@ def raised_with_the_lock(planted: bool) -> None:
             raise ValueError("no such sample")
         lock.release()
 
-    threads = [start(load, number) for number in range(3)]
+    threads = [start(load, n) for n in range(3)]  # later, one might get the ended one's number
     ctrl_c_at_rest()
-    for turn, thread in zip(turns, threads, strict=True):
-        turn.set()
-        thread.join()  # named
+    for number in range(3):
+        turns[number].set()
+        threads[number].join()  # named
 
 
 def left_by_a_worker_of_a_pool(planted: bool) -> None:
