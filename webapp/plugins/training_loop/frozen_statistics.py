@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from lanescope.collector.format.names import BUFFER_HASH
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
 from lanescope.webapp.runs.run import Run
 
@@ -69,7 +69,10 @@ def _kept(run: Run, rank: int, layers: set[str], since_ns: int, last_ns: int) ->
 
 def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
     several = len(layers) > 1
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        0,
         kind="evaluation_mode",
         severity="warning",
         confidence="likely",
@@ -77,9 +80,5 @@ def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
         f"{'are' if several else 'is'} frozen, and running statistics still change with each "
         "batch: training mode is on. Call eval() on frozen layers after each model.train(), or "
         "override train().",
-        rank=rank,
-        ranks=(rank,),
-        step=0,
         evidence={"cause": "frozen_statistics", "modules": layers[:20]},
-        link=step_link(run, rank, 0),
     )

@@ -17,8 +17,7 @@ from lanescope.collector.format.loop_names import (
     UNREAD_SETTING,
 )
 from lanescope.collector.format.names import TRAINING_MODE
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -125,18 +124,15 @@ def _finding(
     evidence: Mapping[str, object],
 ) -> Finding:
     first = rows.iloc[0]
-    rank, step = int(first["rank"]), int(first["step"])
-    return Finding(
+    return finding_at(
+        run,
+        int(first["rank"]),
+        first,
         kind=kind,
         severity="warning",
         confidence="likely",
         title=title,
-        rank=rank,
         ranks=tuple(sorted({int(one) for one in rows["rank"]})),
-        thread=str(first["thread"]),
-        step=step,
-        time_ns=int(first["time_ns"]),
         where=where or None,
-        evidence=dict(evidence),
-        link=step_link(run, rank, step),
+        evidence=evidence,
     )
