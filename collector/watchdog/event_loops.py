@@ -36,7 +36,8 @@ def waiting_places(frame: FrameType | None) -> list[list[Any]]:
         for task in asyncio.all_tasks(loop):
             waits_for = task._fut_waiter
             if waits_for is not None and type(waits_for) is asyncio.Future:
-                return _places(task.get_coro())
+                frames = coroutine_frames(task.get_coro())
+                return [[f.f_code.co_filename, f.f_lineno, f.f_code.co_name] for f in frames]
     except (AttributeError, RuntimeError, TypeError):  # a loop of another kind
         return []
     return []
@@ -54,10 +55,10 @@ def _resting_loop(frame: FrameType | None) -> Any:
     return None
 
 
-def _places(coroutine: Any) -> list[list[Any]]:
-    """Returns the places of a coroutine and of those that it awaits, innermost first."""
-    found: list[list[Any]] = []
+def coroutine_frames(coroutine: Any) -> list[FrameType]:
+    """Returns the frames of a coroutine and of those that it awaits, innermost first."""
+    found: list[FrameType] = []
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-        found.insert(0, [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
+        found.insert(0, frame)
         coroutine = coroutine.cr_await
     return found

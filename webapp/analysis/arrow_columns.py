@@ -100,6 +100,13 @@ def ops_named(
     return ops.assign(name=ops["name"].astype("str")).sort_values("start_ns", ignore_index=True)
 
 
+def stack_of(row: Any, column: str = "stack") -> int | None:
+    """Returns the number of a stack in a row of a frame (`iloc` or `itertuples`); None without one,
+    which pandas holds as NaN."""
+    stack = getattr(row, column) if isinstance(row, tuple) else row[column]
+    return None if pd.isna(stack) else int(stack)
+
+
 def frame_ends_ns(slices: pd.DataFrame, until_ns: int) -> pd.Series:
     """Returns ends of rows with start_ns and duration_ns; of what had not ended, `until_ns`. int64,
     ns."""

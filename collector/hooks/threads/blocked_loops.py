@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from ...format.loop_names import BLOCKED_LOOP
 from ...recorder.recorder import Recorder
+from ...watchdog.event_loops import coroutine_frames
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches
 from ..stacks import PACKAGE_FOLDERS, code_line
@@ -66,23 +66,15 @@ class BlockedLoops:
             return None
         for callback, *_ in getattr(future, "_callbacks", None) or ():
             task = getattr(callback, "__self__", None)
-            frame = _innermost(task, self._is_program) if isinstance(task, asyncio.Task) else None
-            if frame is not None:
-                return code_line(frame.f_code, frame.f_lineno)
+            for frame in (
+                coroutine_frames(task.get_coro()) if isinstance(task, asyncio.Task) else ()
+            ):
+                if self._is_program(frame.f_code.co_filename):
+                    return code_line(frame.f_code, frame.f_lineno)
         return None
 
     def _is_program(self, file: str) -> bool:
         return not self._is_library(file) and not file.startswith(PACKAGE_FOLDERS)
-
-
-def _innermost(task: Any, is_program: Callable[[str], bool]) -> FrameType | None:
-    """Returns the innermost frame of the program in a task that waits."""
-    found, coroutine = None, task.get_coro()
-    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-        if is_program(frame.f_code.co_filename):
-            found = frame
-        coroutine = coroutine.cr_await
-    return found
 
 
 def _hook(context: HookContext) -> Undo:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place, short_place
@@ -189,7 +189,6 @@ def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> 
 
 
 def _at(run: Run, rank: int, op: pd.Series, words: str) -> LossPlace:
-    stack = op["stack"]
-    where = own_place(run, rank, None if pd.isna(stack) else int(stack))
+    where = own_place(run, rank, stack_of(op))
     named = f"{where}: {op['name']}" if where else str(op["name"])
     return where, f"{named} {words}"

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from lanescope.collector.format.names import MADE_PARAMETER
-from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.arrow_columns import having, stack_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import and_more
@@ -119,7 +119,7 @@ def _of_roots(run: Run, rank: int, classes: set[str]) -> pd.DataFrame:
 
 def _finding(run: Run, rank: int, gone: list[str], ops: pd.DataFrame) -> Finding:
     first, step = ops.iloc[0], int(ops["step"].iloc[0])
-    where = own_place(run, rank, None if pd.isna(first["stack"]) else int(first["stack"]))
+    where = own_place(run, rank, stack_of(first))
     verb, exist = ("get", "exist") if len(gone) > 1 else ("gets", "exists")
     return finding_at(
         run,

@@ -8,11 +8,11 @@ the other side is not, and both lead to the same parameter.
 from __future__ import annotations
 
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.plugins.losses.loss_graph import (
     SAME_NUMBERS,
     LossGraph,
     LossNode,
+    graph_finding,
     loss_graph,
     of_graphs,
 )
@@ -87,18 +87,13 @@ def _parameters(graph: LossGraph, node: LossNode) -> set[str]:
 
 def _finding(run: Run, rank: int, graph: LossGraph, loss: LossNode, target: LossNode) -> Finding:
     made, at = (f" at {one.where}" if one.where else "" for one in (target, loss))
-    return Finding(
-        kind="wrong_loss",
-        severity="warning",
-        confidence="likely",
+    return graph_finding(
+        run,
+        rank,
+        graph,
         title=f"The target{made} is computed from the parameters that the loss{at} trains, and "
         "gradients flow through it: the model also learns to move the target. Compute it within "
         "torch.no_grad(), or detach() it.",
-        rank=rank,
-        ranks=(rank,),
-        step=graph.step,
-        time_ns=graph.time_ns,
         where=target.where or loss.where,
         evidence={"cause": "attached_target", "loss_at": loss.where},
-        link=timeline_address(graph.time_ns, graph.time_ns + 1, run.duration_ns),
     )

@@ -15,7 +15,7 @@ from math import prod
 
 import pandas as pd
 
-from lanescope.webapp.analysis.arrow_columns import ops_named, texts_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
@@ -107,15 +107,11 @@ def _losses(run: Run, rank: int, thread: str) -> Iterator[_Loss]:
         yield _Loss(
             int(loss["step"]),
             before,
-            _stack(loss),
-            _stack(lookups.iloc[0]) if len(lookups) else None,
+            stack_of(loss),
+            stack_of(lookups.iloc[0]) if len(lookups) else None,
             int(names.str.fullmatch(_RECURRENCE.pattern).sum()),
             plain and _same_tokens(run, rank, thread, lookups.iloc[0], loss, window),
         )
-
-
-def _stack(op: pd.Series) -> int | None:
-    return None if pd.isna(op["stack"]) else int(op["stack"])
 
 
 def _shape(shapes: str, at: int) -> list[int]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import pandas as pd
 
-from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
+from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable
+from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
@@ -66,6 +68,33 @@ def of_graphs(run: Run, ask: Callable[[Run, int], Finding | None]) -> list[Findi
     return [one for rank in run.ranks if (one := ask(run, rank)) is not None]
 
 
+def graph_finding(
+    run: Run,
+    rank: int,
+    graph: LossGraph,
+    *,
+    title: str,
+    where: str | None,
+    evidence: Mapping[str, Any],
+    kind: str = "wrong_loss",
+    confidence: Confidence = "likely",
+) -> Finding:
+    """Returns a warning about what a graph shows; its link leads to the begin of backward."""
+    return Finding(
+        kind=kind,
+        severity="warning",
+        confidence=confidence,
+        title=title,
+        rank=rank,
+        ranks=(rank,),
+        step=graph.step,
+        time_ns=graph.time_ns,
+        where=where,
+        evidence=evidence,
+        link=timeline_address(graph.time_ns, graph.time_ns + 1, run.duration_ns),
+    )
+
+
 @lru_cache(maxsize=8)
 def loss_graph(run: Run, rank: int) -> LossGraph | None:
     """Returns the graph of a rank's first backward; None: it was not recorded."""
@@ -78,7 +107,7 @@ def loss_graph(run: Run, rank: int) -> LossGraph | None:
     numbers = {int(number) for number in rows["node"]}  # a damaged file may lack some
     for row in rows.itertuples():
         op = ops.get(row.sequence)
-        stack = None if op is None or pd.isna(op["stack"]) else int(op["stack"])
+        stack = None if op is None else stack_of(op)
         nodes[int(row.node)] = LossNode(
             number=int(row.node),
             name=_SUFFIX.sub("", str(row.name)),

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.compiled_losses import NODES, captured_graphs
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graph, of_graphs
+from lanescope.webapp.plugins.losses.loss_graph import (
+    LossGraph,
+    LossNode,
+    graph_finding,
+    loss_graph,
+    of_graphs,
+)
 from lanescope.webapp.runs.run import Run
 
 _LAYERS = ("Addmm", "Addbmm", "Bmm", "Convolution", "Linear", "MkldnnConvolution", "Mm")
@@ -158,15 +163,11 @@ def _finding(run: Run, rank: int, graph: LossGraph, loss: _Loss) -> Finding:
     made = loss.made.lower()
     at = f" at {loss.where}" if loss.where else ""
     by = f" ({made} at {loss.made_at})" if loss.made_at else f" ({made})"
-    return Finding(
-        kind="wrong_loss",
-        severity="warning",
-        confidence="likely",
+    return graph_finding(
+        run,
+        rank,
+        graph,
         title=f"{loss.function}{at} gets {gets}{by}. {advice.format(function=made)}.",
-        rank=rank,
-        ranks=(rank,),
-        step=graph.step,
-        time_ns=graph.time_ns,
         where=loss.where or loss.made_at,
         evidence={
             "cause": "input",
@@ -174,5 +175,4 @@ def _finding(run: Run, rank: int, graph: LossGraph, loss: _Loss) -> Finding:
             "input": made,
             "made_at": loss.made_at,
         },
-        link=timeline_address(graph.time_ns, graph.time_ns + 1, run.duration_ns),
     )

@@ -11,8 +11,13 @@ import re
 
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graph, of_graphs
+from lanescope.webapp.plugins.losses.loss_graph import (
+    LossGraph,
+    LossNode,
+    graph_finding,
+    loss_graph,
+    of_graphs,
+)
 from lanescope.webapp.runs.run import Run
 
 _COMPARES = ("HuberLoss", "MseLoss", "Rsub", "SmoothL1Loss", "Sub")
@@ -77,18 +82,13 @@ def _is_reduced(graph: LossGraph, node: LossNode) -> bool:
 
 def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, rows: int) -> Finding:
     at = f" at {node.where}" if node.where else ""
-    return Finding(
-        kind="wrong_loss",
-        severity="warning",
-        confidence="likely",
+    return graph_finding(
+        run,
+        rank,
+        graph,
         title=f"The loss{at} compares each of {rows} outputs with all {rows} targets: their shapes "
         f"[{rows}, 1] and [{rows}] are broadcast to [{rows}, {rows}], so the best output is the "
         "mean of the targets. Give both the same shape: output.squeeze(1), or target[:, None].",
-        rank=rank,
-        ranks=(rank,),
-        step=graph.step,
-        time_ns=graph.time_ns,
         where=node.where,
         evidence={"cause": "broadcast", "op": node.op, "shapes": node.shapes},
-        link=timeline_address(graph.time_ns, graph.time_ns + 1, run.duration_ns),
     )

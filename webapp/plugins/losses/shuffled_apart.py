@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import ops_named, texts_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
@@ -110,7 +110,7 @@ def _losses(run: Run, rank: int, thread: str) -> tuple[list[_Loss], dict[_Tensor
         (one,), (other,) = inputs, targets
         if one.order == other.order or one.length != other.length:
             return [], {}
-        found.append(_Loss(int(loss.step), time, _stack(loss.stack), one, other))
+        found.append(_Loss(int(loss.step), time, stack_of(loss), one, other))
     return found, sources
 
 
@@ -182,12 +182,8 @@ def _picks(ops: pd.DataFrame, memory: _Memory) -> Iterator[tuple[_Tensor, _Pick]
         order = [one for one in read if one in orders]
         others = [one for one in read if one not in orders]
         if len(order) == 1 and len(others) == 1:
-            pick = _Pick(order[0], orders[order[0]], others[0][0], _stack(op.stack))
+            pick = _Pick(order[0], orders[order[0]], others[0][0], stack_of(op))
             yield from ((one, pick) for one in made)
-
-
-def _stack(number: float) -> int | None:
-    return None if pd.isna(number) else int(number)
 
 
 def _finding(run: Run, rank: int, thread: str, losses: list[_Loss]) -> Finding:

@@ -15,9 +15,14 @@ import re
 
 from lanescope.collector.format.names import SOFTMAX_DIM
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, LossNode, loss_graph, of_graphs
+from lanescope.webapp.plugins.losses.loss_graph import (
+    LossGraph,
+    LossNode,
+    graph_finding,
+    loss_graph,
+    of_graphs,
+)
 from lanescope.webapp.runs.run import Run
 
 _CLASSES = 1
@@ -90,20 +95,16 @@ def _mixing(
 ) -> Finding:
     made, at = (f" at {one.where}" if one.where else "" for one in (softmax, product))
     what = ", the samples of the batch, which it mixes" if dim == 0 else ""
-    return Finding(
+    return graph_finding(
+        run,
+        rank,
+        graph,
         kind="mixed_samples",
-        severity="warning",
-        confidence="likely",
         title=f"The softmax{made} is over dimension {dim} of {shape}{what}. The matrix product{at} "
         f"takes its result as weights and sums over dimension {len(shape) + summed}, where they do "
         f"not add up to 1: pass dim={summed} to the softmax.",
-        rank=rank,
-        ranks=(rank,),
-        step=graph.step,
-        time_ns=graph.time_ns,
         where=softmax.where or product.where,
         evidence={"cause": "weights", "dimension": dim, "shape": shape, "used_at": product.where},
-        link=timeline_address(graph.time_ns, graph.time_ns + 1, run.duration_ns),
     )
 
 
@@ -143,17 +144,14 @@ def _finding(
 ) -> Finding:
     at, made = (f" at {one.where}" if one.where else "" for one in (loss, softmax))
     what = " (over the samples of the batch)" if dim == 0 else ""
-    return Finding(
-        kind="wrong_loss",
-        severity="warning",
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        confidence="certain",
         title=f"nll_loss{at} gets a softmax{made} over dimension {dim} of {shape}{what}. The "
         f"{shape[_CLASSES]} classes are dimension {_CLASSES}, and their probabilities do not add "
         "up to 1: pass dim=1 to the softmax, or use cross_entropy on the logits.",
-        rank=rank,
-        ranks=(rank,),
-        step=graph.step,
-        time_ns=graph.time_ns,
         where=softmax.where or loss.where,
         evidence={"cause": "dimension", "dimension": dim, "shape": shape, "loss_at": loss.where},
-        link=timeline_address(graph.time_ns, graph.time_ns + 1, run.duration_ns),
     )

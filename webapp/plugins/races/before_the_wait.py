@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.names import REDUCTION_BEGUN, WORK_ASKED
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
@@ -99,7 +99,7 @@ def _first_use(
                 "called": call["stack"],
                 "op": str(row.name),
                 "time": int(row.start_ns),
-                "where": own_place(run, rank, None if pd.isna(row.stack) else int(row.stack)) or "",
+                "where": own_place(run, rank, stack_of(row)) or "",
                 "rank": rank,
                 "step": int(row.step),
                 "write": bool(both.loc[both["start_ns"] == row.start_ns, "write"].any()),
@@ -112,7 +112,7 @@ def _finding(run: Run, uses: pd.DataFrame) -> Finding:
     first = uses.iloc[0]
     rank, ranks = int(first["rank"]), tuple(sorted({int(one) for one in uses["rank"]}))
     where = first["where"] or None
-    begun = None if pd.isna(first["called"]) else own_place(run, rank, int(first["called"]))
+    begun = own_place(run, rank, stack_of(first, "called"))
     of = f" (at {begun})" if begun else ""
     name = first["name"]
     verb = "writes" if first["write"] else "reads"

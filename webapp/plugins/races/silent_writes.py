@@ -14,7 +14,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.access_site import storage_names
-from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
+from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, stack_of, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.forward_ops import BACKWARD, makers
 from lanescope.webapp.analysis.links import timeline_address
@@ -46,7 +46,7 @@ def silent_writes(run: Run) -> list[Finding]:
         raise NotApplicable("record with --level access and the native engine")
     found: dict[tuple[int, str | None], Finding] = {}
     for rank in run.ranks:
-        for row in _overwritten(run, rank).to_dict("records"):
+        for _, row in _overwritten(run, rank).iterrows():
             finding = _finding(run, rank, row)
             found.setdefault((rank, finding.where), finding)
     return list(found.values())
@@ -63,7 +63,7 @@ def _overwritten(run: Run, rank: int) -> pd.DataFrame:
     accesses = _texts(to_frame(run.events("access", rank, columns=_ACCESSES, window=window)))
     accesses["until"] = accesses["offset"] + accesses["bytes"]
     saved = _saved(ops, accesses)
-    writes = _unseen(ops, saved).merge(accesses[accesses["write"] & ~accesses["birth"]], on=_ROW)
+    writes = _unseen(ops).merge(accesses[accesses["write"] & ~accesses["birth"]], on=_ROW)
     both = saved.merge(writes, on=["storage", "thread"], suffixes=("_saved", ""))
     between = (both["start_ns"] > both["saved_end"]) & (both["start_ns"] < both["read_ns"])
     overlap = (both["offset"] < both["until_saved"]) & (both["offset_saved"] < both["until"])
@@ -118,7 +118,7 @@ def _within(
     return found.rename(columns={"by": thread}).drop(columns="at")
 
 
-def _unseen(ops: pd.DataFrame, saved: pd.DataFrame) -> pd.DataFrame:
+def _unseen(ops: pd.DataFrame) -> pd.DataFrame:
     """Outermost operators outside of backward and optimizers that made no node."""
     outer = (ops["scope"] == "function") & (ops["depth"] == 0)
     outer &= ~ops["phase"].str.fullmatch(_OTHERS) & (ops["stack"].fillna(-1) >= 0)
@@ -136,11 +136,11 @@ def _texts(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**{one: frame[one].astype("str").astype("object") for one in columns})
 
 
-def _finding(run: Run, rank: int, row: dict[str, object]) -> Finding:
-    where, saved_at = (own_place(run, rank, _stack(row[one])) for one in ("stack", "saved_stack"))
-    name = storage_names(run, rank).get(int(str(row["storage"]))) or "a tensor"
+def _finding(run: Run, rank: int, row: pd.Series) -> Finding:
+    where, saved_at = (own_place(run, rank, stack_of(row, one)) for one in ("stack", "saved_stack"))
+    name = storage_names(run, rank).get(int(row["storage"])) or "a tensor"
     at, by = (f" at {one}" if one else "" for one in (where, saved_at))
-    start, step = int(str(row["start_ns"])), int(str(row["step"]))
+    start, step = int(row["start_ns"]), int(row["step"])
     return Finding(
         kind="inplace_modification",
         severity="error",
@@ -157,7 +157,3 @@ def _finding(run: Run, rank: int, row: dict[str, object]) -> Finding:
         evidence={"cause": "silent", "tensor": name, "saved_at": saved_at},
         link=timeline_address(start, start + 1, run.duration_ns),
     )
-
-
-def _stack(found: object) -> int | None:
-    return None if pd.isna(found) else int(str(found).partition(".")[0])

@@ -11,10 +11,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pandas as pd
-
 from lanescope.collector.format.marks import LostMode
-from lanescope.webapp.analysis.arrow_columns import marks, to_frame
+from lanescope.webapp.analysis.arrow_columns import marks, stack_of, to_frame
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.nothing_to_check import need_threads
 from lanescope.webapp.analysis.stack_frames import short_place, where_of
@@ -82,7 +80,7 @@ def _finding(
     first, kind = several[0], mode.partition(" ")[0]
     started = short_place(started_at)
     op = first["op"]
-    stack = None if pd.isna(op["stack"]) else int(op["stack"])
+    stack = stack_of(op)
     title = (
         f"Mode {mode} does not reach the {first['what']} that is started in it at {started}: "
         f"{_WORKS[kind].format(who(run, rank, several))} ({op['name']}{times_text(several)}). "

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import pandas as pd
@@ -43,12 +43,12 @@ class RankTimes:
     own_ns: Float64Array
     waits_known: bool
 
-    @property
+    @cached_property
     def typical_ns(self) -> Float64Array:
         """Median of own over ranks, by step."""
         return np.nanmedian(self.own_ns, axis=0)
 
-    @property
+    @cached_property
     def slow(self) -> BoolArray:
         """Whether a rank is slow in a step."""
         typical = self.typical_ns
