@@ -33,6 +33,7 @@ from tests.faults import (
 )
 from tests.faults.base import Fault, Program
 from tests.support import ROOT
+from tests.support.kept_runs import kept_run
 from tests.support.recording import record_script
 
 _ROOMS = (
@@ -98,17 +99,20 @@ def recorded(fault: Fault, program: Program, run: Path, *, planted: bool = False
     """The run of a program of a form; `planted` where it has the fault."""
     named = program.__module__, program.__name__, "planted" if planted else "twin"
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = record_script(
-        run,
-        SCRIPT,
-        *named,
-        options=fault.options,
-        ranks=fault.ranks,
-        environment={"PYTHONPATH": path},
-    )
-    assert "recorder error" not in done.stderr, done.stderr
-    assert "ImportError" not in done.stderr, done.stderr
-    return open_run(run)
+
+    def record(run: Path) -> None:
+        done = record_script(
+            run,
+            SCRIPT,
+            *named,
+            options=fault.options,
+            ranks=fault.ranks,
+            environment={"PYTHONPATH": path},
+        )
+        assert "recorder error" not in done.stderr, done.stderr
+        assert "ImportError" not in done.stderr, done.stderr
+
+    return open_run(kept_run(f"{fault.form}-{run.name}", run, record))
 
 
 def _grave(run: Run, baseline: Run | None, kinds: tuple[str, ...] = ()) -> list[Finding]:
