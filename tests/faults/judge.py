@@ -33,7 +33,7 @@ from tests.faults import (
 )
 from tests.faults.base import Fault, Program
 from tests.support import ROOT
-from tests.support.kept_runs import kept_run
+from tests.support.kept_runs import recorded_once
 from tests.support.recording import record_script
 
 _ROOMS = (
@@ -112,7 +112,7 @@ def recorded(fault: Fault, program: Program, run: Path, *, planted: bool = False
         assert "recorder error" not in done.stderr, done.stderr
         assert "ImportError" not in done.stderr, done.stderr
 
-    return open_run(kept_run(f"{fault.form}-{run.name}", run, record))
+    return open_run(recorded_once(f"{fault.form}-{run.name}", run, record))
 
 
 def _grave(run: Run, baseline: Run | None, kinds: tuple[str, ...] = ()) -> list[Finding]:

@@ -15,10 +15,10 @@ from tests.support import ROOT
 
 KEPT = ROOT / "build" / "kept_runs"
 _RECORDS = ("collector", "tests/faults", "tests/support")
-"""Folders whose sources decide what is recorded."""
+"""A change of these records all programs again."""
 
 
-def kept_run(name: str, run: Path, record: Callable[[Path], None]) -> Path:
+def recorded_once(name: str, run: Path, record: Callable[[Path], None]) -> Path:
     """Returns the run of this name: one that is kept, or what `record` makes of `run`.
 
     In CI all is recorded.
