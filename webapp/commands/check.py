@@ -75,7 +75,7 @@ def check(
         raise click.UsageError("--new needs a baseline to compare with: add --baseline RUN0")
     with working("Checking the run"):
         opened = open_run(run)
-        base, again = baselines(baseline, noise)
+        base, again = baselines(opened, baseline, noise)
         with connected(cluster, local=is_large(opened)) as workers:
             ask_ahead(opened, workers)
             if base is not None and new:

@@ -14,6 +14,7 @@ from rich.text import Text
 from lanescope.collector.recorder.progress import working
 from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.cluster import is_large
+from lanescope.webapp.commands.baselines import open_baseline
 from lanescope.webapp.commands.run_argument import run_argument, run_option
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.values.closeness import MODES, Mode
@@ -84,8 +85,9 @@ def diff(
     if noise is not None and ctx.get_parameter_source("mode") is ParameterSource.DEFAULT:
         mode = "tolerance"
     with working("Comparing the runs"):
-        again = None if noise is None else open_run(noise)
-        runs = open_run(base), open_run(run)
+        opened = open_run(run)
+        again = None if noise is None else open_baseline(noise, opened)
+        runs = open_baseline(base, opened), opened
         with connected(cluster, local=all(map(is_large, runs))) as workers:
             result = compare(*runs, mode, again, workers)
     if as_json:

@@ -10,6 +10,7 @@ import click
 
 from lanescope.collector.format.durations import parse_window
 from lanescope.collector.recorder.progress import working
+from lanescope.webapp.commands.baselines import open_baseline
 from lanescope.webapp.commands.pack import ranks_of
 from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.exporters.base import EXPORTERS, ExportRequest
@@ -65,11 +66,10 @@ def export(
     exporter = next(one for one in EXPORTERS if one.name == kind)
     target = Path(output)
     with working("Opening the run"):
-        base = None if baseline is None else open_run(baseline)
+        opened = open_run(run)
+        base = None if baseline is None else open_baseline(baseline, opened)
     wanted = ExportRequest(target, ranks_of(ranks), table, _window(window), base, by)
     exporter.check(wanted)
-    with working("Opening the run"):
-        opened = open_run(run)
     for rank in wanted.ranks or ():
         if rank not in opened.ranks:
             raise RunError(

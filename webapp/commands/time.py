@@ -13,6 +13,7 @@ from rich.text import Text
 
 from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.commands.baselines import open_baseline
 from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.plugins.time.changes import category_changes, steady, step_changes
@@ -71,7 +72,9 @@ def time(
     try:
         with working("Following the critical path"):
             job_step(opened, step)
-            changes = None if baseline is None else _changes(open_run(baseline), opened, step)
+            changes = None
+            if baseline is not None:
+                changes = _changes(open_baseline(baseline, opened), opened, step)
             predictions = what_if(opened, specs, step) if specs else _ready_made(opened, step)
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -88,7 +88,7 @@ def view(
     live = growing(place)
     with working("Opening the run"):
         opened = open_run(place)
-        base, again = baselines(baseline, noise)
+        base, again = baselines(opened, baseline, noise)
     loaded = load_settings(opened.path, settings)
     for warning in opened.warnings:
         click.echo(f"lanescope: {units.printable(warning)}", err=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,17 @@ from lanescope.collector.format.steps import Steps
 from lanescope.webapp.runs.clock_axis import Axis, axis_of
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.parquet_parts import Part
+from lanescope.webapp.runs.placed_rows import (
+    PlacedRows,
+    no_rows,
+    of_schema,
+    wanted_columns,
+    with_place,
+)
 from lanescope.webapp.runs.threads import Thread
 from lanescope.webapp.runs.types import Int64Array, Window
 
-_SORT_KEYS = ("start_ns", "time_ns", "depth")  # a parent starts no later and is less deep
-"""[t0, t1) in ns on the run's axis."""
+SORT_KEYS = ("start_ns", "time_ns", "depth")  # a parent starts no later and is less deep
 
 Equal = tuple[str, int]
 """A column of integers and the value that it has in the rows that are wanted."""
@@ -30,33 +36,14 @@ Equal = tuple[str, int]
 RowChange = Callable[[str, pa.Table], pa.Table]
 """Takes a table's name and rows of it; returns as many rows with the same columns."""
 
+RowCut = Callable[[str, PlacedRows], PlacedRows]
+
 _ALWAYS = (-(1 << 63), 1 << 63)
 _PIECE = 1 << 20
 """Rows from which on a piece is not made longer."""
 
 _SMALL_ROWS = 600_000
 """Rows of a table, of all ranks, up to which the columns that were read are kept: some 60 MB."""
-
-_THREAD_TYPE = pa.dictionary(pa.int32(), pa.string())
-
-
-def columns_of(table: str) -> list[str]:
-    """Returns columns of `Run.events(table)`: the schema's, the rank, and the thread where it is
-    one's."""
-    known = schema.TABLES.get(table)
-    if known is None:
-        raise RunError(f"no table {table!r}, expected one of {', '.join(schema.TABLES)}")
-    own = [column.name for column in known.columns]
-    return [*own, "rank", "thread"] if known.per_thread else [*own, "rank"]
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """Rows of one rank, and of one thread where the table is kept per thread."""
-
-    rows: pa.Table
-    rank: int
-    thread: str | None
 
 
 @dataclass(frozen=True)
@@ -69,6 +56,8 @@ class Rows:
     origin_ns: int
     changes: tuple[RowChange, ...] = ()
     """What is done to rows once they are read, one after the other."""
+    cut: RowCut | None = None
+    """Leaves out rows of a thread or a rank. It is given the columns of `SORT_KEYS` as well."""
 
     def changed_by(self, change: RowChange) -> Rows:
         """Returns the same rows with another change, after all others."""
@@ -84,10 +73,10 @@ class Rows:
         equal: Equal | None = None,
     ) -> pa.Table:
         """Returns rows of `ranks`, as `Run.events` promises them."""
-        wanted = _wanted(table, columns)
+        wanted = wanted_columns(table, columns)
         shape = schema.TABLES[table]
         own = [column.name for column in shape.columns]
-        needed = {*wanted, *_SORT_KEYS, "pid"}
+        needed = {*wanted, *SORT_KEYS, "pid"}
         if "duration_ns" in needed or "self_ns" in needed:
             needed.add("start_ns")
         if window is not None:
@@ -100,15 +89,17 @@ class Rows:
                 raise RunError(f"rows of {table} cannot be chosen by {equal[0]}")
             needed.add(equal[0])
         read = [name for name in own if name in needed]
-        pieces: Iterator[_Placed]
+        pieces: Iterator[PlacedRows]
         if shape.per_thread:
             chosen = (window, equal)
             pieces = (p for r in ranks for p in self._of_threads(table, r, thread, read, *chosen))
         else:
             pieces = (p for r in ranks for p in self._of_rank(table, r, read))
-        first = _no_rows(table, tuple(read), tuple(wanted))
-        aligned = [_aligned(_with_place(piece, wanted), first.schema) for piece in pieces]
-        found = aligned[0] if len(aligned) == 1 else pa.concat_tables([first, *aligned])
+        first = no_rows(table, tuple(read), tuple(wanted))
+        if self.cut is not None:
+            pieces = map(partial(self.cut, table), pieces)
+        alike = [of_schema(with_place(piece, wanted), first.schema) for piece in pieces]
+        found = alike[0] if len(alike) == 1 else pa.concat_tables([first, *alike])
         return self._changed(table, found.unify_dictionaries())
 
     def pieces(
@@ -120,26 +111,30 @@ class Rows:
         about: int | None = None,
     ) -> Iterator[pa.Table]:
         """Yields rows of a table kept per thread, as `Run.pieces` promises them."""
-        wanted = _wanted(table, columns)
+        wanted = wanted_columns(table, columns)
         shape = schema.TABLES[table]
         if not shape.per_thread:
             raise RunError(f"rows of {table} are few, and not kept per thread")
-        needed = {*wanted, *(["start_ns"] if "duration_ns" in wanted else [])}
+        keys = SORT_KEYS if self.cut is not None else ()
+        needed = {*wanted, *keys, *(["start_ns"] if "duration_ns" in wanted else [])}
         read = [column.name for column in shape.columns if column.name in needed]
         known = about is None and self._small(table)
+        size = _PIECE if about is None else about
         for rank in ranks:
             for one, parts in self._threads_of(table, rank, thread):
                 axis = axis_of(self.axes, rank, one.pid)
+                portions: Iterable[pa.Table] = (
+                    axis.apply(portion, self.origin_ns)
+                    for part in parts
+                    for portion in part.portions(read, size)
+                )
                 if known:
-                    rows = self._known(one, table, parts, axis, read)
-                    placed = _with_place(_Placed(rows, rank, one.thread), wanted)
-                    yield self._changed(table, placed)
-                    continue
-                for part in parts:
-                    for portion in part.portions(read, _PIECE if about is None else about):
-                        rows = axis.apply(portion, self.origin_ns)
-                        placed = _with_place(_Placed(rows, rank, one.thread), wanted)
-                        yield self._changed(table, placed)
+                    portions = [self._known(one, table, parts, axis, read)]
+                for rows in portions:
+                    piece = PlacedRows(rows, rank, one.thread)
+                    if self.cut is not None:
+                        piece = self.cut(table, piece)
+                    yield self._changed(table, with_place(piece, wanted))
 
     def _changed(self, table: str, rows: pa.Table) -> pa.Table:
         for change in self.changes:
@@ -208,7 +203,7 @@ class Rows:
         read: list[str],
         window: Window | None,
         equal: Equal | None,
-    ) -> Iterator[_Placed]:
+    ) -> Iterator[PlacedRows]:
         small = self._small(table)
         for one, found in self._threads_of(table, rank, thread):
             axis = axis_of(self.axes, rank, one.pid)
@@ -235,7 +230,7 @@ class Rows:
                 rows = rows.filter(pc.equal(rows[equal[0]], equal[1]))
             if window is not None:
                 rows = _touching(rows, window)
-            yield _Placed(rows if small else _sorted(rows), rank, one.thread)
+            yield PlacedRows(rows if small else _sorted(rows), rank, one.thread)
 
     def _small(self, table: str) -> bool:
         if table not in self._sizes:
@@ -263,7 +258,7 @@ class Rows:
         known = self._columns.get(place, {})
         missing = {*read} - {*known}
         if missing:
-            needed = {*missing, *_SORT_KEYS, "start_ns"}
+            needed = {*missing, *SORT_KEYS, "start_ns"}
             every = [one.name for one in schema.TABLES[table].columns]
             own = [one for one in every if one in needed or (known and one not in known)]
             rows = _sorted(axis.apply(_joined(parts, own), self.origin_ns))
@@ -299,61 +294,21 @@ class Rows:
                 held[table, rank] = own
         return held
 
-    def _of_rank(self, table: str, rank: int, read: list[str]) -> Iterator[_Placed]:
+    def _of_rank(self, table: str, rank: int, read: list[str]) -> Iterator[PlacedRows]:
         for part in self.parts.get((table, rank), ()):
             rows = part.read(read)
             if "pid" not in rows.column_names:
-                yield _Placed(rows, rank, None)
+                yield PlacedRows(rows, rank, None)
                 continue
             # The rows of one table have the clocks of several processes.
             for pid in pc.unique(rows["pid"]).to_pylist():
                 mine = rows.filter(pc.equal(rows["pid"], pa.scalar(pid, pa.int64())))
                 mine = axis_of(self.axes, rank, pid).apply(mine, self.origin_ns)
-                yield _Placed(mine, rank, None)
-
-
-def _wanted(table: str, columns: Sequence[str] | None) -> list[str]:
-    """The columns asked for, all of them by default. RunError where the table has no such one."""
-    known = columns_of(table)
-    wanted = list(known if columns is None else columns)
-    for name in wanted:
-        if name not in known:
-            raise RunError(
-                f"table {table} has no column {name!r}, expected one of {', '.join(known)}"
-            )
-    return wanted
-
-
-@lru_cache(maxsize=256)
-def _no_rows(table: str, read: tuple[str, ...], wanted: tuple[str, ...]) -> pa.Table:
-    """No rows of a table, with the columns that are wanted of those that are read."""
-    shape = schema.TABLES[table].arrow()
-    empty = pa.schema([shape.field(name) for name in read]).empty_table()
-    return _with_place(_Placed(empty, 0, None), wanted)
+                yield PlacedRows(mine, rank, None)
 
 
 def _joined(parts: Sequence[Part], columns: Sequence[str]) -> pa.Table:
     return pa.concat_tables([part.read(columns) for part in parts])
-
-
-def _aligned(rows: pa.Table, shape: pa.Schema) -> pa.Table:
-    """The rows with a schema, which mostly has their types already."""
-    if rows.schema.types == shape.types:
-        return pa.Table.from_arrays(rows.columns, schema=shape)
-    return rows.cast(shape)
-
-
-def _with_place(piece: _Placed, wanted: Sequence[str]) -> pa.Table:
-    """The wanted columns, rank and thread among them where they are wanted."""
-    rows, count = piece.rows, piece.rows.num_rows
-    if "rank" in wanted:
-        field = pa.field("rank", pa.int32(), metadata={"unit": "rank"})
-        rows = rows.append_column(field, pa.array(np.full(count, piece.rank, np.int32)))
-    if "thread" in wanted and "thread" not in rows.column_names:
-        ids = pa.array([] if piece.thread is None else [piece.thread], pa.string())
-        place = pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), ids)
-        rows = rows.append_column(pa.field("thread", _THREAD_TYPE), place)
-    return rows.select(wanted)
 
 
 def _touching(rows: pa.Table, window: Window) -> pa.Table:
@@ -366,7 +321,7 @@ def _touching(rows: pa.Table, window: Window) -> pa.Table:
 
 def _sorted(rows: pa.Table) -> pa.Table:
     """By start, parents before children; rows that already are in order are not copied."""
-    names = [name for name in _SORT_KEYS if name in rows.column_names]
+    names = [name for name in SORT_KEYS if name in rows.column_names]
     keys = [column_array(rows[name]) for name in names]
     if in_span_order(*keys):
         for name, key in zip(names, keys, strict=True):

@@ -25,6 +25,9 @@ from tests.support.bundled import lanescope as called
 from tests.support.processes import run_program
 from tests.support.synthetic import START_NS, Builder, write_run
 
+PATIENT_S = 600
+"""Limit of checks that are to answer on a busy machine as well."""
+
 TORCH = "import torch; torch.ones(2) + 1; raise SystemExit(3)"
 
 
@@ -157,7 +160,7 @@ def test_record_ends_with_the_most_severe_finding(tmp_path: Path) -> None:
     builder.phase(START_NS, 100, thread="1000-0")
     builder.phase(START_NS + 10, 100, thread="1000-1")
     run = builder.write()
-    said = worst_finding(run)
+    said = worst_finding(run, limit_s=PATIENT_S)
     assert said.startswith(("error: ", "warning: "))
     assert said.endswith(f"see: lanescope check {run}")
     assert worst_finding(run, limit_s=0).startswith("its checks take more than 0 s")
@@ -166,7 +169,8 @@ def test_record_ends_with_the_most_severe_finding(tmp_path: Path) -> None:
     command = ["record", "--findings", "-o", clean, "--", sys.executable, "-c", TORCH]
     done = run_program([sys.executable, "-m", "lanescope", *command])
     assert done.returncode == 3
-    assert "checks passed" in done.stderr.splitlines()[-1]
+    assert "checks" in done.stderr.splitlines()[-1]  # or, on a busy machine, that they take long
+    assert "checks passed" in worst_finding(clean, limit_s=PATIENT_S)
 
 
 class Terminal(io.StringIO):

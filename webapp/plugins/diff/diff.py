@@ -19,6 +19,7 @@ from lanescope.webapp.analysis.cluster import Executor, spread
 from lanescope.webapp.bundles.comparable import comparable
 from lanescope.webapp.plugins.diff.pairing.call_counts import call_counts
 from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed
+from lanescope.webapp.plugins.diff.pairing.resumed import continued, resumed_notes
 from lanescope.webapp.plugins.diff.pairing.roles import by_role
 from lanescope.webapp.plugins.diff.pairing.unpaired import (
     Unpaired,
@@ -41,7 +42,6 @@ from lanescope.webapp.plugins.diff.values.gradient_norms import (
 from lanescope.webapp.plugins.diff.values.logged_values import outputs_differ, values_differ
 from lanescope.webapp.plugins.diff.values.noise import Floor
 from lanescope.webapp.plugins.diff.values.precision import least_tolerance
-from lanescope.webapp.plugins.diff.values.resumed import resumed
 from lanescope.webapp.plugins.diff.values.value_differences import (
     ValueDifferences,
     of_rank,
@@ -152,8 +152,7 @@ def compare(
     recording of `base`: differences between the two are allowed as well, see `noise`.
     """
     _check_mode(mode, noise)
-    opened = base, run
-    floors = _floors(*opened, noise)
+    floors, opened = _floors(base, run, noise), (base, run)
     base, run, roles, names = _prepared(*opened)
     norms = compared_norms(base, run, mode, floors[1] if floors else None)
     values = _values(opened, (base, run), mode, floors[0] if floors else None, workers)
@@ -166,6 +165,7 @@ def compare(
     layer = _layer(base, run, mode if wanted == "different" else "bitwise")
     stated, said = _stated(base, run, mode, layer)
     notes = [
+        *resumed_notes(base, run),
         *settings_notes(base, run),
         *said,
         *roles,
@@ -270,7 +270,7 @@ def _prepared(base: Run, run: Run) -> tuple[Run, Run, list[str], Renamed]:
     """Both runs with base's ranks and modules as run has them; what to say of ranks, and names."""
     base, run = comparable(base, run)
     base, roles = by_role(base, run)
-    names = renamed(base, run)
+    names = renamed(continued(base, run), run)
     return names.run, run, roles, names
 
 
@@ -339,7 +339,6 @@ def _explained(
         notes += about(base, run, shared, first, values.left_out if values else 0)
     factor = world_sizes.common_factor(base, run, norms[norms["state"] == "different"])
     notes += [] if factor is None else [factor]
-    notes += resumed(base, run)
     return notes if first is None else [*notes, *hints(base, run, first)]
 
 

@@ -7,10 +7,18 @@ from typing import Any
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.plugins.diff.pairing.resumed import LOST
 from lanescope.webapp.plugins.diff.verdict_words import difference_address, origin
 from lanescope.webapp.runs.run import Run
 
-_CAUSES = ("settings differ", "the precision", "the command")
+_CAUSES = (
+    LOST,
+    "settings differ",
+    "the precision",
+    "the learning rate",
+    "the data differs",
+    "the command",
+)
 """How notes begin that may say why, the most likely one first."""
 
 
@@ -45,7 +53,7 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
             "Other operators ran than in the baseline, and the runs share no values. Record both "
             "with --level numerics."
         )
-    known = [note for note in result.notes if note.startswith(_CAUSES)]
+    known = [note for cause in _CAUSES for note in result.notes if note.startswith(cause)]
     title += "".join(f" Look at this first: {note}." for note in known[:1])
     return [
         Finding(

@@ -20,6 +20,7 @@ from lanescope.collector.format.names import (
 )
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.plugins.diff.pairing.resumed import later_start
 from lanescope.webapp.plugins.diff.values.logged_values import batches_differ
 from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.runs import units
@@ -36,7 +37,8 @@ _LISTED = 6
 def settings_notes(base: Run, run: Run) -> list[str]:
     """Returns sentences about settings that differ, the program's own first, then versions, then
     data."""
-    own = _settings(base), _settings(run)
+    resumes = later_start(base) is not None
+    own = _settings(base, rates=not resumes), _settings(run, rates=not resumes)
     apart = [
         f"{_short(name)} {_number(name, own[0][name])} became {_number(name, own[1][name])}"
         for name in own[0]
@@ -49,7 +51,7 @@ def settings_notes(base: Run, run: Run) -> list[str]:
     precision = precision_note(base, run)
     notes += [precision] if precision else []
     data = [] if precision else _batches(base, run)  # other bits of the same numbers
-    return [*notes, *_versions(base, run), *_rates(base, run), *data]
+    return [*notes, *_versions(base, run), *_rates(base, run, from_start=resumes), *data]
 
 
 def _alone(own: dict[str, float], other: dict[str, float], side: str) -> list[str]:
@@ -88,8 +90,9 @@ def _variables(run: Run) -> dict[str, str]:
     return {name: text for name, _, text in pairs}
 
 
-def _settings(run: Run) -> dict[str, float]:
-    """The first value of each setting, of the lowest rank."""
+def _settings(run: Run, *, rates: bool) -> dict[str, float]:
+    """The first value of each setting, of the lowest rank; without the learning `rates`, which a
+    schedule has changed before another run resumes."""
     rank = min(run.ranks)
     rows, clips = logged(run, rank, prefix=SETTINGS), logged(run, rank, *_CLIPS)
     if rows.empty and clips.empty:
@@ -97,6 +100,7 @@ def _settings(run: Run) -> dict[str, float]:
     rows = pd.concat([rows, clips.assign(name=clips["name"].map(_CLIPS))])
     first = rows.sort_values("time_ns", kind="stable").drop_duplicates("name")
     first = first[~first["name"].str.startswith(ENVIRONMENT)]
+    first = first[rates | ~first["name"].str.endswith(", lr")]
     return dict(zip(first["name"].astype("str"), first["value"].astype(float), strict=True))
 
 
@@ -146,8 +150,9 @@ def _without_folders(word: str) -> str:
     return word.rpartition("/")[2] if word.endswith(".py") else word
 
 
-def _rates(base: Run, run: Run) -> list[str]:
-    """The first step at which a learning rate or weight decay differs, if not from the start."""
+def _rates(base: Run, run: Run, *, from_start: bool) -> list[str]:
+    """The first step at which a learning rate or weight decay differs. What differs from the start
+    is a setting, mostly."""
     keys = ["rank", "step", "parameter", "optimizer"]
     columns = [*keys, "lr", "weight_decay"]
     sides = [to_frame(one.events("parameter", columns=columns)) for one in (base, run)]
@@ -159,7 +164,7 @@ def _rates(base: Run, run: Run) -> list[str]:
     for name, words in (("lr", "learning rate"), ("weight_decay", "weight decay")):
         low, high = both[f"{name}_base"], both[f"{name}_run"]
         apart = both[(low != high) & low.notna() & high.notna()]
-        if len(apart) and apart["step"].iloc[0] > both["step"].iloc[0]:
+        if len(apart) and (from_start or apart["step"].iloc[0] > both["step"].iloc[0]):
             first = apart.iloc[0]
             found.append(
                 f"the {words} differs since step {int(first['step'])} at the latest: "
