@@ -75,9 +75,9 @@ def main() -> int:
         print(f"could not fetch the page: {error}", file=sys.stderr)
         return 1
     finally:
-        watchdog.cancel()
         server.terminate()
         server.communicate()
+        watchdog.cancel()
     return 0
 
 

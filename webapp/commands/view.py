@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import socket
+import sys
 import webbrowser
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -106,7 +109,7 @@ def view(
         if examination is not None:
             examination.begin()  # takes seconds, as the index and the first page do
         preparing.start(failed=server.stop)
-        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGTERM, lambda *_: server.stop())
         click.echo(binding.url(bound))
         if binding.token is not None:
             click.echo("lanescope: everyone with this address can see the run", err=True)
@@ -115,11 +118,23 @@ def view(
         try:
             server.serve()
         except KeyboardInterrupt:
-            click.echo("stopped", err=True)
             follow = units.printable(next_command(opened, place))
-            click.echo(f"lanescope: next: {follow}", err=True)
+            click.echo(f"stopped\nlanescope: next: {follow}", err=True)
         if preparing.error is not None:
             raise preparing.error
+        leave()
+
+
+def leave() -> NoReturn:
+    """Ends the process with status 0, whatever other threads do.
+
+    A thread that still answers a question may be within Arrow, whose workers need the interpreter:
+    they end with it, and Arrow's own end would wait for them for ever.
+    """
+    atexit._run_exitfuncs()  # ends processes of its own, removes temporary folders
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _listener(address: str, host: str, port: int) -> socket.socket:
@@ -195,7 +210,3 @@ def _app(
     following = Following(index, make, settings)
     following.start()
     return following
-
-
-def _stop(*_: object) -> NoReturn:
-    raise SystemExit(0)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import signal
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -249,6 +250,35 @@ def test_view_serves_until_a_signal_stops_it(run: Path) -> None:
             process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
         assert process.stdout.read() == ""
+
+
+AT_WORK = """
+from threading import Event, Thread
+import pyarrow as pa
+from lanescope.webapp.commands.view import leave
+
+kinds = ("int64", "int32", "float32", "string")
+columns = {kind: pa.array(list(range(100_000))).cast(kind) for kind in kinds}
+table, begun = pa.table(columns), Event()
+
+def convert():
+    while True:
+        table.to_pandas()
+        begun.set()
+
+for _ in range(4):
+    Thread(target=convert, daemon=True).start()
+begun.wait()
+print("left", end="")
+leave()
+"""
+
+
+def test_view_ends_while_threads_are_within_arrow() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_WORK], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left", "")
 
 
 @pytest.mark.parametrize(
