@@ -27,7 +27,12 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.names import SYNCHRONISING
-from lanescope.webapp.analysis.collective_calls import ambiguous, collective_calls, group_members
+from lanescope.webapp.analysis.collective_calls import (
+    ambiguous,
+    collective_calls,
+    group_members,
+    point_to_point_calls,
+)
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.rank_state import rank_states
@@ -84,7 +89,8 @@ def arrivals(run: Run) -> pd.DataFrame:
     """Returns one row per collective of a group, in order of time.
 
     group, sequence, name, bytes, step, ranks (that came), first_ns, last_ns (first and last
-    arrival), first_rank, last_rank, skew_ns, alone_ns (both 0 with one rank), done_ns (last
+    arrival), first_rank, last_rank, skew_ns, alone_ns (from the last but one arrival to the last,
+    without the time that the last one was kept waiting itself; both 0 with one rank), done_ns (last
     completion, or return of the call where none was seen), transfer_ns (NaN where not all were seen
     to complete), runnable_ns (0 where it is not known). Callers must not change it.
     """
@@ -102,6 +108,7 @@ def arrivals(run: Run) -> pd.DataFrame:
         last_ns=("start_ns", "last"),
         first_rank=("rank", "first"),
         last_rank=("rank", "last"),
+        last_thread=("thread", "last"),
         runnable_ns=("runnable_ns", "last"),
         root=("root", "first"),
         done_ns=("done_ns", "max"),
@@ -109,7 +116,7 @@ def arrivals(run: Run) -> pd.DataFrame:
         returned_ns=("returned_ns", "max"),
     )
     before = frame.loc[groups["start_ns"].nth(-2).index].set_index(COLLECTIVE_KEYS)["start_ns"]
-    table["second"] = before.reindex(table.index)
+    table["second"] = before.reindex(table.index).fillna(table["last_ns"]).astype("int64")
     table = table.reset_index()
     whole = {
         group: sum(r in run.ranks for r in ranks) for group, ranks in group_members(run).items()
@@ -122,13 +129,37 @@ def arrivals(run: Run) -> pd.DataFrame:
     table = table[waited]
     table = table.assign(
         skew_ns=table["last_ns"] - table["first_ns"],
-        alone_ns=(table["last_ns"] - table["second"].fillna(table["last_ns"])).astype("int64"),
+        alone_ns=table["last_ns"] - table["second"] - _kept_waiting(run, frame, table),
         transfer_ns=np.where(
             table["seen"] >= 0, np.maximum(table["done_ns"] - table["last_ns"], 0), np.nan
         ),
         done_ns=np.where(table["seen"] >= 0, table["done_ns"], table["returned_ns"]),
     )
     return table[_COLUMNS].sort_values("first_ns", kind="stable", ignore_index=True)
+
+
+def _kept_waiting(run: Run, frame: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
+    """For how long of the time before its arrival the thread that came last to a call of `table`
+    waited within other ones, ns: it hands on a delay that another rank causes.
+
+    A call of a group (`frame`) holds its thread until the last rank has come or the call returned,
+    a receive until it returned.
+    """
+    held = frame[["rank", "thread", "start_ns", "returned_ns", *COLLECTIVE_KEYS]]
+    held = held.merge(table[[*COLLECTIVE_KEYS, "last_ns"]], on=COLLECTIVE_KEYS)
+    left = held["returned_ns"].where(held["returned_ns"] >= 0, held["last_ns"])
+    held["end_ns"] = np.minimum(left, held["last_ns"])
+    received = point_to_point_calls(run)
+    received = received[received["name"] == "recv"].assign(end_ns=received["returned_ns"])
+    waits = {
+        thread: Intervals.of(rows["start_ns"], rows["end_ns"])
+        for thread, rows in pd.concat([held, received]).groupby(["rank", "thread"], observed=True)
+    }
+    found = pd.Series(0, table.index)
+    for thread, rows in table.groupby(["last_rank", "last_thread"], observed=True):
+        own = waits.get(thread, Intervals.of([], []))
+        found[rows.index] = own.covered(rows["last_ns"]) - own.covered(rows["second"])
+    return found
 
 
 def _all_waited(run: Run, table: pd.DataFrame) -> pd.Series:

@@ -209,6 +209,36 @@ def test_what_several_collectives_wait_for_counts_once(tmp_path: Path) -> None:
     assert stragglers(open_run(builder.write())) == []
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_rank_that_hands_on_a_delay_is_not_a_straggler(
+    tmp_path: Path, asynchronous: bool
+) -> None:
+    # Rank 2 is late. Rank 3 waits for it in their group, then both come to those of ranks 0 and 1.
+    # Where rank 3 did not wait within the call, but computed for as long, it is late itself.
+    builder = builder_of(tmp_path, 4)
+    for step in range(10):
+        for rank in range(4):
+            begin = step * 100 * MS
+            late = begin + (30 * MS if rank >= 2 else 0)
+            start, own = (late, rank) if rank == 2 else (begin, rank)
+            held = 10 if asynchronous else late - start + 10
+            shared: dict[str, Any] = {"step": step, "group_size": 2, "asynchronous": asynchronous}
+            call(
+                builder,
+                own,
+                step,
+                start,
+                late + 20,
+                group=f"tp{rank // 2}",
+                duration_ns=held,
+                **shared,
+            )
+            call(builder, own, step, late + 30, begin + 40 * MS, group=f"dp{rank % 2}", **shared)
+    found = stragglers(open_run(builder.write()))
+    assert sorted(one.rank or 0 for one in found) == ([2, 3] if asynchronous else [2])
+    assert all(29 * MS < one.evidence["delay_ns"] <= 30 * MS + 100 for one in found)
+
+
 def test_a_single_rank_has_no_straggler(tmp_path: Path) -> None:
     builder = builder_of(tmp_path, 1)
     builder.op(START_NS, 10)
