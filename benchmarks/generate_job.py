@@ -4,7 +4,7 @@
 
 The ranks, eight to a host, train with tensor, data, pipeline and expert parallelism: each rank's
 collectives begin when its work is done and complete when the last rank of the group has come.
-Each host has its own clock. Three faults are planted: a straggler takes twice as long for its
+Each host has its own clock. Three faults are planted: a straggler takes six times as long for its
 forward pass as the others, one rank left no files, and one calls another collective than its group
 in the last step. Equal arguments give equal runs.
 """

@@ -18,7 +18,7 @@ WORK_NS = {"data": 400_000, "forward": 2_000_000, "backward": 4_000_000, "optimi
 
 TRANSFER_NS = 150_000
 KINDS = tuple(WORK_NS)
-SLOWER = 2
+SLOWER = 6
 
 
 @dataclass(frozen=True)
