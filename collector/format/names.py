@@ -322,11 +322,11 @@ MODEL_HOOKS = "lanescope/training_loop/model_hooks/"
 """Prefix; file.py:12 of a function of the program and its name follow, after a slash: how many
 hooks of a model and its parameters call it."""
 
-REDUCTION_BEGUN = "lanescope/collectives/reduction_begun"
-"""An all_reduce with async_op=True, isend or irecv has returned, whose end is to be asked for."""
+WORK_BEGUN = "lanescope/collectives/reduction_begun"
+"""A collective with async_op=True, isend or irecv has returned, whose end is to be asked for."""
 
 WORK_ASKED = "lanescope/collectives/work_asked"
-"""The program asks for the end of a collective, for the first time since REDUCTION_BEGUN."""
+"""The program asks for the end of a collective, for the first time since WORK_BEGUN."""
 
 IN_ORDER = f"{BATCHES}in_order"
 """An iteration over a DataLoader begins: 1 where it goes through a dataset in its order."""

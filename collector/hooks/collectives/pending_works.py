@@ -1,14 +1,15 @@
-"""Records when the program asks for the end of reductions that it began with async_op=True, and of
+"""Records when the program asks for the end of collectives that it began with async_op=True, and of
 sends and receives that it began with isend and irecv."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 
-from ...format.names import REDUCTION_BEGUN, WORK_ASKED
+from ...format.names import WORK_ASKED, WORK_BEGUN
 from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
@@ -16,24 +17,39 @@ from ..patches import Patches
 _ASKS = ("wait", "is_completed", "synchronize", "get_future", "result", "exception")
 """Methods of torch's Work by which a program may learn that it is done."""
 
-_ASYNC_OP = 3  # position of all_reduce's argument
+_COLLECTIVES = (
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+)
+"""Functions of torch.distributed with an argument `async_op`."""
 
 
 def install(recorder: Recorder) -> Callable[[], None]:
-    """Writes REDUCTION_BEGUN for each such call, and WORK_ASKED for the first question after it."""
+    """Writes WORK_BEGUN for each such call, and WORK_ASKED for the first question after it."""
     patches = Patches()
     if not dist.is_available():
         return patches.undo
     pending = False
 
-    def begins(*args: Any, **kwargs: Any) -> bool:
-        return bool(args[_ASYNC_OP] if len(args) > _ASYNC_OP else kwargs.get("async_op"))
+    def begins(position: int) -> Callable[..., bool]:
+        return lambda *args, **kwargs: bool(
+            args[position] if len(args) > position else kwargs.get("async_op")
+        )
 
     def begun(asynchronous: bool, work: Any) -> None:
         nonlocal pending
         if asynchronous and work is not None and recorder.active:
             pending = True
-            recorder.value(REDUCTION_BEGUN, 1.0)
+            recorder.value(WORK_BEGUN, 1.0)
 
     def asked(_: Any) -> None:
         nonlocal pending
@@ -41,7 +57,9 @@ def install(recorder: Recorder) -> Callable[[], None]:
             pending = False
             recorder.value(WORK_ASKED, 1.0)
 
-    patches.ends(dist.distributed_c10d, "all_reduce", begins, begun)
+    for name in _COLLECTIVES:
+        parameters = inspect.signature(getattr(dist, name)).parameters
+        patches.ends(dist.distributed_c10d, name, begins([*parameters].index("async_op")), begun)
     for name in ("isend", "irecv"):
         patches.ends(dist.distributed_c10d, name, lambda *_, **__: True, begun)
     for name in _ASKS:
@@ -50,5 +68,5 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
 
 HOOK = Hook(
-    "ends of asynchronous reductions", lambda context: install(context.recorder), native=True
+    "ends of asynchronous collectives", lambda context: install(context.recorder), native=True
 )

@@ -30,8 +30,8 @@ PLUGIN = Plugin(
             area="Communication",
             recorded=True,
             native=True,
-            needs="level access; all_reduce with async_op=True, isend or irecv",
-            misses="other collectives; tensors on a device; other threads; what had ended by then",
+            needs="level access; a collective with async_op=True, isend or irecv",
+            misses="tensors on a device; other threads; what had ended by then",
         ),
         Question(
             "In-place changes of tensors that backward needs",

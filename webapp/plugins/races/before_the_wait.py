@@ -1,9 +1,9 @@
 """Finds tensors that are used while a communication that reads or changes them is under way.
 
 `work = dist.all_reduce(t, async_op=True)` returns at once, and so do isend and irecv. An operator
-of the same thread that reads or writes `t` before the program has asked for the end of that, and
-before it came, gets or leaves values of before, after, or of both. What is sent may be read. After
-a send or a receive, any other blocking call may prove that the other rank has it.
+of the same thread that reads what it writes, or writes what it reads or writes, before the program
+has asked for the end of that, and before it came, gets or leaves values of before, after, or of
+both. After a send or a receive, any other blocking call may prove that the other rank has it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.names import REDUCTION_BEGUN, WORK_ASKED
+from lanescope.collector.format.names import WORK_ASKED, WORK_BEGUN
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
@@ -23,8 +23,8 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_CALLS = 2
-_CALLED = {"all_reduce": "all_reduce with async_op=True", "send": "isend", "recv": "irecv"}
-"""The calls in question, and what the program wrote."""
+_EXCHANGES = {"send": "isend", "recv": "irecv"}
+"""What the program wrote, where that is not the name of the call with async_op=True."""
 
 _PLACE = ["start_ns", "depth"]
 _BYTES = ["storage", "offset", "bytes"]
@@ -43,8 +43,8 @@ def before_the_wait(run: Run) -> list[Finding]:
 
 def _uses(run: Run, rank: int) -> Iterator[dict[str, object]]:
     """Operators that use the tensor of a reduction too early, the first of each."""
-    marks = logged(run, rank, REDUCTION_BEGUN, WORK_ASKED)
-    begun = marks[marks["name"].astype("str") == REDUCTION_BEGUN]
+    marks = logged(run, rank, WORK_BEGUN, WORK_ASKED)
+    begun = marks[marks["name"].astype("str") == WORK_BEGUN]
     if begun.empty:
         return
     calls = to_frame(run.events("collective", rank))
@@ -52,7 +52,7 @@ def _uses(run: Run, rank: int) -> Iterator[dict[str, object]]:
     barriers = calls.loc[calls["name"] == "barrier", "start_ns"]
     asked = marks.loc[marks["name"].astype("str") == WORK_ASKED, "time_ns"]
     ends = np.sort(np.concatenate([asked.to_numpy(), barriers.to_numpy()]))
-    pending = calls[calls["name"].isin(_CALLED) & calls["asynchronous"]]
+    pending = calls[calls["asynchronous"]]
     others = calls[~calls["asynchronous"] | (calls["name"] == "recv")]
     others = np.sort(others["start_ns"].to_numpy())
     for thread, own in begun.groupby(begun["thread"].astype("str")):
@@ -64,7 +64,7 @@ def _uses(run: Run, rank: int) -> Iterator[dict[str, object]]:
                 continue
             call = mine.iloc[at]
             after = ends[np.searchsorted(ends, time) :]
-            if call["name"] != "all_reduce":
+            if call["name"] in _EXCHANGES:
                 after = np.sort(np.concatenate([after, others[others > time]]))
             until = min([int(call["complete_ns"]), *map(int, after[:1])])
             if until > time:
@@ -78,14 +78,13 @@ def _first_use(
     columns = [*_PLACE, *_BYTES, "write", "birth"]
     rows = to_frame(run.events("access", rank, thread, columns, (start, window[1])))
     inside = rows["start_ns"] <= start + int(call["duration_ns"])
-    sends = call["name"] == "send"
-    reduced = rows.loc[inside & (sends | rows["write"]), _BYTES].drop_duplicates()
-    rows = rows[~sends | rows["write"]]
+    moved = rows.loc[inside, [*_BYTES, "write"]].drop_duplicates()
     rows = rows[(rows["start_ns"] > window[0]) & (rows["start_ns"] < window[1])]
     # An address that is used again is another tensor's: nothing holds the reduced one any more.
     born = rows[rows["birth"]].groupby("storage")["start_ns"].min().reindex(rows["storage"])
     rows = rows[~(born.to_numpy() <= rows["start_ns"].to_numpy())]
-    both = rows.merge(reduced, on="storage", suffixes=("", "_of"))
+    both = rows.merge(moved, on="storage", suffixes=("", "_of"))
+    both = both[both["write"] | both["write_of"]]
     apart = both["offset"] >= both["offset_of"] + both["bytes_of"]
     both = both[~apart & (both["offset"] + both["bytes"] > both["offset_of"])]
     if both.empty:
@@ -114,17 +113,17 @@ def _finding(run: Run, uses: pd.DataFrame) -> Finding:
     where = first["where"] or None
     begun = own_place(run, rank, stack_of(first, "called"))
     of = f" (at {begun})" if begun else ""
-    name = first["name"]
+    name, called = first["name"], _EXCHANGES.get(first["name"], first["name"])
     verb = "writes" if first["write"] else "reads"
     time, calls = int(first["time"]), len(uses)
     side = {"thread": first["thread"], "access": "write"}
     return Finding(
         kind="race",
         severity="error",
-        title=f"{first['op']}{f' at {where}' if where else ''} {verb} the tensor of an "
-        f"{_CALLED[name]}{of} before that has ended, {units.count(calls)} times: it may hold "
-        f"values of before, of after, or of both. Call wait() on what {_CALLED[name].split()[0]} "
-        "returned before the tensor is used.",
+        title=f"{first['op']}{f' at {where}' if where else ''} {verb} the tensor of "
+        f"{called}{'' if name in _EXCHANGES else ' with async_op=True'}{of} before that has ended, "
+        f"{units.count(calls)} times: it may hold values of before, of after, or of both. Call "
+        f"wait() on what {called} returned before the tensor is used.",
         rank=rank,
         ranks=ranks,
         thread=first["thread"],

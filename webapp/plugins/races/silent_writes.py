@@ -57,7 +57,7 @@ def _overwritten(run: Run, rank: int) -> pd.DataFrame:
     those of the operator that made the node as saved_name and saved_stack."""
     passes = to_frame(run.events("phase", rank, columns=["kind", "start_ns", "duration_ns"]))
     passes = passes[passes["kind"].astype("str") == _BACKWARD].sort_values("start_ns")
-    window = (0, int(frame_ends_ns(passes.head(_PASSES), run.duration_ns).max()) + 1)
+    window = (0, max([0, *frame_ends_ns(passes.head(_PASSES), run.duration_ns)]) + 1)
     ops = _texts(to_frame(run.events("op", rank, columns=_OPS, window=window)))
     ops["end_ns"] = frame_ends_ns(ops, run.duration_ns)
     accesses = _texts(to_frame(run.events("access", rank, columns=_ACCESSES, window=window)))
