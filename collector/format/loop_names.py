@@ -26,3 +26,35 @@ of its parent held as it was forked, and that no thread of its own has taken sin
 BLOCKED_LOOP = "lanescope/threads/blocked_loop/"
 """Prefix; file.py:12 follows where a task of asyncio awaits a timer: by how many seconds its loop
 is late as it comes to look at it, without the time that its thread had no processor."""
+
+CLIPPED_NOTHING = "lanescope/training_loop/clipped_nothing/"
+"""Prefix; file.py:12 of clip_grad_norm_ follows: how many parameters it gets, none with a gradient;
+-1 where that line gets one after all."""
+
+RATE_FACTOR = "lanescope/training_loop/rate_factor/"
+"""Prefix; file.py:12 of a step of LambdaLR and the optimizer's first learning rate follow, after a
+slash: by what the scheduler multiplies that rate, where it is another factor than before."""
+
+NUMBERS_DRAWN_AGAIN = "lanescope/training_loop/drawn_again/"
+"""Prefix; file.py:12 follows that calls a checkpointed function which draws random numbers, and
+does not keep the generator's state for the second run in backward (1)."""
+
+OWN_STATE = "lanescope/training_loop/own_state/"
+"""Prefix; file.py:20 of load_state_dict() and the class of the module follow, after a slash: 1
+where the state was just taken from this very module."""
+
+BATCH_MOMENTUM = "lanescope/training_loop/batch_momentum/"
+"""Prefix; the name of a batch normalisation in training and its class follow, after a slash: its
+momentum, the weight of the newest batch in the running statistics."""
+
+REORDERED_VIEW = "lanescope/training_loop/reordered_view/"
+"""Prefix; the number of a node of the first graph, the lengths before its view() and those after it
+follow, each after a slash: 1 where they are the same lengths in another order, or one before
+another was split."""
+
+NEXT_TOKENS = "lanescope/training_loop/next_tokens"
+"""How many tokens a row has, where the targets of the first graph are the next ones."""
+
+ATTENTION_MASKED = "lanescope/training_loop/attention_masked/"
+"""Prefix; the number of a node of attention in the first graph follows: whether it has a mask or is
+causal, 1 or 0."""

@@ -35,6 +35,7 @@ from .training import (
     thread_gradients,
 )
 from .training_loop import (
+    drawn_again,
     kept_states,
     renewed_optimizers,
     scaled_losses,
@@ -68,6 +69,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     schedulers.HOOK,
     renewed_optimizers.HOOK,
     unread_settings.HOOK,
+    drawn_again.HOOK,
     sync_events.HOOK,
     locks.HOOK,
     conditions.HOOK,

@@ -32,6 +32,7 @@ from tests.faults import (
     waiting_processes,
 )
 from tests.faults.base import Fault, Program
+from tests.faults.silent import graph_order, in_vain
 from tests.support import ROOT
 from tests.support.kept_runs import recorded_once
 from tests.support.recording import record_script
@@ -46,6 +47,8 @@ _ROOMS = (
     shared_layers,
     no_targets,
     training_loop,
+    graph_order,
+    in_vain,
     growing,
     waiting,
     waiting_processes,

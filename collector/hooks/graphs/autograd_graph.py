@@ -19,7 +19,6 @@ from ...format.names import (
     LOSS_DIVISOR,
     NAN_LOSS,
     NEGATIVE_LOSS,
-    SOFTMAX_DIM,
 )
 from ...format.record_kinds import GradientScope
 from ...journal import clock
@@ -29,6 +28,7 @@ from ..base import Hook, HookContext
 from ..stacks import code_place
 from ..training.modules import Modules
 from ..training_loop.growth import Marks
+from .node_facts import facts, saved_tensor
 
 _MAX_NODES = 50_000
 """Nodes of the largest graph that is walked; bounds the pause."""
@@ -40,10 +40,7 @@ _ACCUMULATES = "AccumulateGrad"
 _NO_SEQUENCE = 2**62
 """Sequence numbers from here on belong to nodes that no operator made."""
 
-_SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
 _NEVER_NEGATIVE = "BinaryCrossEntropy"
-_BELOW_ZERO = 2**63
-"""Autograd keeps a dimension as an unsigned number: from here on it counts from the last one."""
 
 _SCALES = ("DivBackward0", "MulBackward0")
 _NUMBERS = (torch.int64, torch.float64)
@@ -115,8 +112,8 @@ class Graphs:
             return tensor.item()
 
     def _divisor(self, roots: Sequence[Any]) -> None:
-        kept = _divided_by(roots)
-        number = float((None if kept is None else self._number(kept)) or 0)
+        other = _divided_by(roots)
+        number = float((None if other is None else self._number(other)) or 0)
         if number:
             times = short_name(roots[0].grad_fn).startswith("Mul")
             self._recorder.value(LOSS_DIVISOR, 1 / number if times else number)
@@ -124,11 +121,11 @@ class Graphs:
     def _write(self, nodes: list[Any]) -> None:
         recorder, state, instant = self._recorder, self._recorder.thread(), clock.now()
         numbers = {node: number for number, node in enumerate(nodes)}
+        named = ((short_name(node), node, number) for node, number in numbers.items())
+        with recorder.contain_errors(), recorder.own_torch():
+            for name, fact in facts(named):
+                recorder.value(name, fact)
         for node, number in numbers.items():
-            dim = getattr(node, "_saved_dim", None) if short_name(node) in _SOFTMAX else None
-            if dim is not None:
-                over = float(dim - 2 * _BELOW_ZERO if dim >= _BELOW_ZERO else dim)
-                recorder.value(f"{SOFTMAX_DIM}{number}", over)
             following = [numbers[one] for one, _ in node.next_functions if one is not None]
             # The program's own function may have an attribute of this name.
             variable = node.variable if short_name(node) == _ACCUMULATES else None
@@ -161,17 +158,12 @@ def _kept_outputs(node: Any) -> Iterator[str]:
 def _divided_by(roots: Sequence[Any]) -> torch.Tensor | None:
     """Returns the Python number, as autograd keeps it, by which a single root was divided or
     multiplied last of all; None without such a number.
-
-    Runs no hook of the program by which a saved tensor is unpacked.
     """
     node = roots[0].grad_fn if len(roots) == 1 else None
     if node is None or short_name(node) not in _SCALES:
         return None
-    kept = getattr(node, "_raw_saved_other", None)
-    if getattr(kept, "unpack_hook", True) is not None:
-        return None
-    number = getattr(kept, "data", None)
-    return number if isinstance(number, torch.Tensor) and number.dtype in _NUMBERS else None
+    number = saved_tensor(node, "_raw_saved_other")
+    return number if number is not None and number.dtype in _NUMBERS else None
 
 
 def _reached(roots: Sequence[Any]) -> list[Any]:

@@ -41,6 +41,7 @@ from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
 from ..patches import caller
 from ..stacks import program_place
+from ..training_loop.batch_momentum import batch_momenta
 from ..training_loop.growth import Growth
 from ..training_loop.loader_orders import LoaderOrders
 from ..training_loop.reordered_inputs import reordered
@@ -212,6 +213,7 @@ class Batches:
             for name, number in (
                 *listed_modules(module, self._modules),
                 *unread_settings(module, self._is_library),
+                *batch_momenta(module),
             ):
                 self._recorder.value(name, number)
 

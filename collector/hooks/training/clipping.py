@@ -2,7 +2,7 @@
 
 `clip_grad_norm_` calls a function that scales the gradients; its arguments are these two numbers,
 so it is hooked. torch before 2.6 has no such function: there `clip_grad_norm_` itself is hooked.
-Of `clip_grad_value_` the bound is recorded.
+Of `clip_grad_value_` the bound is recorded. Calls that get no gradient are recorded by their line.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad
 
+from ...format.loop_names import CLIPPED_NOTHING
 from ...format.names import CLIP_LIMIT, CLIP_NORM, CLIP_VALUE, SHARD
 from ...journal import clock
 from ...journal.journal import RecordKind, float_bits
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
-from ..patches import Patches
+from ..patches import Patches, caller
+from ..stacks import Stacks, program_place
 from .device_readback import DeviceReadback
 from .optimizer_parameters import is_whole, local_part
 
@@ -27,9 +29,27 @@ _SCALING, _CLIPPING = "_clip_grads_with_norm_", "clip_grad_norm_"
 _BY_VALUE = "clip_grad_value_"
 
 
-def install(recorder: Recorder) -> Callable[[], None]:
+class _Lines:
+    """Writes a value named CLIPPED_NOTHING for calls in lines that never got a gradient."""
+
+    def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
+        self._recorder = recorder
+        self._is_library = stacks.is_library
+        self._with_gradient: dict[str, bool] = {}
+
+    def gets(self, parameters: Any) -> None:
+        """Looks at what a call gets."""
+        count = _without_gradient(parameters)
+        name = f"{CLIPPED_NOTHING}{program_place(caller(), self._is_library)}"
+        known = self._with_gradient.get(name)
+        self._with_gradient[name] = count is None or bool(known)
+        if known is False or (known is None and count is not None):
+            self._recorder.value(name, -1.0 if count is None else float(count))
+
+
+def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     """Records norm and limit, or the bound, of each clipping from here on."""
-    readback = DeviceReadback()
+    readback, lines = DeviceReadback(), _Lines(recorder, stacks)
 
     def note(limit: Any, total: torch.Tensor) -> None:
         # Each rank knows only its shard's norm; the whole would take a collective call.
@@ -58,6 +78,9 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
     def scales(*args: Any, **keys: Any) -> None:
         given = dict(zip(("", "max_norm", "total_norm"), args, strict=False)) | keys
+        if recorder.active and not torch.compiler.is_compiling():
+            with recorder.contain_errors():
+                lines.gets(given.get("", given.get("parameters")))
         clipped(given["max_norm"], given["total_norm"])
 
     def clips(*args: Any, **keys: Any) -> Any:
@@ -84,4 +107,13 @@ def install(recorder: Recorder) -> Callable[[], None]:
     return uninstall
 
 
-HOOK = Hook("clipping", lambda context: install(context.recorder))
+def _without_gradient(parameters: Any) -> int | None:
+    """Returns how many parameters there are, where none has a gradient; None: one may have."""
+    if isinstance(parameters, torch.Tensor):
+        parameters = [parameters]
+    if not isinstance(parameters, (list, tuple)) or any(one.grad is not None for one in parameters):
+        return None
+    return len(parameters)
+
+
+HOOK = Hook("clipping", lambda context: install(context.recorder, context.stacks))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...format.loop_names import BROKEN_TIE
+from ...format.loop_names import BROKEN_TIE, OWN_STATE
 from ...format.names import KEPT_STATE, OTHER_NAMES
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -118,23 +118,24 @@ class KeptStates:
             self._recorder.value(name, 1.0)
 
     def _looks_at(self, module: nn.Module, state_dict: Any) -> None:
-        found = next((one for one in map(self._kept, _floats(state_dict)) if one), None)
-        if found is None or found.step >= self._recorder.step:
+        found = next((one for one in map(self._known, _floats(state_dict)) if one), None)
+        if found is None:
             return
         with self._recorder.contain_errors():
             own = {place for one in module.parameters() if (place := _memory(one))}
             held = [_memory(one) for one in _floats(state_dict)]
-            if own and own <= set(held):
-                kind = type(module).__name__
-                name = f"{KEPT_STATE}{found.place}/{self._place(caller())}/{kind}"
-                self._recorder.value(name, float(found.step))
+            if not own or not own <= set(held):
+                return
+            name, tensor = f"{self._place(caller(2))}/{type(module).__name__}", found.tensor()
+            if tensor is not None and tensor._version == found.version:
+                self._recorder.value(f"{OWN_STATE}{name}", 1.0)
+            elif found.step < self._recorder.step:
+                self._recorder.value(f"{KEPT_STATE}{found.place}/{name}", float(found.step))
 
-    def _kept(self, tensor: torch.Tensor) -> _Taken | None:
-        """Returns where the state of a tensor was taken, if the tensor has changed since."""
+    def _known(self, tensor: torch.Tensor) -> _Taken | None:
+        """Returns where the state of a tensor was taken."""
         found = self._taken.get(id(tensor))
-        if found is None or found.tensor() is not tensor or found.version == tensor._version:
-            return None
-        return found
+        return found if found is not None and found.tensor() is tensor else None
 
     def _place(self, frame: FrameType | None) -> str:
         return program_place(frame, self._is_library)

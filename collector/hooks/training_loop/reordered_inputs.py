@@ -28,6 +28,25 @@ def reordered(tensors: Iterable[torch.Tensor]) -> tuple[list[int], list[int]] | 
     return None
 
 
+def mixes(before: list[int], shape: list[int]) -> bool:
+    """Returns whether view() of these lengths as those puts positions into another order.
+
+    Either two lengths are exchanged, or the last one is split, and one before it goes between the
+    parts. Lengths that differ by 1 shift rows on purpose (relative positions).
+    """
+    if len(before) < _MIN_DIMS:
+        return False
+    if len(shape) == len(before) + 1:
+        *rows, row, last = before
+        split = [*rows, last // shape[-1] if shape[-1] else 0, row, shape[-1]]
+        return shape == split and 1 not in shape[-3:] and split[-3] != row
+    old, new = _longer(before), _longer(shape)
+    if len(shape) != len(before) or sorted(old) != sorted(new) or old == new:
+        return False
+    moved = [one for one, other in zip(old, new, strict=True) if one != other]
+    return max(moved) - min(moved) > 1
+
+
 def _longer(shape: list[int]) -> list[int]:
     """Returns lengths other than 1, whose order is that of the numbers."""
     return [one for one in shape if one != 1]

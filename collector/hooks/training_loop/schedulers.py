@@ -1,5 +1,6 @@
 """Records steps of learning rate schedulers that do not do what they are for: their optimizer never
-steps, or a cosine annealing whose length is given in epochs steps with each batch."""
+steps, or a cosine annealing whose length is given in epochs steps with each batch. Of LambdaLR it
+records the factors."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ...format.loop_names import RATE_FACTOR
 from ...format.names import IDLE_SCHEDULER, SHORT_ANNEALING
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -34,6 +36,7 @@ class Schedulers:
         self._recorder = recorder
         self._is_library = stacks.is_library
         self._stepped: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._factors: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
     def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Notes that an optimizer steps; global pre-hook."""
@@ -44,6 +47,8 @@ class Schedulers:
         optimizer = getattr(scheduler, "optimizer", None)
         if optimizer is None or not self._recorder.active:
             return
+        if type(scheduler) is lr_scheduler.LambdaLR:
+            self._factor(scheduler, optimizer)
         if optimizer in self._stepped:
             self._annealed(scheduler, self._stepped[optimizer])
         elif any(_replaces(other, optimizer) for other in self._stepped):
@@ -59,6 +64,14 @@ class Schedulers:
         if taken == _HALVES * length <= _HALVES * _LONGEST and steps >= _TOGETHER * taken:
             place = program_place(caller(), self._is_library)
             self._recorder.value(f"{SHORT_ANNEALING}{place}", float(length))
+
+    def _factor(self, scheduler: lr_scheduler.LambdaLR, optimizer: Any) -> None:
+        first, now = float(scheduler.base_lrs[0]), float(optimizer.param_groups[0]["lr"])
+        factor = now / first if first else 0.0
+        if factor != self._factors.get(scheduler):
+            self._factors[scheduler] = factor
+            place = program_place(caller(2), self._is_library)
+            self._recorder.value(f"{RATE_FACTOR}{place}/{first:g}", factor)
 
 
 def _replaces(stepped: Any, idle: Any) -> bool:

@@ -2,7 +2,8 @@
 
 Temporal differences take the second value as a constant. Read from the graph of the first backward:
 one side of a difference is a tensor without gradient plus a multiple of what the model returned,
-the other side is not, and both lead to the same parameter.
+the other side is not, and both lead to the same parameter. So does an advantage, a return less
+what the model expects, by which the gradients of a policy are weighted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _ERRORS = ("Abs", "Mul", "Pow")
 """Nodes of what a program makes of a difference."""
 
 _REDUCES = ("Mean", "Sum")
+_SUMS = (*_REDUCES, "Add", "Neg", "Stack", "Sub")
+_FACTORS = ("Div", "Mul")
 
 
 def attached_targets(run: Run) -> list[Finding]:
@@ -42,7 +45,36 @@ def _attached(run: Run, rank: int) -> Finding | None:
         target = next(one for one in added if one is not None)
         if _parameters(graph, sides[0]) & _parameters(graph, sides[1]):
             return _finding(run, rank, graph, loss, target)
+    return _advantage(run, rank, graph)
+
+
+def _advantage(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+    """A product that the loss adds up, of a policy and a difference between a tensor without
+    gradient and what another head returns."""
+    for product in _added(graph):
+        sides = [graph.nodes[number] for number in product.next]
+        if product.name != "Mul" or len(sides) != 2:
+            continue
+        for side, other in (sides, reversed(sides)):
+            error = _numbers(graph, side)
+            if error is None or error.name != "Sub" or len(error.next) != 1:
+                continue
+            value, policy = (_parameters(graph, one) for one in (error, other))
+            heads = value - policy and len(policy - value) > 1  # one would be a multiplier
+            if heads and "[]" not in error.shapes:
+                return _of_policy(run, rank, graph, product, error)
     return None
+
+
+def _added(graph: LossGraph) -> list[LossNode]:
+    """Nodes whose elements the loss adds up, with a sign or a factor."""
+    found, ahead = [], [next(iter(graph.nodes))]
+    for number in ahead:
+        node = graph.nodes[number]
+        found.append(node)
+        if node.name in _SUMS or (node.name in _FACTORS and len(node.next) == 1):
+            ahead += [one for one in node.next if one not in ahead]
+    return found
 
 
 def _differences(graph: LossGraph) -> list[LossNode]:
@@ -83,6 +115,20 @@ def _parameters(graph: LossGraph, node: LossNode) -> set[str]:
                 seen.add(number)
                 pending.append(number)
     return {name for number in seen if (name := graph.nodes[number].parameter)}
+
+
+def _of_policy(run: Run, rank: int, graph: LossGraph, loss: LossNode, error: LossNode) -> Finding:
+    made, at = (f" at {one.where}" if one.where else "" for one in (error, loss))
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        title=f"Gradients flow through the advantage{made}, by which the loss{at} weighs the "
+        "policy: what estimates the value also learns to make actions look good. Use "
+        "advantage.detach() there.",
+        where=loss.where or error.where,
+        evidence={"cause": "attached_advantage", "made_at": error.where},
+    )
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, loss: LossNode, target: LossNode) -> Finding:

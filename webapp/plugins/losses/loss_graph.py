@@ -17,6 +17,7 @@ from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
 
+_SHAPE = re.compile(r"\[([^\]]*)\]")
 _SUFFIX = re.compile(r"Backward\d*$")
 
 SAME_NUMBERS = re.compile(
@@ -59,6 +60,12 @@ class LossGraph:
             if not SAME_NUMBERS.fullmatch(node.name):
                 return node
         return None
+
+
+def input_shapes(node: LossNode) -> list[list[int]]:
+    """Returns the shapes of the inputs of the operator of a node; empty: it was not recorded."""
+    found = _SHAPE.findall(node.shapes)
+    return [[int(one) for one in sizes.split(",") if one.strip()] for sizes in found]
 
 
 def of_graphs(run: Run, ask: Callable[[Run, int], Finding | None]) -> list[Finding]:

@@ -20,13 +20,13 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
     graph_finding,
+    input_shapes,
     loss_graph,
     of_graphs,
 )
 from lanescope.webapp.runs.run import Run
 
 _CLASSES = 1
-_SHAPE = re.compile(r"\[([^\]]*)\]")
 
 _IN_ORDER = re.compile(r"(Clone|Expand|NativeDropout|ReshapeAlias|ToCopy|UnsafeView|View)")
 """Nodes that leave the numbers in their order, and which of them are in a row."""
@@ -48,22 +48,16 @@ def _dims(run: Run, rank: int) -> dict[int, int]:
     return {int(name): int(value) for name, value in zip(rows["name"], rows["value"], strict=True)}
 
 
-def _shapes(node: LossNode) -> list[list[int]]:
-    """Shapes of the inputs of the operator of a node."""
-    found = _SHAPE.findall(node.shapes)
-    return [[int(one) for one in sizes.split(",") if one.strip()] for sizes in found]
-
-
 def _weights(run: Run, rank: int) -> Finding | None:
     graph = loss_graph(run, rank)
     if graph is None:
         return None
     dims = _dims(run, rank)
     for product in graph.nodes.values():
-        operands = _shapes(product) if product.name == "Bmm" else []
+        operands = input_shapes(product) if product.name == "Bmm" else []
         for place, number in enumerate(product.next if len(operands) == len(product.next) else ()):
             softmax = _handed_on(graph, graph.nodes[number])
-            shapes = _shapes(softmax)[:1] if softmax.number in dims else []
+            shapes = input_shapes(softmax)[:1] if softmax.number in dims else []
             if not shapes or len(shapes[0]) < len(operands[place]):
                 continue
             shape, summed = shapes[0], -1 - place  # of the first operand the last dimension
@@ -115,7 +109,7 @@ def _over_another(run: Run, rank: int) -> Finding | None:
     dims = _dims(run, rank)
     for loss in graph.nodes.values():
         softmax = _softmax_of(graph, loss) if loss.name.startswith("NllLoss") else None
-        shape = next(iter(_shapes(softmax)), []) if softmax else []
+        shape = next(iter(input_shapes(softmax)), []) if softmax else []
         if softmax is None or softmax.number not in dims or len(shape) < 2:
             continue
         dim = dims[softmax.number] % len(shape)

@@ -1,4 +1,6 @@
-"""Finds frozen batch normalisation whose running statistics go on changing.
+"""Finds batch normalisation with running statistics that are not meant.
+
+Layers are frozen and their statistics go on changing, or a momentum keeps the last batch alone.
 
 No optimizer has its weight and bias, which are frozen and written by no operator, and in training
 mode each batch changes running_mean: the layer is not what was loaded. An encoder that follows
@@ -10,6 +12,7 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow.compute as pc
 
+from lanescope.collector.format.loop_names import BATCH_MOMENTUM
 from lanescope.collector.format.names import BUFFER_HASH
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import and_more
@@ -43,6 +46,25 @@ def frozen_statistics(run: Run) -> list[Finding]:
     return found
 
 
+def newest_batches(run: Run) -> list[Finding]:
+    """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
+    if gradient_rows(run).empty:
+        raise NotApplicable("record an optimizer step: the run has no steps")
+    found = []
+    for key, own in logged(run, None, prefix=BATCH_MOMENTUM).groupby("rank", sort=True):
+        names = [*own["name"].astype("str").drop_duplicates()]
+        layer, _, kind = names[0].partition("/")
+        momentum = float(own["value"].iloc[0])
+        title = (
+            f"{kind} {layer}{and_more(len(names), 'layer')} has momentum={momentum:g}: torch takes "
+            "that share of the newest batch, so evaluation normalises by the last batch of the "
+            f"training. Other frameworks count the other way: pass momentum={1 - momentum:.2g}."
+        )
+        evidence = {"cause": "momentum", "modules": names[:20], "momentum": momentum}
+        found.append(_warning(run, int(str(key)), title, evidence))
+    return found
+
+
 def _frozen(rows: pd.DataFrame) -> set[str]:
     """Layers whose parameters are frozen whenever they are sampled, and in no optimizer."""
     layers = rows.groupby("layer", sort=False)
@@ -69,6 +91,16 @@ def _kept(run: Run, rank: int, layers: set[str], since_ns: int, last_ns: int) ->
 
 def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
     several = len(layers) > 1
+    title = (
+        f"Batch normalisation {layers[0]}{and_more(len(layers), 'layer')} "
+        f"{'are' if several else 'is'} frozen, and running statistics still change with each "
+        "batch: training mode is on. Call eval() on frozen layers after each model.train(), or "
+        "override train()."
+    )
+    return _warning(run, rank, title, {"cause": "frozen_statistics", "modules": layers[:20]})
+
+
+def _warning(run: Run, rank: int, title: str, evidence: dict[str, object]) -> Finding:
     return finding_at(
         run,
         rank,
@@ -76,9 +108,6 @@ def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
         kind="evaluation_mode",
         severity="warning",
         confidence="likely",
-        title=f"Batch normalisation {layers[0]}{and_more(len(layers), 'layer')} "
-        f"{'are' if several else 'is'} frozen, and running statistics still change with each "
-        "batch: training mode is on. Call eval() on frozen layers after each model.train(), or "
-        "override train().",
-        evidence={"cause": "frozen_statistics", "modules": layers[:20]},
+        title=title,
+        evidence=evidence,
     )

@@ -1,5 +1,5 @@
-"""Finds cosine annealings that are given in epochs and step with each batch, and optimizers that
-are made again for each step.
+"""Finds cosine annealings that are given in epochs and step with each batch, functions of LambdaLR
+that return learning rates, and optimizers that are made again for each step.
 
 The rate of CosineAnnealingLR falls for T_max of its steps, and then rises for as many. One that
 goes up and down within a few batches was to be stepped once per epoch, or to get all steps of the
@@ -8,25 +8,36 @@ training. What Adam and momentum keep of earlier steps is lost with the optimize
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pandas as pd
 
+from lanescope.collector.format.loop_names import RATE_FACTOR
 from lanescope.collector.format.names import RENEWED_OPTIMIZER, SHORT_ANNEALING
-from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.plugins.training_loop.of_lines import of_lines
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+
+_KIND = "dead_parameter"
+
+_MIN_FACTORS = 8  # that differ from the one before
+_LARGEST_FACTOR = 0.02
+_LARGEST_RATE = 0.1
+"""First learning rate. A larger one is a scale for factors that are rates, as in Noam's."""
 
 
 def short_annealings(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return _of(run, SHORT_ANNEALING, "short_annealing", "likely", _annealing)
+    return of_lines(run, SHORT_ANNEALING, _annealing, _KIND, "short_annealing")
 
 
 def renewed_optimizers(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return _of(run, RENEWED_OPTIMIZER, "renewed_optimizer", "certain", _renewed)
+    return of_lines(run, RENEWED_OPTIMIZER, _renewed, _KIND, "renewed_optimizer", "certain")
+
+
+def rates_for_factors(run: Run) -> list[Finding]:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
+    return of_lines(run, RATE_FACTOR, _factors, _KIND, "rate_for_factor")
 
 
 def _annealing(at: str, rest: str, rows: pd.DataFrame) -> str:
@@ -38,41 +49,22 @@ def _annealing(at: str, rest: str, rows: pd.DataFrame) -> str:
     )
 
 
+def _factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    first, most = float(rest), float(rows["value"].max())
+    rises = float(rows["value"].iloc[-1]) == most  # a warm-up that has only begun
+    few = len(rows) < _MIN_FACTORS
+    if few or rises or not 0 < first <= _LARGEST_RATE or not 0 < most <= _LARGEST_FACTOR:
+        return None
+    return (
+        f"LambdaLR{at} multiplies the learning rate {first:g} by {most:.3g} at most: the optimizer "
+        f"steps with {most * first:.3g} and less, and trains hardly anything. The function that "
+        "LambdaLR gets must return a factor, such as 1.0, not a learning rate."
+    )
+
+
 def _renewed(at: str, rest: str, rows: pd.DataFrame) -> str:
     return (
         f"A new {rest} is made for each step of the same parameters (it steps{at}), "
         f"{units.count(len(rows))} times or more: what it keeps from step to step, its moments, is "
         "lost. Make it once, before the loop."
     )
-
-
-def _of(
-    run: Run,
-    prefix: str,
-    cause: str,
-    confidence: Confidence,
-    title: Callable[[str, str, pd.DataFrame], str],
-) -> list[Finding]:
-    if gradient_rows(run).empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
-    found = []
-    for name, own in logged(run, None, prefix=prefix).groupby("name", sort=False, observed=True):
-        where, _, rest = str(name).partition("/")
-        ranks = tuple(sorted({int(rank) for rank in own["rank"]}))
-        own = own[own["rank"] == ranks[0]].sort_values("time_ns")
-        first = own.iloc[0]
-        found.append(
-            finding_at(
-                run,
-                ranks[0],
-                first,
-                kind="dead_parameter",
-                severity="warning",
-                confidence=confidence,
-                title=title(f" at {where}" if where else "", rest, own),
-                ranks=ranks,
-                where=where or None,
-                evidence={"cause": cause, "times": len(own)},
-            )
-        )
-    return found

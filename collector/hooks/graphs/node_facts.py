@@ -1,0 +1,100 @@
+"""Yields facts about nodes of the autograd graph that only the nodes themselves know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ...format.loop_names import ATTENTION_MASKED, NEXT_TOKENS, REORDERED_VIEW
+from ...format.names import SOFTMAX_DIM
+from ..training_loop.reordered_inputs import mixes
+
+_SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
+_VIEWS = ("ReshapeAliasBackward0", "UnsafeViewBackward0", "ViewBackward0")
+_ATTENTION = "ScaledDotProduct"
+_MASKS = ("_raw_saved_attn_mask", "_raw_saved_attn_bias")
+_BELOW_ZERO = 2**63
+"""Autograd keeps a dimension as an unsigned number: from here on it counts from the last one."""
+
+_MAX_TOKENS = 2**20
+
+
+def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
+    """Yields names and numbers of series, from names, nodes and their numbers."""
+    tokens, targets = list[torch.Tensor](), list[torch.Tensor]()
+    for name, node, number in nodes:
+        dim = getattr(node, "_saved_dim", None) if name in _SOFTMAX else None
+        if dim is not None:
+            over = float(dim - 2 * _BELOW_ZERO if dim >= _BELOW_ZERO else dim)
+            yield f"{SOFTMAX_DIM}{number}", over
+        elif name in _VIEWS:
+            before, shape = _lengths(node)
+            if mixes(before, shape):
+                yield f"{REORDERED_VIEW}{number}/{before}/{shape}", 1.0
+        elif name.startswith(_ATTENTION):
+            yield f"{ATTENTION_MASKED}{number}", float(_is_masked(node))
+        elif name == "EmbeddingBackward0":
+            tokens += _whole(saved_tensor(node, "_raw_saved_indices"))
+        elif name == "NllLossBackward0":
+            targets += _whole(saved_tensor(node, "_raw_saved_target"))
+    for read in tokens:
+        if any(_are_next(target, read) for target in targets):
+            yield NEXT_TOKENS, float(read.shape[1])
+            break
+
+
+def saved_tensor(node: Any, name: str) -> torch.Tensor | None:
+    """Returns a tensor that autograd has saved; None without it.
+
+    Runs no hook of the program by which a saved tensor is unpacked.
+    """
+    saved = getattr(node, name, None)
+    if getattr(saved, "unpack_hook", True) is not None:
+        return None
+    tensor = getattr(saved, "data", None)
+    return tensor if isinstance(tensor, torch.Tensor) else None
+
+
+def _is_masked(node: Any) -> bool:
+    """Returns whether attention is causal or has a mask; true where that is not known."""
+    masks = [getattr(node, mask) for mask in _MASKS if hasattr(node, mask)]
+    hidden = any(getattr(mask, "unpack_hook", True) is not None for mask in masks)
+    given = any(getattr(mask, "data", None) is not None for mask in masks)
+    return hidden or given or bool(getattr(node, "_saved_is_causal", True))
+
+
+def _lengths(node: Any) -> tuple[list[int], list[int]]:
+    """Returns the shapes before a view and after it; empty where they are not known."""
+    made = getattr(node, "_input_metadata", None)
+    before = getattr(node, "_saved_self_sym_sizes", ())
+    shape = made[0].shape if made else ()
+    known = all(type(one) is int for one in (*before, *shape))
+    return ([*before], [*shape]) if known else ([], [])
+
+
+def _whole(tensor: torch.Tensor | None) -> list[torch.Tensor]:
+    """Returns whole numbers that can be read without waiting for a device."""
+    readable = tensor is not None and type(tensor) is torch.Tensor and tensor.device.type == "cpu"
+    if tensor is None or not readable or tensor.dtype != torch.int64:
+        return []
+    return [tensor] if tensor.numel() <= _MAX_TOKENS else []
+
+
+def _are_next(targets: torch.Tensor, read: torch.Tensor) -> bool:
+    """Returns whether targets are the tokens after those that are read, row by row."""
+    if read.dim() != 2 or read.shape[1] < 3:
+        return False
+    rows, length = read.shape
+    known = read[:, 1:]
+    if targets.numel() == read.numel():
+        own = targets.reshape(rows, length)
+        if torch.equal(own, read):
+            return False
+        targets = own[:, :-1]
+    elif targets.numel() != known.numel():
+        return False
+    targets = targets.reshape(known.shape)
+    counted = targets >= 0
+    return bool(counted.any() and (targets == known)[counted].all())

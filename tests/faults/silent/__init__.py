@@ -1,0 +1,1 @@
+"""Faults that raise nothing, and leave a loss that falls."""

@@ -1,0 +1,147 @@
+"""Finds models that see what they are to predict, and views that put numbers into another order.
+
+- unmasked: a loss of the next tokens, and attention from each position to all of them;
+- exchanged: a view() within the model, or before the loss, that was to be a transpose().
+
+Read from the graph of the first backward.
+"""
+
+from __future__ import annotations
+
+from lanescope.collector.format.loop_names import (
+    ATTENTION_MASKED,
+    NEXT_TOKENS,
+    REORDERED_VIEW,
+)
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.plugins.losses.loss_graph import (
+    SAME_NUMBERS,
+    LossGraph,
+    LossNode,
+    graph_finding,
+    input_shapes,
+    loss_graph,
+    of_graphs,
+)
+from lanescope.webapp.runs.run import Run
+
+_FUSED = "ScaledDotProduct"
+_SOFTMAX = ("SafeSoftmax", "Softmax")
+_SCALES = ("Div", "Mul")
+_PRODUCTS = ("Baddbmm", "Bmm")
+
+
+def unmasked_attention(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    return of_graphs(run, _unmasked)
+
+
+def exchanged_views(run: Run) -> list[Finding]:
+    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
+    return of_graphs(run, _exchanged)
+
+
+def _unmasked(run: Run, rank: int) -> Finding | None:
+    tokens = logged(run, rank, NEXT_TOKENS)
+    graph = None if tokens.empty else loss_graph(run, rank)
+    if graph is None:
+        return None
+    length = int(tokens["value"].iloc[0])
+    marks = logged(run, rank, prefix=ATTENTION_MASKED)
+    masked = {int(one) for one in marks["name"][marks["value"] > 0]}
+    layers = [one for one in graph.nodes.values() if _is_square(graph, one, length)]
+    if not layers or masked or not all(_is_open(graph, one) for one in layers):
+        return None
+    where = next((one.where for one in layers if one.where), None)
+    at = f" at {where}" if where else ""
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        title=f"Attention{at} has no mask, and the targets of the loss are the next tokens: each "
+        f"of the {length} positions sees the token that it is to predict, so the loss falls and "
+        "nothing is learned. Pass is_causal=True, or a mask that hides later positions.",
+        where=where,
+        evidence={"cause": "unmasked", "layers": len(layers), "tokens": length},
+    )
+
+
+def _is_square(graph: LossGraph, node: LossNode, length: int) -> bool:
+    """Whether a node weighs all positions of a row for each of them."""
+    if node.name.startswith(_FUSED):
+        sizes = [one[-2] for one in input_shapes(node)[:2] if len(one) > 1]
+        return sizes == [length, length]
+    if node.name not in _SOFTMAX:
+        return False
+    scores = _scores(graph, node)
+    parts = [one[-2:] for one in input_shapes(scores)[:2]] if scores.name in _PRODUCTS else []
+    if len(parts) == 2:
+        return (parts[0][0], parts[1][1]) == (length, length)
+    return any(one[-2:] == [length, length] for one in input_shapes(node)[:1])
+
+
+def _is_open(graph: LossGraph, node: LossNode) -> bool:
+    """Whether nothing stands between the product of queries and keys and its softmax."""
+    return node.name.startswith(_FUSED) or _scores(graph, node).name == "Bmm"
+
+
+def _scores(graph: LossGraph, node: LossNode) -> LossNode:
+    """The node that made the scores of a softmax, but for a factor."""
+    for _ in graph.nodes:  # a damaged file may hold a circle
+        node = graph.nodes[node.next[0]] if node.next else node
+        scaled = node.name in _SCALES and len(node.next) == 1
+        if not scaled and not SAME_NUMBERS.fullmatch(node.name):
+            break
+    return node
+
+
+def _exchanged(run: Run, rank: int) -> Finding | None:
+    views = logged(run, rank, prefix=REORDERED_VIEW)
+    graph = None if views.empty else loss_graph(run, rank)
+    if graph is None:
+        return None
+    named = (str(one).split("/") for one in views["name"])
+    own = [one for one in named if _is_proven(graph, int(one[0]), *one[1:])]
+    if not own:
+        return None
+    number, before, shape = own[0]
+    where = _used_at(graph, int(number))
+    used = f", which {where} uses" if where else ""
+    split = len(shape.split(",")) > len(before.split(","))
+    instead = (
+        "split the last dimension first, and exchange two dimensions then: view(batch, length, "
+        "heads, -1).transpose(1, 2)"
+        if split
+        else "use transpose() or permute() to exchange dimensions"
+    )
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        kind="mixed_samples",
+        title=f"view() or reshape() makes {shape} of {before}{used}: the numbers stay in their old "
+        f"order, so each row holds parts of others. Here {instead}.",
+        where=where,
+        evidence={"cause": "exchanged", "shape": shape, "before": before},
+    )
+
+
+def _is_proven(graph: LossGraph, number: int, before: str, shape: str) -> bool:
+    """Whether no other view is meant, which splits a length and makes another one longer: lengths
+    do not divide each other, or a loss takes what it gets for classes."""
+    users = {one.name for one in graph.nodes.values() if number in one.next}
+    old, new = (one.strip("[]").split(", ") for one in (before, shape))
+    moved = {int(one) for one, other in zip(old, new, strict=False) if one != other}
+    alike = any(one % other == 0 for one in moved for other in moved if one > other)
+    return not alike or len(old) != len(new) or "LogSoftmax" in users
+
+
+def _used_at(graph: LossGraph, number: int) -> str | None:
+    """The line of the first recorded operator that gets the numbers of a node."""
+    for _ in graph.nodes:
+        users = [one for one in graph.nodes.values() if number in one.next]
+        if not users or users[0].where:
+            return users[0].where if users else None
+        number = users[0].number
+    return None

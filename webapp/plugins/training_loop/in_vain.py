@@ -1,0 +1,75 @@
+"""Finds calls that get nothing to do, or do it to the wrong thing.
+
+- clippings that get no parameter, or none with a gradient;
+- states that are loaded into the module that they were just taken from;
+- checkpointed functions that draw other random numbers when backward runs them again.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.collector.format.loop_names import (
+    CLIPPED_NOTHING,
+    NUMBERS_DRAWN_AGAIN,
+    OWN_STATE,
+)
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.plugins.training_loop.of_lines import of_lines
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_MIN_CLIPPINGS = 4
+_MIN_STATES = 2  # in different steps
+
+
+def clipped_nothing(run: Run) -> list[Finding]:
+    """Returns findings of kind `exploding_gradient`, one per line. Raises NotApplicable."""
+    return of_lines(run, CLIPPED_NOTHING, _clips, "exploding_gradient", "clipped_nothing")
+
+
+def own_states(run: Run) -> list[Finding]:
+    """Returns findings of kind `shared_parameter`, one per line. Raises NotApplicable."""
+    return of_lines(run, OWN_STATE, _loads, "shared_parameter", "own_state")
+
+
+def drawn_again(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_gradient`, one per line. Raises NotApplicable."""
+    return of_lines(run, NUMBERS_DRAWN_AGAIN, _draws, "wrong_gradient", "drawn_again", "certain")
+
+
+def _clips(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    count = int(rows["value"].max())
+    if len(rows) < _MIN_CLIPPINGS or (rows["value"] < 0).any():
+        return None
+    clips = f"clip_grad_norm_(){at} clips nothing, in {units.count(len(rows))} calls"
+    if not count:
+        return (
+            f"{clips}: it gets no parameter. A generator such as model.parameters() is used up "
+            "once an optimizer or a loop has gone through it: call model.parameters() again, or "
+            "keep a list."
+        )
+    are = "parameter that it gets has" if count == 1 else "parameters that it gets have"
+    return (
+        f"{clips}: the {units.count(count)} {are} no gradient at that time. Call it after "
+        "backward() and before step(), with the parameters that the loss trains."
+    )
+
+
+def _loads(at: str, kind: str, rows: pd.DataFrame) -> str | None:
+    if rows["step"].nunique() < _MIN_STATES:
+        return None
+    return (
+        f"load_state_dict(){at} copies {kind} onto itself, {units.count(len(rows))} times: both "
+        "names are the same model, so a target, a teacher or a backup has the weights of now. "
+        "Begin with a copy: copy.deepcopy(model)."
+    )
+
+
+def _draws(at: str, rest: str, rows: pd.DataFrame) -> str:
+    return (
+        f"The function that is checkpointed{at} draws random numbers, and checkpoint() does not "
+        "keep the generator's state: backward runs it again with other ones (dropout drops other "
+        "elements), so its gradients are those of another function. Leave out "
+        "preserve_rng_state=False."
+    )
