@@ -32,7 +32,7 @@ from tests.faults import (
     waiting_processes,
 )
 from tests.faults.base import Fault, Program
-from tests.faults.silent import graph_order, in_vain
+from tests.faults.silent import epochs, graph_order, in_vain
 from tests.support import ROOT
 from tests.support.kept_runs import recorded_once
 from tests.support.recording import record_script
@@ -49,6 +49,7 @@ _ROOMS = (
     training_loop,
     graph_order,
     in_vain,
+    epochs,
     growing,
     waiting,
     waiting_processes,

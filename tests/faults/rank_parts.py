@@ -1,4 +1,4 @@
-"""Programs of two ranks that each hold a part of one model."""
+"""Programs of two ranks that each hold a part of one model, or clip gradients as if they did."""
 
 from __future__ import annotations
 
@@ -262,67 +262,57 @@ def parameters_ignored_by_shards(planted: bool) -> None:
     _sharded(shard)
 
 
-# tensors that are used while they are gathered or scattered ---------------------------------------
+# replicas ----------------------------------------------------------------------------------------
 
 
-def shards_used_while_they_are_gathered(planted: bool) -> None:
-    """A weight is put together of shards and used at once; the twin makes its input meanwhile."""
-    rank = begin()
-    torch.manual_seed(rank)
-    shard = torch.randn(512, 256)
+def _average(gradients: list[torch.Tensor]) -> None:
+    for one in gradients:
+        dist.all_reduce(one)
+        one /= dist.get_world_size()
+
+
+def _average_in_one_call(gradients: list[torch.Tensor]) -> None:
+    flat = torch.cat([one.flatten() for one in gradients])
+    _average([flat])
+    for one, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+        one.copy_(part.view_as(one))
+
+
+def fit_replicas(
+    planted: bool, average: Callable[[list[torch.Tensor]], None], passes: int = 1
+) -> None:
+    """Averages gradients by hand; a rank clips its own before that, or the average."""
+    model: Any = net(begin())
+    optimizer = sgd(model, 0.1)
     for _ in range(STEPS):
-        whole = torch.empty(1024, 256)
-        work = dist.all_gather_into_tensor(whole, shard, async_op=True)
-        assert work is not None
+        optimizer.zero_grad()
+        for _ in range(passes):
+            x, y = batch()
+            F.cross_entropy(model(x), y).backward()
         if planted:
-            torch.randn(8, 256).mm(whole.t())  # named
-            work.wait()
-        else:
-            x = torch.randn(8, 256)
-            work.wait()
-            x.mm(whole.t())
+            nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        average([one.grad for one in model.parameters()])
+        if not planted:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        optimizer.step()
 
 
-def gradient_cleared_while_it_is_scattered(planted: bool) -> None:
-    """Gradients are reduced and scattered, and cleared for the next step; the twin reads them."""
-    begin()
-    gradient, part = torch.zeros(1 << 17), torch.empty(1 << 16)
-    for _ in range(STEPS):
-        gradient.add_(torch.randn(1 << 17))
-        work = dist.reduce_scatter_tensor(part, gradient, async_op=True)
-        assert work is not None
-        if planted:
-            gradient.zero_()  # named
-        else:
-            gradient.norm()
-        work.wait()
-        part.norm()
-        gradient.zero_()
+def replicas_clipped_before_the_average(planted: bool) -> None:
+    """One call for each gradient."""
+    fit_replicas(planted, _average)
 
 
-def weights_read_while_they_are_broadcast(planted: bool) -> None:
-    """Weights come from the first rank; the twin waits for all of them before it uses one."""
-    model = net(begin())
-    x = torch.randn(8, 8)
-    for _ in range(STEPS):
-        works = [dist.broadcast(one.data, 0, async_op=True) for one in model.parameters()]
-        if planted:
-            model.head.weight.add(1).sum()  # named
-        for work in works:
-            assert work is not None
-            work.wait()
-        model(x)
+def replicas_clipped_before_one_call(planted: bool) -> None:
+    """One call for all gradients."""
+    fit_replicas(planted, _average_in_one_call)
+
+
+def replicas_clipped_after_two_passes(planted: bool) -> None:
+    """Two passes add up before the call."""
+    fit_replicas(planted, _average_in_one_call, passes=2)
 
 
 FAULTS = (
-    *rank_faults(
-        "tensors used before they are gathered or scattered",
-        "race",
-        "before that has ended",
-        shards_used_while_they_are_gathered,
-        gradient_cleared_while_it_is_scattered,
-        weights_read_while_they_are_broadcast,
-    ),
     *rank_faults(
         "dropout that differs where it must not",
         "rank_divergence",
@@ -346,6 +336,14 @@ FAULTS = (
         parts_clipped_by_hand,
         flat_shard_clipped,
         local_shards_clipped,
+    ),
+    *rank_faults(
+        "replicas that clip before they reduce",
+        "rank_divergence",
+        "Reduce gradients first",
+        replicas_clipped_before_the_average,
+        replicas_clipped_before_one_call,
+        replicas_clipped_after_two_passes,
     ),
     *rank_faults(
         "parameters that no shard holds",

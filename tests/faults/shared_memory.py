@@ -1,4 +1,5 @@
-"""Memory that processes share, that is written before backward, or that modules should share."""
+"""Memory that processes share, that a collective fills, that is written before backward, or that
+modules should share."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from tests.faults.base import Fault
+from tests.faults.ranks import STEPS, begin, net, rank_faults
 
 ROUNDS = 40
 
@@ -261,6 +264,58 @@ def tie_broken_within_a_wrapper(planted: bool) -> None:
     _spoken(model["model"])
 
 
+# tensors that are used while they are gathered or scattered ---------------------------------------
+
+
+def shards_used_while_they_are_gathered(planted: bool) -> None:
+    """A weight is put together of shards and used at once; the twin makes its input meanwhile."""
+    rank = begin()
+    torch.manual_seed(rank)
+    shard = torch.randn(512, 256)
+    for _ in range(STEPS):
+        whole = torch.empty(1024, 256)
+        work = dist.all_gather_into_tensor(whole, shard, async_op=True)
+        assert work is not None
+        if planted:
+            torch.randn(8, 256).mm(whole.t())  # named
+            work.wait()
+        else:
+            x = torch.randn(8, 256)
+            work.wait()
+            x.mm(whole.t())
+
+
+def gradient_cleared_while_it_is_scattered(planted: bool) -> None:
+    """Gradients are reduced and scattered, and cleared for the next step; the twin reads them."""
+    begin()
+    gradient, part = torch.zeros(1 << 17), torch.empty(1 << 16)
+    for _ in range(STEPS):
+        gradient.add_(torch.randn(1 << 17))
+        work = dist.reduce_scatter_tensor(part, gradient, async_op=True)
+        assert work is not None
+        if planted:
+            gradient.zero_()  # named
+        else:
+            gradient.norm()
+        work.wait()
+        part.norm()
+        gradient.zero_()
+
+
+def weights_read_while_they_are_broadcast(planted: bool) -> None:
+    """Weights come from the first rank; the twin waits for all of them before it uses one."""
+    model = net(begin())
+    x = torch.randn(8, 8)
+    for _ in range(STEPS):
+        works = [dist.broadcast(one.data, 0, async_op=True) for one in model.parameters()]
+        if planted:
+            model.head.weight.add(1).sum()  # named
+        for work in works:
+            assert work is not None
+            work.wait()
+        model(x)
+
+
 FAULTS = (
     tuple(
         Fault(
@@ -304,5 +359,13 @@ FAULTS = (
             monitor_that_normalises,
             turns_by_a_pipe,
         )
+    )
+    + rank_faults(
+        "tensors used before they are gathered or scattered",
+        "race",
+        "before that has ended",
+        shards_used_while_they_are_gathered,
+        gradient_cleared_while_it_is_scattered,
+        weights_read_while_they_are_broadcast,
     )
 )

@@ -179,7 +179,8 @@ PLUGIN = Plugin(
             order=195,
             area="Learning",
             recorded=True,
-            needs="parts of one model that exchange gradients in backward, or scatter them",
+            needs="parts of one model that exchange gradients in backward, or scatter them; or "
+            "replicas that clip before they reduce",
             misses="pipelines; ranks whose backward calls no collective; clipping by hand that "
             "scales less than six steps",
         ),

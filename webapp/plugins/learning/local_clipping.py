@@ -1,4 +1,4 @@
-"""Finds parts of one model, on several ranks, that are each clipped by their own norm.
+"""Finds gradients that ranks clip each by its own norm: parts of one model, or replicas.
 
 With tensor or expert parallelism, or sharded parameters, a rank holds a part of the parameters.
 `clip_grad_norm_` on a rank then knows the norm of that part alone, and the parts are scaled by
@@ -8,6 +8,12 @@ different factors. Found where
   do, or scatter reduced gradients, and are no data-parallel replicas,
 - the norms by which they clip differ in every step, and
 - at least one of them is above the limit in MIN_STEPS steps, so that it is scaled.
+
+Replicas that reduce their gradients before they clip them have equal norms. Where these differ in
+every step, each rank scales its gradients by another factor before they are averaged.
+
+Replicas that average their gradients before they clip them have equal norms. Where these differ in
+every step, each rank scales its gradients by another factor before they are averaged.
 
 Clipping that is written by hand shows in what it leaves: on each of these ranks the norm of all
 its gradients is the same in MIN_STEPS steps or more, and larger in none.
@@ -50,7 +56,7 @@ def local_clipping(run: Run) -> list[Finding]:
     calls = collective_calls(run)
     within = calls["phase"] == schema.PhaseKind.backward.name
     calls = calls[within | calls["name"].str.startswith("reduce_scatter")]
-    found = []
+    found = _of_replicas(run, norms, limits)
     of_rank = cache(partial(_gradients, run))  # a rank is in a group of each dimension
     for group, own in calls.groupby("group", sort=True):
         ranks = tuple(rank for rank in group_members(run)[str(group)] if rank in run.ranks)
@@ -61,13 +67,39 @@ def local_clipping(run: Run) -> list[Finding]:
             found += _by_hand(run, str(group), ranks, own, of_rank)
             continue
         together = own.groupby("step")["rank"].nunique() == len(ranks)
-        over = pd.DataFrame({rank: norms[rank] > limits[rank] for rank in ranks})
-        scaled = over.reindex(table.index).fillna(value=False).any(axis=1)
+        scaled = _scaled(ranks, norms, limits).reindex(table.index, fill_value=False)
         exchanged = together.reindex(table.index).fillna(value=False)
         apart = table.nunique(axis=1) > 1
         if scaled.sum() >= _MIN_STEPS and exchanged.all() and apart.all():
             found.append(_finding(run, str(group), ranks, table[scaled]))
     return found
+
+
+def _of_replicas(
+    run: Run, norms: dict[int, pd.Series], limits: dict[int, pd.Series]
+) -> list[Finding]:
+    """Replicas that clip their own gradients, and reduce them later."""
+    found = []
+    for group, ranks in replicas(run).items():
+        table = pd.DataFrame({rank: norms[rank] for rank in ranks}).dropna()
+        scaled = _scaled(ranks, norms, limits).reindex(table.index, fill_value=False)
+        least, most = table.min(axis=1), table.max(axis=1)
+        if scaled.sum() >= _MIN_STEPS and (least < most * (1 - _AS_LARGE)).all():
+            what = (
+                "are replicas, and each clips the gradients of its own batch",
+                "each is scaled by a factor of its own before they are averaged. Reduce gradients "
+                "first, and clip the average.",
+            )
+            found.append(_finding(run, group, ranks, table[scaled], what))
+    return found
+
+
+def _scaled(
+    ranks: tuple[int, ...], norms: dict[int, pd.Series], limits: dict[int, pd.Series]
+) -> pd.Series:
+    """By step, whether the norm of some rank is above its limit."""
+    over = pd.DataFrame({rank: norms[rank] > limits[rank] for rank in ranks})
+    return over.fillna(value=False).any(axis=1)
 
 
 @per_rank
@@ -111,7 +143,20 @@ def _are_replicas(run: Run, ranks: tuple[int, ...]) -> bool:
     return any(len(set(ranks) & set(same)) > 1 for same in replicas(run).values())
 
 
-def _finding(run: Run, group: str, ranks: tuple[int, ...], norms: pd.DataFrame) -> Finding:
+_OF_PARTS = (
+    "hold parts of one model and clip each by its own norm",
+    "the parts are scaled by different factors. Add up the squares of the norms over the ranks, "
+    "and clip by the root with torch.nn.utils.clip_grads_with_norm_.",
+)
+
+
+def _finding(
+    run: Run,
+    group: str,
+    ranks: tuple[int, ...],
+    norms: pd.DataFrame,
+    what: tuple[str, str] = _OF_PARTS,
+) -> Finding:
     step, first = int(norms.index[0]), norms.iloc[0]
     low, high = first.min(), first.max()
     by = " to ".join(dict.fromkeys(map(units.number, (low, high))))
@@ -122,10 +167,8 @@ def _finding(run: Run, group: str, ranks: tuple[int, ...], norms: pd.DataFrame) 
         kind="rank_divergence",
         severity="warning",
         confidence="likely",
-        title=f"{units.sentence(ranks_in(run, ranks))} hold parts of one model and clip each by "
-        f"its own norm: {by} at step {step}, so the parts are "
-        "scaled by different factors. Add up the squares of the norms over the ranks, and clip "
-        "by the root with torch.nn.utils.clip_grads_with_norm_.",
+        title=f"{units.sentence(ranks_in(run, ranks))} {what[0]}: norms of {by} at step {step}, so "
+        f"{what[1]}",
         ranks=ranks,
         evidence={
             "group": group,

@@ -8,7 +8,8 @@
   what it adds is less than half of the last bit; or plain SGD changed it by less than LOST of what
   it should add;
 - no_rate: its learning rate was 0, or less than FADED of the largest it had, from the first half of
-  the run on up to its end, and no sampled step changed it by more than CHANGED;
+  the run on up to its end, and no sampled step changed it by more than CHANGED; or with Adam, each
+  sampled step changed the parameters together by less than CHANGED, for SLOW_STEPS;
 - undone: steps changed a parameter, and before the next one it was again what it had been at first,
   to the last bit: something writes the old values back.
 """
@@ -30,6 +31,7 @@ _MIN_SHARE = 0.5  # of the elements
 _ROUNDING = 1e-2  # of a bound, in 16 bits
 _LOST = 0.25  # of the norm of a step
 CHANGED = 1e-6  # of the norm of a parameter
+SLOW_STEPS = 16
 FADED = 1e-6  # of the largest learning rate
 _MIN_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
 
@@ -73,14 +75,30 @@ def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
     if not any(len(last_logged(run, rank, name)) for name in (CLIP_LIMIT, CLIP_VALUE)):
         return rows.iloc[:0]
     rows = rows[(rows["lr"] > 0) & rows["update_ratio"].notna() & rows["norm"].notna()]
-    changes = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
-    ratio = np.sqrt(changes / (rows["norm"] ** 2).groupby(rows["step"]).sum())
+    changes, ratio = _together(rows)
     elements = rows["numel"] * (1 - rows["grad_zeros"].fillna(0.0))
     due = (rows["lr"] ** 2 * elements).groupby(rows["step"]).sum()
     adam = bool(rows["rule"].str.startswith(SCALE_FREE).all())
     still = (ratio < _UNMOVED) | (adam & (np.sqrt(changes / due) < STALLED))
     away = (_away_by_norm(run, rank, ratio.index) | _away_by_value(run, rank, rows)) & still
     return rows if len(away) >= _MIN_SAMPLES and away.all() else rows.iloc[:0]
+
+
+def _together(rows: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """By step, the square of the change of all parameters, and the change over their norm."""
+    changes = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
+    return changes, np.sqrt(changes / (rows["norm"] ** 2).groupby(rows["step"]).sum())
+
+
+def _is_slow(rows: pd.DataFrame) -> bool:
+    """Whether no sampled step of Adam, which does not depend on the size of gradients, changed the
+    parameters together."""
+    moved = rows[(rows["lr"] > 0) & (rows["grad_norm"] > 0) & rows["norm"].notna()]
+    if not len(moved) or not moved["rule"].str.startswith(SCALE_FREE).all():
+        return False
+    _, ratio = _together(moved.dropna(subset="update_ratio"))
+    long = len(ratio) >= _MIN_SAMPLES and ratio.index[-1] >= SLOW_STEPS
+    return long and bool((ratio < CHANGED).all())
 
 
 def _away_by_norm(run: Run, rank: int, steps: pd.Index) -> pd.Series:
@@ -113,6 +131,8 @@ def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _without_rate(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of parameters with gradients since their learning rate is next to nothing."""
+    if _is_slow(rows):
+        return rows
     groups = rows.groupby("parameter", sort=False)
     faded = rows["lr"] <= FADED * groups["lr"].transform("max")
     still = faded & (rows["update_ratio"].fillna(0.0) <= CHANGED)

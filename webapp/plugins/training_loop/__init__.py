@@ -116,6 +116,17 @@ PLUGIN = Plugin(
             misses="random numbers other than those of dropout; generators of the program",
         ),
         Question(
+            "Epochs that shuffle alike",
+            "seeded_again:same_orders",
+            ("repeated_data",),
+            order=48,
+            area="Learning",
+            recorded=True,
+            native=True,
+            needs="level access; a torch DataLoader that shuffles 32 samples or more, for 3 epochs",
+            misses="samplers other than torch's RandomSampler; seeds that repeat after some epochs",
+        ),
+        Question(
             "Dropout in evaluation",
             "evaluated_dropout:evaluated_dropout",
             ("evaluation_mode",),

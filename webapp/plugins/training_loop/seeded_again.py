@@ -1,7 +1,8 @@
-"""Finds random numbers that are the same in each step: a seed is set within the loop.
+"""Finds random numbers that are the same in each step or epoch: a seed is set within the loop.
 
 At every sampled step torch's generators have the same state as the model is called, though dropout
-draws from them in between.
+draws from them in between. Or a DataLoader that shuffles begins each epoch with the same samples,
+and the same parameters are trained in all of them.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
+from lanescope.webapp.analysis.stack_frames import own_place, phase_place
 from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
 from lanescope.webapp.plugins.training_loop.evaluated_dropout import DROPOUT, dropout_ops
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_STEPS = 4  # sampled steps
+_MIN_EPOCHS = 3
+_MIN_SAMPLES = 32  # of a dataset; of fewer, the first ones may be the same by chance
 
 
 def seeded_again(run: Run) -> list[Finding]:
@@ -35,6 +39,45 @@ def seeded_again(run: Run) -> list[Finding]:
         if place is not None:
             found.append(_finding(run, int(str(rank)), own, len(states), place or None))
     return found
+
+
+def same_orders(run: Run) -> list[Finding]:
+    """Returns findings of kind `repeated_data`, one per rank and length. Raises NotApplicable."""
+    orders = logged(run, None, prefix=LOADER_ORDER)
+    if orders.empty:
+        raise NotApplicable("record iterations over a DataLoader that shuffles with --level access")
+    length = orders["name"].astype("str").str.rpartition("/")[2].astype("int64")
+    found = []
+    for (key, samples), own in orders.groupby([orders["rank"], length], sort=True):
+        rank, own = int(str(key)), own.sort_values("time_ns")
+        enough = len(own) >= _MIN_EPOCHS and int(str(samples)) >= _MIN_SAMPLES
+        if enough and own["value"].nunique() == 1 and _trains_on(run, rank, own["time_ns"]):
+            found.append(_of_epochs(run, rank, own, int(str(samples))))
+    return found
+
+
+def _trains_on(run: Run, rank: int, begins: pd.Series) -> bool:
+    """Whether an optimizer steps in each epoch, and with a parameter that is in all of them."""
+    rows = rank_gradient_rows(run, rank)[["time_ns", "parameter"]]
+    epoch = begins.searchsorted(rows["time_ns"])
+    of_epochs = rows[epoch > 0].groupby(epoch[epoch > 0])["parameter"].agg(set)
+    return len(of_epochs) == len(begins) and bool(set.intersection(*of_epochs))
+
+
+def _of_epochs(run: Run, rank: int, own: pd.DataFrame, samples: int) -> Finding:
+    return finding_at(
+        run,
+        rank,
+        own.iloc[1],
+        kind="repeated_data",
+        severity="warning",
+        confidence="likely",
+        title=f"All {units.count(len(own))} epochs go through the {units.count(samples)} samples "
+        "in the same order, though the DataLoader shuffles: the same seed is set before each, so "
+        "dropout and augmentation repeat as well. Set the seed once, before the first epoch.",
+        where=phase_place(run, rank, schema.PhaseKind.data.name, None),
+        evidence={"cause": "same_orders", "steps": len(own), "samples": samples},
+    )
 
 
 def _dropped_out(run: Run, rank: int, steps: pd.Index) -> str | None:

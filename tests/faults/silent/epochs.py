@@ -1,0 +1,84 @@
+"""Trainings whose epochs shuffle alike, as a seed is set again."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.faults.base import Fault, Program
+
+EPOCHS, ROWS = 4, 64
+
+
+def data() -> TensorDataset:
+    """Rows and their classes."""
+    x = torch.randn(ROWS, 12, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(x, x[:, :3].argmax(1))
+
+
+def net() -> nn.Module:
+    """A small classifier."""
+    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader[object]) -> None:
+    """One epoch of training."""
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def seeded_before_each_epoch(planted: bool) -> None:
+    """For results that repeat."""
+    model, loader = net(), DataLoader(data(), batch_size=8, shuffle=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for number in range(EPOCHS):
+        torch.manual_seed(42 if planted else 42 + number)
+        epoch(model, optimizer, loader)
+
+
+def loader_made_for_each_epoch(planted: bool) -> None:
+    """A generator of its own is made with the DataLoader."""
+    model, numbers = net(), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(EPOCHS):
+        if planted:
+            numbers = torch.Generator().manual_seed(0)
+        epoch(model, optimizer, DataLoader(data(), 8, shuffle=True, generator=numbers))
+
+
+def seeded_by_the_evaluation(planted: bool) -> None:
+    """The evaluation draws the same noise each time, and leaves the seed for the next epoch."""
+    torch.manual_seed(3)
+    model, loader = net(), DataLoader(data(), batch_size=16, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x, y = data().tensors
+    for _ in range(EPOCHS + 1):
+        with torch.random.fork_rng(enabled=not planted), torch.no_grad():
+            torch.manual_seed(5)
+            F.cross_entropy(model(x + 0.1 * torch.randn_like(x)), y)
+        epoch(model, optimizer, loader)
+
+
+def trials_of_one_seed() -> None:
+    """The twin of that: each trial trains a model of its own, by the same seed."""
+    for rate in (1e-2, 1e-3, 1e-4, 1e-5):
+        torch.manual_seed(0)
+        model = net()
+        loader = DataLoader(data(), batch_size=16, shuffle=True)
+        epoch(model, torch.optim.Adam(model.parameters(), lr=rate), loader)
+
+
+def _fault(program: Program, twin: Program | None = None) -> Fault:
+    name, says = "epochs that shuffle alike", "in the same order"
+    return Fault(name, "losses and modes", ("repeated_data",), program, twin, says=says)
+
+
+FAULTS = (
+    _fault(seeded_before_each_epoch),
+    _fault(loader_made_for_each_epoch),
+    _fault(seeded_by_the_evaluation, trials_of_one_seed),
+)
