@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
@@ -47,6 +48,15 @@ def duration_text(ns: float) -> str:
 def with_micro(text: str) -> str:
     """Returns the text with the micro sign in its durations."""
     return text.replace(" us", " \N{MICRO SIGN}s")
+
+
+def breakable(content: Any) -> Any:
+    """Returns what a cell holds; long names of a text may go on in the next line behind `_`, `.`,
+    `:` and `/`, and not in mid-word."""
+    if not isinstance(content, str):
+        return content
+    first, *more = re.split(r"(?<=[_.:/])(?=[^\W\d_])", content)
+    return [first, *(piece for one in more for piece in (html.Wbr(), one))] if more else content
 
 
 def attributes(**names: str) -> dict[str, Any]:
@@ -311,7 +321,7 @@ def plain_table(
             ),
             html.Tbody(
                 [
-                    html.Tr([html.Td(cell, className=kind(i)) for i, cell in enumerate(row)])
+                    html.Tr([html.Td(breakable(c), className=kind(i)) for i, c in enumerate(row)])
                     for row in rows
                 ]
             ),
@@ -370,7 +380,8 @@ def timeline_link(text: Child, start_ns: int, end_ns: int, duration_ns: int, **q
 def calls_link(name: str, rank: int, shown: str = "") -> Component:
     """Returns the name of an operator or kernel (or `shown`), which leads to its calls on a
     rank."""
-    return dcc.Link(shown or name, href=calls_address(name, rank), title=f"{name}: show its calls")
+    text = breakable(shown or name)
+    return dcc.Link(text, href=calls_address(name, rank), title=f"{name}: show its calls")
 
 
 def thread_names(run: Run) -> dict[tuple[int, str], str]:

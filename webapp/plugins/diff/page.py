@@ -343,8 +343,8 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         widgets.column("thread", "thread", flex=1),
         widgets.column("name", name, flex=3, minWidth=180),
         *(more_columns if kind == "tensor" else []),
-        widgets.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=130),
-        widgets.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=130),
+        widgets.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=148),
+        widgets.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=148),
         widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
         widgets.column("state", "state", flex=1, minWidth=96),
     ]

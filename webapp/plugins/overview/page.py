@@ -17,6 +17,7 @@ from lanescope.webapp.plugins.time import charts
 from lanescope.webapp.plugins.time.breakdown import mean_steps
 from lanescope.webapp.plugins.time.critical_path import critical_path, summed
 from lanescope.webapp.plugins.time.job_steps import job_step, median_step
+from lanescope.webapp.plugins.time.page import prediction_rows
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import ready_made
 from lanescope.webapp.runs import units
@@ -200,7 +201,10 @@ def _path(run: Run) -> list[Component]:
                 html.Span(
                     [
                         widgets.swatch(charts.CATEGORY_TOKENS[row.category]),
-                        html.Span(f"{short_title(row.name)}, rank {row.rank}", className="cut"),
+                        html.Span(
+                            widgets.breakable(f"{short_title(row.name)}, rank {row.rank}"),
+                            className="cut",
+                        ),
                         " ",
                         html.Code(row.where) if row.where else "",
                     ],
@@ -229,17 +233,10 @@ def _what_would_help(run: Run) -> list[Component]:
         return [html.P(f"No prediction: {reason}.", className="muted")]
     if not predictions:
         return []
-    lines: list[Component] = [
-        html.Li(
-            [
-                f"{one.words}: ",
-                html.B(widgets.duration_text(one.step_ns)),
-                f" a step (×{one.speedup:.2f})",
-            ]
-        )
-        for one in predictions
+    return [
+        html.H3(["What would help ", html.Small("predicted length of the step")]),
+        *prediction_rows(predictions),
     ]
-    return [html.H3("What would help"), html.Ul(lines, className="help-list")]
 
 
 def _findings(context: Context, report: Report) -> list[Component]:

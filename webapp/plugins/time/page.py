@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -146,7 +147,9 @@ def _steps_panel(run: Run) -> Component:
         "All steps",
         "share of each step · click for that step",
         widgets.controls(widgets.choice("category", ids.CATEGORY, options, largest)),
-        widgets.graph(ids.HEAT, height=110 + 22 * min(len(run.ranks), 16), what="all steps"),
+        widgets.graph(
+            ids.HEAT, height=110 + 22 * min(max(len(run.ranks), 3), 16), what="all steps"
+        ),
     )
 
 
@@ -303,7 +306,7 @@ def _table(run: Run, path: Any) -> Component:
                         PATH_CATEGORIES[row.category],
                     ]
                 ),
-                dcc.Link(short_title(row.name), href=address, title=row.name),
+                dcc.Link(widgets.breakable(short_title(row.name)), href=address, title=row.name),
                 str(row.rank),
                 html.Code(row.where) if row.where else "",
                 text,
@@ -329,7 +332,12 @@ def _predictions(run: Run, step: int | None, spec: str) -> list[Component]:
         return [*made, html.P(f"No prediction: {reason}.", className="muted")]
     if not found:
         return [*made, html.P("No ready-made change gains 2 % or more.", className="muted")]
-    rows = [
+    return [*made, *prediction_rows(found)]
+
+
+def prediction_rows(found: Sequence[Prediction]) -> list[Component]:
+    """Returns a row for each change: its words, the share of the step it saves, the rest."""
+    return [
         html.Div(
             [
                 html.Span(one.words, title=one.spec),
@@ -341,4 +349,3 @@ def _predictions(run: Run, step: int | None, spec: str) -> list[Component]:
         )
         for one in found
     ]
-    return [*made, *rows]

@@ -102,7 +102,7 @@ def layout(context: Context) -> Component:
     )
 
 
-_LEAST_WIDTHS = {"total": 72, "mean": 80, "max": 71}
+_LEAST_WIDTHS = {"total": 66, "mean": 73, "max": 65}
 """Pixels that the titles of columns of times need; what they leave is for the names."""
 
 
@@ -111,12 +111,12 @@ def _op_columns() -> list[dict[str, Any]]:
         widgets.column(
             "op", "op", minWidth=122, flex=3, cellClassRules=_swatches(), tooltipField="op"
         ),
-        widgets.column("count", "count", number=True, text=True, minWidth=70),
+        widgets.column("count", "count", number=True, text=True, minWidth=62),
         *(
-            widgets.column(name, name, base="ns", together=of, minWidth=_LEAST_WIDTHS.get(name, 67))
+            widgets.column(name, name, base="ns", together=of, minWidth=_LEAST_WIDTHS.get(name, 62))
             for name, of in _TIMES.items()
         ),
-        widgets.column("share", "share", number=True, text=True, minWidth=70),
+        widgets.column("share", "share", number=True, text=True, minWidth=62),
     ]
 
 
