@@ -28,6 +28,12 @@ def test_the_timeline_names_what_it_cannot_use(opened: Opener, run: Run) -> None
     assert not notice.is_visible()
 
 
+def test_an_unknown_step_is_named_once(opened: Opener) -> None:
+    page = opened("/timeline?step=99")
+    assert "step=99 (the run has steps 0–7)" in page.page.locator(NOTICE).inner_text()
+    assert not page.page.locator(".tl-toast").is_visible()
+
+
 def test_other_pages_name_what_they_cannot_use(opened: Opener) -> None:
     page = opened("/gradients?rank=1&step=99")
     notice = page.page.locator(NOTICE)

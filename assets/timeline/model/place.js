@@ -32,21 +32,18 @@ export class Place {
     const { rank, thread, step } = place;
     const { selection, lanes, laneById, run, steps, stepping } = this.timeline;
     const known = (number, of) => (of.includes(number) ? number : null);
-    this.handed = {
-      rank: known(rank, run.ranks),
-      thread,
-      step: known(
-        step,
-        steps.map(([one]) => one),
-      ),
-    };
+    const measured = known(
+      step,
+      steps.map(([one]) => one),
+    );
+    this.handed = { rank: known(rank, run.ranks), thread, step: measured };
     const there = laneById.get(selection.current?.lane);
     if (there && (there.rank !== rank || (thread && there.thread !== thread))) selection.clear();
     const own = lanes.filter((one) => one.rank === rank);
     const paged = this.timeline.run.first_lanes; // the thread may not be here yet
     const lane = own.find((one) => !thread || one.thread === thread) ?? (paged ? own[0] : undefined);
     if (lane) this.timeline.revealRow(lane.id, 0);
-    if (step !== null && !windowed) stepping.show(step);
+    if (measured !== null && !windowed) stepping.show(measured);
   }
 
   /** Shows the selection that a page hands on, if it is another than before. @param {string} search @param {string} before */
