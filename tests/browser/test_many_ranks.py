@@ -128,6 +128,35 @@ def test_the_slowest_rank_is_one_key_away_and_groups_open_by_keyboard(page: Lane
     assert page.page.locator(".tl-group.summed").nth(0).get_attribute("aria-expanded") == "true"
 
 
+_FROM_TOP = """() => [...document.querySelectorAll(".tl-group:not(.process)")]
+    .map(one => [one.getBoundingClientRect().top, /(rank|gpu-)\\s?\\d+/.exec(one.innerText)[0]])
+    .sort(([one], [other]) => one - other).map(([, name]) => name)"""
+
+
+@pytest.mark.slow
+def test_groups_with_slow_ranks_come_first_by_key_and_by_button(page: LanePage) -> None:
+    for by_key in (True, False):
+        assert page.page.evaluate(_FROM_TOP) == ["gpu-000", "gpu-001"]
+        if by_key:
+            page.press("Shift+J")
+        else:
+            page.page.click("text=slow groups first")
+            page.idle()
+        assert page.page.evaluate(_FROM_TOP) == ["gpu-001", "gpu-000"]
+        page.go("/timeline")
+
+
+@pytest.mark.slow
+def test_slow_ranks_come_first_where_no_groups_of_ranks_are_shown(
+    opened: Opener, two_hosts: str
+) -> None:
+    page = opened(at=two_hosts, height=600)
+    page.press("j")
+    assert page.text(".tl-toast") == SLOWER
+    page.press("Shift+J")
+    assert page.page.evaluate(_FROM_TOP)[0] == f"rank {SLOW}"
+
+
 @pytest.mark.slow
 def test_times_of_all_groups_in_sight_come_in_one_small_answer(page: LanePage) -> None:
     answers: list[int] = []

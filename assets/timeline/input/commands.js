@@ -100,7 +100,7 @@ const finding = (timeline, page) => {
   ];
 };
 
-const arranging = ({ arranger }, page) => [
+const arranging = ({ arranger, groupTimes }, page) => [
   ["pin", "Pin the lane at the top, or unpin it", ["p"], () => arranger.pinMeant()],
   ["expand", "All rows of the lane in full height", ["e"], () => arranger.expandMeant()],
   ["collapse", "Close or open the rank", ["g"], () => arranger.collapseMeant()],
@@ -108,6 +108,7 @@ const arranging = ({ arranger }, page) => [
   ["lane-up", "Move the lane up", ["Alt+ArrowUp"], () => arranger.moveMeant(-1)],
   ["lane-down", "Move the lane down", ["Alt+ArrowDown"], () => arranger.moveMeant(1)],
   ["filter", "Filter lanes by rank, process, thread or name", ["l"], page.filter],
+  ["slow-first", "Groups with slow ranks first", ["Shift+j"], () => groupTimes.slowestFirst()],
   ["lanes-reset", "All lanes in their own order", [], () => arranger.reset()],
 ];
 

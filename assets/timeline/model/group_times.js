@@ -59,6 +59,7 @@ export class GroupTimes {
     /** @type {Map<number, Times>} by the first rank of a group */
     this.known = new Map();
     this.asked = new Set();
+    this.answered = Promise.resolve();
     this.window = null;
     /** @type {{slowest: [number, number][], steps: number}|null} of the whole run */
     this.all = null;
@@ -80,7 +81,9 @@ export class GroupTimes {
     }
     const fresh = groups.filter((rank) => !this.asked.has(rank));
     for (const rank of fresh) this.asked.add(rank);
-    for (let i = 0; i < fresh.length; i += GROUPS_AT_ONCE) this.ask(fresh.slice(i, i + GROUPS_AT_ONCE));
+    const asked = [];
+    for (let i = 0; i < fresh.length; i += GROUPS_AT_ONCE) asked.push(this.ask(fresh.slice(i, i + GROUPS_AT_ONCE)));
+    this.answered = Promise.all([this.answered, ...asked]);
   }
 
   /** Whether what was asked for still serves: it has the window, with a column for each step or not much wider. */
@@ -137,9 +140,39 @@ export class GroupTimes {
     return Boolean(pointed);
   }
 
-  /** Opens the group of the slowest rank of the run, and shows that. */
-  showSlowest() {
+  /** Asks for the slow ranks of a run whose groups of ranks are not shown, so that no times came. */
+  async askRun() {
     const { timeline } = this;
+    if (timeline.groups.some(({ summed }) => summed)) return;
+    const { run, idle, duration } = timeline;
+    const address = `/api/group_times/${run.etag}?of=${run.ranks[0]}&t0=0&t1=${Math.ceil(duration)}`;
+    try {
+      this.all = await idle.track("group times", getJson(address));
+    } catch (error) {
+      timeline.toast(error.message);
+    }
+  }
+
+  /** Puts groups with slow ranks first, on top the one that has the slowest. */
+  async slowestFirst() {
+    const { groups, arranger } = this.timeline;
+    this.see(groups.map((group) => ({ type: "group", group })));
+    await Promise.all([this.answered, this.askRun()]);
+    const ofRanks = new Map([this.all, ...this.known.values()].flatMap((one) => one?.slowest ?? []));
+    const slow = (group) => (group.summed ? (this.of(group)?.slowest[0]?.[1] ?? 0) : (ofRanks.get(group.rank) ?? 0));
+    const order = groups.filter(slow).sort((a, b) => slow(b) - slow(a));
+    if (!order.length) {
+      this.timeline.toast("No rank is slow.");
+      return;
+    }
+    arranger.rearrange({ groupOrder: order.map(({ index }) => index) });
+    this.timeline.scrollBy(-this.timeline.scrollY);
+  }
+
+  /** Opens the group of the slowest rank of the run, and shows that. */
+  async showSlowest() {
+    const { timeline } = this;
+    await this.askRun();
     const [found] = this.all?.slowest ?? [];
     if (!found) {
       timeline.toast("No rank is slow.");

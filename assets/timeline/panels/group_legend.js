@@ -17,6 +17,10 @@ export class GroupLegend {
     this.slowest.type = "button";
     this.slowest.title = "Open its group and show it (J)";
     this.slowest.addEventListener("click", () => timeline.groupTimes.showSlowest());
+    this.first = element("button", "slow groups first", "link");
+    this.first.type = "button";
+    this.first.title = "Put groups with slow ranks on top (Shift + J)";
+    this.first.addEventListener("click", () => timeline.groupTimes.slowestFirst());
     const keys = [
       ["least", "up to the least"],
       ["band", "from least to greatest"],
@@ -27,7 +31,7 @@ export class GroupLegend {
       entry.append(element("i", "", `swatch ${name}`), text);
       return entry;
     });
-    this.host.append(this.what, ...keys, this.slowest);
+    this.host.append(this.what, ...keys, this.slowest, this.first);
     timeline.groupTimes.onCame = () => this.show();
     this.show();
   }
@@ -43,5 +47,6 @@ export class GroupLegend {
       : "Time of a step (clocks were not compared, waits are not known):";
     this.slowest.textContent = slowWords(all);
     this.slowest.disabled = !all.slowest.length;
+    this.first.hidden = !all.slowest.length;
   }
 }
