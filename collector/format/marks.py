@@ -135,14 +135,14 @@ class LostContext(Mark):
 
 @dataclass(frozen=True)
 class LostError(Mark):
-    """An exception that ended a thread, or of a task of a pool or a loop whose result is not
-    read."""
+    """An exception that ended a thread or a process of multiprocessing, or of a task of a pool or a
+    loop whose result is not read."""
 
     PREFIX = "lost error: "
     TEMPLATE = "{of} raised {error}"
-    PATTERN = r"(?P<of>thread|task|coroutine) raised (?P<error>.*)"
+    PATTERN = r"(?P<of>thread|process|task|coroutine) raised (?P<error>.*)"
 
-    of: str  # thread, task (of a pool) or coroutine (a task of asyncio)
+    of: str  # thread, process, task (of a pool) or coroutine (a task of asyncio)
     error: str  # ValueError: bad batch (/path/train.py:12)
 
 

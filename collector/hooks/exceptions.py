@@ -36,6 +36,8 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
 
     def uncaught_in_thread(args: Any) -> None:
         if args.exc_value is not None:
+            if recorder.process.get("ended") == "exception":
+                return  # the main thread has raised before, and may be why
             text = describe(args.exc_value, args.exc_traceback, is_library)
             recorder.describe(exception=text)
             if raised_in_program(args.exc_traceback, is_library):
@@ -43,7 +45,10 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
 
     def raised_in_process(_process: Any, error: BaseException) -> None:
         if isinstance(error, Exception):  # multiprocessing prints it and exits with status 1
-            recorder.describe(exception=describe(error, error.__traceback__, is_library))
+            text = describe(error, error.__traceback__, is_library)
+            if recorder.folder is None:  # it has run no operator: nothing was known of it
+                recorder.mark(LostError("process", text).encode())
+            recorder.describe(exception=text)
 
     patches = Patches()
     patches.ends(sys, "excepthook", uncaught)

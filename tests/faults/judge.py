@@ -33,6 +33,7 @@ from tests.faults import (
 )
 from tests.faults.base import Fault, Program
 from tests.faults.silent import epochs, graph_order, in_vain
+from tests.faults.threads import failed_processes
 from tests.support import ROOT
 from tests.support.kept_runs import recorded_once
 from tests.support.recording import record_script
@@ -53,6 +54,7 @@ _ROOMS = (
     growing,
     waiting,
     waiting_processes,
+    failed_processes,
     torch_threads,
     loader_workers,
     shared_memory,

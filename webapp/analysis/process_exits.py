@@ -118,7 +118,7 @@ def _ending(
 
 def gave_up(process: schema.Process) -> bool:
     """Returns whether its exception is the error of a collective that did not come about."""
-    return bool(_GAVE_UP.search(process["exception"]))
+    return bool(_GAVE_UP.search(exception_of(process)[0]))
 
 
 def left_by_a_stop(run: Run, rank: int) -> bool:
@@ -137,6 +137,17 @@ def left_by_a_stop(run: Run, rank: int) -> bool:
 def exception_of(process: schema.Process) -> tuple[str, str | None]:
     """Returns `raised ValueError: bad batch` and file.py:12 of what ended a process."""
     return raised_at(process["exception"])
+
+
+def failure_of(process: schema.Process) -> str:
+    """Returns how a process failed that another one started, as `raised ValueError: bad batch`;
+    empty where it did not, or was asked to end."""
+    if process["exception"]:
+        return "" if process["exception"].startswith(_INTERRUPT) else exception_of(process)[0]
+    name = process["ended"].removeprefix("signal ")
+    if name in _CRASHES:
+        return f"died of {name}"
+    return "" if process["ended"] or process["closed"] else "was killed, or left by os._exit"
 
 
 def error_marks(run: Run, rank: int) -> list[tuple[dict[str, Any], LostError]]:

@@ -10,7 +10,12 @@ from lanescope.webapp.analysis.incomplete_collectives import (
     incomplete_collectives,
 )
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.process_exits import endings
+from lanescope.webapp.analysis.process_exits import (
+    endings,
+    exception_of,
+    gave_up,
+    own_processes,
+)
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.hangs.wait_lengths import waited_ns
@@ -99,3 +104,14 @@ def stopped_words(run: Run, wait: IncompleteCollective) -> str:
 def waited_words(waited: int) -> str:
     """Says for how many ns ranks waited; nothing below 1 ms."""
     return f" for {units.duration(waited)}" if waited >= 1_000_000 else ""
+
+
+def failed_beside(run: Run) -> str:
+    """Returns what a process raised that never became a rank; empty without one."""
+    ranks = {process["pid"] for process in own_processes(run).values()}
+    for one in run.manifest["processes"]:
+        if one["exception"] and one["pid"] not in ranks and not gave_up(one):
+            said, where = exception_of(one)
+            at = f" at {where}" if where else ""
+            return f"process {one['pid']}, which called none of this, {said}{at}: fix it first"
+    return ""

@@ -40,6 +40,7 @@ from lanescope.webapp.plugins.hangs.call_evidence import (
     call_evidence,
     call_place,
     call_words,
+    failed_beside,
     reason_words,
     stopped_words,
     waited_words,
@@ -238,7 +239,8 @@ def _stuck(
         return None  # all came: it failed by itself, and said so
     if wait.unrecorded:
         missing = ranks_in(run, wait.unrecorded)
-        reason = f"{units.sentence(missing)} {were(wait.unrecorded)} not recorded: record all ranks"
+        reason = f"{units.sentence(missing)} {were(wait.unrecorded)} not recorded: "
+        reason += failed_beside(run) or "record all ranks"
     else:
         reason = ADVICE.get(wait.op, "No rank is missing: check the network between the ranks")
     first = min(wait.waiting, key=lambda entry: entry.start_ns)

@@ -1,7 +1,9 @@
-"""Finds errors that are lost: of threads, and of tasks of pools whose result is not asked for."""
+"""Finds errors that are lost: of threads, of tasks of pools whose result is not asked for, and of
+processes for which the program then waited in vain."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Any
 
@@ -9,6 +11,7 @@ from lanescope.collector.format.marks import LostError
 from lanescope.webapp.analysis import process_exits
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.threads.contexts import times_text
 from lanescope.webapp.runs.run import Run
 
@@ -16,19 +19,73 @@ from lanescope.webapp.runs.run import Run
 def lost_errors(run: Run) -> list[Finding]:
     """Returns findings of kind `lost_error`, one per rank and exception.
 
-    Of ranks that ended by themselves: another one may not have come to ask for the result.
+    Of ranks that ended by themselves, or by an error of their main thread: then what a thread or
+    process had raised before. Another one may not have come to ask for the result.
     """
     found = []
     for rank, ending in process_exits.endings(run).items():
-        if ending.how == "exit":
-            marks = defaultdict(list)
-            for row, mark in process_exits.error_marks(run, rank):
+        then = "and the program goes on without it"
+        if ending.how == "raised":
+            then = f"and then main {ending.words}" + f" at {ending.where}" * bool(ending.where)
+        elif ending.how != "exit":
+            continue
+        marks = defaultdict(list)
+        for row, mark in process_exits.error_marks(run, rank):
+            if mark.of == "thread" or (ending.how == "exit" and mark.of != "process"):
                 marks[mark].append(row)
-            found += [_finding(run, rank, mark, several) for mark, several in marks.items()]
+        found += [_finding(run, rank, mark, several, then) for mark, several in marks.items()]
+        if ending.how == "raised" and _IN_VAIN.search(ending.words):
+            found += _of_processes(run, rank, then)[:1]
     return found
 
 
-def _finding(run: Run, rank: int, mark: LostError, several: list[dict[str, Any]]) -> Finding:
+_IN_VAIN = re.compile(
+    "BrokenProcessPool|DataLoader worker|EOFError|Connection(Refused|Reset)Error|BrokenPipeError"
+    r"|raised (queue\.)?Empty\b|TimeoutError|[Tt]imed out"
+)
+"""Errors of a thread that waits for another process, or talks to it."""
+
+
+def _of_processes(run: Run, rank: int, then: str) -> list[Finding]:
+    """Processes that a rank started, and that failed."""
+    pid = process_exits.own_processes(run)[rank]["pid"]
+    found = []
+    for one in run.manifest["processes"]:
+        failed = process_exits.failure_of(one)
+        thread = next((t for t in run.threads_of(rank) if t.pid == one["pid"]), None)
+        if one["parent_pid"] != pid or not failed or thread is None:
+            continue
+        ops = run.events("op", rank, thread.thread, columns=["name", "stack", "step"])
+        last = ops.slice(max(0, len(ops) - 1)).to_pylist()
+        said, where = process_exits.exception_of(one) if one["exception"] else (failed, None)
+        if last and where is None:
+            where = own_place(run, rank, last[0]["stack"])
+            said += f" (its last operator is {last[0]['name']}" + f" at {where}" * bool(where) + ")"
+        elif where is not None:
+            said += f" at {where}"
+        time = process_exits.alive_ns(run, one)
+        found.append(
+            Finding(
+                kind="lost_error",
+                severity="warning",
+                title=f"Process {one['pid']}, which rank {rank} started, {said}, {then}. Find out "
+                "what ended that process first: an error, want of memory, os._exit, or a crash.",
+                rank=rank,
+                ranks=(rank,),
+                thread=thread.thread,
+                step=last[0]["step"] if last else None,
+                time_ns=time,
+                where=where,
+                evidence={"of": "process", "times": 1},
+                link=timeline_address(time, time, run.duration_ns),
+            )
+        )
+    return sorted(found, key=lambda one: one.time_ns or 0)
+
+
+def _finding(
+    run: Run, rank: int, mark: LostError, several: list[dict[str, Any]], then: str
+) -> Finding:
     (said, where), first = process_exits.raised_at(mark.error), several[0]
     at = f" at {where}" if where else ""
     raised = f"{said}{at}{times_text(several)}"
@@ -38,8 +95,8 @@ def _finding(run: Run, rank: int, mark: LostError, several: list[dict[str, Any]]
         "through the results.",
         "coroutine": f"A task of asyncio {raised}, and its error is lost: nothing awaits the task. "
         "Await it, gather it with the others, or use asyncio.TaskGroup.",
-        "thread": f"A thread {raised}, and the program goes on without it. Catch the error in the "
-        "thread and hand it to the main thread, or use a pool and result().",
+        "thread": f"A thread {raised}, {then}. Catch the error in the thread and hand it to the "
+        "main thread, or use a pool and result().",
     }[mark.of]
     return Finding(
         kind="lost_error",

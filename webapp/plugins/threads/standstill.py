@@ -73,6 +73,7 @@ _BROUGHT_BY_THREADS = frozenset(
 )
 """What only a thread of the same process can bring, in the words of the watchdog."""
 
+_OWN = "a lock that it holds itself"
 _ITEM = "an item of another process's queue"
 
 _BROUGHT_BY_PROCESSES = frozenset({"another process", "the end of another process", A_READER})
@@ -92,6 +93,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     # Once its main thread was interrupted, the others may still wait.
     rows = [row for row in rows if row["reason"] == INTERRUPT] or rows
     rows = [row for row in rows if row["time_ns"] == rows[-1]["time_ns"]]
+    rows = list({row["thread"]: row for row in rows}.values())  # Ctrl-C may come again
     interrupted = rows[0]["reason"] == INTERRUPT
     if not all(map(_rests, rows)):
         return []
@@ -161,10 +163,12 @@ def _lead(severity: Severity, *, alone: bool) -> str:
 
 
 def _own_lock(waiting: list[dict[str, Any]]) -> str:
-    """Advice where the only thread waits for a lock, which then is its own, and says so there."""
-    if [one["waits_for"] for one in waiting] != ["a lock"]:
+    """Advice where a thread waits for a lock that it holds, as the only thread must that waits for
+    one, and says so there."""
+    if [one["waits_for"] for one in waiting] == ["a lock"]:
+        waiting[0]["waits_for"] = _OWN
+    if all(one["waits_for"] != _OWN for one in waiting):
         return ""
-    waiting[0]["waits_for"] = "a lock that it holds itself"
     return "Release it before what leads here is called, or use threading.RLock."
 
 
@@ -202,9 +206,11 @@ def _closed(
     brought = _BROUGHT_BY_THREADS | (_BROUGHT_BY_PROCESSES if children or forked else frozenset())
     if dead:  # "a connection": a thread of torch that hands out shared memory
         brought |= {_ITEM, "a connection"}
+    # Who waits for its processes puts nothing into their queues, and the others of them wait too.
+    put = {_ITEM} if any(row["waiting"] in _BROUGHT_BY_PROCESSES for row in rows) else set()
     return all(
         row["waiting"] in brought or row["waiting"].startswith("a lock that ")
-        for row in (*rows, *children)
+        for row in (*rows, *(one for one in children if one["waiting"] not in put))
     )
 
 
@@ -262,6 +268,8 @@ def _waiting(
     waits_for = row["waiting"] or "a call that LaneScope does not record"
     if row["owner"] in names and "that" not in waits_for:
         waits_for = waits_for.replace("a thread", names[row["owner"]])
+    if row["owner"] == row["thread"] and waits_for.startswith("a lock that "):
+        waits_for = _OWN
     return {
         "thread": row["thread"],
         "name": name if row["pid"] == pid else f"{name} of process {row['pid']}",

@@ -1,0 +1,1 @@
+"""Programs with faults between threads and processes."""
