@@ -33,7 +33,7 @@ from tests.faults import (
 )
 from tests.faults.base import Fault, Program
 from tests.faults.silent import epochs, graph_order, in_vain
-from tests.faults.threads import failed_processes
+from tests.faults.threads import failed_processes, lock_orders
 from tests.support import ROOT
 from tests.support.kept_runs import recorded_once
 from tests.support.recording import record_script
@@ -55,6 +55,7 @@ _ROOMS = (
     waiting,
     waiting_processes,
     failed_processes,
+    lock_orders,
     torch_threads,
     loader_workers,
     shared_memory,

@@ -55,10 +55,29 @@ class Order:
         begin, end = int(self.first[thread]), int(self.first[thread + 1])
         return begin - 1 + np.searchsorted(self.starts[begin:end], instants, side="right")
 
+    def unordered(
+        self, thread: int, instants: Int64Array, other: int, others: Int64Array
+    ) -> tuple[int, int] | None:
+        """Returns the places of the first instants of two threads where neither happened before the
+        other."""
+        ours, theirs = self.segments(thread, instants), self.segments(other, others)
+        apart = self.clocks[theirs, thread] < self.own[ours, None]
+        apart &= self.clocks[ours, other][:, None] < self.own[theirs]
+        found = np.argwhere(apart)
+        return (int(found[0, 0]), int(found[0, 1])) if len(found) else None
 
-def order_of(run: Run, rank: int, process: Sequence[str], threads: Sequence[str]) -> Order:
-    """Returns the order among `threads`, brought about by all threads of their `process`."""
-    return order_by(sync_events(run, rank, process), threads)
+
+def order_of(
+    run: Run, rank: int, process: Sequence[str], threads: Sequence[str], *, by_locks: bool = True
+) -> Order:
+    """Returns the order among `threads`, brought about by all threads of their `process`.
+
+    Without `by_locks` what a lock orders counts for nothing: who takes it first is left to chance.
+    """
+    events = sync_events(run, rank, process)
+    if not by_locks:  # of all that orders threads they alone have numbers above zero
+        events = (one for one in events if not (isinstance(one.by, int) and one.by > 0))
+    return order_by(events, threads)
 
 
 def order_by(events: Iterable[SyncEvent], threads: Sequence[str]) -> Order:
