@@ -19,6 +19,9 @@ REORDERED_INPUT = "lanescope/training_loop/reordered/"
 the view's base follow, each after a slash: 1 where the lengths of one are those of the other in
 another order, and both have their numbers in the same order."""
 
+LOCK_ADDRESS_AGAIN = "lanescope/threads/lock_address_again"
+"""The address of a deleted lock that another one of the program has; 0: more than are kept."""
+
 ORPHANED_LOCK = "lanescope/threads/orphaned_lock/"
 """Prefix; file.py:12 of the program follows: a forked process waits there for a lock that a thread
 of its parent held as it was forked, and that no thread of its own has taken since (1)."""

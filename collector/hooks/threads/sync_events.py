@@ -17,7 +17,7 @@ from multiprocessing import synchronize
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from ...format.loop_names import ORPHANED_LOCK
+from ...format.loop_names import LOCK_ADDRESS_AGAIN, ORPHANED_LOCK
 from ...format.record_kinds import SyncKind
 from ...journal import clock
 from ...recorder.recorder import Recorder
@@ -27,6 +27,7 @@ from ..stacks import Stacks, program_place
 
 _ACQUIRE, _RELEASE = int(SyncKind.lock_acquire), int(SyncKind.lock_release)
 _KNOWN_LIMIT = 100_000
+_MAX_DELETED = 1_000
 _BETWEEN_FILE = contextlib.ExitStack.__exit__.__code__.co_filename
 _BETWEEN = frozenset(
     vars(kind)[name].__code__
@@ -70,6 +71,8 @@ class SyncRecorder:
         self._again: dict[int, int] = {}  # lock -> further acquisitions by its owner
         self._orphaned: dict[int, int] = {}  # lock -> owner, in the parent of a forked process
         self._gone: dict[int, weakref.ref[Any]] = {}  # calls `_forget`
+        self._deleted: set[int] = set()  # addresses of locks that were deleted
+        self._used_again: set[int] = set()  # those that were noted
         # Called after a thread acquired a lock without waiting, and before it releases one.
         self.on_acquired, self.on_released = map(self._lock_recorder, (_ACQUIRE, _RELEASE))
         self._is_library: Callable[[str], bool] = Stacks(recorder.intern, 1).is_library
@@ -127,11 +130,23 @@ class SyncRecorder:
         with contextlib.suppress(TypeError):  # a program's own class of locks may not allow it
             self._gone[number] = weakref.ref(lock, lambda _: self._forget(number))
         self.user_locks.add(number)
+        self._note_address_again(number)
         return True
+
+    def _note_address_again(self, number: int) -> None:
+        """Notes once where a lock has the address of a deleted one: they are not one lock."""
+        at = number if len(self._deleted) < _MAX_DELETED else 0
+        if (at and at not in self._deleted) or at in self._used_again:
+            return
+        if hasattr(self._recorder.local, "state"):  # the recorder has seen the thread
+            self._used_again.add(at)
+            self._recorder.value(LOCK_ADDRESS_AGAIN, float(at))
 
     def _forget(self, number: int) -> None:
         """Forgets a deleted lock: the next one at its address may be a library's."""
         self.user_locks.discard(number)
+        if len(self._deleted) < _MAX_DELETED:
+            self._deleted.add(number)
         for known in (self.held, self._again, self._gone):
             known.pop(number, None)
 

@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import LOCK_ADDRESS_AGAIN
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.races.races import processes_of
 from lanescope.webapp.plugins.races.vector_clocks import Order, order_of
@@ -53,15 +55,24 @@ def opposite_orders(run: Run) -> list[Finding]:
             if len(taken) < 2:
                 continue
             order = order_of(run, rank, process, list(taken), by_locks=False)
+            other_locks = _addresses_again(run, rank, process)
             first: dict[frozenset[int], Finding] = {}
             for one, other in combinations(taken, 2):
                 for locks in taken[one]:
+                    if other_locks & {0, *locks}:
+                        continue
                     ours, theirs = taken[one][locks], taken[other].get(locks[::-1], {})
                     both = _at_once(order, list(ours.values()), list(theirs.values()))
                     if both is not None and frozenset(locks) not in first:
                         first[frozenset(locks)] = _finding(run, rank, both)
             found += first.values()
     return found
+
+
+def _addresses_again(run: Run, rank: int, process: Sequence[str]) -> set[int]:
+    """Addresses that more than one lock of a process had; 0 among them: of any."""
+    rows = logged(run, rank, LOCK_ADDRESS_AGAIN)
+    return {int(one) for one in rows["value"][rows["thread"].isin([*process])]}
 
 
 def _pairs(run: Run, rank: int, thread: str) -> _Pairs:
