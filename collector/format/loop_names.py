@@ -61,3 +61,8 @@ NEXT_TOKENS = "lanescope/training_loop/next_tokens"
 ATTENTION_MASKED = "lanescope/training_loop/attention_masked/"
 """Prefix; the number of a node of attention in the first graph follows: whether it has a mask or is
 causal, 1 or 0."""
+
+LEFT_GRADIENTS = "lanescope/training_loop/left_gradients/"
+"""Prefix; file.py:12 of an optimizer's step, the name of a parameter of it and that of one of
+another optimizer follow, each after a slash: 1 where the step uses the sum of what the loss before
+the other's step left there, and of another loss after it."""

@@ -37,6 +37,7 @@ from .training import (
 from .training_loop import (
     drawn_again,
     kept_states,
+    left_gradients,
     renewed_optimizers,
     scaled_losses,
     schedulers,
@@ -53,6 +54,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     autograd_graph.HOOK,
     thread_gradients.HOOK,
     scaled_losses.HOOK,
+    left_gradients.HOOK,
     autograd.HOOK,
     batches.HOOK,
     made_parameters.HOOK,

@@ -32,7 +32,7 @@ from tests.faults import (
     waiting_processes,
 )
 from tests.faults.base import Fault, Program
-from tests.faults.silent import epochs, graph_order, in_vain
+from tests.faults.silent import epochs, graph_order, in_vain, left_gradients, too_large, underflow
 from tests.faults.threads import failed_processes, lock_orders
 from tests.support import ROOT
 from tests.support.kept_runs import recorded_once
@@ -51,6 +51,9 @@ _ROOMS = (
     graph_order,
     in_vain,
     epochs,
+    left_gradients,
+    underflow,
+    too_large,
     growing,
     waiting,
     waiting_processes,

@@ -109,6 +109,13 @@ def warmup_by_integer_division(planted: bool) -> None:
     fit(model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor))
 
 
+def rate_and_epsilon_exchanged(planted: bool) -> None:
+    """The numbers of lr and eps change places."""
+    model, numbers = classifier(), (1e-8, 1e-3)
+    rate, eps = numbers if planted else reversed(numbers)
+    fit(model, torch.optim.AdamW(model.parameters(), lr=rate, eps=eps))
+
+
 def one_cycle_that_is_over(planted: bool) -> None:
     """A cosine that reaches its end in the third of the run, and stays there."""
     model = classifier()
@@ -362,6 +369,7 @@ FAULTS = (
         rate_of_a_group_is_zero,
         exponential_rate_per_batch,
         warmup_by_integer_division,
+        rate_and_epsilon_exchanged,
         one_cycle_that_is_over,
         says="learning rate",
     ),

@@ -16,6 +16,7 @@ from ..exceptions import error_sentence
 from ..graphs.autograd_graph import Graphs
 from ..patches import Patches, caller
 from ..stacks import Stacks, program_line
+from ..training_loop.left_gradients import LeftGradients
 from ..training_loop.scaled_losses import ScaledLosses
 from .optimizers import Optimizers
 from .thread_gradients import ThreadGradients
@@ -81,15 +82,20 @@ def install(
 
 def _hook(context: HookContext) -> Undo:
     sample, losses = context.get(Graphs).sample, context.find(ScaledLosses)
+    left = context.find(LeftGradients)
 
     def before(args: tuple[Any, ...]) -> None:
         if losses is not None:
             losses.backward(args)
+        if left is not None:
+            left.backward()
         sample(args)
 
     def after() -> None:
         if losses is not None:
             losses.backward_ended()
+        if left is not None:
+            left.backward_ended()
         context.flush_node()
 
     return install(

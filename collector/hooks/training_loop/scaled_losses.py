@@ -64,7 +64,7 @@ class ScaledLosses:
     def backward_ended(self) -> None:
         """Notes gradients as a backward has left them."""
         if self._scaled:
-            self._left = {id(one): _identity(one) for some in self._first.values() for one in some}
+            self._left = {id(one): identity(one) for some in self._first.values() for one in some}
 
     def steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Looks at an optimizer's step; global pre-hook."""
@@ -91,7 +91,7 @@ class ScaledLosses:
             with_gradient = [one for one in every if one.grad is not None]
             self._first[optimizer] = with_gradient[:_MAX_GRADIENTS]
             return False
-        return bool(first) and all(self._left.get(id(one)) == _identity(one) for one in first)
+        return bool(first) and all(self._left.get(id(one)) == identity(one) for one in first)
 
     def _write(self, optimizer: Optimizer) -> None:
         recorder = self._recorder
@@ -105,7 +105,7 @@ class ScaledLosses:
             self.readback.drain(wait=False)
 
 
-def _identity(parameter: torch.Tensor) -> tuple[int, int]:
+def identity(parameter: torch.Tensor) -> tuple[int, int]:
     """Returns which tensor a gradient is, and how often it was changed in place."""
     gradient = parameter.grad
     return (0, 0) if gradient is None else (id(gradient), gradient._version)

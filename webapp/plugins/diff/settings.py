@@ -23,6 +23,7 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.diff.pairing.resumed import later_start
 from lanescope.webapp.plugins.diff.values.logged_values import batches_differ
 from lanescope.webapp.plugins.diff.values.precision import precision_note
+from lanescope.webapp.plugins.diff.values.world_sizes import shares_differ
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -189,6 +190,8 @@ def _batches(base: Run, run: Run) -> list[str]:
             f"{first['rows_base']:.0f}, since step {int(first['step'])} of rank "
             f"{int(first['rank'])} at the latest: another batch size, or parts of batches"
         ]
+    if shares_differ(base, run):  # parts of the same batches
+        return []
     return [
         f"the data differs since step {int(first['step'])} of rank {int(first['rank'])} at the "
         "latest: compare the data, its order and the seed"

@@ -48,6 +48,7 @@ from lanescope.webapp.plugins.learning.lost_gradients import (
     where_all_are_lost,
 )
 from lanescope.webapp.plugins.learning.made_in_forward import made_of
+from lanescope.webapp.plugins.learning.scaling import UNDERFLOWS, underflows
 from lanescope.webapp.plugins.learning.update_effects import decays, unmoved
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -307,10 +308,12 @@ def _finding(
     advice = advice.format(it=it, its=its)
     if whole:
         words = _OF_ALL[cause]
-        if cause == "zero":
-            where, advice = _zero_advice(run, ranks[0])
-        elif cause == "unused":
-            where, advice = _none_advice(run, ranks[0], first)
+    if cause == "zero" and underflows(run, ranks[0]):
+        advice = UNDERFLOWS
+    elif whole and cause == "zero":
+        where, advice = _zero_advice(run, ranks[0])
+    elif whole and cause == "unused":
+        where, advice = _none_advice(run, ranks[0], first)
     elif cause == "no_gradient":
         where = not_returned(run, ranks[0])[first] or None
         advice = f"The backward of the function{f' at {where}' if where else ''} returns None for "

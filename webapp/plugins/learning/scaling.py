@@ -27,7 +27,7 @@ from lanescope.collector.format.names import (
     SCALED_STEP,
     SKIPPED_STEPS,
 )
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import and_more, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
@@ -44,6 +44,21 @@ MIN_CLIPPED = 3  # steps at which gradients were clipped
 MAGNIFIES = 4.0  # a smaller scale looks like no scale
 _AS_LARGE = 0.01  # relative difference of norms
 _LISTED = 20  # parameters named in the evidence
+
+
+UNDERFLOWS = (
+    "Backward computes in float16, where numbers below 6e-8 are zero: scale the loss with "
+    "torch.amp.GradScaler, or use bfloat16."
+)
+
+
+def underflows(run: Run, rank: int) -> bool:
+    """Returns whether backward of a rank works in float16, on a loss that no scaler scales."""
+    if len(logged(run, rank, LOSS_SCALE)):
+        return False
+    ops = run.events("op", rank, columns=["dtypes", "phase"])
+    halves = having(ops["dtypes"], lambda dtypes: "float16" in dtypes.split())
+    return bool((halves & having(ops["phase"], lambda phase: phase.startswith("backward"))).any())
 
 
 def scaler_skips(run: Run) -> list[Finding]:

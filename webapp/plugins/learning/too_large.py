@@ -9,7 +9,8 @@ has, in this order:
 - forward: the outputs of modules grow on their way through the model: the largest has GROWN times
   what the first one had, per element;
 - backward: the gradient grows on its way from the loss: a layer has GROWN_BACK times that of the
-  layers nearest to the loss, per element (`gradient_paths`).
+  layers nearest to the loss, per element (`gradient_paths`);
+- itself: it is above HUGE, whose square does not fit into float32.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ OVERTURNED = 10.0  # times the norm of all parameters
 LARGE = 1e3  # norm of the whole gradient
 GROWN = 1e6  # times, root mean square of the elements
 GROWN_BACK = 1e4  # the same
+HUGE = 1.9e19  # norm of the whole gradient
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def too_large(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLarge
         _overturned(run, rank, norms, optimizer)
         or _grown(run, rank, norms)
         or _grown_back(run, rank, norms, optimizer)
+        or _huge(norms)
     )
 
 
@@ -112,4 +115,18 @@ def _grown_back(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLar
         "nearest to the loss",
         "the gain of the layers between (recurrent weights, initialisation), gated cells or "
         "residual paths, and clip_grad_norm_",
+    )
+
+
+def _huge(norms: pd.Series) -> TooLarge | None:
+    if not (norms.iloc[:LARGE_STEPS] > HUGE).all():
+        return None
+    return TooLarge(
+        int(norms.index[0]),
+        "itself",
+        float(norms.iloc[0]),
+        HUGE,
+        "its square does not fit into float32, in which optimizers compute",
+        "the gain of recurrent weights and other initialisation, the scale of inputs and targets, "
+        "and the loss",
     )

@@ -44,6 +44,17 @@ PLUGIN = Plugin(
             misses="clipping by hand; torch before 2.6",
         ),
         Question(
+            "Gradients that the loss of another optimizer left",
+            "in_vain:left_gradients",
+            ("wrong_gradient",),
+            order=191,
+            area="Learning",
+            recorded=True,
+            needs="two optimizers, and 5 steps",
+            misses="losses that both train parameters of the other optimizer; gradients that are "
+            "clipped in between",
+        ),
+        Question(
             "Checkpointed functions that draw other numbers in backward",
             "in_vain:drawn_again",
             ("wrong_gradient",),

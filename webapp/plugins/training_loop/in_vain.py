@@ -2,6 +2,7 @@
 
 - clippings that get no parameter, or none with a gradient;
 - states that are loaded into the module that they were just taken from;
+- steps on gradients of the loss of another optimizer;
 - checkpointed functions that draw other random numbers when backward runs them again.
 """
 
@@ -11,6 +12,7 @@ import pandas as pd
 
 from lanescope.collector.format.loop_names import (
     CLIPPED_NOTHING,
+    LEFT_GRADIENTS,
     NUMBERS_DRAWN_AGAIN,
     OWN_STATE,
 )
@@ -20,6 +22,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_CLIPPINGS = 4
+_MIN_MIXED = 4
 _MIN_STATES = 2  # in different steps
 
 
@@ -36,6 +39,11 @@ def own_states(run: Run) -> list[Finding]:
 def drawn_again(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_gradient`, one per line. Raises NotApplicable."""
     return of_lines(run, NUMBERS_DRAWN_AGAIN, _draws, "wrong_gradient", "drawn_again", "certain")
+
+
+def left_gradients(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_gradient`, one per line. Raises NotApplicable."""
+    return of_lines(run, LEFT_GRADIENTS, _uses, "wrong_gradient", "left_gradients")
 
 
 def _clips(at: str, rest: str, rows: pd.DataFrame) -> str | None:
@@ -63,6 +71,18 @@ def _loads(at: str, kind: str, rows: pd.DataFrame) -> str | None:
         f"load_state_dict(){at} copies {kind} onto itself, {units.count(len(rows))} times: both "
         "names are the same model, so a target, a teacher or a backup has the weights of now. "
         "Begin with a copy: copy.deepcopy(model)."
+    )
+
+
+def _uses(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    if len(rows) < _MIN_MIXED:
+        return None
+    own, other = rest.split("/", 1)
+    return (
+        f"step(){at} uses gradients of two losses, in {units.count(len(rows))} steps: the loss "
+        f"that the optimizer of {other} has stepped by leads to {own} as well, and nothing zeroed "
+        f"its gradients there. Call zero_grad() of the optimizer of {own} right before the "
+        "backward() of its own loss."
     )
 
 

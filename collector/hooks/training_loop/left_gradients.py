@@ -1,0 +1,114 @@
+"""Records steps on gradients that the loss of another optimizer left, as nothing zeroed them.
+
+The loss of a generator leads through the discriminator, and leaves gradients there. They are the
+discriminator's, unless they are zeroed between the generator's step and its own backward.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ...format.loop_names import LEFT_GRADIENTS
+from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
+from ..patches import caller
+from ..stacks import Stacks, program_place
+from ..training.modules import Modules
+from .scaled_losses import identity
+
+_MAX_GRADIENTS = 3
+"""Of an optimizer, those that are compared."""
+
+
+@dataclass
+class _Held:
+    """What an optimizer's gradients hold since its last step."""
+
+    first: list[torch.Tensor]  # parameters
+    left: list[tuple[int, int]] = field(default_factory=list)  # their gradients after a backward
+    added: bool = False  # a backward added to them
+    other: Optimizer | None = None  # that stepped since
+    mixed: bool = False  # a backward added to them after that step, and not to the other's
+
+    def forget(self) -> None:
+        """Begins again, as they were used or zeroed."""
+        self.added = self.mixed = False
+        self.other = None
+
+    def now(self) -> list[tuple[int, int]]:
+        """Returns which tensors the gradients are, and how often they were changed."""
+        return [identity(one) for one in self.first]
+
+
+class LeftGradients:
+    """Writes a value named LEFT_GRADIENTS for each such step. Looks at nothing where there is a
+    single optimizer."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        stacks: Stacks,
+        name_of: Callable[[torch.Tensor], str | None],
+    ) -> None:
+        self._recorder = recorder
+        self._is_library = stacks.is_library
+        self._name_of = name_of
+        self._held: weakref.WeakKeyDictionary[Optimizer, _Held] = weakref.WeakKeyDictionary()
+
+    def backward(self) -> None:
+        """Looks whether gradients were zeroed since the last backward."""
+        if len(self._held) > 1:
+            for held in self._held.values():
+                now = held.now()
+                if now != held.left:
+                    held.forget()
+                    held.left = now
+
+    def backward_ended(self) -> None:
+        """Looks which gradients a backward has added to."""
+        if len(self._held) < 2:
+            return
+        touched = {one for one, held in self._held.items() if held.now() != held.left}
+        for optimizer in touched:
+            held = self._held[optimizer]
+            held.mixed |= held.added and held.other is not None and held.other not in touched
+            held.left, held.added = held.now(), True
+
+    def steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Looks at an optimizer's step; global pre-hook."""
+        with self._recorder.contain_errors():
+            own = self._held.get(optimizer)
+            if own is None:
+                every = (one for group in optimizer.param_groups for one in group["params"])
+                trained = [one for one in every if one.grad is not None]
+                if not trained:
+                    return
+                own = self._held[optimizer] = _Held(trained[:_MAX_GRADIENTS])
+            if own.mixed and own.other is not None:
+                self._write(own, self._held[own.other])
+            own.forget()
+            for held in self._held.values():
+                if held.added and not any(one is own.first[0] for one in held.first):
+                    held.other = optimizer
+
+    def _write(self, own: _Held, other: _Held) -> None:
+        if self._recorder.active:
+            place = program_place(caller(), self._is_library)
+            names = (self._name_of(held.first[0]) or "a parameter" for held in (own, other))
+            self._recorder.value(f"{LEFT_GRADIENTS}{place}/{'/'.join(names)}", 1.0)
+
+
+def _hook(context: HookContext) -> Undo:
+    names = context.get(Modules).parameter_name
+    left = context.share(LeftGradients(context.recorder, context.stacks, names))
+    return register_optimizer_step_pre_hook(left.steps).remove
+
+
+HOOK = Hook("gradients that other losses left", _hook)

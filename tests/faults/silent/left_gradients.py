@@ -1,0 +1,127 @@
+"""Two optimizers: gradients of the first loss are left in what the second one trains."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.faults.base import Fault, Program
+
+STEPS = 12
+
+
+def net(inputs: int, outputs: int) -> nn.Sequential:
+    """Two layers."""
+    return nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs))
+
+
+def adam(*models: nn.Module) -> torch.optim.Optimizer:
+    """An optimizer of some models."""
+    return torch.optim.Adam([one for model in models for one in model.parameters()], lr=1e-3)
+
+
+def discriminator_after_the_generator(planted: bool) -> None:
+    """Both are zeroed first; the generator's loss leads through the discriminator."""
+    torch.manual_seed(0)
+    generator, discriminator = net(4, 2), net(2, 1)
+    of_generator, of_discriminator = adam(generator), adam(discriminator)
+    for _ in range(STEPS):
+        of_generator.zero_grad()
+        of_discriminator.zero_grad()
+        made = generator(torch.randn(16, 4))
+        F.softplus(-discriminator(made)).mean().backward()
+        of_generator.step()
+        if not planted:
+            of_discriminator.zero_grad()
+        right, wrong = discriminator(torch.randn(16, 2) + 2), discriminator(made.detach())
+        (F.softplus(-right) + F.softplus(wrong)).mean().backward()
+        of_discriminator.step()  # named
+
+
+def discriminator_of_two_passes(planted: bool) -> None:
+    """The discriminator gets a backward for each kind of samples."""
+    torch.manual_seed(0)
+    generator, discriminator = net(4, 2), net(2, 1)
+    of_generator, of_discriminator = adam(generator), adam(discriminator)
+    for _ in range(STEPS):
+        of_discriminator.zero_grad()
+        made = generator(torch.randn(16, 4))
+        if planted:
+            discriminator(made).mean().backward()
+            of_generator.step()
+        for sign, x in ((-1, torch.randn(16, 2) + 2), (1, made.detach())):
+            F.softplus(sign * discriminator(x)).mean().backward()
+        of_discriminator.step()  # named
+        of_generator.zero_grad()
+        if not planted:
+            discriminator(made).mean().backward()
+            of_generator.step()
+
+
+def critic_after_the_actor(planted: bool) -> None:
+    """The actor's loss is what the critic says of its action; the twin freezes it meanwhile."""
+    torch.manual_seed(0)
+    actor, critic = net(4, 2), net(6, 1)
+    of_actor, of_critic = adam(actor), adam(critic)
+    for _ in range(STEPS):
+        state = torch.randn(16, 4)
+        critic.requires_grad_(planted)
+        value = critic(torch.cat([state, actor(state).tanh()], 1))
+        critic.requires_grad_(True)
+        (-value.mean()).backward()
+        of_actor.step()
+        of_actor.zero_grad()
+        action = torch.rand(16, 2)
+        gained = (action - state[:, :2]).abs().mean(1, keepdim=True)
+        F.mse_loss(critic(torch.cat([state, action], 1)), gained).backward()
+        of_critic.step()  # named
+        of_critic.zero_grad()
+
+
+def judge_after_the_encoder(planted: bool) -> None:
+    """An encoder that hides a domain, and a judge that is to find it."""
+    torch.manual_seed(0)
+    encoder, head, judge = net(8, 8), net(8, 3), net(8, 2)
+    of_task = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.05)
+    of_judge = torch.optim.SGD(judge.parameters(), lr=0.05)
+    for _ in range(STEPS):
+        x, domain = torch.randn(16, 8), torch.randint(2, (16,))
+        for one in (of_task, of_judge):
+            one.zero_grad()
+        code = encoder(x)
+        hidden = F.cross_entropy(judge(code), domain)
+        (F.cross_entropy(head(code), x[:, :3].argmax(1)) - 0.1 * hidden).backward()
+        of_task.step()
+        if not planted:
+            judge.zero_grad(set_to_none=False)
+        F.cross_entropy(judge(code.detach()), domain).backward()
+        of_judge.step()  # named
+
+
+def table_that_steps_seldom() -> None:
+    """Twin: gradients of a table are added up over four steps of the rest."""
+    torch.manual_seed(0)
+    table, body = nn.Embedding(20, 8), net(8, 3)
+    of_table, of_body = adam(table), adam(body)
+    for step in range(4 * STEPS):
+        words = torch.randint(20, (16,))
+        F.cross_entropy(body(table(words)), words % 3).backward()
+        of_body.step()
+        of_body.zero_grad()
+        if step % 4 == 3:
+            of_table.step()
+            of_table.zero_grad()
+
+
+def _fault(program: Program, twin: Program | None = None) -> Fault:
+    name, says = "gradients that another loss left", "gradients of two losses"
+    return Fault(name, "gradients", ("wrong_gradient",), program, twin, says=says)
+
+
+FAULTS = (
+    _fault(discriminator_after_the_generator, table_that_steps_seldom),
+    _fault(discriminator_of_two_passes),
+    _fault(critic_after_the_actor),
+    _fault(judge_after_the_encoder),
+)
