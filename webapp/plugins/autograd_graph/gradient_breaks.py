@@ -25,10 +25,11 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
+from lanescope.webapp.analysis.arrow_columns import stack_of
 from lanescope.webapp.analysis.forward_ops import DETACH, Operator, forward_rows, outermost, touch
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.analysis.stack_frames import frame_texts, innermost_line
+from lanescope.webapp.analysis.stack_frames import frames_of, in_program, own_frames
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
@@ -78,7 +79,7 @@ class Break:
     cause: str
     op: str
     module: str
-    where: str  # file:line, or empty
+    where: str  # file:line of the program if it has one, or empty
     count: int
     link: str  # the first of them on the timeline
 
@@ -91,19 +92,24 @@ def breaks(run: Run, rank: int) -> tuple[Break, ...]:
         return ()
     rows = forward_rows(run, rank, nodes)
     found = [*_of_operators(run, rank, nodes, rows), *_of_functions(run, rank, nodes, rows)]
-    frames = frame_texts(run, rank)
     thread = str(nodes["thread"].iloc[0])
     merged: Counter[tuple[str, str, str, str]] = Counter()
     first: dict[tuple[str, str, str, str], str] = {}
     for cause, row in sorted(found, key=lambda one: one[1]):
         op = rows.iloc[row]
-        stack = frames.get(int(op["stack"]), []) if op["stack"] == op["stack"] else []
-        key = (cause, str(op["name"]), str(op["module"]), innermost_line(stack))
+        key = (cause, str(op["name"]), str(op["module"]), _line(run, rank, op))
         merged[key] += 1
         start = int(op["start_ns"])
         place = (thread_lane(rank, thread), start)
         first.setdefault(key, timeline_address(start, int(op["end_ns"]), run.duration_ns, place))
     return tuple(Break(*key, count, first[key]) for key, count in merged.items())
+
+
+def _line(run: Run, rank: int, op: pd.Series) -> str:
+    """The program's innermost line that called an operator; without one, the innermost; or ""."""
+    stack = stack_of(op)
+    frames = own_frames(run, rank, stack) or frames_of(run, rank, stack)
+    return f"{frames[0]['file']}:{frames[0]['line']}" if frames else ""
 
 
 def _of_operators(
@@ -134,7 +140,7 @@ def _of_operators(
         used[number] = any(
             alive[one] or (not ops[one].made and used[one]) for one in readers[number]
         )
-    detaches = np.flatnonzero(rows["name"].isin(DETACH))
+    detaches = _detaches(run, rank, rows)
     for number, op in enumerate(ops):
         before = sources[number].values()
         if op.made:
@@ -170,10 +176,18 @@ def _is_whole(dtype: str) -> bool:
     return dtype.startswith(_WHOLE)
 
 
+def _detaches(run: Run, rank: int, rows: pd.DataFrame) -> Int64Array:
+    """Rows of detaches, those of the program's own lines first: libraries detach what they log."""
+    found = np.flatnonzero(rows["name"].isin(DETACH))
+    innermost = [frames_of(run, rank, stack_of(rows.iloc[row]))[:1] for row in found]
+    own = np.array([all(in_program(one["file"]) for one in frames) for frames in innermost], bool)
+    return np.concatenate([found[own], found[~own]])
+
+
 def _between(
     rows: pd.DataFrame, detaches: Int64Array, source: Operator, reader: Operator
 ) -> int | None:
-    """The row of the first detach after one operator and before another."""
+    """The row of the first of `detaches` after one operator and before another."""
     starts = rows["start_ns"].to_numpy()[detaches]
     between = detaches[(starts >= source.end) & (starts < reader.start)]
     return int(between[0]) if len(between) else None

@@ -8,6 +8,7 @@ import torch
 from common import layers, program
 from torch import nn
 from torch.nn import functional as F
+from transformers.trainer_pt_utils import nested_detach
 
 
 def _fit(model: nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -23,6 +24,31 @@ def output_detached() -> None:
     """The output goes on without its gradient, as a leaf."""
     model = layers(2, 8, nn.ReLU)
     _fit(model, lambda x: (model(x).detach().requires_grad_() - 1).square().mean())
+
+
+@program
+def output_detached_beside_a_library() -> None:
+    """The output goes on without its gradient, after a library has detached a copy of it."""
+    model = layers(2, 8, nn.ReLU)
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        out = model(x)
+        nested_detach(out)
+        return (out.detach().requires_grad_() - 1).square().mean()  # named
+
+    _fit(model, loss_of)
+
+
+@program
+def output_detached_by_a_library() -> None:
+    """A library's function hands the output on without its gradient."""
+    model = layers(2, 8, nn.ReLU)
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        out = nested_detach(model(x)).requires_grad_()  # named
+        return (out - 1).square().mean()
+
+    _fit(model, loss_of)
 
 
 @program

@@ -87,6 +87,8 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "gradients_of_the_input": [],
     "one_long_accumulation": [],
     "output_detached": [("dead_parameter", "unused", 0)],
+    "output_detached_beside_a_library": [("dead_parameter", "unused", 0)],
+    "output_detached_by_a_library": [("dead_parameter", "unused", 0)],
     "model_called_without_gradients": [("dead_parameter", "unused", 0)],
     "features_detached": [
         ("dead_parameter", "unused", 0),
@@ -215,6 +217,15 @@ def test_where_gradients_end(recorded: Path, name: str, operator: str) -> None:
     found = learning(recorded / name)[0]
     assert str(found.where).startswith("cut.py:")
     assert operator in found.title
+
+
+@pytest.mark.parametrize(
+    "name", ["output_detached_beside_a_library", "output_detached_by_a_library"]
+)
+def test_the_line_is_one_of_the_program(recorded: Path, name: str) -> None:
+    file, _, line = str(learning(recorded / name)[0].where).partition(":")
+    assert file == "cut.py"
+    assert "# named" in (Path(__file__).parent / file).read_text().splitlines()[int(line) - 1]
 
 
 def test_sentences(recorded: Path) -> None:
