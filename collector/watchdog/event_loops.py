@@ -1,7 +1,7 @@
 """Finds asyncio loops that nothing can wake: every task waits for a future that no one sets.
 
-A loop rests in its selector. Without a timer, a callback, a handler of signals or a file of the
-program's, only another thread can wake it.
+A loop rests in its selector. Without a timer, a handler of signals or a file of the program's, only
+another thread can wake it: by `call_soon_threadsafe`, not by a callback that it leaves there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def waiting_places(frame: FrameType | None) -> list[list[Any]]:
     if asyncio is None or loop is None:
         return []
     try:
-        if loop._ready or loop._scheduled or loop._signal_handlers:
+        if loop._scheduled or loop._signal_handlers:
             return []
         own = {loop._ssock.fileno()}
         if set(loop._selector.get_map()) - own:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import signal
 import threading
@@ -181,6 +182,51 @@ def listener_that_answers(planted: bool) -> None:
         listener()
 
 
+# loops of asyncio that a thread does not wake ----------------------------------------------------
+
+
+def _on_a_thread(planted: bool, make: Callable[[], Any], leave: Callable[[Any], Any]) -> None:
+    """A thread leaves its result with a loop; the twin's asks the loop to take it."""
+
+    async def main() -> None:
+        loop, one = asyncio.get_running_loop(), make()
+
+        def compute() -> None:
+            work()
+            time.sleep(0.2)  # by then the loop rests
+            leave(one) if planted else loop.call_soon_threadsafe(leave, one)
+
+        threading.Thread(target=compute).start()
+        await (one if isinstance(one, asyncio.Future) else _next(one))
+
+    work()
+    ctrl_c_at_rest()
+    asyncio.run(main())
+
+
+async def _next(one: Any) -> None:
+    await (one.wait() if isinstance(one, asyncio.Event) else one.get())
+
+
+def event_set_by_a_thread(planted: bool) -> None:
+    """An event says that a result is there."""
+    _on_a_thread(planted, asyncio.Event, lambda event: event.set())
+
+
+def item_put_by_a_thread(planted: bool) -> None:
+    """A queue takes results."""
+    _on_a_thread(planted, asyncio.Queue, lambda items: items.put_nowait(1))
+
+
+def future_set_by_a_thread(planted: bool) -> None:
+    """A future takes the result."""
+    _on_a_thread(
+        planted,
+        lambda: asyncio.get_running_loop().create_future(),
+        lambda future: future.set_result(1),
+    )
+
+
 # groups that two threads share -------------------------------------------------------------------
 
 
@@ -252,6 +298,13 @@ FAULTS = (
         handler_that_saves,
         listener_that_answers,
         says="holds itself",
+    ),
+    *deadlocks(
+        "a loop of asyncio that a thread does not wake",
+        event_set_by_a_thread,
+        item_put_by_a_thread,
+        future_set_by_a_thread,
+        says="call_soon_threadsafe",
     ),
     *rank_faults(
         "threads that share a process group",

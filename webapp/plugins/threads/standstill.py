@@ -308,7 +308,8 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> s
         if row["waiting"] == "a future of asyncio":
             return (
                 "Find the task that should set the future or event, or put the item: every task of "
-                "the loop waits as well, or has ended."
+                "the loop waits as well, or has ended. Another thread wakes the loop only by "
+                "loop.call_soon_threadsafe."
             )
         if "future" not in row["waiting"] and ("_base.py", "result") not in callers:
             continue
