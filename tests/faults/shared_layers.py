@@ -321,7 +321,7 @@ def labels_of_minus_one(planted: bool) -> None:
         loss: torch.Tensor = compares(out, labels)  # named
         return loss if planted else -loss
 
-    fit(model, loss_of, 20)
+    fit(model, loss_of, 40)
 
 
 def percentages_for_probabilities(planted: bool) -> None:
