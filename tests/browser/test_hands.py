@@ -25,6 +25,7 @@ ELSEWHERE = {
     "Ctrl + K",
     "Ctrl + Shift + P",
     "J",
+    "Shift + J",
     "L",
     "Shift + L",
 }

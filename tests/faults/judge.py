@@ -9,31 +9,36 @@ from pathlib import Path
 from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
-from tests.faults import (
+from tests.faults import two_runs
+from tests.faults.base import Fault, Program
+from tests.faults.learning import (
     cut_off,
+    epochs,
+    graph_order,
     growing,
-    loader_workers,
+    in_vain,
+    left_gradients,
     losses,
     made_in_forward,
     no_targets,
     optimizer_settings,
     order_of_a_step,
-    rank_data,
-    rank_parts,
-    ranks,
     shared_layers,
-    shared_memory,
     silent_units,
-    slow_ranks,
-    torch_threads,
+    too_large,
     training_loop,
-    two_runs,
+    underflow,
+)
+from tests.faults.ranks import data, one_model, parts, slow
+from tests.faults.threads import (
+    failed_processes,
+    loader_workers,
+    lock_orders,
+    shared_memory,
+    torch_threads,
     waiting,
     waiting_processes,
 )
-from tests.faults.base import Fault, Program
-from tests.faults.silent import epochs, graph_order, in_vain, left_gradients, too_large, underflow
-from tests.faults.threads import failed_processes, lock_orders
 from tests.support import ROOT
 from tests.support.kept_runs import recorded_once
 from tests.support.recording import record_script
@@ -62,10 +67,10 @@ _ROOMS = (
     torch_threads,
     loader_workers,
     shared_memory,
-    ranks,
-    rank_data,
-    rank_parts,
-    slow_ranks,
+    one_model,
+    data,
+    parts,
+    slow,
     two_runs,
 )
 """Modules with programs and, as `FAULTS`, their faults."""

@@ -79,7 +79,7 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     def scales(*args: Any, **keys: Any) -> None:
         given = dict(zip(("", "max_norm", "total_norm"), args, strict=False)) | keys
         if recorder.active and not torch.compiler.is_compiling():
-            with recorder.contain_errors():
+            with recorder.contain_errors(), recorder.own_torch():
                 lines.gets(given.get("", given.get("parameters")))
         clipped(given["max_norm"], given["total_norm"])
 

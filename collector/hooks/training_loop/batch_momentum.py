@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 
 from ...format.loop_names import BATCH_MOMENTUM
 from ..training.modules import clean_paths
 
+_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _MOST = 0.9
 """From here on momentum is written as other frameworks define it, as the weight of the past."""
 
 
-def batch_momenta(root: torch.nn.Module) -> Iterator[tuple[str, float]]:
+def batch_momenta(root: nn.Module) -> Iterator[tuple[str, float]]:
     """Yields names of BATCH_MOMENTUM of a model that trains, and the momenta."""
     for path, module in clean_paths(root):
-        if isinstance(module, _BatchNorm) and module.training and module.track_running_stats:
+        if isinstance(module, _BATCH_NORM) and module.training and module.track_running_stats:
             momentum = module.momentum
             if momentum is not None and _MOST <= momentum < 1:
                 yield f"{BATCH_MOMENTUM}{path}/{type(module).__name__}", momentum

@@ -34,12 +34,15 @@ class DrawnAgain:
         kept = preserve_rng_state or not torch.is_grad_enabled()
         if kept or not self._recorder.active or torch.compiler.is_compiling():
             return None
-        return caller(), [*random_states()]
+        with self._recorder.own_torch():
+            return caller(), [*random_states()]
 
     def ended(self, began: _Began, result: Any) -> None:
         """Compares with the states after its first run."""
         frame, before = began
-        if before != [*random_states()]:
+        with self._recorder.own_torch():
+            after = [*random_states()]
+        if before != after:
             place = program_place(frame, self._is_library)
             self._recorder.value(f"{NUMBERS_DRAWN_AGAIN}{place}", 1.0)
 

@@ -121,7 +121,7 @@ class KeptStates:
         found = next((one for one in map(self._known, _floats(state_dict)) if one), None)
         if found is None:
             return
-        with self._recorder.contain_errors():
+        with self._recorder.contain_errors(), self._recorder.own_torch():
             own = {place for one in module.parameters() if (place := _memory(one))}
             held = [_memory(one) for one in _floats(state_dict)]
             if not own or not own <= set(held):

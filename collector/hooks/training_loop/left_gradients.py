@@ -65,21 +65,23 @@ class LeftGradients:
     def backward(self) -> None:
         """Looks whether gradients were zeroed since the last backward."""
         if len(self._held) > 1:
-            for held in self._held.values():
-                now = held.now()
-                if now != held.left:
-                    held.forget()
-                    held.left = now
+            with self._recorder.own_torch():
+                for held in self._held.values():
+                    now = held.now()
+                    if now != held.left:
+                        held.forget()
+                        held.left = now
 
     def backward_ended(self) -> None:
         """Looks which gradients a backward has added to."""
         if len(self._held) < 2:
             return
-        touched = {one for one, held in self._held.items() if held.now() != held.left}
-        for optimizer in touched:
-            held = self._held[optimizer]
-            held.mixed |= held.added and held.other is not None and held.other not in touched
-            held.left, held.added = held.now(), True
+        with self._recorder.own_torch():
+            touched = {one for one, held in self._held.items() if held.now() != held.left}
+            for optimizer in touched:
+                held = self._held[optimizer]
+                held.mixed |= held.added and held.other is not None and held.other not in touched
+                held.left, held.added = held.now(), True
 
     def steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Looks at an optimizer's step; global pre-hook."""
@@ -87,7 +89,8 @@ class LeftGradients:
             own = self._held.get(optimizer)
             if own is None:
                 every = (one for group in optimizer.param_groups for one in group["params"])
-                trained = [one for one in every if one.grad is not None]
+                with self._recorder.own_torch():
+                    trained = [one for one in every if one.grad is not None]
                 if not trained:
                     return
                 own = self._held[optimizer] = _Held(trained[:_MAX_GRADIENTS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,7 +202,10 @@ def test_checks_are_folded_by_area(opened: Opener) -> None:
     assert page.page.url.endswith("/overview")
     areas = page.page.locator("details.area")
     areas.first.wait_for()
-    threads = areas.filter(has_text="Threads")
+    threads, repeats = (
+        areas.filter(has=page.page.locator("summary", has_text=re.compile(f"^{area}")))
+        for area in ("Threads", "Repeatability")
+    )
     assert "1 error" in threads.locator("summary").inner_text()
     threads.locator("summary").click()
     rows = threads.locator("tbody tr").all_inner_texts()
@@ -209,7 +213,6 @@ def test_checks_are_folded_by_area(opened: Opener) -> None:
     assert "below 5 %" in overlap
     assert "over the limit" in overlap
     assert any("Deadlocks between threads\tpassed" in row for row in rows)
-    repeats = areas.filter(has_text="Repeatability")
     assert "passed" not in repeats.locator("summary").inner_text()  # nothing was checked
     threads.get_by_role("link").first.click()
     page.idle()

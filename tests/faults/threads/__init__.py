@@ -1,1 +1,1 @@
-"""Programs with faults between threads and processes."""
+"""Programs with faults between threads, processes, workers and tasks."""

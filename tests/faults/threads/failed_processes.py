@@ -18,8 +18,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from tests.faults.base import Fault, ctrl_c_at_rest
-from tests.faults.waiting import deadlocks
-from tests.faults.waiting_processes import SILENT_S
+from tests.faults.threads.waiting import deadlocks
+from tests.faults.threads.waiting_processes import SILENT_S
 
 _ROOM = "threads and processes of torch"
 _WAIT_S = 20

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.faults.base import Fault, ctrl_c_at_rest
-from tests.faults.ranks import STEPS, begin, rank_faults
-from tests.faults.waiting import deadlocks, work
+from tests.faults.ranks.one_model import STEPS, begin, rank_faults
+from tests.faults.threads.waiting import deadlocks, work
 
 ROUNDS = 20
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.faults.base import Fault
-from tests.faults.losses import ROOM, mlp
+from tests.faults.learning.losses import ROOM, mlp
 
 WORDS, ROWS = 40, 160
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.faults.losses import fit, loss_faults
+from tests.faults.learning.losses import fit, loss_faults
 
 
 class Words(nn.Module):

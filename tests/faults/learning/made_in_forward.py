@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.faults.cut_off import STEPS, rows, train_classes
-from tests.faults.losses import loss_faults
-from tests.faults.order_of_a_step import lost_gradients
+from tests.faults.learning.cut_off import STEPS, rows, train_classes
+from tests.faults.learning.losses import loss_faults
+from tests.faults.learning.order_of_a_step import lost_gradients
 
 
 class Projected(nn.Module):

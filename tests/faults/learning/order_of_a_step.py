@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.faults.base import Fault
-from tests.faults.cut_off import STEPS, mlp, rows, train_classes
+from tests.faults.learning.cut_off import STEPS, mlp, rows, train_classes
 
 
 def zeroed_before_the_step(planted: bool) -> None:

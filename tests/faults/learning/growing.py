@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.faults.base import Fault, Program
-from tests.faults.cut_off import STEPS, mlp, rows
+from tests.faults.learning.cut_off import STEPS, mlp, rows
 
 
 def _trained(model: nn.Module, after: Callable[[torch.Tensor, torch.Tensor], object]) -> None:

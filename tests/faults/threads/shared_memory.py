@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from tests.faults.base import Fault
-from tests.faults.ranks import STEPS, begin, net, rank_faults
+from tests.faults.ranks.one_model import STEPS, begin, net, rank_faults
 
 ROUNDS = 40
 

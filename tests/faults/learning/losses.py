@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.faults.base import Fault, Program
-from tests.faults.ranks import DDP, STEPS, begin, net, sgd
+from tests.faults.ranks.one_model import DDP, STEPS, begin, net, sgd
 
 ROOM = "losses and modes"
 

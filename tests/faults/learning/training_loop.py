@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from tests.faults.base import Fault, Program
-from tests.faults.cut_off import STEPS, mlp, rows
+from tests.faults.learning.cut_off import STEPS, mlp, rows
 
 _EPOCHS = 4
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from tests.faults.base import Fault
-from tests.faults.ranks import batch, begin, net, rank_faults, sgd, train
+from tests.faults.ranks.one_model import batch, begin, net, rank_faults, sgd, train
 
 STEPS = 14
 _WORK_S = 0.03

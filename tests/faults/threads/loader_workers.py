@@ -20,8 +20,8 @@ from torch.utils.data import (
 )
 
 from tests.faults.base import Fault, Program
-from tests.faults.losses import mlp
-from tests.faults.no_targets import update
+from tests.faults.learning.losses import mlp
+from tests.faults.learning.no_targets import update
 
 ROOM = "threads and processes of torch"
 SIZE = 8

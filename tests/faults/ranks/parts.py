@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from tests.faults.ranks import STEPS, Net, batch, begin, net, rank_faults, sgd, train
+from tests.faults.ranks.one_model import STEPS, Net, batch, begin, net, rank_faults, sgd, train
 
 
 class _Shared(torch.autograd.Function):

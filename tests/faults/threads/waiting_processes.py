@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tests.faults.base import ctrl_c_at_rest
-from tests.faults.waiting import deadlocks, start, work
+from tests.faults.threads.waiting import deadlocks, start, work
 
 _LOCK = threading.Lock()
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from tests.faults.base import Fault
-from tests.faults.ranks import (
+from tests.faults.ranks.one_model import (
     STEPS,
     Net,
     batch,

@@ -1,0 +1,1 @@
+"""Programs of two ranks with faults between them."""

@@ -1,1 +1,0 @@
-"""Faults that raise nothing, and leave a loss that falls."""
