@@ -120,9 +120,14 @@ def read_before_it_is_written_again() -> None:
         shared.fill_(2)  # race: read_before_it_is_written_again b
 
 
+PINNED: list[torch.Tensor] = []
+"""Keeps all of it: the made-up device knows pinned memory by its address alone."""
+
+
 def pinned() -> torch.Tensor:
     found = torch.frombuffer(bytearray(16), dtype=torch.float32)
     DEVICE.pin(ctypes.c_void_p(found.data_ptr()))
+    PINNED.append(found)
     return found
 
 
