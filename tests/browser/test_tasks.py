@@ -32,6 +32,7 @@ class Task:
     def __init__(self, page: LanePage) -> None:
         self.page = page
         self.actions = 0
+        self.read = ""
 
     def _act(self) -> None:
         self.actions += 1
@@ -50,12 +51,14 @@ class Task:
         self.page.press("Enter")
 
     def show(self) -> None:
-        """From the first finding to its place."""
-        self.click(self.page.page.get_by_role("link", name="Show on the timeline"))
+        """From the finding that was read to its place."""
+        finding = self.page.page.locator("li.finding", has_text=self.read)
+        self.click(finding.get_by_role("link", name="Show on the timeline"))
 
     def reads(self, *words: str) -> None:
         """Whether the page in sight says all of this."""
         text = self.page.text(".stage")
+        self.read = words[0]
         assert [word for word in words if word not in text] == []
 
 
