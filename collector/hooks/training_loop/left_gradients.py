@@ -7,6 +7,7 @@ discriminator's, unless they are zeroed between the generator's step and its own
 from __future__ import annotations
 
 import weakref
+from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,10 +62,20 @@ class LeftGradients:
         self._is_library = stacks.is_library
         self._name_of = name_of
         self._held: weakref.WeakKeyDictionary[Optimizer, _Held] = weakref.WeakKeyDictionary()
+        self._thread = 0
+        self._alone = True
+
+    def _trains_alone(self) -> bool:
+        """Returns whether no other thread has run backward or stepped: reading a gradient that
+        another thread's backward replaces at that moment would crash the program."""
+        me = get_ident()
+        self._thread = self._thread or me
+        self._alone &= self._thread == me
+        return self._alone
 
     def backward(self) -> None:
         """Looks whether gradients were zeroed since the last backward."""
-        if len(self._held) > 1:
+        if self._trains_alone() and len(self._held) > 1:
             with self._recorder.own_torch():
                 for held in self._held.values():
                     now = held.now()
@@ -74,7 +85,7 @@ class LeftGradients:
 
     def backward_ended(self) -> None:
         """Looks which gradients a backward has added to."""
-        if len(self._held) < 2:
+        if not self._trains_alone() or len(self._held) < 2:
             return
         with self._recorder.own_torch():
             touched = {one for one, held in self._held.items() if held.now() != held.left}
@@ -85,6 +96,8 @@ class LeftGradients:
 
     def steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Looks at an optimizer's step; global pre-hook."""
+        if not self._trains_alone():
+            return
         with self._recorder.contain_errors():
             own = self._held.get(optimizer)
             if own is None:
