@@ -9,9 +9,6 @@ different factors. Found where
 - the norms by which they clip differ in every step, and
 - at least one of them is above the limit in MIN_STEPS steps, so that it is scaled.
 
-Replicas that reduce their gradients before they clip them have equal norms. Where these differ in
-every step, each rank scales its gradients by another factor before they are averaged.
-
 Replicas that average their gradients before they clip them have equal norms. Where these differ in
 every step, each rank scales its gradients by another factor before they are averaged.
 

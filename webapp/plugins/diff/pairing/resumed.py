@@ -162,11 +162,8 @@ def _like(earlier: Run, later: Run, rank: int) -> tuple[int, int] | None:
 
 def _same_start(base: Run, run: Run, rank: int) -> bool:
     """Whether both begin alike, as far as is known: they do, mostly."""
-    return any(
-        sides[0] and sides[1] and min(sides[0].items()) == min(sides[1].items())
-        for states in _KNOWN_BY
-        for sides in [(states(base, rank), states(run, rank))]
-    )
+    pairs = ((states(base, rank), states(run, rank)) for states in _KNOWN_BY)
+    return any(one and other and min(one.items()) == min(other.items()) for one, other in pairs)
 
 
 def _parameters(run: Run, rank: int) -> _States:
