@@ -7,7 +7,6 @@ discriminator's, unless they are zeroed between the generator's step and its own
 from __future__ import annotations
 
 import weakref
-from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,10 +21,7 @@ from ..base import Hook, HookContext, Undo
 from ..patches import caller
 from ..stacks import Stacks, program_place
 from ..training.modules import Modules
-from .scaled_losses import identity
-
-_MAX_GRADIENTS = 3
-"""Of an optimizer, those that are compared."""
+from .scaled_losses import TrainingThread, first_trained, identity
 
 
 @dataclass
@@ -62,20 +58,11 @@ class LeftGradients:
         self._is_library = stacks.is_library
         self._name_of = name_of
         self._held: weakref.WeakKeyDictionary[Optimizer, _Held] = weakref.WeakKeyDictionary()
-        self._thread = 0
-        self._alone = True
-
-    def _trains_alone(self) -> bool:
-        """Returns whether no other thread has run backward or stepped: reading a gradient that
-        another thread's backward replaces at that moment would crash the program."""
-        me = get_ident()
-        self._thread = self._thread or me
-        self._alone &= self._thread == me
-        return self._alone
+        self._thread = TrainingThread()
 
     def backward(self) -> None:
         """Looks whether gradients were zeroed since the last backward."""
-        if self._trains_alone() and len(self._held) > 1:
+        if self._thread.is_alone() and len(self._held) > 1:
             with self._recorder.own_torch():
                 for held in self._held.values():
                     now = held.now()
@@ -85,7 +72,7 @@ class LeftGradients:
 
     def backward_ended(self) -> None:
         """Looks which gradients a backward has added to."""
-        if not self._trains_alone() or len(self._held) < 2:
+        if not self._thread.is_alone() or len(self._held) < 2:
             return
         with self._recorder.own_torch():
             touched = {one for one, held in self._held.items() if held.now() != held.left}
@@ -96,17 +83,16 @@ class LeftGradients:
 
     def steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Looks at an optimizer's step; global pre-hook."""
-        if not self._trains_alone():
+        if not self._thread.is_alone():
             return
         with self._recorder.contain_errors():
             own = self._held.get(optimizer)
             if own is None:
-                every = (one for group in optimizer.param_groups for one in group["params"])
                 with self._recorder.own_torch():
-                    trained = [one for one in every if one.grad is not None]
+                    trained = first_trained(optimizer)
                 if not trained:
                     return
-                own = self._held[optimizer] = _Held(trained[:_MAX_GRADIENTS])
+                own = self._held[optimizer] = _Held(trained)
             if own.mixed and own.other is not None:
                 self._write(own, self._held[own.other])
             own.forget()

@@ -7,6 +7,8 @@ called, not the scaler's, and the gradients are as that backward left them.
 from __future__ import annotations
 
 import weakref
+from _thread import get_ident
+from itertools import islice
 from typing import Any
 
 import torch
@@ -26,6 +28,22 @@ _MAX_GRADIENTS = 3
 """Of an optimizer, those that are compared."""
 
 
+class TrainingThread:
+    """Whether a single thread trains. Reading a gradient that another thread's backward replaces at
+    that moment would crash the program."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._alone = True
+
+    def is_alone(self) -> bool:
+        """Returns whether no other thread has asked; each asks as it begins backward or a step."""
+        me = get_ident()
+        self._first = self._first or me
+        self._alone &= self._first == me
+        return self._alone
+
+
 class ScaledLosses:
     """Writes a value named SCALED_STEP for each such step, from an optimizer's second one on."""
 
@@ -39,6 +57,7 @@ class ScaledLosses:
             weakref.WeakKeyDictionary()
         )
         self._left: dict[int, tuple[int, int]] = {}  # gradients, as the last backward left them
+        self._thread = TrainingThread()
         self.readback = DeviceReadback()
 
     def scaled(self, scaler: GradScaler, outputs: Any) -> None:
@@ -52,7 +71,7 @@ class ScaledLosses:
 
     def backward(self, args: tuple[Any, ...]) -> None:
         """Looks at the losses of a backward; `args` of the engine."""
-        if not self._scalers:
+        if not self._thread.is_alone() or not self._scalers:
             return
         known = [one() for one in self._losses]
         roots = args[0] if args and isinstance(args[0], tuple) else ()
@@ -63,12 +82,12 @@ class ScaledLosses:
 
     def backward_ended(self) -> None:
         """Notes gradients as a backward has left them."""
-        if self._scaled:
+        if self._scaled and self._thread.is_alone():
             self._left = {id(one): identity(one) for some in self._first.values() for one in some}
 
     def steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Looks at an optimizer's step; global pre-hook."""
-        if not self._scalers:
+        if not self._thread.is_alone() or not self._scalers:
             return
         with self._recorder.contain_errors():
             scaled, plain = self._scaled, self._plain
@@ -87,9 +106,7 @@ class ScaledLosses:
         """Returns whether the gradients are as backward left them."""
         first = self._first.get(optimizer)
         if first is None:
-            every = (one for group in optimizer.param_groups for one in group["params"])
-            with_gradient = [one for one in every if one.grad is not None]
-            self._first[optimizer] = with_gradient[:_MAX_GRADIENTS]
+            self._first[optimizer] = first_trained(optimizer)
             return False
         return bool(first) and all(self._left.get(id(one)) == identity(one) for one in first)
 
@@ -103,6 +120,12 @@ class ScaledLosses:
         with recorder.own_torch():
             self.readback.enqueue(scale, lambda one: recorder.value(name, float(one), step))
             self.readback.drain(wait=False)
+
+
+def first_trained(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Returns the first parameters that have a gradient."""
+    every = (one for group in optimizer.param_groups for one in group["params"])
+    return [*islice((one for one in every if one.grad is not None), _MAX_GRADIENTS)]
 
 
 def identity(parameter: torch.Tensor) -> tuple[int, int]:

@@ -160,7 +160,8 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="a gradient scaler, and 4 steps",
-            misses="losses that are changed after they were scaled; several scalers",
+            misses="losses that are changed after they were scaled; several scalers; training in "
+            "several threads",
         ),
         Question(
             "Gradients clipped before they are unscaled",

@@ -52,7 +52,7 @@ PLUGIN = Plugin(
             recorded=True,
             needs="two optimizers, and 5 steps",
             misses="losses that both train parameters of the other optimizer; gradients that are "
-            "clipped in between",
+            "clipped in between; training in several threads",
         ),
         Question(
             "Checkpointed functions that draw other numbers in backward",
