@@ -66,7 +66,9 @@ class Schedulers:
             self._recorder.value(f"{SHORT_ANNEALING}{place}", float(length))
 
     def _factor(self, scheduler: lr_scheduler.LambdaLR, optimizer: Any) -> None:
-        first, now = float(scheduler.base_lrs[0]), float(optimizer.param_groups[0]["lr"])
+        first, now = scheduler.base_lrs[0], optimizer.param_groups[0]["lr"]
+        if not isinstance(first, (int, float)) or not isinstance(now, (int, float)):
+            return  # to read a tensor could wait for a device
         factor = now / first if first else 0.0
         if factor != self._factors.get(scheduler):
             self._factors[scheduler] = factor

@@ -82,7 +82,8 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="LambdaLR of torch with 8 different factors",
-            misses="learning rates above 0.1; factors that still rise as the run ends",
+            misses="learning rates above 0.1, or that are tensors; factors that still rise as the "
+            "run ends",
         ),
         Question(
             "Schedulers of another optimizer",
