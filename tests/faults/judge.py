@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,9 +38,7 @@ from tests.faults.threads import (
     waiting,
     waiting_processes,
 )
-from tests.support import ROOT
-from tests.support.kept_runs import recorded_once
-from tests.support.recording import record_script
+from tests.support.recording import WITH_TESTS, record_script
 
 _ROOMS = (
     optimizer_settings,
@@ -113,21 +110,17 @@ def judged(fault: Fault, folder: Path) -> Verdict:
 def recorded(fault: Fault, program: Program, run: Path, *, planted: bool = False) -> Run:
     """The run of a program of a form; `planted` where it has the fault."""
     named = program.__module__, program.__name__, "planted" if planted else "twin"
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-
-    def record(run: Path) -> None:
-        done = record_script(
-            run,
-            SCRIPT,
-            *named,
-            options=fault.options,
-            ranks=fault.ranks,
-            environment={"PYTHONPATH": path},
-        )
-        assert "recorder error" not in done.stderr, done.stderr
-        assert "ImportError" not in done.stderr, done.stderr
-
-    return open_run(recorded_once(f"{fault.form}-{run.name}", run, record))
+    done = record_script(
+        run,
+        SCRIPT,
+        *named,
+        options=fault.options,
+        ranks=fault.ranks,
+        environment=WITH_TESTS,
+    )
+    assert "recorder error" not in done.stderr, done.stderr
+    assert "ImportError" not in done.stderr, done.stderr
+    return open_run(run)
 
 
 def _grave(run: Run, baseline: Run | None, kinds: tuple[str, ...] = ()) -> list[Finding]:

@@ -21,7 +21,9 @@ from lanescope.collector.session import launch, outcome
 from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import open_run
-from tests.support.processes import fork_program, run_program
+from tests.support import ROOT
+from tests.support.kept_runs import recorded_once
+from tests.support.processes import Ended, fork_program, run_program
 
 BIN = Path(sys.executable).parent
 
@@ -29,6 +31,10 @@ BIN = Path(sys.executable).parent
 UNCOMPACTED = {SUPERVISOR_VARIABLE: str(os.getpid())}
 """Environment in which journals stay as they are, to be read when the run is opened: a program
 that makes ten runs need not wait for ten compactions."""
+
+_PATHS = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+WITH_TESTS = {"PYTHONPATH": os.pathsep.join(_PATHS)}
+"""Environment in which a program can import `tests`."""
 
 WATCHED = """
     def watched():
@@ -130,10 +136,38 @@ def record_script(
 
     The program is forked from a process that has imported torch, and the run prepared and finished
     by what `lanescope record` does before and after. `real`: by the command itself and torchrun,
-    for tests of how a recording is started, followed and finished.
+    for tests of how a recording is started, followed and finished. What was recorded once for a
+    test that reads runs is copied: see kept_runs.py.
     """
     if real:
         return _record_for_real(run, [str(program), *arguments], options, ranks, environment)
+    settings = arguments, options, ranks, environment
+    done = recorded_once(run, program, settings, lambda: _record_forked(run, program, *settings))
+    return Recorded(run, done.returncode, done.stdout, done.stderr)
+
+
+def record_into(folder: Path, program: Path, *arguments: str, ranks: int = 0) -> Ended:
+    """Run a program that records into the folder, its first argument; or copy what it recorded.
+
+    Its journals stay as they are.
+    """
+
+    def record() -> Ended:
+        return fork_program(
+            program, str(folder), *arguments, ranks=ranks, environment=UNCOMPACTED | WITH_TESTS
+        )
+
+    return recorded_once(folder, program, (arguments, ranks), record)
+
+
+def _record_forked(
+    run: Path,
+    program: Path,
+    arguments: tuple[str, ...],
+    options: tuple[str, ...],
+    ranks: int,
+    environment: Mapping[str, str] | None,
+) -> Ended:
     settings = launch.with_engine(_options(options))
     command = [sys.executable, str(program), *arguments]
     launch.prepare_run(run, settings, command)
@@ -146,7 +180,7 @@ def record_script(
     status = 128 - done.returncode if done.returncode < 0 else done.returncode
     launch.finish(run, exit_status=status, stopped="")
     _, sentence = outcome.conclude(run, settings, command[0], status)
-    return Recorded(run, status, done.stdout, f"{done.stderr}lanescope: {sentence}\n")
+    return Ended(done.args, status, done.stdout, f"{done.stderr}lanescope: {sentence}\n")
 
 
 def _options(given: tuple[str, ...]) -> Options:

@@ -10,8 +10,7 @@ import pytest
 from lanescope.webapp.analysis.findings import run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import open_run
-from tests.support.processes import fork_program
-from tests.support.recording import UNCOMPACTED
+from tests.support.recording import record_into
 
 FILES = {path.name for path in Path(__file__).parent.glob("rank_*.py")}
 """Of the programs."""
@@ -110,7 +109,7 @@ MAIN = (
 
 def record(folder: Path, names: Iterable[str]) -> Path:
     script = Path(__file__).with_name("rank_programs.py")
-    done = fork_program(script, str(folder), *names, ranks=2, environment=UNCOMPACTED)
+    done = record_into(folder, script, *names, ranks=2)
     assert done.returncode == 0, done.stderr
     assert "recorder error" not in done.stderr
     return folder

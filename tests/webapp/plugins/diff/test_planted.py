@@ -9,8 +9,7 @@ import pytest
 
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.runs.run import Run, open_run
-from tests.support.processes import fork_program
-from tests.support.recording import UNCOMPACTED, write_program
+from tests.support.recording import record_into, write_program
 
 PROGRAM = """
     import sys
@@ -76,7 +75,7 @@ PROGRAM = """
 def recorded(path: Path, engine: str, *names: str) -> Path:
     """A run for each variant of the training, all of one process."""
     program = write_program(path, PROGRAM)
-    done = fork_program(program, str(path), engine, *names, environment=UNCOMPACTED)
+    done = record_into(path, program, engine, *names)
     assert done.returncode == 0, done.stderr
     return path
 

@@ -10,8 +10,7 @@ import pytest
 from lanescope.collector.format.names import ENVIRONMENT, SETTINGS
 from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.runs.run import open_run
-from tests.support.processes import fork_program
-from tests.support.recording import UNCOMPACTED, write_program
+from tests.support.recording import record_into, write_program
 
 PROGRAM = """
     import os, sys, torch
@@ -71,7 +70,7 @@ PROGRAM = """
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("settings")
     script = write_program(folder, PROGRAM)
-    done = fork_program(script, str(folder), environment=UNCOMPACTED)
+    done = record_into(folder, script)
     assert done.returncode == 0, done.stderr
     assert "recorder error" not in done.stderr
     return folder

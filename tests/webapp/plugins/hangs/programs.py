@@ -327,11 +327,11 @@ def together(folder: str, level: str, *names: str) -> None:
 
 
 def main() -> None:
-    """Runs the program that is named on the command line."""
-    name, *arguments = sys.argv[1:]
+    """Runs the program that is named on the command line, or those behind a folder and a level."""
+    name, *others = sys.argv[1:]
     dist.init_process_group("gloo", timeout=PATIENCE)
-    if name == "together":
-        together(*arguments)
+    if others:
+        together(name, *others)
         dist.destroy_process_group()
         return
     dist.distributed_c10d._set_pg_timeout(LIMIT, dist.group.WORLD)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,9 +16,7 @@ from lanescope.webapp.analysis.process_exits import endings
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
-from tests.support import ROOT
-from tests.support.processes import fork_program
-from tests.support.recording import UNCOMPACTED, record_script
+from tests.support.recording import record_into, record_script
 
 pytestmark = pytest.mark.torchrun
 
@@ -144,20 +141,22 @@ class Runs:
         for name in names:
             if name in self._made:
                 continue
-            for level, group in TOGETHER.items():
-                if name in group:
-                    made = self._pool.submit(self._record_together, level)
-                    self._made.update(dict.fromkeys(group, made))
-                    break
+            if level := self._level(name):
+                made = self._pool.submit(self._record_together, level)
+                self._made.update(dict.fromkeys(TOGETHER[level], made))
             else:
                 self._made[name] = self._pool.submit(self._record, name)
+
+    def _level(self, name: str) -> str:
+        """The one of TOGETHER at which a program is recorded with others."""
+        return next((level for level, group in TOGETHER.items() if name in group), "")
 
     def of(self, name: str) -> Run:
         """The run of a program, once it is there."""
         self.start(name)
         self._made[name].result()
         if name not in self._opened:
-            self._opened[name] = open_run(self._folder / name)
+            self._opened[name] = open_run(self._folder / self._level(name) / name)
         return self._opened[name]
 
     def found(self, name: str) -> list[Finding]:
@@ -175,19 +174,11 @@ class Runs:
         record_script(self._folder / name, PROGRAMS, name, ranks=ranks, real=name in ENDED)
 
     def _record_together(self, level: str) -> None:
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        done = fork_program(
-            PROGRAMS,
-            "together",
-            str(self._folder),
-            level,
-            *TOGETHER[level],
-            ranks=2,
-            environment={**UNCOMPACTED, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        )
+        runs = self._folder / level
+        done = record_into(runs, PROGRAMS, level, *TOGETHER[level], ranks=2)
         assert done.returncode == 0, done.stderr
         for name in TOGETHER[level]:
-            compact(self._folder / name)
+            compact(runs / name)
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.cli import main
 from lanescope.webapp.plugins.gradients.backward_threads import backward_threads
 from lanescope.webapp.runs.run import open_run
-from tests.support.processes import fork_program
-from tests.support.recording import UNCOMPACTED
+from tests.support.recording import record_into
 
 ENTRIES = {
     "vanishing:vanishing",
@@ -138,7 +137,7 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("learning")
     script = Path(__file__).with_name("programs.py")
-    done = fork_program(script, str(folder), "adapters", environment=UNCOMPACTED)
+    done = record_into(folder, script, "adapters")
     assert done.returncode == 0, done.stderr
     assert "recorder error" not in done.stderr
     return folder

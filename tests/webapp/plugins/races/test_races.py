@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +26,7 @@ from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.span_details import slice_facts
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.collector.journal.test_background_compactor import wait_for_end
-from tests.support import ROOT
-from tests.support.recording import record_script
+from tests.support.recording import WITH_TESTS, record_script
 
 PROGRAMS = Path(__file__).parent
 MARK = re.compile(r"# race: (\w+) (a|b)( b)?$")
@@ -54,14 +52,13 @@ def faults(program: str) -> dict[str, str]:
 
 def recorded(tmp_path: Path, program: str, *options: str, status: int = 0) -> Path:
     run = tmp_path / "run"
-    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     name, *arguments = program.split()
     done = record_script(
         run,
         PROGRAMS / f"{name}.py",
         *arguments,
         options=("--engine", "native", *options),
-        environment={"PYTHONPATH": os.pathsep.join(path)},
+        environment=WITH_TESTS,
     )
     assert done.status == status, done.stderr
     return run

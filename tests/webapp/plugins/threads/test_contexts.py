@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.collector.compaction.compact import compact
 from lanescope.webapp import open_run
 from lanescope.webapp.plugins.threads.contexts import lost_contexts
 from lanescope.webapp.runs.run import Run
-from tests.support.processes import fork_program
-from tests.support.recording import Recorded, write_program
+from tests.support.recording import Recorded, record_into, write_program
 
 PROGRAM = """
     import asyncio, sys, sysconfig, threading
@@ -133,7 +133,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("contexts")
     write_program(folder, "def read(variable):\n    return variable.get()\n", "installed.py")
     program, run = write_program(folder, PROGRAM), folder / "run"
-    done = fork_program(program, str(run))
+    done = record_into(run, program)
+    compact(run)
     return Recorded(run, done.returncode, done.stdout, done.stderr)
 
 

@@ -26,7 +26,7 @@ for step in range({steps}):
 @pytest.mark.parametrize(
     ("steps", "sleep", "grows"),
     [
-        (48, "0.001 * step", True),
+        (48, "0.004 * step", True),
         (30, "0.001 * step", False),  # too few
         (48, "0.02", False),
         (48, "0.02 * (step % 2)", False),

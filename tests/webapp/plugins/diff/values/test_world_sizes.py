@@ -8,8 +8,7 @@ import pytest
 
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.runs.run import open_run
-from tests.support.processes import fork_program
-from tests.support.recording import UNCOMPACTED, write_program
+from tests.support.recording import record_into, write_program
 from tests.support.synthetic import START_NS, Builder
 
 PROGRAM = """
@@ -53,7 +52,7 @@ PROGRAM = """
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ranks")
     program = write_program(path, PROGRAM)
-    done = fork_program(program, str(path), ranks=2, environment=UNCOMPACTED)
+    done = record_into(path, program, ranks=2)
     assert done.returncode == 0, done.stderr
     return path
 
