@@ -36,7 +36,7 @@ for x in DataLoader(Samples(), 4, num_workers={workers}):
     [
         (0.012, 0, 0, "No worker loads it"),
         pytest.param(0.02, 0, 2, "Its 2 workers cannot keep up", marks=pytest.mark.slow),
-        (0, 0.02, 0, ""),  # a batch takes far less than 5 ms
+        (0, 0.06, 0, ""),  # a batch takes far less than 5 ms
         (0.003, 0.08, 0, ""),  # a sixth of the step at most
         pytest.param(0.0005, 0.08, 2, "", marks=pytest.mark.slow),  # workers load meanwhile
     ],
