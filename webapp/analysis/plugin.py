@@ -76,7 +76,8 @@ class Metric:
 class Figure:
     """A figure on the first page.
 
-    `measure` is a function from a run to a headlines.Headline; None where the run has none.
+    `measure` is a function from a run to a headlines.Headline; None where the run has none. With a
+    `metric` it also gets the limit of that.
     """
 
     title: str
@@ -84,6 +85,7 @@ class Figure:
     order: int  # the first six that a run has are shown
     link: str  # the page that explains it
     colour: str = "accent"  # token of its course
+    metric: str = ""  # name of the Metric that it is
 
 
 @dataclass(frozen=True)

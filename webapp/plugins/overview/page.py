@@ -92,7 +92,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.FIGURES, "children"), Output(ids.FIGURES, "hidden"), Input(ids.FIGURES, "id")
     )
     def show_figures(_: str) -> tuple[list[Component], bool]:
-        found = _figures(run)
+        found = _figures(context)
         return found, not found
 
     @app.callback(
@@ -152,11 +152,12 @@ def _steps_address(run: Run, first: int, last: int) -> str:
     return timeline_address(low, high, run.duration_ns)
 
 
-def _figures(run: Run) -> list[Component]:
+def _figures(context: Context) -> list[Component]:
     """The first figures that the run has."""
     cards: list[Component] = []
     for figure in figures():
-        found = load(figure.measure)(run)
+        limit = [context.settings.limit(figure.metric)] if figure.metric else []
+        found = load(figure.measure)(context.run, *limit)
         if found is not None and len(cards) < MAX_FIGURES:
             cards.append(_card(figure, found))
     return cards

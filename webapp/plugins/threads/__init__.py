@@ -133,7 +133,15 @@ PLUGIN = Plugin(
             evidence="rate",
         ),
     ),
-    figures=(Figure("Backward overlap", "headlines:backward_overlap", 50, "/threads"),),
+    figures=(
+        Figure(
+            "Backward overlap",
+            "headlines:backward_overlap",
+            50,
+            "/threads",
+            metric="thread_overlap_rate",
+        ),
+    ),
     pages=(
         Page(
             "threads",

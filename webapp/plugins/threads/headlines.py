@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from lanescope.webapp.analysis.headlines import Headline
-from lanescope.webapp.analysis.plugin import metric
 from lanescope.webapp.plugins.threads.overlap import overlap_rate, phase_lanes
+from lanescope.webapp.plugins.threads.overlap_findings import shared_gradients
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import at_least
 from lanescope.webapp.runs.run import Run
 
 
-def backward_overlap(run: Run) -> Headline | None:
-    """Returns the overlap rate of backward, by step; None with at most one thread per rank in
-    it."""
+def backward_overlap(run: Run, limit: float) -> Headline | None:
+    """Returns the overlap rate of backward, by step: red at `limit` or above it, unless the threads
+    share no gradient. None with at most one thread per rank in it."""
     rate = overlap_rate(run)
     if rate is None or all(len(phase_lanes(run, rank)) < 2 for rank in run.ranks):
         return None
@@ -29,7 +29,9 @@ def backward_overlap(run: Run) -> Headline | None:
             for step, length in zip(steps.index.tolist(), spent.tolist(), strict=True):
                 found[step] = found.get(step, 0) + length
     course = [several[step] / one[step] if one[step] else np.nan for step in sorted(one)]
-    limit = metric("thread_overlap_rate").limit
     note = f"limit {units.share(limit)}"
-    # Whether more than that does harm is for the findings to say.
-    return Headline(units.share_cell(rate), note, course, "good" if rate < limit else "")
+    if rate < limit:
+        return Headline(units.share_cell(rate), note, course, "good")
+    if shared_gradients(run) == 0:
+        return Headline(units.share_cell(rate), f"{note}, harmless here", course)
+    return Headline(units.share_cell(rate), note, course, "bad")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lanescope.webapp.analysis.check_limits import Allowed, Settings
 from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.analysis.findings import AnalysisResult, NotApplicable, acknowledged
+from lanescope.webapp.plugins.threads.headlines import backward_overlap
 from lanescope.webapp.plugins.threads.overlap import (
     Region,
     overlap,
@@ -108,6 +109,11 @@ def test_more_than_the_limit_is_reported_with_its_longest_place(tmp_path: Path) 
     assert (report.errors, report.unexplained) == (1, ())  # of one thing, once
     meant = check(far, settings=Settings(allowed=(Allowed(kind="overlap"),)))
     assert (meant.errors, meant.unexplained) == (1, meant.checks)
+    headlines = (backward_overlap(far, limit) for limit in (0.05, 0.5))
+    assert [(one.note, one.tone) for one in headlines if one] == [
+        ("limit 5 %", "bad"),
+        ("limit 50 %", "good"),
+    ]
 
 
 def test_the_threads_of_the_longest_region_are_pinned(tmp_path: Path) -> None:
@@ -345,7 +351,8 @@ def test_overlap_into_no_common_gradient_is_information(
 ) -> None:
     recorded = record_program(tmp_path, POOL + call)
     assert recorded.status == 0, recorded.stderr
-    report = check(open_run(recorded.run))
+    run = open_run(recorded.run)
+    report = check(run)
     (found,) = (one for one in report.findings if one.kind == "overlap")
     assert found.severity == severity
     assert (found.evidence["shared_gradients"] == 0) == (severity == "info")
@@ -353,3 +360,6 @@ def test_overlap_into_no_common_gradient_is_information(
     assert limit.value >= limit.limit
     assert limit.passed == (severity == "info")
     assert limit.note == ("; over the limit, and harmless here" if limit.passed else "")
+    headline = backward_overlap(run, limit.limit)
+    assert headline is not None
+    assert headline.tone == ("" if limit.passed else "bad")
