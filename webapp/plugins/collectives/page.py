@@ -226,6 +226,7 @@ def _ranks(run: Run) -> Component:
                 "hidden_text": units.share_cell(both / talk.total if talk.total else None),
             }
         )
+    rows.sort(key=lambda row: -(row["alone"] or 0))
     columns = [
         widgets.column("rank", "rank", number=True, maxWidth=80),
         widgets.column("last", "came last in", number=True, text=True, minWidth=110),

@@ -277,29 +277,46 @@ def _bars(
     )
 
 
-def category_heat(table: pd.DataFrame, category: str, theme: Theme) -> go.Figure:
-    """Draws the share of a category in each step of each rank: rows of `breakdown.step_time`."""
+def category_heat(
+    table: pd.DataFrame, category: str, theme: Theme, ranks: Sequence[int] | None = None
+) -> go.Figure:
+    """Draws the share of a category in each step of each rank: rows of `breakdown.step_time`.
+
+    `ranks`: all of them in the order in which they are drawn, from the top; default: by number.
+    """
     shares = table.assign(share=table[f"{category}_ns"] / table["duration_ns"].clip(lower=1) * 100)
     hover = f"{CATEGORIES[category]} %{{z:.3~g}} %"
-    return _heat(shares, "share", "% of the step", hover, theme, zmin=0)
+    return _heat(shares, "share", "% of the step", hover, theme, ranks, zmin=0)
 
 
 def slowdown_heat(table: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Draws the slowdown by each rank in each step: the rows of `slowdown.worker_slowdown`.
+    """Draws the slowdown by each rank in each step, the slowest rank first: the rows of
+    `slowdown.worker_slowdown`.
 
     The scale is that of the study: from 1, and to at least 1.5.
     """
     most = max(1.5, float(table["slowdown"].max()))
-    return _heat(table, "slowdown", "slowdown", "slowdown ×%{z:.3~f}", theme, zmin=1, zmax=most)
+    means = table.groupby("rank")["slowdown"].mean()
+    ranks = means.sort_values(ascending=False, kind="stable").index.tolist()
+    hover = "slowdown ×%{z:.3~f}"
+    return _heat(table, "slowdown", "slowdown", hover, theme, ranks, zmin=1, zmax=most)
 
 
 def _heat(
-    table: pd.DataFrame, value: str, title: str, hover: str, theme: Theme, **bounds: float
+    table: pd.DataFrame,
+    value: str,
+    title: str,
+    hover: str,
+    theme: Theme,
+    order: Sequence[int] | None,
+    **bounds: float,
 ) -> go.Figure:
     """A value by rank and step; of many ranks or steps the greatest in each bin, with its place."""
     grid = table.pivot(index="rank", columns="step", values=value)
     if grid.empty:
         return nothing("no training step was recorded")
+    if order is not None:
+        grid = grid.loc[[rank for rank in order if rank in grid.index]]
     figure = go.Figure(layout={"template": template(theme), "uirevision": title})
     figure.update_layout(BUTTONS_ABOVE)
     ranks, steps = bins(len(grid), MAX_HEAT_ROWS), bins(grid.shape[1], MAX_HEAT_COLUMNS)

@@ -42,7 +42,10 @@ _FLAME = Section(ids.FLAME, width_px=700)
 
 _MAX_ROWS = 12
 _MAX_LANES = 24
-"""Lanes of the path's chart: of more ranks, those on the path and the first others."""
+"""Lanes of the path's chart: of more ranks, those on the path and others that wait least."""
+
+_ORDERS = ("slowest first", "by number")
+"""How the ranks of all steps are sorted, from the top."""
 
 
 _LEAD = "Where a step goes, what limits it, and what would help."
@@ -106,6 +109,8 @@ def _path_panel(run: Run) -> Component:
         "one line through all ranks, threads and streams, as long as the step · click a piece to "
         "open it on the timeline"
     )
+    if len(run.ranks) > _MAX_LANES:
+        about += " · below are the ranks on it, and the slowest of the others"
     chart = widgets.graph(
         ids.PATH, height=120 + 30 * min(len(run.ranks), _MAX_LANES), what="the critical path"
     )
@@ -146,7 +151,10 @@ def _steps_panel(run: Run) -> Component:
     return widgets.panel(
         "All steps",
         "share of each step · click for that step",
-        widgets.controls(widgets.choice("category", ids.CATEGORY, options, largest)),
+        widgets.controls(
+            widgets.choice("category", ids.CATEGORY, options, largest),
+            *([widgets.choice("ranks", ids.ORDER, _ORDERS)] if len(run.ranks) > 1 else []),
+        ),
         widgets.graph(
             ids.HEAT, height=110 + 22 * min(max(len(run.ranks), 3), 16), what="all steps"
         ),
@@ -227,11 +235,15 @@ def register(app: Dash, context: Context) -> None:
         return _predictions(run, step, spec or "")
 
     @app.callback(
-        Output(ids.HEAT, "figure"), Input(ids.CATEGORY, "value"), Input(frame_ids.THEME, "data")
+        Output(ids.HEAT, "figure"),
+        Input(ids.CATEGORY, "value"),
+        Input(ids.ORDER, "value", allow_optional=True),
+        Input(frame_ids.THEME, "data"),
     )
-    def heat(category: str, theme: Theme | None) -> go.Figure:
+    def heat(category: str, order: str | None, theme: Theme | None) -> go.Figure:
         name = category if category in CATEGORIES else next(iter(CATEGORIES))
-        return charts.category_heat(step_time(run), name, theme or "light")
+        ranks = None if order == _ORDERS[1] else _slowest(run)
+        return charts.category_heat(step_time(run), name, theme or "light", ranks)
 
     _register_links(app, run)
     if context.baseline is not None:
@@ -270,8 +282,9 @@ def _shown(run: Run, step: int | None, theme: Theme) -> tuple[go.Figure, Compone
     path = critical_path(run, step)
     first = {rank: (rank, training_thread(run, rank).thread) for rank in run.ranks}
     on_path = [*dict.fromkeys(zip(path["rank"], path["thread"], strict=True))]
-    lanes = [*first.values()][:_MAX_LANES]
-    lanes += [lane for lane in on_path if lane not in lanes]
+    others = [first[rank] for rank in _slowest(run, window.step)]
+    lanes = [*dict.fromkeys([*on_path, *others])]
+    lanes = lanes[: max(_MAX_LANES, len(on_path))]
     lanes.sort(key=lambda lane: (lane[0], lane != first[lane[0]]))
     known = widgets.thread_names(run)
     names = {
@@ -285,6 +298,14 @@ def _shown(run: Run, step: int | None, theme: Theme) -> tuple[go.Figure, Compone
     about += ", of median length" if window.step == median_step(run) else ""
     about += f" · {widgets.duration_text(unexplained)} unexplained" if unexplained else ""
     return figure, _table(run, path), about
+
+
+def _slowest(run: Run, step: int | None = None) -> list[int]:
+    """All ranks, first those that wait least for others in the step, or in all steps."""
+    times = step_time(run)
+    chosen = times if step is None else times[times["step"] == step]
+    waits = chosen.groupby("rank")["waiting_for_ranks_ns"].sum()
+    return sorted(run.ranks, key=lambda rank: waits.get(rank, 0))
 
 
 def _table(run: Run, path: Any) -> Component:
