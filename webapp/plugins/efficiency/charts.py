@@ -51,14 +51,21 @@ def roofline(
     )
     ridge = flops_per_s / bytes_per_s
     low, high = min(x.min(), ridge) / 2, max(x.max(), ridge) * 2
+    roof = [one / divisor for one in (low * bytes_per_s, flops_per_s, flops_per_s)]
     figure.add_scatter(
         x=[low, ridge, high],
-        y=[one / divisor for one in (low * bytes_per_s, flops_per_s, flops_per_s)],
+        y=roof,
         mode="lines",
         name="stated peak" if stated else "highest of the run",
         line={"color": colours["muted"], "width": 1.5, "dash": "solid" if stated else "dash"},
         hoverinfo="skip",
     )
-    figure.update_xaxes(title_text="FLOP per byte", type="log", dtick="D2", tickformat="~g")
-    figure.update_yaxes(title_text=unit, type="log", dtick="D2", tickformat="~g")
+    figure.update_xaxes(_ticks(high / low), title_text="FLOP per byte")
+    figure.update_yaxes(_ticks(max(y.max(), roof[-1]) / min(y.min(), roof[0])), title_text=unit)
     return figure
+
+
+def _ticks(ratio: float) -> dict[str, str]:
+    """A logarithmic axis whose ends have this ratio: ticks at 1, 2 and 5, or at each digit where
+    that would leave one or two."""
+    return {"type": "log", "dtick": "D2" if ratio >= 10 else "D1", "tickformat": "~g"}

@@ -131,7 +131,13 @@ def _ranks(context: Context, first: int) -> Component:
             ]
         )
     heads = ("rank", "state", "waits in", "for", "awaited by", "what it does", "since")
-    return widgets.plain_table(heads, rows)
+    used = [i for i in range(len(heads)) if i < 2 or any(_holds(row[i]) for row in rows)]
+    return widgets.plain_table([heads[i] for i in used], [[row[i] for i in used] for row in rows])
+
+
+def _holds(cell: widgets.Child) -> bool:
+    """Whether there is anything in a cell."""
+    return bool(cell if isinstance(cell, str) else getattr(cell, "children", None))
 
 
 def _awaits(wait: IncompleteCollective) -> str:
