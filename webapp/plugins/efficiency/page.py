@@ -39,15 +39,16 @@ def body(context: Context) -> list[Component]:
     """Returns the choice of the rank and of the device's peaks, the roofline and a table."""
     run = context.run
     table = efficiency(run)
+    if table.empty:
+        title = "This run has no matrix product, convolution or attention."
+        return [states.empty(title, "Only of these operators the arithmetic is counted.")]
     if table["flops"].isna().all():
-        missing = (
-            "The shapes of this run's operators were not recorded."
-            if len(table)
-            else "This run has no matrix product, convolution or attention."
-        )
         return [
             states.empty(
-                missing, "Profile with ", html.Code("record_shapes=True"), " and import the trace."
+                "The shapes of this run's operators were not recorded.",
+                "Profile with ",
+                html.Code("record_shapes=True"),
+                " and import the trace.",
             )
         ]
     return [
@@ -59,9 +60,9 @@ def body(context: Context) -> list[Component]:
         html.P(id=_ABOUT),
         widgets.graph(_CHART, height=400, what="the roofline"),
         html.P(
-            "Left of the bend memory limits an operator, right of it arithmetic. Areas are shares "
-            "of the time. Without the peaks of the device the line has the highest rates of the "
-            "run.",
+            "Left of the bend memory limits an operator, right of it arithmetic. The area of a "
+            "point is its share of the time. The line shows the highest rates of the run until "
+            "you enter the peaks of the device.",
             className="muted",
         ),
         html.H2("Operators"),
@@ -120,9 +121,7 @@ def _about(run: Run, rank: int, peak: float | None) -> str:
     if mine.empty:
         return "No step of this rank has an operator of known work."
     flops, rate = float(mine["flops"].median()), float(mine["flops_per_s"].median())
-    words = (
-        f"A step does {_one(flops, 'FLOP')}, median, at {_one(rate, 'FLOP/s')} of the whole step"
-    )
+    words = f"The median step does {_one(flops, 'FLOP')}, at a rate of {_one(rate, 'FLOP/s')}"
     return f"{words}, {units.share(rate * 1e-9 / peak)} of the peak." if peak else f"{words}."
 
 

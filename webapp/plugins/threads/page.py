@@ -163,9 +163,10 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
         return [
             states.empty(
                 f"No thread was ever in the {phase} phase.",
-                "Phases are recorded from the training loop by themselves; a phase of your own is ",
+                "LaneScope records the phases of a training loop by itself. To mark one in your "
+                "program, write ",
                 html.Code(f'with ls.phase("{"warm-up" if phase == "user" else phase}"):'),
-                " in the training code.",
+                ".",
             )
         ]
     table = overlap(run, phase)
@@ -186,6 +187,7 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
         for row in table[table["overlap_ns"] > 0].itertuples()
     ]
     never = len(table) - len(rows)
+    others = f"{units.counted(never, 'other pair')} never overlap{'s' if never == 1 else ''}."
     columns = [
         widgets.column("rank", "rank", maxWidth=80),
         widgets.column("a", "first thread", flex=2),
@@ -204,13 +206,9 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
             rows,
             label="Pairs",
             leads="link",
-            empty="No pair is in it at the same time.",
+            empty="No pair overlaps.",
         ),
-        html.P(
-            f"{units.counted(never, 'pair')} never in it at the same time.",
-            className="muted",
-            hidden=not never,
-        ),
+        html.P(others, className="muted", hidden=not (never and rows)),
     ]
 
 
@@ -239,11 +237,11 @@ def _links(run: Run, phase: str) -> dict[tuple[int, str, str], str]:
 
 def _verdict(run: Run, rate: float, phase: str, limit: float) -> Component:
     text = (
-        f"for {units.share(rate)} of the time that a rank spends in the {phase} phase, two or more "
-        "of its threads are in it."
+        f"two or more threads of a rank are in the {phase} phase at the same time for "
+        f"{units.share(rate)} of the time that any is in it."
     )
     if phase != "backward":
-        return widgets.note(f"F{text[1:]}")
+        return widgets.note(units.sentence(text))
     if rate < limit:
         return widgets.note(
             [html.B("within the limit"), f" of {units.share(limit)} · {text}"], "good"
