@@ -203,13 +203,13 @@ def _path(run: Run) -> list[Component]:
                     [
                         widgets.swatch(charts.CATEGORY_TOKENS[row.category]),
                         html.Span(
-                            widgets.breakable(f"{short_title(row.name)}, rank {row.rank}"),
+                            widgets.breakable(f"{short_title(row.name)}{_of_rank(run, row.rank)}"),
                             className="cut",
                         ),
                         " ",
                         html.Code(row.where) if row.where else "",
                     ],
-                    title=f"{row.name}, rank {row.rank} {row.where}".strip(),
+                    title=f"{row.name}{_of_rank(run, row.rank)} {row.where}".strip(),
                 ),
                 html.I(className="bar", style={"--share": f"{row.duration_ns / most:.4f}"}),
                 html.Span(widgets.duration_text(row.duration_ns), className="n"),
@@ -225,6 +225,11 @@ def _path(run: Run) -> list[Component]:
         *_what_would_help(run),
         html.P(dcc.Link("Open Time →", href="/time")),
     ]
+
+
+def _of_rank(run: Run, rank: int) -> str:
+    """The rank, where a run has several."""
+    return f", rank {rank}" if len(run.ranks) > 1 else ""
 
 
 def _what_would_help(run: Run) -> list[Component]:
