@@ -334,6 +334,7 @@ def _clock(context: Context) -> Component:
 
 def _rail(pages: Sequence[Page]) -> Component:
     groups = {page.name: page.within for page in pages if page.within}
+    titles = {page.name: page.title for page in pages}
     return html.Nav(
         [
             dcc.Link([_icon(page), page.title], href=page.path, id=ids.rail(page.name))
@@ -341,7 +342,9 @@ def _rail(pages: Sequence[Page]) -> Component:
             if not page.within
         ],
         className="rail",
-        **widgets.attributes(aria_label="Pages", data_groups=json.dumps(groups)),
+        **widgets.attributes(
+            aria_label="Pages", data_groups=json.dumps(groups), data_titles=json.dumps(titles)
+        ),
     )
 
 

@@ -85,6 +85,9 @@ const chosen = (part, value) => {
   return window.dash_clientside.no_update;
 };
 
+/** Of the document as the server made it: the run, and the product. */
+const titleOfRun = document.title;
+
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.lanescope = {
   /** Shows another page. The timeline stays mounted and is only hidden. Also marks the rail link. */
@@ -94,9 +97,11 @@ window.dash_clientside.lanescope = {
     document.body.dataset.page = page;
     const links = window.dash_clientside.callback_context.outputs_list.slice(1);
     window.lanescope?.shown(href);
-    const groups = JSON.parse(document.querySelector(".rail").dataset.groups);
-    const title = document.getElementById(`rail-${groups[page] || page}`)?.textContent;
+    const rail = document.querySelector(".rail");
+    const groups = JSON.parse(rail.dataset.groups);
+    const title = JSON.parse(rail.dataset.titles)[page];
     document.getElementById("page").dataset.title = title || "the page";
+    document.title = title ? `${title} · ${titleOfRun}` : titleOfRun;
     const lit = links.map(({ id }) => (id === `rail-${groups[page] || page}` ? "here" : ""));
     return [page === "timeline" ? "timeline" : "timeline away", ...lit];
   },

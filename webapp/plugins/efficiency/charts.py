@@ -68,4 +68,4 @@ def roofline(
 def _ticks(ratio: float) -> dict[str, str]:
     """A logarithmic axis whose ends have this ratio: ticks at 1, 2 and 5, or at each digit where
     that would leave one or two."""
-    return {"type": "log", "dtick": "D2" if ratio >= 10 else "D1", "tickformat": "~g"}
+    return {"type": "log", "dtick": "D2" if ratio >= 5 else "D1", "tickformat": "~g"}

@@ -97,8 +97,9 @@ def _words(run: Run, table: pd.DataFrame, free: set[str]) -> list[str]:
         else:
             text = "" if row.nonzero else "Exactly zero "
             text += f"at {units.count(int(row.steps))} {of}"
-        words.append(f"{text}. No optimizer holds it" if name in free else text)
-    return [units.sentence(one) for one in words]
+        text = units.sentence(text)
+        words.append(f"No optimizer holds it. {text}" if name in free else text)
+    return words
 
 
 def asked_rows(table: pd.DataFrame, request: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _FULL = 0.55
 
 
 def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.Figure:
-    """Returns overlap rate over the time of the run, a line per rank, and the limit.
+    """Returns overlap rate over the time of the phase, a line per rank, and the limit.
 
     Of more than MAX_LINES ranks those with the greatest mean rate are drawn.
 
@@ -72,7 +72,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
             line={"width": 1, "dash": "dot", "color": tokens()[theme]["bad"]},
             annotation={"text": f"limit {units.share(limit)}"},
         )
-    figure.update_xaxes(title_text=f"time, {unit}", rangemode="tozero")
+    figure.update_xaxes(title_text=f"time from the start of the run, {unit}")
     figure.update_yaxes(title_text="overlap rate, %", **FROM_ZERO)
     return figure
 

@@ -200,15 +200,19 @@ def overlap_rate(
 
 
 def overlap_over_time(run: Run, phase: str = "backward", parts: int = 200) -> pd.DataFrame:
-    """Returns the overlap rate of each rank in `parts` equal stretches of the run.
+    """Returns the overlap rate of each rank in `parts` equal stretches, from the first start of the
+    phase on any rank to its last end.
 
     rank, start_ns, end_ns, rate (as `overlap_rate` of that stretch and rank; NaN where no thread of
     the rank is in the phase).
     """
-    edges = np.linspace(0, max(run.duration_ns, parts), parts + 1).astype(np.int64)
+    of_ranks = {rank: list(phase_lanes(run, rank, phase).values()) for rank in run.ranks}
+    known = [lane for lanes in of_ranks.values() for lane in lanes]
+    low = min((int(lane.start[0]) for lane in known), default=0)
+    high = max((int(lane.end[-1]) for lane in known), default=run.duration_ns)
+    edges = np.linspace(low, max(high, low + parts), parts + 1).astype(np.int64)
     rows = []
-    for rank in run.ranks:
-        lanes = list(phase_lanes(run, rank, phase).values())
+    for rank, lanes in of_ranks.items():
         one, several = (_covered(at_least(lanes, k), edges) for k in (1, 2))
         rate = np.divide(several, one, out=np.full(parts, np.nan), where=one > 0)
         rows.append(

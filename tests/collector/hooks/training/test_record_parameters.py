@@ -167,8 +167,8 @@ def test_every_trainable_parameter_has_a_row_also_without_a_gradient(recorded: R
     words = table["gradient"].to_dict()
     assert words["wide.weight"] == "At 5 of 5 steps"
     assert words["unused.weight"] == "None at 5 of 5 steps: its module was not called"
-    assert words["forgotten.weight"] == "At 4 of 4 sampled steps. No optimizer holds it"
-    assert words["base.bias"] == "At 2 of 2 sampled steps. No optimizer holds it"  # then unfrozen
+    assert words["forgotten.weight"] == "No optimizer holds it. At 4 of 4 sampled steps"
+    assert words["base.bias"] == "No optimizer holds it. At 2 of 2 sampled steps"  # then unfrozen
 
 
 UNSAMPLED = """
@@ -196,7 +196,7 @@ def test_a_run_without_samples_names_them_once(tmp_path: Path) -> None:
         f"{layer}.{name}": words
         for layer, words in (
             ("a", "At 3 of 3 steps"),
-            ("b", "At 1 of 1 sampled step. No optimizer holds it"),
+            ("b", "No optimizer holds it. At 1 of 1 sampled step"),
             ("c", "None at 3 of 3 steps"),
         )
         for name in ("weight", "bias")

@@ -243,17 +243,13 @@ def test_another_phase_may_be_asked_for(tmp_path: Path) -> None:
 
 
 def test_rates_over_time(tmp_path: Path) -> None:
-    # One thread: [0, 100). The other: [50, 150). Stretches of 50 up to the end at 200.
-    run = run_of(tmp_path, (0, "1000-0", 0, 100), (0, "1000-1", 50, 100), t0=200)
-    table = overlap_over_time(run, parts=4)
-    assert table[["start_ns", "end_ns"]].values.tolist() == [
-        [0, 50],
-        [50, 100],
-        [100, 150],
-        [150, 200],
-    ]
-    assert table["rate"].tolist()[:3] == [0.0, 1.0, 0.0]
-    assert table["rate"].isna().tolist() == [False, False, False, True]
+    # One thread: [30, 130) and [230, 280). The other: [80, 180). Stretches of 50 of the phase.
+    backward = ((0, "1000-0", 30, 100), (0, "1000-1", 80, 100), (0, "1000-0", 230, 50))
+    run = run_of(tmp_path, *backward, t0=400)
+    table = overlap_over_time(run, parts=5)
+    starts = [30, 80, 130, 180, 230]
+    assert table[["start_ns", "end_ns"]].values.tolist() == [[at, at + 50] for at in starts]
+    assert table["rate"].fillna(-1).tolist() == [0.0, 1.0, 0.0, -1, 0.0]
     (half,) = overlap_over_time(run, parts=1)["rate"]
     assert half == overlap_rate(run)
 
