@@ -33,6 +33,7 @@ def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> No
     for title in titles:
         page.follow(title)
         assert page.page.locator(".rail a.here").inner_text() == title
+        assert page.page.title().startswith(f"{title} · ")
 
 
 def test_the_timeline_stays_mounted(tab: SharedTab) -> None:

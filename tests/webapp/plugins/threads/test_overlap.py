@@ -245,7 +245,7 @@ def test_another_phase_may_be_asked_for(tmp_path: Path) -> None:
 def test_rates_over_time(tmp_path: Path) -> None:
     # One thread: [30, 130) and [230, 280). The other: [80, 180). Stretches of 50 of the phase.
     backward = ((0, "1000-0", 30, 100), (0, "1000-1", 80, 100), (0, "1000-0", 230, 50))
-    run = run_of(tmp_path, *backward, t0=400)
+    run = run_of(tmp_path, *backward, t0=400, t2=1)
     table = overlap_over_time(run, parts=5)
     starts = [30, 80, 130, 180, 230]
     assert table[["start_ns", "end_ns"]].values.tolist() == [[at, at + 50] for at in starts]

@@ -1,4 +1,4 @@
-"""Heat maps of time begin with what is slow."""
+"""Heat maps of time begin with the slowest ranks."""
 
 from __future__ import annotations
 
