@@ -108,11 +108,14 @@ def by_threads(found: Repetition, limit: float) -> Component:
                 str(len(found.places(one["threads"]))),
                 "identical" if one["bitwise_identical"] else "different",
                 units.number(size) if isinstance(size, float | int) else size,
-                f"beyond {units.number(limit)}" if beyond else f"within {units.number(limit)}",
+                html.Span(
+                    f"{'over' if beyond else 'within'} {units.number(limit)}",
+                    className="bad" if beyond else "good",
+                ),
                 f"{place}{where}" if place else "–",
             ]
         )
-    heads = ["threads", "runs", "bits", "gradient fluctuation", "limit", "first that differs"]
+    heads = ["threads", "runs", "bitwise", "gradient fluctuation", "limit", "first that differs"]
     return widgets.plain_table(heads, rows, numbers=(0, 1, 3))
 
 
@@ -141,8 +144,8 @@ def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
         )
     columns = [
         widgets.column("parameter", "parameter", flex=3, minWidth=180),
-        widgets.column("rank", "rank", maxWidth=90),
-        widgets.column("step", "largest in step", maxWidth=150),
+        widgets.column("rank", "rank", number=True, maxWidth=90),
+        widgets.column("step", "largest in step", number=True, maxWidth=150),
         widgets.column("std", "standard deviation", number=True, text=True, flex=1),
         widgets.column("share", "of the mean norm", number=True, text=True, flex=1),
     ]
