@@ -208,8 +208,9 @@ def _note(run: Run, group: str, late: Any, per_column: int) -> str:
 
 def _ranks(run: Run) -> Component:
     table = straggling(run).set_index("rank")
+    delays = table["alone_ns"].to_dict()
     rows = []
-    for rank in run.ranks:
+    for rank in sorted(run.ranks, key=lambda rank: -delays.get(rank, 0)):
         work, talk = busy(run, rank)
         both = work.intersection(talk).total
         own = table.loc[rank] if rank in table.index else None
@@ -226,7 +227,6 @@ def _ranks(run: Run) -> Component:
                 "hidden_text": units.share_cell(both / talk.total if talk.total else None),
             }
         )
-    rows.sort(key=lambda row: -(row["alone"] or 0))
     columns = [
         widgets.column("rank", "rank", number=True, maxWidth=80),
         widgets.column("last", "came last in", number=True, text=True, minWidth=110),
