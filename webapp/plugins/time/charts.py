@@ -97,18 +97,27 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
     figure.update_layout(barmode="stack", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps["step"].tolist()))
     figure.update_yaxes(title_text=f"step time, {unit}", range=[0, top])
-    for step, length in zip(first, lengths.tolist(), strict=True):
-        if length > top:
-            figure.add_annotation(
-                x=step,
-                y=top,
-                text=f"↑ {units.duration(length * factor)}",
-                showarrow=False,
-                xanchor="left",
-                yanchor="bottom",
-                font={"size": 11, "color": colours["muted"]},
-            )
+    for bar in _apart(lengths.to_numpy(), top):
+        figure.add_annotation(
+            x=first[bar],
+            y=top,
+            text=f"↑ {units.duration(lengths.iloc[bar] * factor)}",
+            showarrow=False,
+            xanchor="left",
+            yanchor="bottom",
+            font={"size": 11, "color": colours["muted"]},
+        )
     return figure
+
+
+def _apart(lengths: Float64Array, top: float) -> list[int]:
+    """Positions of bars above `top` that have room for their length in words: of neighbours the
+    longest."""
+    kept: list[int] = []
+    for bar in np.argsort(-lengths, kind="stable").tolist():
+        if lengths[bar] > top and all(abs(bar - other) * 8 > len(lengths) for other in kept):
+            kept.append(bar)
+    return kept
 
 
 def _sharing(steps: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[int, int, str]]]:
