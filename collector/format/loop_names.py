@@ -66,3 +66,20 @@ LEFT_GRADIENTS = "lanescope/training_loop/left_gradients/"
 """Prefix; file.py:12 of an optimizer's step, the name of a parameter of it and that of one of
 another optimizer follow, each after a slash: 1 where the step uses the sum of what the loss before
 the other's step left there, and of another loss after it."""
+
+COUNTED_PADDING = "lanescope/training_loop/counted_padding/"
+"""Prefix; the number of a node of a loss in the first graph, the token that fills up rows and the
+class of the targets there follow, each after a slash: the share of these among all targets that the
+loss counts."""
+
+PADDING_ALONE = "lanescope/training_loop/padding_alone/"
+"""Prefix; the number of a node of attention or of its mask in the first graph and the token that
+fills up rows follow, after a slash: 1 where attention sees this token and no other."""
+
+SELF_PAIRS = "lanescope/training_loop/self_pairs/"
+"""Prefix; the number of a node of a loss of [N, N] scores in the first graph follows, whose targets
+are all off the diagonal: the mean probability on the diagonal, where it is above that of chance."""
+
+PLATEAU = "lanescope/training_loop/plateau/"
+"""Prefix; file.py:12 of a step of ReduceLROnPlateau and its mode follow, after a slash: the number
+that it compares with the best one so far."""

@@ -20,13 +20,16 @@ from tests.faults.learning import (
     losses,
     made_in_forward,
     no_targets,
+    noise_and_pairs,
     optimizer_settings,
     order_of_a_step,
     shared_layers,
     silent_units,
+    tokens,
     too_large,
     training_loop,
     underflow,
+    unused_results,
 )
 from tests.faults.ranks import data, one_model, parts, slow
 from tests.faults.threads import (
@@ -54,6 +57,9 @@ _ROOMS = (
     in_vain,
     epochs,
     left_gradients,
+    tokens,
+    noise_and_pairs,
+    unused_results,
     underflow,
     too_large,
     growing,

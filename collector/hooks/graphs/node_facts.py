@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ...format.loop_names import ATTENTION_MASKED, NEXT_TOKENS, REORDERED_VIEW
+from ...format.loop_names import (
+    ATTENTION_MASKED,
+    COUNTED_PADDING,
+    NEXT_TOKENS,
+    PADDING_ALONE,
+    REORDERED_VIEW,
+    SELF_PAIRS,
+)
 from ...format.names import SOFTMAX_DIM
+from ..training_loop.padded_tokens import counted_padding, padding, sees_padding_alone
 from ..training_loop.reordered_inputs import mixes
+from ..training_loop.self_pairs import self_share
 
 _SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
 _VIEWS = ("ReshapeAliasBackward0", "UnsafeViewBackward0", "ViewBackward0")
@@ -19,11 +28,24 @@ _BELOW_ZERO = 2**63
 """Autograd keeps a dimension as an unsigned number: from here on it counts from the last one."""
 
 _MAX_TOKENS = 2**20
+_MEAN = 1
+"""How autograd keeps reduction="mean"; 0 is "none", where a program may mask losses later."""
+
+_HIDES = -1e3
+"""Scores of attention from here down hide a position."""
+
+
+class _Tokens(NamedTuple):
+    """What the graph says of tokens."""
+
+    read: list[torch.Tensor]
+    targets: list[tuple[int, Any, torch.Tensor]]  # number and node of a loss
+    masks: list[tuple[int, torch.Tensor]]  # number of a node, and what its attention sees
 
 
 def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
     """Yields names and numbers of series, from names, nodes and their numbers."""
-    tokens, targets = list[torch.Tensor](), list[torch.Tensor]()
+    tokens = _Tokens([], [], [])
     for name, node, number in nodes:
         dim = getattr(node, "_saved_dim", None) if name in _SOFTMAX else None
         if dim is not None:
@@ -35,14 +57,55 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
                 yield f"{REORDERED_VIEW}{number}/{before}/{shape}", 1.0
         elif name.startswith(_ATTENTION):
             yield f"{ATTENTION_MASKED}{number}", float(_is_masked(node))
+            for mask in _MASKS:
+                tokens.masks.extend((number, one) for one in _seen(saved_tensor(node, mask)))
+        elif name == "MaskedFillBackward0":
+            hidden = saved_tensor(node, "_raw_saved_mask")
+            tokens.masks.extend((number, ~one) for one in _seen(hidden))
         elif name == "EmbeddingBackward0":
-            tokens += _whole(saved_tensor(node, "_raw_saved_indices"))
-        elif name == "NllLossBackward0":
-            targets += _whole(saved_tensor(node, "_raw_saved_target"))
-    for read in tokens:
-        if any(_are_next(target, read) for target in targets):
+            tokens.read.extend(_whole(saved_tensor(node, "_raw_saved_indices")))
+        elif name in ("NllLossBackward0", "NllLoss2DBackward0"):
+            own = _whole(saved_tensor(node, "_raw_saved_target"))
+            tokens.targets.extend((number, node, one) for one in own)
+    yield from _of_tokens(tokens)
+
+
+def _of_tokens(tokens: _Tokens) -> Iterator[tuple[str, float]]:
+    for read in tokens.read:
+        if any(_are_next(target, read) for _, _, target in tokens.targets):
             yield NEXT_TOKENS, float(read.shape[1])
             break
+    for number, node, target in tokens.targets:
+        share = self_share(saved_tensor(node, "_raw_saved_self"), target)
+        if share is not None:
+            yield f"{SELF_PAIRS}{number}", share
+    for padded in filter(None, map(padding, tokens.read)):
+        for number, node, target in tokens.targets:
+            if getattr(node, "_saved_reduction", 0) == _MEAN and _weighs_all(node):
+                ignored = getattr(node, "_saved_ignore_index", 0)
+                ignored -= 2 * _BELOW_ZERO if ignored >= _BELOW_ZERO else 0
+                found = counted_padding(padded, target, ignored)
+                if found is not None:
+                    name = f"{COUNTED_PADDING}{number}/{padded.number}/{found.label}"
+                    yield name, found.share
+        for number, visible in tokens.masks:
+            if sees_padding_alone(padded, visible):
+                yield f"{PADDING_ALONE}{number}/{padded.number}", 1.0
+
+
+def _weighs_all(node: Any) -> bool:
+    """Returns whether a loss gives all classes the same weight."""
+    weight = getattr(node, "_raw_saved_weight", None)
+    return getattr(weight, "unpack_hook", True) is None and weight.data is None
+
+
+def _seen(mask: torch.Tensor | None) -> list[torch.Tensor]:
+    """Returns what a mask of attention lets through: true there, or scores that are not lowered."""
+    if mask is None or type(mask) is not torch.Tensor or mask.device.type != "cpu":
+        return []
+    if mask.numel() > _MAX_TOKENS:
+        return []
+    return [mask if mask.dtype == torch.bool else mask > _HIDES]
 
 
 def saved_tensor(node: Any, name: str) -> torch.Tensor | None:

@@ -1,6 +1,6 @@
 """Records steps of learning rate schedulers that do not do what they are for: their optimizer never
 steps, or a cosine annealing whose length is given in epochs steps with each batch. Of LambdaLR it
-records the factors."""
+records the factors, of ReduceLROnPlateau what it compares."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ...format.loop_names import RATE_FACTOR
+from ...format.loop_names import PLATEAU, RATE_FACTOR
 from ...format.names import IDLE_SCHEDULER, SHORT_ANNEALING
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -56,6 +56,14 @@ class Schedulers:
             kinds = f"{type(scheduler).__name__}/{type(optimizer).__name__}"
             self._recorder.value(f"{IDLE_SCHEDULER}{place}/{kinds}", 1.0)
 
+    def compares(self, scheduler: Any, metrics: Any = None, *_: Any, **__: Any) -> None:
+        """Looks at the step of a scheduler that waits for a plateau of `metrics`."""
+        self.steps(scheduler)
+        # To read a tensor could wait for a device.
+        if self._recorder.active and isinstance(metrics, (int, float)):
+            place = program_place(caller(), self._is_library)
+            self._recorder.value(f"{PLATEAU}{place}/{scheduler.mode}", float(metrics))
+
     def _annealed(self, scheduler: Any, steps: int) -> None:
         """Looks at a cosine annealing that has just come to the end of its second period."""
         if type(scheduler) is not lr_scheduler.CosineAnnealingLR:
@@ -90,8 +98,8 @@ def _hook(context: HookContext) -> Undo:
     patches = Patches()
     schedulers = Schedulers(context.recorder, context.stacks)
     handle = register_optimizer_step_pre_hook(schedulers.stepping)
-    for kind in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau):
-        patches.ends(kind, "step", schedulers.steps, self_alone=True)
+    patches.ends(lr_scheduler.LRScheduler, "step", schedulers.steps, self_alone=True)
+    patches.ends(lr_scheduler.ReduceLROnPlateau, "step", schedulers.compares)
 
     def undo() -> None:
         handle.remove()

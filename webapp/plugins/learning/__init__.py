@@ -67,6 +67,16 @@ PLUGIN = Plugin(
             misses="layers that take turns; frozen parameters among others of their group",
         ),
         Question(
+            "Weights that do not learn beside their bias",
+            "cancelled_gradients:cancelled_gradients",
+            ("dead_parameter",),
+            order=152,
+            area="Learning",
+            recorded=True,
+            needs="8 optimizer steps",
+            misses="layers without bias; parameters under other names than weight and bias",
+        ),
+        Question(
             "Dead and saturated units",
             "silent_units:silent_units",
             ("dead_parameter",),

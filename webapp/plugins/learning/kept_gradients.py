@@ -2,8 +2,8 @@
 
 A program that forgets `zero_grad()` steps by the sum of all gradients since its start; one that
 calls it for every fourth step uses gradients up to four times. An optimizer is reported if this
-happens in all pairs of steps that are looked at, or in all but those of a period, for _MIN_SHARE of
-the gradients that it used. Of one gradient's storage, from one step to the next:
+happens in nearly all pairs of steps that are looked at, or in all but those of a period, for
+_MIN_SHARE of the gradients that it used. Of one gradient's storage, from one step to the next:
 
 - the optimizer read it in both steps, wrote it in neither, and its version grew: it is one tensor;
 - what wrote it first in between was the addition of an AccumulateGrad node, and after another
@@ -39,6 +39,7 @@ MIN_PAIRS = 5  # pairs of steps
 LOOKED_AT = 8  # pairs at the beginning, at the end, and apart from each other in between
 _MIN_SHARE = 0.5  # of the gradients of a step
 _MIN_PAIR_SHARE = 0.4  # of the pairs: of two steps one uses gradients of the other
+_NEARLY_ALL = 0.9  # of the pairs, where gradients are zeroed once per epoch
 
 _APART = 0.6180339887498949
 """Multiples of it are spread evenly over [0, 1) without a period, so that
@@ -151,7 +152,8 @@ def _pairs_kept(
             zeroed.append(pair)
         if len(kept) + len(pairs) - number - 1 < needed:
             return []
-    return kept if not zeroed or _has_period(zeroed, kept) else []
+    nearly_all = len(kept) >= _NEARLY_ALL * len(pairs)
+    return kept if not zeroed or nearly_all or _has_period(zeroed, kept) else []
 
 
 def _chosen(count: int) -> Sequence[int]:

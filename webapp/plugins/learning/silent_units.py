@@ -4,8 +4,9 @@
   the batch had rows enough: no row reached these units. Layers whose output nothing else uses are
   left out: of many outputs the loss may choose one.
 - saturated: at every sampled step what a Tanh or a Sigmoid returned was next to its bounds, as its
-  norm proves, and a layer came after it. The mean slope of tanh is 1 - mean square of its results;
-  that of a sigmoid at most the root of the mean square of its results, or 1 - that mean square.
+  norm proves, or nearly so in several activations, and a layer came after it. The mean slope of
+  tanh is 1 - mean square of its results; that of a sigmoid at most the root of the mean square of
+  its results, or 1 - that mean square.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ MIN_UNITS = 16
 _MIN_ROWS = 8  # of a batch: of fewer, none may reach a unit by chance
 _MIN_SAMPLES = 4  # sampled steps
 SLOPE = 0.03  # mean slope of an activation below which it is saturated
+_SLOPE_OF_SEVERAL, _SEVERAL = 0.12, 3  # activations one after the other, whose slopes multiply
 _MIN_ELEMENTS = 64
 _LISTED = 20  # layers named in the evidence
 
@@ -96,6 +98,9 @@ def _saturated(run: Run, rank: int) -> list[Finding]:
     own = own[own["numel"] >= _MIN_ELEMENTS]
     highest = own.groupby("module", sort=False, observed=True)["slope"].max()
     names = [str(one) for one in highest.index[highest < SLOPE]]
+    several = [str(one) for one in highest.index[highest < _SLOPE_OF_SEVERAL]]
+    if len(several) >= _SEVERAL:
+        names = several
     if not names:
         return []
     steps = int(own.loc[own["module"] == names[0], "step"].nunique())

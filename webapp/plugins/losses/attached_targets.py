@@ -51,7 +51,7 @@ def _attached(run: Run, rank: int) -> Finding | None:
 def _advantage(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """A product that the loss adds up, of a policy and a difference between a tensor without
     gradient and what another head returns."""
-    for product in _added(graph):
+    for product in added_nodes(graph):
         sides = [graph.nodes[number] for number in product.next]
         if product.name != "Mul" or len(sides) != 2:
             continue
@@ -66,8 +66,8 @@ def _advantage(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     return None
 
 
-def _added(graph: LossGraph) -> list[LossNode]:
-    """Nodes whose elements the loss adds up, with a sign or a factor."""
+def added_nodes(graph: LossGraph) -> list[LossNode]:
+    """Returns nodes whose elements the loss adds up, with a sign or a factor."""
     found, ahead = [], [next(iter(graph.nodes))]
     for number in ahead:
         node = graph.nodes[number]

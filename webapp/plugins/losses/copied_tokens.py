@@ -1,7 +1,7 @@
 """Finds language models whose targets are the tokens that they read: labels that are not shifted.
 
-Proven by the bytes that operators read: the one lookup of the model's table and the loss get the
-same tokens, or an unchanged copy of them. Where each output could not just copy its token (a
+Proven by the bytes that operators read: the lookup of the model's table and the loss get the same
+tokens, or an unchanged copy of them. Where each output could not just copy its token (a
 bottleneck, noise, tokens that are masked) such targets are meant. So the first backward must show a
 way from the loss to the table that keeps positions apart, or the tokens pass a single recurrence.
 """
@@ -38,6 +38,8 @@ _BY_POSITION = re.compile(
 _COUNTED = 12
 """Losses that are looked at, at most; at least `_MIN_LOSSES`."""
 _MIN_LOSSES = 4
+_TABLES = 3
+"""Lookups before a loss that are looked at: those of an encoder and a decoder."""
 
 _AT = ["start_ns", "depth"]
 _BYTES = ["storage", "offset", "bytes"]
@@ -45,14 +47,16 @@ _BYTES = ["storage", "offset", "bytes"]
 
 @dataclass(frozen=True)
 class _Loss:
-    """A loss, and the one lookup before it of a table with a row per class."""
+    """A loss, and the lookup before it of a table with a row per class whose tokens it gets."""
 
     step: int
     time_ns: int
     stack: int | None
     lookup: int | None  # its stack
+    lookup_ns: int
     recurrences: int
     copies: bool
+    single: bool  # no other table is looked up
 
 
 def copied_tokens(run: Run) -> list[Finding]:
@@ -70,9 +74,11 @@ def _copied(run: Run, rank: int) -> Finding | None:
         losses = _that_copy(_losses(run, rank, thread.thread))
         if len(losses) < _MIN_LOSSES:
             continue
-        single = all(one.recurrences == 1 for one in losses)
+        single = all(one.single and one.recurrences == 1 for one in losses)
         graph = loss_graph(run, rank)
-        if graph is not None and not _weighs(graph) and (single or _keeps_positions(graph)):
+        if graph is None or _weighs(graph):
+            continue
+        if single or _keeps_positions(graph, [one for one in losses if not one.single]):
             return _finding(run, rank, thread.thread, losses)
     return None
 
@@ -102,15 +108,23 @@ def _losses(run: Run, rank: int, thread: str) -> Iterator[_Loss]:
         lookups = between[names == _LOOKUP]
         lookups = lookups[lookups["shapes"].map(_rows) == _classes(loss["shapes"])]
         noise = between.loc[names.str.fullmatch(_NOISE.pattern), "start_ns"]
-        plain = len(lookups) == 1 and not (noise > lookups["start_ns"].max()).any()
+        plain = not (noise > lookups["start_ns"].max()).any()
         window = since + 1, before + 1
+        copied = [
+            lookup
+            for _, lookup in lookups.head(_TABLES).iterrows()
+            if plain and _same_tokens(run, rank, thread, lookup, loss, window)
+        ]
+        lookup = copied[-1] if copied else None
         yield _Loss(
             int(loss["step"]),
             before,
             stack_of(loss),
-            stack_of(lookups.iloc[0]) if len(lookups) else None,
+            None if lookup is None else stack_of(lookup),
+            -1 if lookup is None else int(lookup["start_ns"]),
             int(names.str.fullmatch(_RECURRENCE.pattern).sum()),
-            plain and _same_tokens(run, rank, thread, lookups.iloc[0], loss, window),
+            bool(copied),
+            len(lookups) == 1,
         )
 
 
@@ -174,8 +188,10 @@ def _weighs(graph: LossGraph) -> bool:
     return any(_has_positions(one.shapes, count) for one in above for count in counts)
 
 
-def _keeps_positions(graph: LossGraph) -> bool:
-    """Whether a way leads from a loss to a table through nodes that keep positions apart."""
+def _keeps_positions(graph: LossGraph, several: list[_Loss]) -> bool:
+    """Whether a way leads from a loss to a table through nodes that keep positions apart: of
+    `several` tables to the one whose tokens are copied."""
+    wanted = {one.lookup_ns for one in several}
     todo = [node for node in graph.nodes.values() if node.name.startswith("NllLoss")]
     for loss in todo:
         scores = graph.source(loss)
@@ -185,7 +201,7 @@ def _keeps_positions(graph: LossGraph) -> bool:
         ahead, seen = [*scores.next], set[int]()
         while ahead:
             node = graph.nodes[ahead.pop()]
-            if node.name == "Embedding":
+            if node.name == "Embedding" and (not wanted or node.start_ns in wanted):
                 return True
             by_row = _BY_POSITION.fullmatch(node.name) and _has_positions(node.shapes, count)
             if node.number not in seen and (by_row or SAME_NUMBERS.fullmatch(node.name)):

@@ -12,19 +12,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 
-from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.losses.tensor_reads import (
+    ACCESS,
+    AT,
+    Tensor,
+    TensorReads,
+    backward_ends,
+)
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.types import Int64Array
 
 _DRAW, _PICK = "aten::randperm", re.compile(r"aten::index(_select)?")
 _LOSS = re.compile(
@@ -37,17 +40,12 @@ _COUNTED = 12
 """Losses that are looked at, at most; at least `_MIN_LOSSES`."""
 _MIN_LOSSES = 4
 
-_AT = ["start_ns", "depth"]
-_ACCESS = [*_AT, "storage", "bytes", "write", "birth"]
-_Tensor = tuple[int, int]
-"""A storage, and when it was born."""
-
 
 @dataclass(frozen=True)
 class _Pick:
     """Rows of a tensor that a permutation chose."""
 
-    order: _Tensor  # the permutation
+    order: Tensor  # the permutation
     length: int  # its, in bytes
     source: int
     stack: int | None
@@ -84,22 +82,22 @@ def _apart(run: Run, rank: int) -> Finding | None:
     return None
 
 
-def _losses(run: Run, rank: int, thread: str) -> tuple[list[_Loss], dict[_Tensor, set[int]]]:
+def _losses(run: Run, rank: int, thread: str) -> tuple[list[_Loss], dict[Tensor, set[int]]]:
     """The losses whose targets another permutation chose than their inputs, none if others are
     without; and of each permutation what it chose rows of."""
-    columns = [*_AT, "duration_ns", "name", "step", "stack", "sequence"]
+    columns = [*AT, "duration_ns", "name", "step", "stack", "sequence"]
     ops = ops_named(run, rank, thread, columns, _READ.fullmatch)
     trained = ops[ops["name"].str.fullmatch(_LOSS.pattern) & ops["sequence"].notna()]
     trained = trained.head(_COUNTED)
     if len(trained) < _MIN_LOSSES:
         return [], {}
     window = int(ops["start_ns"].min()), int(trained["start_ns"].max()) + 1
-    memory = _Memory(run.events("access", rank, thread, _ACCESS, window))
+    memory = TensorReads(run.events("access", rank, thread, ACCESS, window))
     picks = dict(_picks(ops[ops["start_ns"] < window[1]], memory))
-    sources = defaultdict[_Tensor, set[int]](set)
+    sources = defaultdict[Tensor, set[int]](set)
     for pick in picks.values():
         sources[pick.order].add(pick.source)
-    found, ends = list[_Loss](), [window[0], *_backward_ends(run, rank, thread)]
+    found, ends = list[_Loss](), [window[0], *backward_ends(run, rank, thread)]
     for loss in trained.itertuples():
         time = int(loss.start_ns)
         targets = _among(memory.read(time, time + 1), picks)
@@ -114,59 +112,15 @@ def _losses(run: Run, rank: int, thread: str) -> tuple[list[_Loss], dict[_Tensor
     return found, sources
 
 
-def _backward_ends(run: Run, rank: int, thread: str) -> list[int]:
-    columns = ["start_ns", "duration_ns", "kind"]
-    phases = to_frame(run.events("phase", rank, thread, columns))
-    own = phases[phases["kind"].astype("str") == schema.PhaseKind.backward.name].dropna()
-    return sorted(map(int, own["start_ns"] + own["duration_ns"]))
-
-
-class _Memory:
-    """What was where: storages are used again for other tensors. Accesses are by start."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self._start, self._depth, self.storage, self.bytes, self.write, self._birth = (
-            rows[name].to_numpy() for name in _ACCESS
-        )
-        self._reads = ~self.write & ~self._birth
-        self._born = defaultdict[int, list[int]](list)
-        born = zip(self.storage[self._birth], self._start[self._birth], strict=True)
-        for storage, time in born:
-            self._born[int(storage)].append(int(time))
-
-    def at(self, start_ns: int, depth: int) -> Int64Array:
-        """Returns the accesses of an operator, by position."""
-        low, high = np.searchsorted(self._start, (start_ns, start_ns + 1)).tolist()
-        own: Int64Array = low + np.flatnonzero(self._depth[low:high] == depth)
-        return own
-
-    def tensor(self, storage: int, time_ns: int) -> _Tensor:
-        """Returns which tensor a storage held at an instant."""
-        times = self._born.get(storage, [])
-        before = bisect_right(times, time_ns)
-        return storage, times[before - 1] if before else -1
-
-    def read(self, since_ns: int, until_ns: int) -> Iterator[_Tensor]:
-        """Yields the tensors that accesses which begin in [since, until) read."""
-        low, high = np.searchsorted(self._start, (since_ns, until_ns)).tolist()
-        for at in low + np.flatnonzero(self._reads[low:high]):
-            yield self.tensor(int(self.storage[at]), int(self._start[at]))
-
-    def read_by(self, accesses: Int64Array) -> set[_Tensor]:
-        """Returns the tensors that accesses of one operator read."""
-        reads = accesses[self._reads[accesses]]
-        return {self.tensor(int(self.storage[at]), int(self._start[at])) for at in reads}
-
-
-def _among(read: Iterable[_Tensor], picks: dict[_Tensor, _Pick]) -> list[_Pick]:
+def _among(read: Iterable[Tensor], picks: dict[Tensor, _Pick]) -> list[_Pick]:
     """The picks that were read, each source once."""
     found = (picks[one] for one in read if one in picks)
     return list({(one.order, one.source): one for one in found}.values())
 
 
-def _picks(ops: pd.DataFrame, memory: _Memory) -> Iterator[tuple[_Tensor, _Pick]]:
+def _picks(ops: pd.DataFrame, memory: TensorReads) -> Iterator[tuple[Tensor, _Pick]]:
     """Yields each tensor of chosen rows, and how it was chosen."""
-    orders = dict[_Tensor, int]()
+    orders = dict[Tensor, int]()
     for op in ops.itertuples():
         time = int(op.start_ns)
         accesses = memory.at(time, op.depth)

@@ -106,6 +106,16 @@ PLUGIN = Plugin(
             misses="other schedulers; lengths above 100; runs that end earlier",
         ),
         Question(
+            "Plateaus in the wrong mode",
+            "schedule_findings:wrong_plateaus",
+            ("dead_parameter",),
+            order=192,
+            area="Learning",
+            recorded=True,
+            needs="6 calls of ReduceLROnPlateau.step() with a Python number",
+            misses="mode min with a number that should rise; numbers that are tensors",
+        ),
+        Question(
             "Optimizers made again for each step",
             "schedule_findings:renewed_optimizers",
             ("dead_parameter",),
@@ -160,6 +170,17 @@ PLUGIN = Plugin(
             needs="level access; 8 calls of a model in training mode with gradients",
             misses="losses that are no function of torch; compiled regions; runs where only some "
             "steps fail",
+        ),
+        Question(
+            "Updates of parameters that nothing reads",
+            "dropped_updates:dropped_updates",
+            ("dead_parameter",),
+            order=155,
+            area="Learning",
+            recorded=True,
+            native=True,
+            needs="level access; 5 steps with operators on parameters outside of an optimizer",
+            misses="updates of a single parameter; results that are read without torch",
         ),
         Question(
             "Evaluation in training mode",

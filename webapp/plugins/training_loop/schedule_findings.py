@@ -1,5 +1,6 @@
 """Finds cosine annealings that are given in epochs and step with each batch, functions of LambdaLR
-that return learning rates, and optimizers that are made again for each step.
+that return learning rates, plateaus of a loss in mode "max", and optimizers that are made again for
+each step.
 
 The rate of CosineAnnealingLR falls for T_max of its steps, and then rises for as many. One that
 goes up and down within a few batches was to be stepped once per epoch, or to get all steps of the
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from lanescope.collector.format.loop_names import RATE_FACTOR
+from lanescope.collector.format.loop_names import PLATEAU, RATE_FACTOR
 from lanescope.collector.format.names import RENEWED_OPTIMIZER, SHORT_ANNEALING
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.plugins.training_loop.of_lines import of_lines
@@ -21,6 +22,9 @@ _KIND = "dead_parameter"
 
 _MIN_FACTORS = 8  # that differ from the one before
 _LARGEST_FACTOR = 0.02
+_MIN_METRICS, _MOSTLY, _MOST_LEFT = 6, 0.8, 0.7
+"""Calls of ReduceLROnPlateau, the share of them in which a loss falls, and what is left of it."""
+
 _LARGEST_RATE = 0.1
 """First learning rate. A larger one is a scale for factors that are rates, as in Noam's."""
 
@@ -38,6 +42,11 @@ def renewed_optimizers(run: Run) -> list[Finding]:
 def rates_for_factors(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     return of_lines(run, RATE_FACTOR, _factors, _KIND, "rate_for_factor")
+
+
+def wrong_plateaus(run: Run) -> list[Finding]:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
+    return of_lines(run, PLATEAU, _plateau, _KIND, "wrong_plateau")
 
 
 def _annealing(at: str, rest: str, rows: pd.DataFrame) -> str:
@@ -59,6 +68,21 @@ def _factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
         f"LambdaLR{at} multiplies the learning rate {first:g} by {most:.3g} at most: the optimizer "
         f"steps with {most * first:.3g} and less, and trains hardly anything. The function that "
         "LambdaLR gets must return a factor, such as 1.0, not a learning rate."
+    )
+
+
+def _plateau(at: str, mode: str, rows: pd.DataFrame) -> str | None:
+    numbers = rows["value"].dropna()
+    if mode != "max" or len(numbers) < _MIN_METRICS:
+        return None
+    first, last = float(numbers.iloc[0]), float(numbers.iloc[-1])
+    falls = float((numbers.diff().dropna() < 0).mean())
+    if falls < _MOSTLY or not 0 < last < _MOST_LEFT * first:
+        return None
+    return (
+        f"ReduceLROnPlateau.step(){at} gets a number that falls from {first:.3g} to {last:.3g} in "
+        f'{units.count(len(numbers))} calls, and mode="max" takes each for worse than the first: '
+        'the learning rate is reduced although the training goes on. Use mode="min" for a loss.'
     )
 
 

@@ -1,0 +1,166 @@
+"""Finds models that are to predict noise which is not the one in their input.
+
+`x_t = a * x + b * torch.randn_like(x)` and `mse_loss(model(x_t, t), torch.randn_like(x))` draw
+twice: nothing can be learned. Found where a loss reads numbers that were drawn at random and that
+nothing else reads, and others of that size were drawn and added to data before.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
+from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.losses.tensor_reads import (
+    ACCESS,
+    AT,
+    Tensor,
+    TensorReads,
+    backward_ends,
+)
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_DRAW = re.compile(r"aten::(normal_|normal)")
+_MIX = re.compile(r"aten::(add|add_|addcmul|addcmul_|lerp|lerp_|mul|mul_|sub|sub_)")
+_SUMS = re.compile(r"aten::(add|add_|addcmul|addcmul_|lerp|lerp_|sub|sub_)")
+_LOSS = re.compile(r"aten::(mse_loss|smooth_l1_loss|huber_loss)")
+_DIFFERENCE = "aten::sub"
+_READ = re.compile(rf"{_DRAW.pattern}|{_MIX.pattern}|{_LOSS.pattern}")
+
+_COUNTED = 12
+"""Losses that are looked at, at most; at least `_MIN_LOSSES`."""
+_MIN_LOSSES = 4
+
+
+class _Draw(NamedTuple):
+    """Numbers that were drawn."""
+
+    tensor: Tensor
+    bytes: int
+    stack: int | None
+
+
+@dataclass(frozen=True)
+class _Loss:
+    step: int
+    time_ns: int
+    stack: int | None
+    drawn: int | None  # stack of the draw that it reads
+    added: int | None  # of the one in the input
+
+
+def other_noise(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    if not run.counts["access"]:
+        raise NotApplicable("record with --level access and the native engine")
+    return [one for rank in run.ranks if (one := _of_rank(run, rank)) is not None]
+
+
+@per_rank
+def _of_rank(run: Run, rank: int) -> Finding | None:
+    if not any(map(_DRAW.fullmatch, texts_of(run, "op", "name", rank))):
+        return None
+    for thread in run.threads_of(rank):
+        losses = _losses(run, rank, thread.thread)
+        if len(losses) >= _MIN_LOSSES:
+            return _finding(run, rank, thread.thread, losses)
+    return None
+
+
+def _losses(run: Run, rank: int, thread: str) -> list[_Loss]:
+    """The losses that read noise of their own; none if others do not."""
+    columns = [*AT, "duration_ns", "name", "step", "stack", "sequence", "phase"]
+    ops = ops_named(run, rank, thread, columns, _READ.fullmatch)
+    names = ops["name"]
+    differs = (names == _DIFFERENCE) & ~ops["phase"].astype("str").isin(("forward", "backward"))
+    trained = ops[(names.str.fullmatch(_LOSS.pattern) | differs) & ops["sequence"].notna()]
+    if len(trained) < _MIN_LOSSES or not names.str.fullmatch(_DRAW.pattern).any():
+        return []
+    ends = [-1, *backward_ends(run, rank, thread)]
+    last = trained["start_ns"].map(lambda time: bisect_right(ends, time))
+    trained = trained[last.isin(last.drop_duplicates().iloc[:_COUNTED])]
+    window = int(ops["start_ns"].min()), int(trained["start_ns"].max()) + 1
+    reads = TensorReads(run.events("access", rank, thread, ACCESS, window))
+    found = []
+    for number, own in trained.groupby(last.loc[trained.index], sort=True):
+        since = ends[int(str(number)) - 1]
+        before = ops[(ops["start_ns"] > since) & (ops["start_ns"] < own["start_ns"].max())]
+        losses = [one for _, loss in own.iterrows() if (one := _noise(reads, before, loss))]
+        if not losses:
+            return []
+        found.append(losses[0])
+    return found
+
+
+def _noise(reads: TensorReads, ops: pd.DataFrame, loss: pd.Series) -> _Loss | None:
+    """A loss of noise that nothing else reads, while other noise was added to data."""
+    time, draws = int(loss["start_ns"]), dict[int, _Draw]()
+    made, added = dict[Tensor, frozenset[int]](), set[int]()
+    for _, op in ops[ops["start_ns"] < time].iterrows():
+        began = int(op["start_ns"])
+        accesses = reads.at(began, int(op["depth"]))
+        if not len(accesses) or (pd.notna(op["sequence"]) and not _DRAW.fullmatch(op["name"])):
+            continue
+        size = int(reads.bytes[accesses].max())
+        end = began + (0 if pd.isna(op["duration_ns"]) else int(op["duration_ns"]))
+        places = reads.storage[accesses[reads.write[accesses]]]
+        written = {reads.tensor(int(one), end) for one in places}
+        if _DRAW.fullmatch(op["name"]):
+            draws[began] = _Draw(min(written, default=(0, 0)), size, stack_of(op))
+            made |= dict.fromkeys(written, frozenset((began,)))
+            continue
+        parts = [made.get(one, frozenset()) for one in reads.full(accesses, size)]
+        if op["name"].endswith("_"):  # what it writes to is a part as well
+            parts += [made.get(one, frozenset()) for one in written]
+        union = frozenset().union(*parts)
+        made |= dict.fromkeys(written, union)
+        if _SUMS.fullmatch(op["name"]) and len(parts) > 1:
+            added |= union - frozenset.intersection(*parts)
+    compared = {
+        draw
+        for one in reads.read(time, time + 1)
+        for draw in made.get(one, ())
+        if draws[draw].tensor == one
+    }
+    if len(compared) != 1:
+        return None
+    own = compared.pop()
+    target = draws[own]
+    same = [one for one in sorted(added - {own}) if draws[one].bytes == target.bytes]
+    if not same or target.tensor in reads.read(own + 1, time):
+        return None
+    return _Loss(int(loss["step"]), time, stack_of(loss), target.stack, draws[same[-1]].stack)
+
+
+def _finding(run: Run, rank: int, thread: str, losses: list[_Loss]) -> Finding:
+    first = losses[0]
+    where, drawn, added = (
+        own_place(run, rank, stack) for stack in (first.stack, first.drawn, first.added)
+    )
+    at, of, other = (f" at {one}" if one else "" for one in (where, drawn, added))
+    return Finding(
+        kind="wrong_loss",
+        severity="warning",
+        confidence="likely",
+        title=f"The loss{at} compares the output with noise{of} that is not in the input: other "
+        f"noise{other} was added there, in all {units.count(len(losses))} losses that were looked "
+        "at. Nothing can predict it. Draw the noise once, add it to the data and pass it to the "
+        "loss.",
+        rank=rank,
+        ranks=(rank,),
+        thread=thread,
+        step=first.step,
+        time_ns=first.time_ns,
+        where=where,
+        evidence={"cause": "other_noise", "drawn_at": drawn, "added_at": added},
+        link=step_link(run, rank, first.step),
+    )

@@ -1,0 +1,79 @@
+"""Finds padding that is taken for data: targets at padded positions that a loss counts, and masks
+that hide the tokens and show the padding.
+
+Read from the tokens, targets and masks that the graph of the first backward keeps.
+"""
+
+from __future__ import annotations
+
+from lanescope.collector.format.loop_names import COUNTED_PADDING, PADDING_ALONE
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.plugins.losses.loss_graph import (
+    graph_finding,
+    loss_graph,
+    of_graphs,
+)
+from lanescope.webapp.runs.run import Run
+
+_MIN_SHARE = 0.1
+"""Of the targets."""
+
+
+def counted_padding(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    return of_graphs(run, _counted)
+
+
+def inverted_masks(run: Run) -> list[Finding]:
+    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
+    return of_graphs(run, _inverted)
+
+
+def _counted(run: Run, rank: int) -> Finding | None:
+    rows = logged(run, rank, prefix=COUNTED_PADDING)
+    rows = rows[rows["value"] >= _MIN_SHARE]
+    graph = None if rows.empty else loss_graph(run, rank)
+    if graph is None:
+        return None
+    first = rows.iloc[0]
+    number, token, label = str(first["name"]).split("/")
+    loss = graph.nodes.get(int(number))
+    if loss is None:
+        return None
+    at = f" at {loss.where}" if loss.where else ""
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        title=f"{first['value']:.0%} of the targets of the loss{at} are of padded positions: token "
+        f"{token} fills up the rows, and the target there is always {label}, as at no other "
+        "position. The model is trained to predict padding, and the loss looks better than it is. "
+        f"Pass ignore_index={label} to the loss, or fill targets up with -100.",
+        where=loss.where,
+        evidence={"cause": "padding", "share": float(first["value"]), "class": int(label)},
+    )
+
+
+def _inverted(run: Run, rank: int) -> Finding | None:
+    rows = logged(run, rank, prefix=PADDING_ALONE)
+    graph = None if rows.empty else loss_graph(run, rank)
+    if graph is None:
+        return None
+    number, token = str(rows["name"].iloc[0]).split("/")
+    node = graph.nodes.get(int(number))
+    if node is None:
+        return None
+    at = f" at {node.where}" if node.where else ""
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        kind="mixed_samples",
+        title=f"The mask of the attention{at} is inverted: it hides all tokens and shows the "
+        f"padding alone (token {token}, which fills up the rows). True in key_padding_mask and in "
+        "masked_fill() hides a position; in the attn_mask of scaled_dot_product_attention() it "
+        "shows one. Use its inverse, ~mask.",
+        where=node.where,
+        evidence={"cause": "inverted_mask", "token": int(token)},
+    )
