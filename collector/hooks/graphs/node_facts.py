@@ -96,7 +96,7 @@ def _of_tokens(tokens: _Tokens) -> Iterator[tuple[str, float]]:
 def _weighs_all(node: Any) -> bool:
     """Returns whether a loss gives all classes the same weight."""
     weight = getattr(node, "_raw_saved_weight", None)
-    return getattr(weight, "unpack_hook", True) is None and weight.data is None
+    return getattr(weight, "unpack_hook", True) is None and getattr(weight, "data", 0) is None
 
 
 def _seen(mask: torch.Tensor | None) -> list[torch.Tensor]:

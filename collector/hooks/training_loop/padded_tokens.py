@@ -33,7 +33,7 @@ def padding(tokens: torch.Tensor) -> Padding | None:
     if tokens.dim() != 2 or tokens.shape[0] < _MIN_ROWS or tokens.shape[1] < _MIN_LENGTH:
         return None
     for ends in (tokens, tokens.flip(1)):
-        number = _most(ends[:, -1])
+        number = int(ends[:, -1].mode().values)
         same = tokens == number
         run = (ends == number).flip(1).long().cumprod(1).sum(1)
         alone = int(same.sum()) == int(run.sum())
@@ -55,19 +55,20 @@ def counted_padding(padded: Padding, targets: torch.Tensor, ignored: int) -> Cou
     elif targets.numel() != pad.numel():
         return None
     own = targets.reshape(pad.shape)
-    classes = own[pad].unique()
-    if len(classes) != 1 or int(classes) == ignored:
+    labels = own[pad]
+    if not len(labels) or int(labels[0]) == ignored or bool((labels != labels[0]).any()):
         return None
-    found = own == classes
+    label = int(labels[0])
+    found = own == label
     allowed = pad.clone()
-    if int(classes) == number:  # the next tokens: what comes after the last one is padding
+    if label == number:  # the next tokens: what comes after the last one is padding
         allowed[:, :-1] |= pad[:, 1:]
         allowed[:, 1:] |= pad[:, :-1]
         allowed[:, -1] = True
     if (found & ~allowed).any():
         return None
     counted = own != ignored
-    return CountedPadding(int(classes), float((found & counted).sum() / counted.sum()))
+    return CountedPadding(label, float((found & counted).sum() / counted.sum()))
 
 
 def sees_padding_alone(padded: Padding, visible: torch.Tensor) -> bool:
@@ -79,9 +80,3 @@ def sees_padding_alone(padded: Padding, visible: torch.Tensor) -> bool:
         return False
     seen = visible.reshape(rows, -1, length).any(1)
     return bool(torch.equal(seen, pad))
-
-
-def _most(numbers: torch.Tensor) -> int:
-    """Returns the most frequent number."""
-    values, counts = numbers.unique(return_counts=True)
-    return int(values[counts.argmax()])

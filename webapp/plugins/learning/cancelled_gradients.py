@@ -43,6 +43,8 @@ def _cancelled(rows: pd.DataFrame) -> list[str]:
         zero=("zero", "all"),
         some=("some", "all"),
     )
+    if facts.groupby("layer")["zero"].all().any():
+        return []  # a dead layer before gives an input of zeros
     last = facts.index.to_series().str.rpartition(".")[2]
     learning = set(facts.loc[(last == "bias") & facts["some"], "layer"])
     dead = (last == "weight") & facts["zero"] & facts["layer"].isin(learning)

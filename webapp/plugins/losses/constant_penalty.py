@@ -76,7 +76,7 @@ def _origin(run: Run, rank: int, node: LossNode, passes: list[tuple[str, int, in
     born = rows[rows["birth"]]
     read = dict(list(rows[~rows["write"] & ~rows["birth"]].groupby(["start_ns", "depth"])))
     at = [key for key in read if key[0] == node.start_ns][:1]
-    ahead, seen, place = [(key, "") for key in at], set(), None
+    ahead, seen = [(key, "") for key in at], set[tuple[int, int]]()
     while ahead and len(seen) < _MOST:
         key, place = ahead.pop()
         seen.add(key)

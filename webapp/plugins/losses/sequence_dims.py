@@ -102,7 +102,10 @@ def _layers(run: Run, rank: int, before_ns: int) -> Iterator[_Layer]:
 
 def _recurrence(op: pd.Series) -> Iterator[_Layer]:
     """The batch of the state is that of the input: one of its first two dimensions."""
-    read, state, *_ = [*_shapes(op), [], []]
+    shapes = _shapes(op)
+    if len(shapes) < 2:
+        return
+    read, state = shapes[:2]
     if len(read) != 3 or len(state) != 3 or (read[0] == state[1]) == (read[1] == state[1]):
         return
     length = read[0] if read[1] == state[1] else read[1]
