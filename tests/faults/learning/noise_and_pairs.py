@@ -1,8 +1,10 @@
-"""Losses that compare a sample with itself, or an output with noise that is not in the input."""
+"""Losses that compare a sample with itself, an output with noise that is not in the input, or mixed
+rows with the labels of others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -85,7 +87,7 @@ def sums_of_products_with_themselves(planted: bool) -> None:
 
 
 def two_encoders() -> None:
-    """Pairs of two views: the diagonal is what is looked for."""
+    """Pairs of two views: the targets are on the diagonal."""
     model = net()
 
     def loss(x: torch.Tensor) -> torch.Tensor:
@@ -216,6 +218,56 @@ def inputs_against_the_model() -> None:
     fit(model, loss)
 
 
+# rows that are mixed -----------------------------------------------------------------------------
+
+MANY = 64
+
+
+def mixed(planted: bool, mix: Callable[..., tuple[torch.Tensor, float]]) -> None:
+    """Trains on mixtures of a batch with itself, in another order; `mix` gets model, rows and the
+    order of the others. Targets have the same order, or one of their own."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, 2))
+    data = torch.randn(MANY, WIDTH)
+    labels = (data.sum(1) > 0).long()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        for rows in torch.randperm(MANY).split(ROWS):
+            order = torch.randperm(ROWS)
+            out, share = mix(model, data[rows], order)
+            targets = labels[rows]
+            others = targets[torch.randperm(ROWS) if planted else order]  # named
+            first, second = F.cross_entropy(out, targets), F.cross_entropy(out, others)
+            optimizer.zero_grad()
+            (share * first + (1 - share) * second).backward()
+            optimizer.step()
+
+
+def samples_are_mixed(planted: bool) -> None:
+    """Mixup: sums of two samples."""
+    mixed(planted, lambda model, x, order: (model(0.7 * x + 0.3 * x[order]), 0.7))
+
+
+def features_are_exchanged(planted: bool) -> None:
+    """CutMix: some features of another sample."""
+
+    def mix(model: Any, x: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, float]:
+        kept = torch.arange(WIDTH) < WIDTH // 2
+        return model(torch.where(kept, x, x[order])), 0.5
+
+    mixed(planted, mix)
+
+
+def hidden_rows_are_mixed(planted: bool) -> None:
+    """Manifold mixup: sums of hidden rows."""
+
+    def mix(model: Any, x: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, float]:
+        hidden = model[1](model[0](x))
+        return model[2](0.6 * hidden + 0.4 * hidden[order]), 0.6
+
+    mixed(planted, mix)
+
+
 FAULTS = (
     *(
         Fault("pairs with themselves", "learning", ("wrong_loss",), program, twin, "with itself")
@@ -240,5 +292,9 @@ FAULTS = (
             (penalty_of_inputs, None),
             (penalty_that_is_detached, None),
         )
+    ),
+    *(
+        Fault("mixed apart", "learning", ("wrong_loss",), program, says="another random")
+        for program in (samples_are_mixed, features_are_exchanged, hidden_rows_are_mixed)
     ),
 )

@@ -49,7 +49,7 @@ class Tagger(nn.Module):
 
 
 def tags_of_padding(planted: bool) -> None:
-    """Tags are filled up with 0, which is no tag."""
+    """Tags are filled up with 0, which no word has."""
     torch.manual_seed(0)
     model, ignored = Tagger(), -100 if planted else 0
 

@@ -130,7 +130,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Padding that the loss counts",
-            "padded:counted_padding",
+            "padded:padding_in_losses",
             ("wrong_loss",),
             order=197,
             area="Learning",

@@ -64,7 +64,7 @@ def _passes(run: Run, rank: int, before_ns: int) -> list[tuple[str, int, int]]:
 
 
 def _origin(run: Run, rank: int, node: LossNode, passes: list[tuple[str, int, int]]) -> str | None:
-    """The line that computes a penalty from gradients; None: what is added is no such thing."""
+    """The line that computes a penalty from gradients; None: the sum adds nothing of the kind."""
     thread = passes[0][0]
     window = (0, (node.start_ns or 0) + 1)
     columns = ["start_ns", "depth", "sequence", "stack"]

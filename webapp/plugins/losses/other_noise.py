@@ -20,8 +20,8 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
-    ACCESS,
-    AT,
+    OPERATOR_KEY,
+    READ_COLUMNS,
     Tensor,
     TensorReads,
     backward_ends,
@@ -78,7 +78,7 @@ def _of_rank(run: Run, rank: int) -> Finding | None:
 
 def _losses(run: Run, rank: int, thread: str) -> list[_Loss]:
     """The losses that read noise of their own; none if others do not."""
-    columns = [*AT, "duration_ns", "name", "step", "stack", "sequence", "phase"]
+    columns = [*OPERATOR_KEY, "duration_ns", "name", "step", "stack", "sequence", "phase"]
     ops = ops_named(run, rank, thread, columns, _READ.fullmatch)
     names = ops["name"]
     differs = (names == _DIFFERENCE) & ~ops["phase"].astype("str").isin(("forward", "backward"))
@@ -89,7 +89,7 @@ def _losses(run: Run, rank: int, thread: str) -> list[_Loss]:
     last = trained["start_ns"].map(lambda time: bisect_right(ends, time))
     trained = trained[last.isin(last.drop_duplicates().iloc[:_COUNTED])]
     window = int(ops["start_ns"].min()), int(trained["start_ns"].max()) + 1
-    reads = TensorReads(run.events("access", rank, thread, ACCESS, window))
+    reads = TensorReads(run.events("access", rank, thread, READ_COLUMNS, window))
     found = []
     for number, own in trained.groupby(last.loc[trained.index], sort=True):
         since = ends[int(str(number)) - 1]

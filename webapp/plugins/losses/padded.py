@@ -20,7 +20,7 @@ _MIN_SHARE = 0.1
 """Of the targets."""
 
 
-def counted_padding(run: Run) -> list[Finding]:
+def padding_in_losses(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     return of_graphs(run, _counted)
 

@@ -1,7 +1,8 @@
 """Finds inputs and targets that are shuffled apart from each other.
 
 The rows of the inputs were chosen by one random permutation, those of the targets by another one of
-the same length, and neither chose rows of anything else. Seen in the bytes that operators read.
+the same length, and neither chose rows of anything else. Where rows are mixed (mixup), a third
+choice is common to both. Seen in the bytes that operators read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -20,8 +22,8 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
-    ACCESS,
-    AT,
+    OPERATOR_KEY,
+    READ_COLUMNS,
     Tensor,
     TensorReads,
     backward_ends,
@@ -60,6 +62,14 @@ class _Loss:
     targets: _Pick
 
 
+class _Read(NamedTuple):
+    """The choices of rows that a loss reads, and those that were read since the last backward."""
+
+    loss: Any  # a row of the operators
+    targets: list[_Pick]
+    inputs: list[_Pick]
+
+
 def shuffled_apart(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     if not run.counts["access"]:
@@ -85,31 +95,59 @@ def _apart(run: Run, rank: int) -> Finding | None:
 def _losses(run: Run, rank: int, thread: str) -> tuple[list[_Loss], dict[Tensor, set[int]]]:
     """The losses whose targets another permutation chose than their inputs, none if others are
     without; and of each permutation what it chose rows of."""
-    columns = [*AT, "duration_ns", "name", "step", "stack", "sequence"]
+    columns = [*OPERATOR_KEY, "duration_ns", "name", "step", "stack", "sequence"]
     ops = ops_named(run, rank, thread, columns, _READ.fullmatch)
     trained = ops[ops["name"].str.fullmatch(_LOSS.pattern) & ops["sequence"].notna()]
     trained = trained.head(_COUNTED)
     if len(trained) < _MIN_LOSSES:
         return [], {}
     window = int(ops["start_ns"].min()), int(trained["start_ns"].max()) + 1
-    memory = TensorReads(run.events("access", rank, thread, ACCESS, window))
+    memory = TensorReads(run.events("access", rank, thread, READ_COLUMNS, window))
     picks = dict(_picks(ops[ops["start_ns"] < window[1]], memory))
     sources = defaultdict[Tensor, set[int]](set)
     for pick in picks.values():
         sources[pick.order].add(pick.source)
-    found, ends = list[_Loss](), [window[0], *backward_ends(run, rank, thread)]
+    ends = [window[0], *backward_ends(run, rank, thread)]
+    found = defaultdict[int, list[_Read]](list)
     for loss in trained.itertuples():
         time = int(loss.start_ns)
         targets = _among(memory.read(time, time + 1), picks)
         since = ends[bisect_right(ends, time) - 1]
-        inputs = [one for one in _among(memory.read(since, time), picks) if one not in targets]
-        if len(targets) != 1 or len(inputs) != 1:
-            return [], {}
-        (one,), (other,) = inputs, targets
-        if one.order == other.order or one.length != other.length:
-            return [], {}
-        found.append(_Loss(int(loss.step), time, stack_of(loss), one, other))
-    return found, sources
+        inputs = _among(memory.read(since, time), picks)
+        found[since].append(_Read(loss, targets, inputs))
+    apart = [_of_mixture(own) for own in found.values()]
+    if len(apart) < _MIN_LOSSES or None in apart:
+        apart = [_of_loss(one) for own in found.values() for one in own]
+    losses = [one for one in apart if one is not None]
+    return (losses if len(losses) == len(apart) else []), sources
+
+
+def _of_loss(read: _Read) -> _Loss | None:
+    """A loss that reads one choice of rows, after another one alone was read."""
+    inputs = [one for one in read.inputs if one not in read.targets]
+    return _pair(read, inputs, read.targets)
+
+
+def _of_mixture(losses: list[_Read]) -> _Loss | None:
+    """Losses of one backward that mix rows: beside a choice that is common to inputs and targets,
+    each has one of its own."""
+    targets = [one for read in losses for one in read.targets]
+    inputs = [one for one in losses[-1].inputs if one not in targets]
+    of_targets, of_inputs = ({one.order for one in own} for own in (targets, inputs))
+    if not of_targets & of_inputs:
+        return None
+    own_inputs = [one for one in inputs if one.order not in of_targets]
+    own_targets = [one for one in targets if one.order not in of_inputs]
+    return _pair(losses[-1], own_inputs, own_targets)
+
+
+def _pair(read: _Read, inputs: list[_Pick], targets: list[_Pick]) -> _Loss | None:
+    if len(targets) != 1 or len(inputs) != 1:
+        return None
+    (one,), (other,) = inputs, targets
+    if one.order == other.order or one.length != other.length:
+        return None
+    return _Loss(int(read.loss.step), int(read.loss.start_ns), stack_of(read.loss), one, other)
 
 
 def _among(read: Iterable[Tensor], picks: dict[Tensor, _Pick]) -> list[_Pick]:

@@ -14,8 +14,8 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
-AT = ["start_ns", "depth"]
-ACCESS = [*AT, "storage", "bytes", "write", "birth"]
+OPERATOR_KEY = ["start_ns", "depth"]
+READ_COLUMNS = [*OPERATOR_KEY, "storage", "bytes", "write", "birth"]
 """Columns of accesses."""
 
 Tensor = tuple[int, int]
@@ -35,7 +35,7 @@ class TensorReads:
 
     def __init__(self, rows: pa.Table) -> None:
         self._start, self._depth, self.storage, self.bytes, self.write, self._birth = (
-            rows[name].to_numpy() for name in ACCESS
+            rows[name].to_numpy() for name in READ_COLUMNS
         )
         self._reads = ~self.write & ~self._birth
         self._born = defaultdict[int, list[int]](list)
