@@ -1,8 +1,8 @@
 """Finds recurrences and attention that take the samples of a batch for the positions of a sequence.
 
 torch's recurrent and attention layers expect [length, batch, features] unless batch_first=True. The
-operators show which dimension is taken for the length, the loss shows how many samples there are: as many as the
-length, and another number than the batch.
+operators show which dimension is taken for the length, the loss shows how many samples there are: as
+many as the length, and another number than the batch.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _KIND = "dead_parameter"
 _MIN_FACTORS = 8  # that differ from the one before
 _LARGEST_FACTOR = 0.02
 _MIN_METRICS, _MOSTLY, _MOST_LEFT = 6, 0.8, 0.7
-"""Calls of ReduceLROnPlateau, the share of them in which a loss falls, and the share of it that is left at most."""
+"""Calls of ReduceLROnPlateau, the share of them in which a loss falls, and what it falls to."""
 
 _LARGEST_RATE = 0.1
 """First learning rate. A larger one is a scale for factors that are rates, as in Noam's."""
