@@ -1,8 +1,8 @@
 """Finds recurrences and attention that take the samples of a batch for the positions of a sequence.
 
 torch's recurrent and attention layers expect [length, batch, features] unless batch_first=True. The
-operators show which dimension is taken for the length, the loss shows how many samples there are: as
-many as the length, and another number than the batch.
+operators show which dimension is taken for the length, the loss shows how many samples there are:
+as many as the length, and another number than the batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of
+from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -78,6 +78,8 @@ def _layers(run: Run, rank: int, before_ns: int) -> Iterator[_Layer]:
     """Yields layers of the first forward for which lengths and batches are two numbers."""
     modules = run.events("module", rank, columns=["path", "class"]).to_pylist()
     attention = {str(one["path"]) for one in modules if str(one["class"]) == _ATTENTION}
+    if not attention and not any(map(_RECURRENCE.fullmatch, texts_of(run, "op", "name", rank))):
+        return
     columns = ["start_ns", "name", "module", "shapes", "stack"]
     for thread in run.threads_of(rank):
         ops = ops_named(
