@@ -203,6 +203,66 @@ def other_epsilon_in_double_precision(planted: bool) -> None:
     train(model, data=((x.double(), y) for x, y in batches()))
 
 
+# random numbers of one run -----------------------------------------------------------------------
+
+
+class Dropped(Net):
+    """With dropout before the head."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.second(self.norm(self.first(x)))
+        out: torch.Tensor = self.head(F.dropout(x, 0.5, self.training))
+        return out
+
+
+def seeded(before: Callable[[], object] = int) -> None:
+    """Makes the model after what `before` does."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    before()
+    train(Net())
+
+
+def dropping(noise: Callable[[], object] = int) -> None:
+    """Trains with dropout; `noise` runs before each batch."""
+
+    def noisy() -> Iterator[tuple[Any, Any]]:
+        for batch in batches():
+            noise()
+            yield batch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    train(Dropped(), data=noisy())
+
+
+def number_before_the_model(planted: bool) -> None:
+    """A number is drawn before the weights are. The twin has a generator for it."""
+    own = None if planted else torch.Generator().manual_seed(3)
+    seeded(lambda: torch.rand(3, generator=own))
+
+
+def layer_before_the_model(planted: bool) -> None:
+    """A layer is made that nothing uses. The twin makes none of random numbers."""
+    seeded(lambda: nn.Linear(3, 3) if planted else nn.LayerNorm(3))
+
+
+def noise_before_the_dropout(planted: bool) -> None:
+    """Noise is drawn for each batch and not used. The twin has a generator for it."""
+    own = None if planted else torch.Generator().manual_seed(3)
+    dropping(lambda: torch.randn(4, generator=own))
+
+
+def plain_seeded() -> None:
+    """The baseline of the first two."""
+    seeded()
+
+
+def plain_dropping() -> None:
+    """The baseline of the last one."""
+    dropping()
+
+
 def _faults(
     name: str, says: str, *programs: tuple[Program, Program], options: tuple[str, ...] = ()
 ) -> tuple[Fault, ...]:
@@ -250,5 +310,12 @@ FAULTS = (
         (other_activation_in_autocast, plain),
         (other_activation_compiled, plain),
         (other_epsilon_in_double_precision, plain),
+    ),
+    *_faults(
+        "random numbers of one run",
+        "the run draws random numbers",
+        (number_before_the_model, plain_seeded),
+        (layer_before_the_model, plain_seeded),
+        (noise_before_the_dropout, plain_dropping),
     ),
 )

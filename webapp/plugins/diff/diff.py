@@ -27,6 +27,7 @@ from lanescope.webapp.plugins.diff.pairing.unpaired import (
     settings_words,
     unpaired_calls,
 )
+from lanescope.webapp.plugins.diff.random_draws import draws_notes
 from lanescope.webapp.plugins.diff.settings import settings_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.values import world_sizes
@@ -164,9 +165,9 @@ def compare(
     wanted = "different" if "different" in states else "within_tolerance"
     layer = _layer(base, run, mode if wanted == "different" else "bitwise")
     stated, said = _stated(base, run, mode, layer)
+    first = _first_of_all(values, norms[norms["state"] == wanted], layer, wanted)
     notes = [
-        *resumed_notes(base, run),
-        *settings_notes(base, run),
+        *_cause_notes(base, run, first),
         *said,
         *roles,
         *(values.notes if values else [_no_values(base, run)]),
@@ -182,13 +183,20 @@ def compare(
         tensors=tensors,
         valued=values is not None,
         alone=alone,
-        first=_first_of_all(values, norms[norms["state"] == wanted], layer, wanted),
+        first=first,
         table=_all_rows(norms, calls, values.tables if values else []),
         notes=tuple(notes),
         differing=values.different if values else 0,
         timing=timing_differences(base, run),
         growth=values.grown() if values else pd.DataFrame(),
     )
+
+
+def _cause_notes(base: Run, run: Run, first: dict[str, Any] | None) -> list[str]:
+    """Returns what may have made the runs differ; one that resumes draws other numbers anyway."""
+    resumed = resumed_notes(base, run)
+    draws = [] if resumed else draws_notes(base, run, first)
+    return [*resumed, *settings_notes(base, run), *draws]
 
 
 def _floors(base: Run, run: Run, noise: Run | None) -> tuple[Floor, Floor] | None:

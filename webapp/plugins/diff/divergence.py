@@ -16,6 +16,8 @@ _CAUSES = (
     "settings differ",
     "the precision",
     "the learning rate",
+    "the run draws",
+    "the baseline draws",
     "the data differs",
     "the command",
 )
