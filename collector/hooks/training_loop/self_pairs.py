@@ -12,10 +12,12 @@ def self_share(scores: torch.Tensor | None, targets: torch.Tensor) -> float | No
     target is there, or if it is not above 1 / N."""
     if scores is None or type(scores) is not torch.Tensor or scores.device.type != "cpu":
         return None
+    if targets.dim() != 1:  # of a single sample, or of positions
+        return None
     count = len(targets)
     if scores.shape != (count, count) or not _MIN_SAMPLES <= count <= _MOST:
         return None
-    if bool((targets.reshape(-1) == torch.arange(count)).any()):
+    if bool((targets == torch.arange(count, device="cpu")).any()):
         return None
     share = float(scores.diagonal().detach().double().exp().mean())
     return share if share * count > 1 else None
