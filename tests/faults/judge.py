@@ -11,6 +11,7 @@ from lanescope.webapp.runs.run import Run, open_run
 from tests.faults import two_runs
 from tests.faults.base import Fault, Program
 from tests.faults.learning import (
+    broadcast,
     cut_off,
     epochs,
     graph_order,
@@ -50,6 +51,7 @@ _ROOMS = (
     order_of_a_step,
     made_in_forward,
     losses,
+    broadcast,
     shared_layers,
     no_targets,
     training_loop,

@@ -86,40 +86,6 @@ def nll_loss_of_probabilities(planted: bool) -> None:
     fit(model, loss_of)
 
 
-def squared_error_of_a_column(planted: bool) -> None:
-    """Outputs of shape [N, 1] and targets of [N]."""
-
-    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        out = out if planted else out.squeeze(1)
-        return (out - x.sum(1)).square().mean()  # named
-
-    fit(mlp(outputs=1), loss_of)
-
-
-def value_function_of_a_column(planted: bool) -> None:
-    """Returns minus values; the twin compares all outputs with each other, on purpose."""
-
-    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        returns = x.sum(1)
-        if planted:
-            return 0.5 * (returns - out).pow(2).sum() / len(x)  # named
-        scores = out.squeeze(1)
-        margins = (scores[:, None] - scores) * (returns[:, None] - returns).sign()
-        return (1 - margins).relu().mean()
-
-    fit(mlp(outputs=1), loss_of)
-
-
-def huber_loss_of_a_column(planted: bool) -> None:
-    """torch's own loss, whose warning is lost in the log."""
-
-    def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        targets = x.sum(1) if planted else x.sum(1, keepdim=True)
-        return F.smooth_l1_loss(out, targets)  # named
-
-    fit(mlp(outputs=1), loss_of)
-
-
 def _divided(loss_of: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
     rank = begin()
     model = DDP(net(rank))
@@ -356,14 +322,6 @@ FAULTS = (
         sigmoid_before_a_loss_of_logits,
         nll_loss_of_logits,
         nll_loss_of_probabilities,
-    ),
-    *loss_faults(
-        "a loss that is broadcast",
-        "wrong_loss",
-        "are broadcast to",
-        squared_error_of_a_column,
-        value_function_of_a_column,
-        huber_loss_of_a_column,
     ),
     *loss_faults(
         "a loss divided by the number of ranks",

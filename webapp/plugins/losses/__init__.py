@@ -71,7 +71,7 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="the graph of the first backward",
-            misses="targets that require a gradient; shapes other than [N, 1] and [N]",
+            misses="targets that require a gradient; parameters alone; shapes other than [N, 1] and [N]",
         ),
         Question(
             "Targets that gradients flow through",

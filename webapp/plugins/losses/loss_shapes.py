@@ -2,7 +2,7 @@
 
 Read from the graph of the first backward. An operator of a loss had inputs of these shapes, one of
 them needs no gradient (the targets), and no operator of the program put the axis of length one
-there: a layer did, whose output it is.
+there: a layer did, whose output it is. A parameter has the shape that the program gave it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
     graph_finding,
+    input_shapes,
     loss_graph,
     of_graphs,
 )
@@ -57,10 +58,21 @@ def _broadcast(graph: LossGraph, node: LossNode) -> int:
         sizes = set(shapes[0].split(",")) if shapes else set()
         square = shapes[:1] == shapes[1:] and shapes[0].count(",") == 1 and len(sizes) == 1
         return int(sizes.pop()) if square and source.name == "Expand" else 0
-    if source.name.startswith(_AXIS):
+    if source.name.startswith(_AXIS) or _is_parameter(graph, source):
         return 0
     flat = next((one for one in shapes if one.isdigit() and int(one) > 1), None)
     return int(flat) if flat and f"{flat},1" in shapes else 0
+
+
+def _is_parameter(graph: LossGraph, node: LossNode) -> bool:
+    """Returns whether a node hands on a parameter, through operators of one tensor at most."""
+    for _ in graph.nodes:
+        if not node.next:
+            return node.name == "AccumulateGrad"
+        if len(node.next) > 1 or sum(map(bool, input_shapes(node))) > 1:
+            return False
+        node = graph.nodes[node.next[0]]
+    return False
 
 
 def _is_reduced(graph: LossGraph, node: LossNode) -> bool:
