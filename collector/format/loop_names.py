@@ -83,3 +83,7 @@ are all off the diagonal: the mean probability on the diagonal, where it is abov
 PLATEAU = "lanescope/training_loop/plateau/"
 """Prefix; file.py:12 of a step of ReduceLROnPlateau and its mode follow, after a slash: the number
 that it compares with the best one so far."""
+
+KEPT_HASH = "lanescope/training_loop/kept_hash/"
+"""Prefix; the name of a model that is called without gradients and that of a parameter of it
+follow, after a slash: a hash of some of its elements."""

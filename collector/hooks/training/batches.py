@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.modules import module as nn_module
 
-from ...format.loop_names import REORDERED_INPUT
+from ...format.loop_names import KEPT_HASH, REORDERED_INPUT
 from ...format.names import (
     BATCH_HASH,
     BATCH_ROWS,
@@ -53,7 +53,13 @@ from .listed_modules import listed_modules
 from .modules import Modules, own_class, unwrap
 from .norms import has_norm
 from .parameters import is_sampled
-from .replication import own_buffers, random_states, replication, short_hash
+from .replication import (
+    own_buffers,
+    own_parameters,
+    random_states,
+    replication,
+    short_hash,
+)
 
 _MAX_TENSORS = 3
 """Tensors of one batch or call that are hashed."""
@@ -166,6 +172,10 @@ class Batches:
             name = self._modules.model_name(module)
             drops = any(one.training for one in inner.modules() if isinstance(one, _DROPOUTS))
             self._recorder.value(f"{EVALUATION_MODE}{name}", float(training or drops))
+        if self._sampled() and int(self._recorder.process.get("world_size", 1)) > 1:
+            name = self._modules.model_name(module)
+            if self._due(f"kept/{name}", 1):
+                self._hash(f"{KEPT_HASH}{name}/", own_parameters(inner))
 
     def ended(self, module: torch.nn.Module, output: Any) -> None:
         """Samples what an outermost module returned."""
@@ -232,13 +242,21 @@ class Batches:
             states = random_states() if self._due("random", 1) else ()
             for name, number in (*states, *replication(module)):
                 recorder.value(name, number)
-            for name, buffer in own_buffers(module):
-                if self._is_plain(buffer):
-                    write = partial(self._write_buffer, f"{BUFFER_HASH}{name}", recorder.step)
-                    self._readback.enqueue(few_of(buffer), write)
+        self._hash(BUFFER_HASH, own_buffers(module))
+
+    def _hash(self, prefix: str, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        """Hashes some elements of each tensor."""
+        recorder = self._recorder
+        if recorder.thread().busy:
+            return
+        with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
+            for name, tensor in tensors:
+                if self._is_plain(tensor):
+                    write = partial(self._write_hash, f"{prefix}{name}", recorder.step)
+                    self._readback.enqueue(few_of(tensor), write)
             self._readback.drain(wait=False)
 
-    def _write_buffer(self, name: str, step: int, few: torch.Tensor) -> None:
+    def _write_hash(self, name: str, step: int, few: torch.Tensor) -> None:
         self._recorder.value(name, short_hash(raw_bytes(few)), step)
 
     def _is_plain(self, tensor: torch.Tensor) -> bool:

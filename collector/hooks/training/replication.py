@@ -76,6 +76,17 @@ def own_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     return list(islice(found, MAX_LISTED))
 
 
+def own_parameters(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Returns parameters of floating point by their names, at most MAX_LISTED."""
+    found = (
+        (f"{path}.{name}" if path else name, parameter)
+        for path, part in clean_paths(module)
+        for name, parameter in part._parameters.items()
+        if parameter is not None and parameter.is_floating_point() and parameter.dim()
+    )
+    return list(islice(found, MAX_LISTED))
+
+
 def data_parallel(module: torch.nn.Module) -> Any | None:
     """Returns the DistributedDataParallel around a module; None without one."""
     while type(module).__name__ != "DistributedDataParallel":

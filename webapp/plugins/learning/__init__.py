@@ -37,6 +37,16 @@ PLUGIN = Plugin(
             misses="ranks that share neither samples nor a loss",
         ),
         Question(
+            "Models that some ranks alone update",
+            "kept_models:kept_models",
+            ("rank_divergence",),
+            order=42,
+            area="Learning",
+            recorded=True,
+            needs="level access; replicas that call a model without gradients at two sampled steps",
+            misses="models that each rank updates in its own way; parameters after the first 20",
+        ),
+        Question(
             "Vanishing gradients",
             "vanishing:vanishing",
             ("vanishing_gradient",),
