@@ -2,8 +2,9 @@
 
 Modes of torch hold on one thread. The recorder noted that a thread or task did not have the
 starter's. That it worked without is seen in its operators meanwhile: they made nodes of the
-autograd graph though the starter ran in no_grad, multiplied float32 numbers though it ran in
-autocast, or made tensors though it had another default device.
+autograd graph, and the thread ran no backward through them, though the starter ran in no_grad;
+they multiplied float32 numbers though it ran in autocast, or made or filled tensors though it had
+another default device.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pyarrow as pa
+
+from lanescope.collector.format import schema
 from lanescope.collector.format.marks import LostMode
 from lanescope.webapp.analysis.arrow_columns import marks, stack_of, to_frame
 from lanescope.webapp.analysis.findings import Finding
@@ -22,7 +26,10 @@ from lanescope.webapp.runs.run import Run
 _OPS = ["start_ns", "name", "sequence", "dtypes", "stack"]
 
 _PRODUCTS = re.compile(r"^aten::(addmm|mm|bmm|baddbmm|_?convolution|mkldnn_convolution)$")
-_FACTORIES = re.compile(r"^aten::(randn|rand|zeros|ones|full|randint|eye|linspace|empty)$")
+_FACTORIES = re.compile(
+    r"^aten::(randn|rand|zeros|ones|full|randint|eye|linspace|empty|uniform_|normal_)$"
+)
+"""And what layers fill their parameters with: torch.empty is left out of a recording."""
 
 _WORKS = {
     "no_grad": "an autograd graph is recorded in {}, which takes time and memory",
@@ -63,7 +70,7 @@ def _without(
     ops = ops[ops["start_ns"] >= window[0]]
     names, kind = ops["name"].astype("str"), mode.partition(" ")[0]
     if kind == "no_grad":
-        shows = ops["sequence"].notna()
+        shows = ops["sequence"].notna() & (not _trains(run, rank, thread, window))
     elif kind == "autocast":
         products = names.str.match(_PRODUCTS)
         low = ops["dtypes"].astype("str").str.contains("16")
@@ -72,6 +79,12 @@ def _without(
     else:
         shows = names.str.match(_FACTORIES)
     return None if not shows.any() else dict(ops[shows].iloc[0])
+
+
+def _trains(run: Run, rank: int, thread: str, window: tuple[int, int]) -> bool:
+    """Whether a thread runs backward in a window: it wants the graph that it records."""
+    kinds = run.events("phase", rank, thread, columns=["kind", "start_ns"], window=window)["kind"]
+    return schema.PhaseKind.backward.name in kinds.cast(pa.string()).to_pylist()
 
 
 def _finding(
