@@ -321,7 +321,7 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="level access; a torch DataLoader with persistent_workers",
-            misses="attributes other than numbers, texts and flags of the dataset itself",
+            misses="attributes other than numbers, texts and flags of datasets and transforms",
         ),
     ),
 )
