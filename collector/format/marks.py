@@ -147,6 +147,29 @@ class LostError(Mark):
 
 
 @dataclass(frozen=True)
+class GoneTensor(Mark):
+    """An exception that ended a thread as it took a tensor out of a queue of multiprocessing."""
+
+    PREFIX = "gone tensor: "
+    TEMPLATE = "{error}"
+    PATTERN = r"(?P<error>.*)"
+
+    error: str  # ConnectionRefusedError: [Errno 111] Connection refused (/path/train.py:12)
+
+
+@dataclass(frozen=True)
+class InterruptedJoin(Mark):
+    """A wait for the end of a process that Ctrl-C ended, in a process that ran no operator."""
+
+    PREFIX = "interrupted join: "
+    TEMPLATE = "{pid} at {place}"
+    PATTERN = r"(?P<pid>\d+) at (?P<place>.*)"
+
+    pid: int
+    place: str  # "<file>:<line>"
+
+
+@dataclass(frozen=True)
 class LostMode(Mark):
     """A mode of torch that held where a thread or task was started, and not in it: at its end."""
 

@@ -10,10 +10,13 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
 
-from ..format.marks import LostError
+from torch.multiprocessing import reductions
+
+from ..format.marks import GoneTensor, InterruptedJoin, LostError
 from ..recorder.recorder import Recorder
 from .base import Hook
 from .patches import Patches
+from .stacks import program_line
 
 LIMIT = 300
 """Characters kept of an exception's message."""
@@ -33,6 +36,9 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
             recorder.describe(exception=describe(error, trace, is_library), ended="exception")
             if isinstance(error, KeyboardInterrupt) and recorder.on_interrupt is not None:
                 recorder.on_interrupt()
+                _waited_in_vain(recorder, trace, is_library)
+            elif _gets_shared_tensor(trace):
+                recorder.mark(GoneTensor(str(recorder.process["exception"])).encode())
 
     def uncaught_in_thread(args: Any) -> None:
         if args.exc_value is not None:
@@ -40,7 +46,9 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
                 return  # the main thread has raised before, and may be why
             text = describe(args.exc_value, args.exc_traceback, is_library)
             recorder.describe(exception=text)
-            if raised_in_program(args.exc_traceback, is_library):
+            if _gets_shared_tensor(args.exc_traceback):
+                recorder.mark(GoneTensor(text).encode())
+            elif raised_in_program(args.exc_traceback, is_library):
                 recorder.mark(LostError("thread", text).encode())
 
     def raised_in_process(_process: Any, error: BaseException) -> None:
@@ -55,6 +63,29 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
     patches.ends(BaseProcess, "run", _itself, None, raised_in_process, self_alone=True)
     patches.ends(threading, "excepthook", uncaught_in_thread)
     return patches.undo
+
+
+def _waited_in_vain(
+    recorder: Recorder, trace: TracebackType | None, is_library: Callable[[str], bool]
+) -> None:
+    """Notes the process for whose end a program waited until Ctrl-C, if nothing else of the
+    program is recorded: it ran no operator."""
+    if recorder.folder is not None:
+        return
+    join = BaseProcess.join.__code__
+    frames = [frame for frame, _ in traceback.walk_tb(trace)]
+    for process in (frame.f_locals.get("self") for frame in frames if frame.f_code is join):
+        place = program_line(frames[-1], is_library)
+        recorder.mark(InterruptedJoin(getattr(process, "pid", None) or 0, place).encode())
+
+
+def _gets_shared_tensor(trace: TracebackType | None) -> bool:
+    """Returns whether an exception came as a tensor was taken out of a queue of multiprocessing."""
+    return any(
+        frame.f_code.co_name.startswith("rebuild_storage_")
+        and frame.f_code.co_filename == reductions.__file__
+        for frame, _ in traceback.walk_tb(trace)
+    )
 
 
 def _itself(process: Any) -> Any:

@@ -32,15 +32,18 @@ from tests.faults.learning import (
     underflow,
     unused_results,
 )
-from tests.faults.ranks import data, one_model, parts, slow
+from tests.faults.ranks import data, kept_models, one_model, parts, slow
 from tests.faults.threads import (
     failed_processes,
+    handed_over,
     loader_workers,
     lock_orders,
     shared_memory,
+    thread_modes,
     torch_threads,
     waiting,
     waiting_processes,
+    worker_transforms,
 )
 from tests.support.recording import WITH_TESTS, record_script
 
@@ -68,13 +71,17 @@ _ROOMS = (
     waiting,
     waiting_processes,
     failed_processes,
+    handed_over,
     lock_orders,
     torch_threads,
+    thread_modes,
     loader_workers,
+    worker_transforms,
     shared_memory,
     one_model,
     data,
     parts,
+    kept_models,
     slow,
     two_runs,
 )

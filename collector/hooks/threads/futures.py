@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import multiprocessing
 import sys
 import threading
 import weakref
@@ -39,20 +40,45 @@ def install(sync: SyncRecorder, errors: LostErrors) -> Callable[[], None]:
             patches.ends(found, "__new__", _all_received(sync, 1), when_concurrent=True)
         elif found is not None:
             patches.ends(sys.modules[_BASE], name, _all_received(sync, 0), when_concurrent=True)
-    for result in (pool.ApplyResult, pool.MapResult, pool.IMapIterator, pool.IMapUnorderedIterator):
-        patches.ends(
-            result,
-            "_set",
-            sets,
-            self_alone=True,
-            when_concurrent=True,
-            lost="order by results of thread pools",
-        )
+    _pools(sync, errors, patches)
     patches.ends(pool.ApplyResult, "ready", *looks, self_alone=True, when_concurrent=True)
-    for name in ("next", "__next__"):
-        patches.ends(pool.IMapIterator, name, *_taking(sync), self_alone=True, when_concurrent=True)
     _loop(sync, patches)
     return patches.undo
+
+
+def _pools(sync: SyncRecorder, errors: LostErrors, patches: Patches) -> None:
+    """Hooks the results of pools of multiprocessing, of threads and of processes."""
+    lost = "order by results of thread pools"
+    sets = _setting_of_pool(sync, errors)
+    for result in (pool.ApplyResult, pool.MapResult, pool.IMapIterator, pool.IMapUnorderedIterator):
+        patches.ends(result, "_set", sets, when_concurrent=True, lost=lost)
+    patches.ends(pool.ApplyResult, "__init__", errors.submitted)
+    for name in ("get", "successful"):
+        patches.ends(pool.ApplyResult, name, *_reading(errors), self_alone=True)
+    for name in ("next", "__next__"):
+        patches.ends(pool.IMapIterator, name, *_taking(sync), self_alone=True, when_concurrent=True)
+
+
+def _setting_of_pool(sync: SyncRecorder, errors: LostErrors) -> Callable[..., None]:
+    def begin(own: Any, *args: Any, **_: Any) -> None:
+        sync.note(SyncKind.future_set, sync.key(own))
+        if len(args) > 1 and isinstance(args[1], tuple) and not args[1][0]:
+            errors.failed_in_pool(own, args[1][1])
+
+    return begin
+
+
+def _reading(errors: LostErrors) -> tuple[Callable[..., Any], ...]:
+    """Hooks of a call that raises or shows the error of a result, where it does not time out."""
+
+    def done(own: Any, _: Any) -> None:
+        errors.read(own)
+
+    def raised(own: Any, error: BaseException) -> None:
+        if own.ready() or not isinstance(error, multiprocessing.TimeoutError):
+            errors.read(own)
+
+    return _itself, done, raised
 
 
 def _received(sync: SyncRecorder, future: Any) -> None:

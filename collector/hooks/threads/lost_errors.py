@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from multiprocessing import pool
 from typing import Any
 
 from ...format.marks import LostError
 from ...recorder.recorder import Recorder
-from ..exceptions import describe, raised_in_program
+from ..exceptions import describe, error_sentence, raised_in_program
+from ..patches import caller
+from ..stacks import program_line
+
+_POOL = pool.__file__
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in ')
+"""A frame of the text that an exception of another process brings with it."""
 
 _NEVER_READ = "exception was never retrieved"
 """How asyncio ends what it reports of a task or future whose error was not read."""
@@ -22,7 +31,8 @@ class LostErrors:
     def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
         self._recorder = recorder
         self._is_library = is_library
-        self._unread: dict[int, tuple[weakref.ref[Future[Any]], str]] = {}
+        self._unread: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._submitted: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._read: set[str] = set()  # errors that the program got, of one of several tasks
 
     def failed(self, future: Future[Any], error: Any) -> None:
@@ -32,7 +42,36 @@ class LostErrors:
         trace = error.__traceback__
         if not self._recorder.active or not raised_in_program(trace, self._is_library):
             return
-        key, text = id(future), describe(error, trace, self._is_library)
+        self._keep(future, describe(error, trace, self._is_library))
+
+    def submitted(self, result: Any, *_: Any, **__: Any) -> None:
+        """Notes the line of the program that gives a task to a pool of multiprocessing."""
+        frame = caller()
+        while frame is not None and frame.f_code.co_filename == _POOL:
+            frame = frame.f_back
+        if frame is not None and not self._is_library(frame.f_code.co_filename):
+            self._submitted[result] = program_line(frame, self._is_library)
+
+    def failed_in_pool(self, result: Any, error: Any) -> None:
+        """Notes a result of such a task that gets an exception, which no callback gets."""
+        place = self._submitted.get(result)
+        if place is None or getattr(result, "_error_callback", None) is not None:
+            return
+        if isinstance(error, Exception) and self._recorder.active:
+            raised = self._raised_at(error) or place
+            self._keep(result, f"{error_sentence(error)} ({raised})")
+
+    def _raised_at(self, error: Exception) -> str:
+        """Returns file:line of the program's innermost frame; of another process by its text."""
+        trace = error.__traceback__
+        if trace is not None and raised_in_program(trace, self._is_library):
+            return describe(error, trace, self._is_library).rpartition(" (")[2].removesuffix(")")
+        frames = _FRAME.findall(str(getattr(error.__cause__, "tb", "")))
+        own = [f"{file}:{line}" for file, line in frames if not self._is_library(file)]
+        return own[-1] if own else ""
+
+    def _keep(self, future: Any, text: str) -> None:
+        key = id(future)
         self._unread[key] = weakref.ref(future, lambda _: self._lost(key)), text
 
     def read(self, future: Any) -> None:

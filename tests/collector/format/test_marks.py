@@ -16,6 +16,8 @@ from lanescope.collector.format.marks import (
     CudaForked,
     CudaRejected,
     ExpectedGradient,
+    GoneTensor,
+    InterruptedJoin,
     LostContext,
     LostError,
     LostMode,
@@ -49,6 +51,8 @@ NAMES: dict[str, Any] = {
     "lost error: task raised ValueError: bad batch (/a/b.py:3)": LostError(
         "task", "ValueError: bad batch (/a/b.py:3)"
     ),
+    "gone tensor: EOFError: (/a/b.py:3)": GoneTensor("EOFError: (/a/b.py:3)"),
+    "interrupted join: 12 at /a/b.py:3": InterruptedJoin(12, "/a/b.py:3"),
     "lost mode: autocast cpu for 7 ns, in force where the task was started at /a/b.py:3": (
         LostMode("autocast cpu", 7, "task", "/a/b.py:3")
     ),

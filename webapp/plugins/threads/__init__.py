@@ -100,7 +100,7 @@ PLUGIN = Plugin(
             area="Threads",
             recorded=True,
             needs="a rank that ended by itself, or by an error of its main thread",
-            misses="pools of multiprocessing; tasks whose future has a callback",
+            misses="imap() of pools of multiprocessing; tasks whose future has a callback",
         ),
         Question(
             "Threads on the wrong CUDA device",

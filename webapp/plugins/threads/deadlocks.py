@@ -23,6 +23,7 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place, where_of
 from lanescope.webapp.plugins.threads.standstill import standstill
+from lanescope.webapp.plugins.threads.undrained import interrupted_joins
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -60,7 +61,7 @@ def deadlocks(run: Run) -> list[Finding]:
         gone = _gone_with_locks(run, rank) if not own else []
         if len(gone) == 1:  # where it is not known which lock a thread waits for, it is this one
             left[""] = _left(run, rank, gone[0])
-        own += forked
+        own += forked + interrupted_joins(run, rank)
         found += own or standstill(run, rank, left)
     return found
 

@@ -7,8 +7,9 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from lanescope.collector.format.marks import LostError
+from lanescope.collector.format.marks import GoneTensor, LostError
 from lanescope.webapp.analysis import process_exits
+from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -29,14 +30,34 @@ def lost_errors(run: Run) -> list[Finding]:
             then = f"and then main {ending.words}" + f" at {ending.where}" * bool(ending.where)
         elif ending.how != "exit":
             continue
-        marks = defaultdict(list)
+        found += _gone_tensors(run, rank)
+        lost = defaultdict(list)
         for row, mark in process_exits.error_marks(run, rank):
             if mark.of == "thread" or (ending.how == "exit" and mark.of != "process"):
-                marks[mark].append(row)
-        found += [_finding(run, rank, mark, several, then) for mark, several in marks.items()]
+                lost[mark].append(row)
+        found += [_finding(run, rank, mark, several, then) for mark, several in lost.items()]
         if ending.how == "raised" and _IN_VAIN.search(ending.words):
             found += _of_processes(run, rank, then)[:1]
     return found
+
+
+def _gone_tensors(run: Run, rank: int) -> list[Finding]:
+    """Tensors of queues whose sender had ended: one per error."""
+    found = {}
+    for row in marks(run, GoneTensor.PREFIX, rank):
+        mark = GoneTensor.parse(row["name"])
+        if mark is None or mark in found:
+            continue
+        said, where = process_exits.raised_at(mark.error)
+        at = f" at {where}" if where else ""
+        title = (
+            f"A tensor of a multiprocessing.Queue cannot be read: taking it out {said}{at}. The "
+            "process that put it had ended, and a tensor in a queue is memory of its sender. Let "
+            "the sender wait until its tensors are read, by an Event of multiprocessing that the "
+            "reader sets, or send arrays of numpy, which are copied."
+        )
+        found[mark] = _lost(run, rank, row, title, where, {"of": "process", "times": 1})
+    return list(found.values())
 
 
 _IN_VAIN = re.compile(
@@ -91,23 +112,35 @@ def _finding(
     raised = f"{said}{at}{times_text(several)}"
     title = {
         "task": f"A task of a pool {raised}, and its error is lost: the program does not ask for "
-        "the result. Keep what submit() or map() returns, and call result() on each future or go "
-        "through the results.",
+        "the result. Keep what submit(), map() or apply_async() returns, and call result() or "
+        "get() on each of them, or go through the results.",
         "coroutine": f"A task of asyncio {raised}, and its error is lost: nothing awaits the task. "
         "Await it, gather it with the others, or use asyncio.TaskGroup.",
         "thread": f"A thread {raised}, {then}. Catch the error in the thread and hand it to the "
         "main thread, or use a pool and result().",
     }[mark.of]
+    return _lost(run, rank, first, title, where, {"of": mark.of, "times": len(several)})
+
+
+def _lost(
+    run: Run,
+    rank: int,
+    row: dict[str, Any],
+    title: str,
+    where: str | None,
+    evidence: dict[str, Any],
+) -> Finding:
+    time = row["start_ns"]
     return Finding(
         kind="lost_error",
         severity="warning",
         title=title,
         rank=rank,
         ranks=(rank,),
-        thread=first["thread"],
-        step=first["step"],
-        time_ns=first["start_ns"],
+        thread=row["thread"],
+        step=row["step"],
+        time_ns=time,
         where=where,
-        evidence={"of": mark.of, "times": len(several)},
-        link=timeline_address(first["start_ns"], first["start_ns"], run.duration_ns),
+        evidence=evidence,
+        link=timeline_address(time, time, run.duration_ns),
     )

@@ -30,7 +30,7 @@ from lanescope.webapp.analysis.stack_frames import (
     own_place,
     short_place,
 )
-from lanescope.webapp.plugins.threads.undrained import A_READER, feeding, in_pool
+from lanescope.webapp.plugins.threads.undrained import A_READER, READ_FIRST, feeding, in_pool
 from lanescope.webapp.runs.run import Run
 
 _MAX_NAMED = 4
@@ -289,10 +289,7 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> s
             "say: concurrent.futures.ProcessPoolExecutor raises BrokenProcessPool."
         )
     if any(row["waiting"] == A_READER for row in rows):
-        return (
-            "Get all items before join(): a process ends once what it put into a "
-            "multiprocessing.Queue is read."
-        )
+        return READ_FIRST
     if any(
         row["waiting"] == FORKED_LOCK
         or (row["pid"] != rows[0]["pid"] and row["waiting"] == "a lock")

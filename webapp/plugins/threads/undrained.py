@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lanescope.webapp.analysis.stack_frames import frames_of
+from lanescope.collector.format.marks import InterruptedJoin
+from lanescope.webapp.analysis.arrow_columns import marks
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.process_exits import alive_ns
+from lanescope.webapp.analysis.stack_frames import frames_of, short_place
 from lanescope.webapp.runs.run import Run
 
 A_READER = "a reader of its multiprocessing.Queue"
@@ -41,6 +46,46 @@ def feeding(run: Run, rank: int, rows: list[dict[str, Any]]) -> list[dict[str, A
         for t in threads
         if t.name == _FEEDER and seen - last[t.pid] > _NOT_READ_NS
     ]
+
+
+READ_FIRST = (
+    "Get all items before join(): a process ends once what it put into a multiprocessing.Queue is "
+    "read."
+)
+
+
+def interrupted_joins(run: Run, rank: int) -> list[Finding]:
+    """Returns a finding of kind `deadlock` where a process that ran no operator waited for such a
+    process until Ctrl-C came."""
+    started = {one["parent_pid"] for one in run.manifest["processes"]}
+    known = {one["pid"]: one for one in run.manifest["processes"] if one["ended"] == "exit"}
+    for row in marks(run, InterruptedJoin.PREFIX, rank):
+        mark = InterruptedJoin.parse(row["name"])
+        process = known.get(mark.pid) if mark is not None else None
+        if mark is None or process is None or mark.pid in started:
+            continue
+        names = sorted(t.name for t in run.threads_of(rank) if t.pid == mark.pid)
+        since = alive_ns(run, process)
+        if names != [_FEEDER, "main"] or row["start_ns"] - since < _NOT_READ_NS:
+            continue
+        where = short_place(mark.place)
+        return [
+            Finding(
+                kind="deadlock",
+                severity="error",
+                title=f"Deadlock: main waits for the end of process {mark.pid} at {where}, which "
+                f"waits for {A_READER}; Ctrl-C ended it. {READ_FIRST}",
+                rank=rank,
+                ranks=(rank,),
+                thread=row["thread"],
+                step=None,
+                time_ns=since,
+                where=where,
+                evidence={"process": mark.pid, "idle_ns": row["start_ns"] - since},
+                link=timeline_address(since, row["start_ns"], run.duration_ns),
+            )
+        ]
+    return []
 
 
 def in_pool(run: Run, rows: list[dict[str, Any]]) -> bool:
