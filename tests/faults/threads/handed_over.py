@@ -59,7 +59,7 @@ def rollouts_of_a_joinable_queue(planted: bool) -> None:
 
 
 def rollouts_are_awaited_for_long(planted: bool) -> None:
-    """The wait has a timeout, which is too long for whoever presses Ctrl-C."""
+    """The wait has a timeout, longer than the user waits before Ctrl-C."""
     _rollouts(planted, multiprocessing.get_context("fork").Queue(), 2, lambda one: one.join(600))
 
 

@@ -1,4 +1,4 @@
-"""Transforms that change from epoch to epoch, and of which workers have an older copy."""
+"""Transforms that change from epoch to epoch while workers have an older copy."""
 
 from __future__ import annotations
 

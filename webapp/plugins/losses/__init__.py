@@ -71,7 +71,8 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="the graph of the first backward",
-            misses="targets that require a gradient; parameters alone; shapes other than [N, 1] and [N]",
+            misses="targets that require a gradient; parameters alone; shapes other than [N, 1] "
+            "and [N]",
         ),
         Question(
             "Targets that gradients flow through",
