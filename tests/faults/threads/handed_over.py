@@ -21,9 +21,9 @@ _SILENT_S = 8
 
 
 def _ctrl_c() -> None:
-    """Has Ctrl-C end this process, which runs no operator, where it is recorded."""
+    """Has Ctrl-C end this process and its children, as in a terminal, where it is recorded."""
     if "LANESCOPE_RECORD" in os.environ:
-        loop = f"(sleep {_SILENT_S}; kill -INT $PPID) &"
+        loop = f"(sleep {_SILENT_S}; kill -INT 0) &"
         null = subprocess.DEVNULL
         subprocess.run(["sh", "-c", loop], stdout=null, stderr=null, check=True)
 

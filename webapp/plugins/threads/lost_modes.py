@@ -23,7 +23,7 @@ from lanescope.webapp.analysis.stack_frames import short_place, where_of
 from lanescope.webapp.plugins.threads.contexts import lost, times_text, who
 from lanescope.webapp.runs.run import Run
 
-_OPS = ["start_ns", "name", "sequence", "dtypes", "stack"]
+_OPS = ["start_ns", "name", "sequence", "dtypes", "device", "stack"]
 
 _PRODUCTS = re.compile(r"^aten::(addmm|mm|bmm|baddbmm|_?convolution|mkldnn_convolution)$")
 _FACTORIES = re.compile(
@@ -77,7 +77,9 @@ def _without(
         shows = products & ops["dtypes"].astype("str").str.contains("float32")
         shows &= not (products & low).any()  # it has an autocast of its own
     else:
-        shows = names.str.match(_FACTORIES)
+        wanted = re.escape(mode.partition(" ")[2])
+        same = ops["device"].astype("str").str.fullmatch(rf"{wanted}(:\d+)?")  # cuda:0 is cuda
+        shows = names.str.match(_FACTORIES) & ~same
     return None if not shows.any() else dict(ops[shows].iloc[0])
 
 
