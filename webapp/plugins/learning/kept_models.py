@@ -47,7 +47,7 @@ def kept_models(run: Run) -> list[Finding]:
 
 
 def _updated(own: pd.DataFrame, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Ranks that update a parameter which the others keep as it was; None where all ranks or none do."""
+    """Ranks that update a parameter which the others keep as it was; None where all or none do."""
     first = own.drop_duplicates(["step", "rank"])
     table = first.pivot(index="step", columns="rank", values="value").sort_index()
     table = table.reindex(columns=list(ranks)).dropna()
