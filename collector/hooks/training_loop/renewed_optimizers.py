@@ -29,15 +29,15 @@ class RenewedOptimizers:
     def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
         self._recorder = recorder
         self._is_library = is_library
-        self._last: weakref.ref[Any] | None = None  # the optimizer that stepped last
-        self._held: weakref.ref[Any] | None = None  # its first parameter
+        self._stepped: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._held: weakref.ref[Any] | None = None  # first parameter of what stepped last
         self._count = 0  # that stepped once
 
     def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Looks at an optimizer that steps; global pre-hook."""
         held = next((one for group in optimizer.param_groups for one in group["params"]), None)
-        last = self._last() if self._last is not None else None
-        if last is optimizer or held is None or self._held is None or self._held() is not held:
+        known = self._stepped.get(id(optimizer)) is optimizer  # a wrapper keeps nothing of its own
+        if known or held is None or self._held is None or self._held() is not held:
             self._count = 0
         elif any(optimizer.defaults.get(name) for name in _MOMENTS) and not optimizer.state:
             self._count += 1
@@ -45,7 +45,8 @@ class RenewedOptimizers:
                 place = program_place(caller(), self._is_library)
                 name = f"{RENEWED_OPTIMIZER}{place}/{type(optimizer).__name__}"
                 self._recorder.value(name, 1.0)
-        self._last, self._held = weakref.ref(optimizer), None if held is None else weakref.ref(held)
+        self._stepped[id(optimizer)] = optimizer
+        self._held = None if held is None else weakref.ref(held)
 
 
 def _hook(context: HookContext) -> Undo:
