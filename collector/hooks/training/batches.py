@@ -61,6 +61,8 @@ from .replication import (
     short_hash,
 )
 
+_Tensors = Callable[[torch.nn.Module], list[tuple[str, torch.Tensor]]]
+
 _MAX_TENSORS = 3
 """Tensors of one batch or call that are hashed."""
 
@@ -175,7 +177,7 @@ class Batches:
         if self._sampled() and int(self._recorder.process.get("world_size", 1)) > 1:
             name = self._modules.model_name(module)
             if self._due(f"kept/{name}", 1):
-                self._hash(f"{KEPT_HASH}{name}/", own_parameters(inner))
+                self._hash(f"{KEPT_HASH}{name}/", own_parameters, inner)
 
     def ended(self, module: torch.nn.Module, output: Any) -> None:
         """Samples what an outermost module returned."""
@@ -242,15 +244,15 @@ class Batches:
             states = random_states() if self._due("random", 1) else ()
             for name, number in (*states, *replication(module)):
                 recorder.value(name, number)
-        self._hash(BUFFER_HASH, own_buffers(module))
+        self._hash(BUFFER_HASH, own_buffers, module)
 
-    def _hash(self, prefix: str, tensors: list[tuple[str, torch.Tensor]]) -> None:
-        """Hashes some elements of each tensor."""
+    def _hash(self, prefix: str, tensors_of: _Tensors, module: torch.nn.Module) -> None:
+        """Hashes some elements of each tensor of a module."""
         recorder = self._recorder
         if recorder.thread().busy:
             return
         with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
-            for name, tensor in tensors:
+            for name, tensor in tensors_of(module):
                 if self._is_plain(tensor):
                     write = partial(self._write_hash, f"{prefix}{name}", recorder.step)
                     self._readback.enqueue(few_of(tensor), write)
