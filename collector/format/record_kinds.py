@@ -73,6 +73,10 @@ class SyncKind(enum.IntEnum):
     device_synchronize = 28  # or of all streams
 
 
+OTHER_PROCESSES = -(2**63)
+"""Object of what other processes send and receive: what one of them sends may follow from all that
+it received from this process before."""
+
 PUBLISHING = frozenset(
     {
         SyncKind.thread_start,

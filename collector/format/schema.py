@@ -63,6 +63,7 @@ from .operators import ACCESS, OP, TENSOR
 from .record_kinds import FORMAT_VERSION as FORMAT_VERSION
 from .record_kinds import MAX_TIME_NS as MAX_TIME_NS
 from .record_kinds import OF_DEVICES as OF_DEVICES
+from .record_kinds import OTHER_PROCESSES as OTHER_PROCESSES
 from .record_kinds import PUBLISHING as PUBLISHING
 from .record_kinds import RECEIVING as RECEIVING
 from .record_kinds import OpScope as OpScope

@@ -144,7 +144,8 @@ def _first(frame: pd.DataFrame, kind: SyncKind) -> dict[str, int]:
 
 def _objects(frame: pd.DataFrame, near: pd.DataFrame, thread: str) -> Iterator[SyncFlow]:
     """What went through locks, queues and the like that the thread used nearby."""
-    used = near.loc[near["thread"] == thread, "object"].dropna().unique()[: 10 * MAX_FLOWS]
+    used = near.loc[near["thread"] == thread, "object"].dropna().unique()
+    used = used[used != schema.OTHER_PROCESSES][: 10 * MAX_FLOWS]
     mine = frame[frame["object"].isin(used)]
     for (_, kind), takes in mine.groupby(["object", "kind"]):
         taken = SyncKind[str(kind)]

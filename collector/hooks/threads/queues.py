@@ -8,7 +8,7 @@ from collections.abc import Callable
 from multiprocessing import connection, queues
 from typing import Any
 
-from ...format.record_kinds import SyncKind
+from ...format.record_kinds import OTHER_PROCESSES, SyncKind
 from ..base import Hook
 from ..patches import ChangedArguments, Patches
 from .sync_events import SyncRecorder, Waiting
@@ -40,9 +40,9 @@ def install(sync: SyncRecorder) -> Callable[[], None]:
         patches.ends(kind, "get", *copied, self_alone=True, when_concurrent=True)
     # What other processes send, whatever stands around the connection: queues, pools, managers.
     for name in ("send", "send_bytes"):
-        patches.ends(_CONNECTION, name, _post_copy(sync), self_alone=True, when_concurrent=True)
+        patches.ends(_CONNECTION, name, _send(sync), self_alone=True, when_concurrent=True)
     for name in ("recv", "recv_bytes", "recv_bytes_into"):
-        patches.ends(_CONNECTION, name, *copied, self_alone=True, when_concurrent=True)
+        patches.ends(_CONNECTION, name, *_receive(sync), self_alone=True, when_concurrent=True)
     patches.ends(queues.Queue, "_feed", _feeding(sync), lost="order by queues between processes")
     return patches.undo
 
@@ -104,6 +104,24 @@ def _post_copy(sync: SyncRecorder) -> Callable[[Any], None]:
 def _get_copy(sync: SyncRecorder) -> tuple[Callable[..., Any], Callable[..., None]]:
     def done(own: Any, _: Any) -> None:
         sync.note(SyncKind.event_wait, sync.key(own))
+
+    return _itself, done
+
+
+def _send(sync: SyncRecorder) -> Callable[[Any], None]:
+    """Returns a hook for what a connection sends. Its other end is in another process as a rule,
+    which may send something to another thread in answer, on another connection."""
+
+    def begin(_: Any) -> None:
+        if sync.concurrent:
+            sync.note(SyncKind.event_set, OTHER_PROCESSES)
+
+    return begin
+
+
+def _receive(sync: SyncRecorder) -> tuple[Callable[..., Any], Callable[..., None]]:
+    def done(*_: Any) -> None:
+        sync.note(SyncKind.event_wait, OTHER_PROCESSES)
 
     return _itself, done
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -176,6 +178,29 @@ def copies_through_queues() -> None:
     together(ask, work)
 
 
+def answered_by_another_process() -> None:
+    total = torch.zeros(3)
+    # Two pipes whose other ends a process holds: what it gets from one it sends into the other.
+    asked, asking = multiprocessing.Pipe(duplex=False)
+    answer, answering = multiprocessing.Pipe(duplex=False)
+    relay = "import sys\nfrom multiprocessing.connection import Connection as End\n"
+    relay += "End(int(sys.argv[2])).send(End(int(sys.argv[1])).recv())"
+    ends = asked.fileno(), answering.fileno()
+    command = [sys.executable, "-S", "-c", relay, *map(str, ends)]
+    process = subprocess.Popen(command, pass_fds=ends)
+
+    def ask() -> None:
+        total.add_(1)
+        asking.send(1)
+
+    def take() -> None:
+        answer.recv()
+        total.mul_(2)
+
+    together(ask, take)
+    process.wait()
+
+
 def run() -> None:
     for clean in (
         called_after_it_was_added,
@@ -185,5 +210,6 @@ def run() -> None:
         called_when_done,
         a_loop_in_a_thread,
         copies_through_queues,
+        answered_by_another_process,
     ):
         clean()
