@@ -11,7 +11,8 @@ Where the way is not known it is held against that of all parameters that the op
 It has vanished where `relative` is below VANISHED at VANISHED_STEPS consecutive steps, or below
 GONE and stays below VANISHED to the end. A gradient that rises is on its way up (zero-initialised
 branches, small layer scales in their first steps) and is not reported, unless it is HOPELESS and
-takes more than RISING_STEPS to rise so much.
+takes more than RISING_STEPS to rise so much. Nor is one that vanishes in the first steps, as those
+of a warm-up, and then for at least as many steps no more.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def _vanished(layer: str, series: pd.Series, against: str) -> Vanished | None:
     for low, high in streaks(series.to_numpy() < VANISHED):
         values = series.to_numpy()[low:high]
         positive = values[values > 0]
-        if not len(positive) or _rises(values):
+        began_so = not low and high <= len(series) // 2 and series.iloc[high:].min() >= VANISHED
+        if not len(positive) or _rises(values) or began_so:
             continue  # zero all along is another finding; what rises is healthy
         ends = high == len(series)
         gone = ends and len(values) >= GONE_STEPS and bool((values < GONE).any())

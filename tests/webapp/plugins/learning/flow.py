@@ -85,6 +85,28 @@ def zero_initialised_branches() -> None:
 
 
 @program
+def branch_warmed_up_by_epochs() -> None:
+    """A branch that begins at zero, and a rate that is next to nothing in the first epoch."""
+
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+            self.gamma = nn.Parameter(torch.zeros(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.gamma * self.last(torch.relu(self.first(x)))
+
+    model = nn.Sequential(Branch(), nn.Linear(8, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def warm_up(step: int) -> None:
+        optimizer.param_groups[0]["lr"] = 2e-7 if step < 9 else 1e-2
+
+    train(model, optimizer, torch.randn(16, 8), steps=30, each=warm_up)
+
+
+@program
 def rate_too_high() -> None:
     """Each step overshoots by more than the one before."""
     model = nn.Linear(8, 8)

@@ -37,6 +37,7 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "small_and_healthy": [],
     "tiny_weights": [("vanishing_gradient", "", 0)],
     "zero_initialised_branches": [],
+    "branch_warmed_up_by_epochs": [],
     "rate_too_high": [("exploding_gradient", "growth", 7)],
     "rate_too_high_late": [("exploding_gradient", "growth", 28)],
     "scale_is_learned": [("exploding_gradient", "growth", 89)],
