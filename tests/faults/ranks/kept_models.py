@@ -48,17 +48,12 @@ def average_on_the_first_rank(planted: bool) -> None:
 
 
 def target_network_copied_by_one_rank(planted: bool) -> None:
-    """A target network gets the weights every four steps; the twin broadcasts them then."""
+    """A target network gets the weights every four steps; in the twin on both ranks."""
     rank = begin()
 
     def update(teacher: nn.Module, student: Net, step: int) -> None:
-        if step % 4 != 3:
-            return
-        if rank == 0:
+        if step % 4 == 3 and (rank == 0 or not planted):
             teacher.load_state_dict(student.state_dict())
-        if not planted:
-            for kept in teacher.parameters():
-                dist.broadcast(kept.data, 0)
 
     _distil(rank, update)
 
