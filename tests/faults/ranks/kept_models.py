@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -31,7 +30,6 @@ def _distil(rank: int, update: Callable[[nn.Module, Net, int], None]) -> None:
         F.mse_loss(model(x), target).backward()
         optimizer.step()
         update(teacher, student, step)
-    dist.destroy_process_group()
 
 
 def average_on_the_first_rank(planted: bool) -> None:
