@@ -11,19 +11,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from tests.faults.base import Fault
+from tests.faults.learning.graph_order import fit
 
-STEPS = 8
 WORDS, WIDTH, HEADS, LENGTH, TAGS = 30, 16, 2, 10, 5
-
-
-def fit(model: nn.Module, loss_of: Callable[[], torch.Tensor]) -> None:
-    """Trains for some steps."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for _ in range(STEPS):
-        loss = loss_of()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
 
 
 def sentences(rows: int = 8) -> list[torch.Tensor]:
