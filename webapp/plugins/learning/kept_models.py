@@ -75,8 +75,8 @@ def _finding(
         title=f"Only {ranks_in(run, updated)} "
         f"{'updates' if len(updated) == 1 else 'update'} the model {model}, which "
         f"{ranks_in(run, others)} {calls} as well, without gradients: {parameter} begins equal on "
-        f"all of them, and is the first one still there at step {int(last['step'])}. Update it on "
-        "all ranks, or broadcast it.",
+        f"all of them, and on {ranks_in(run, others)} has not changed by step {int(last['step'])}. "
+        "Update it on all ranks, or broadcast it.",
         ranks=ranks,
         where=_written_at(run, updated[0], f"{model}.{parameter}", parameter),
         evidence={"cause": "kept_model", "parameter": name, "updated": list(updated)},
