@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
-from numpy.typing import NDArray
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike, NDArray
 
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.stack_frames import innermost_place
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
@@ -146,6 +149,28 @@ class CallSites:
         if number == len(self.known):
             self.known.append(site)
         return number
+
+
+def accesses_among(
+    run: Run,
+    rank: int,
+    column: str,
+    wanted: ArrayLike,
+    columns: list[str],
+    thread: str | None = None,
+) -> pd.DataFrame:
+    """Returns `columns`, one of them start_ns, of the accesses whose integer `column` is among
+    `wanted`, by start.
+
+    Reads table by table and keeps these rows, so a run of any size fits in memory.
+    """
+    values = pa.array(np.unique(np.asarray(wanted, np.int64)))
+    parts = [
+        piece.filter(pc.is_in(piece[column], values))
+        for piece in run.pieces("access", rank, thread, columns)
+    ]
+    found = to_frame(pa.concat_tables(parts)) if parts else pd.DataFrame(columns=columns)
+    return found.sort_values("start_ns", ignore_index=True)
 
 
 def phase_names(run: Run, rank: int) -> dict[str, set[str]]:

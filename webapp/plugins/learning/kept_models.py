@@ -10,11 +10,10 @@ be called so.
 from __future__ import annotations
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format.loop_names import KEPT_HASH
-from lanescope.webapp.analysis.access_site import storage_names
+from lanescope.webapp.analysis.access_site import accesses_among, storage_names
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
@@ -90,12 +89,11 @@ def _written_at(run: Run, rank: int, *names: str) -> str | None:
     several = ([at for at, said in storages if name in said.split(", ")] for name in names)
     known = next(filter(None, several), [])
     columns = ["start_ns", "storage", "write", "birth", "thread"]
-    rows = run.events("access", rank, columns=columns)
-    wanted = pc.is_in(rows["storage"], pa.array(known, pa.int64()))
-    rows = rows.filter(pc.and_(wanted, pc.and_not(rows["write"], rows["birth"]))).to_pylist()
-    if not rows:
+    rows = accesses_among(run, rank, "storage", known, columns)
+    rows = rows[rows["write"] & ~rows["birth"]]
+    if rows.empty:
         return None
-    row = max(rows, key=lambda one: int(one["start_ns"]))
+    row = rows.iloc[-1]
     ops = run.events("op", rank, row["thread"], ["start_ns", "stack"])
     stacks = ops.filter(pc.equal(ops["start_ns"], row["start_ns"]))["stack"].drop_null()
     return where_of(run, rank, stacks[0].as_py()) if len(stacks) else None

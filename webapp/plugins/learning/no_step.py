@@ -6,6 +6,9 @@ an update by hand would. Compiled regions may hold a step, so runs with them are
 
 Where others step, an optimizer of a class of its own is found whose zero_grad() runs and whose
 step() never does.
+
+An optimizer may update each parameter in a hook as soon as its gradient is there (LOMO): where
+parameters are written during backward, nothing is found.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.access_site import accesses_among, storage_names
 from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
@@ -35,12 +39,13 @@ _UPDATES = re.compile(rf"^aten::(?!({_FILLS})_$)\w+_$")
 _BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name)
 _ZEROING = ("start_ns", "name", "thread", "stack")
 _PLACE = ("depth", "phase")
+_PHASES = ("start_ns", "duration_ns", "kind", "name")
 
 
 def no_step(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one. Raises NotApplicable."""
     need_backward(run)
-    passes = run.events("phase", columns=["rank", "start_ns", "kind", "name"])
+    passes = run.events("phase", columns=["rank", *_PHASES])
     kinds = passes["kind"].cast(pa.string())
     # What steps on another rank may send its weights to this one.
     stepped = set(passes.filter(pc.equal(kinds, _OPTIMIZER))["name"].to_pylist())
@@ -55,7 +60,8 @@ def no_step(run: Run) -> list[Finding]:
         ops = _operators(run, int(str(rank)), updates=True)
         zeroing = ops[ops["name"].str.match(_ZEROES)]
         thrown = zeroing[_followed(own["start_ns"], zeroing["start_ns"])]
-        if len(thrown) >= MIN_THROWN_AWAY and not _updates(ops, int(own["start_ns"].min())):
+        by_hand = _updates(ops, int(own["start_ns"].min()))
+        if len(thrown) >= MIN_THROWN_AWAY and not by_hand and not _in_backward(run, rank, own):
             zeroed.append((int(str(rank)), thrown, len(own)))
     return [_finding(run, *zeroed[0], tuple(rank for rank, *_ in zeroed))] if zeroed else []
 
@@ -63,20 +69,20 @@ def no_step(run: Run) -> list[Finding]:
 @per_rank
 def _idle_optimizers(run: Run, rank: int) -> list[Finding]:
     """A finding for each optimizer of a class that never steps, beside others that do."""
-    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind", "name"]))
+    phases = to_frame(run.events("phase", rank, columns=_PHASES))
     kinds = phases["kind"].astype("str")
     stepped = {str(name) for name in phases.loc[kinds == _OPTIMIZER, "name"]}
     names = filter(_ZEROES.match, texts_of(run, "op", "name", rank))
     if {f"{_class_of(name)}.step" for name in names} <= stepped:
         return []  # so that the operators need not be read
     found = []
-    begins = phases.loc[kinds == _BACKWARD, "start_ns"]
+    passes = phases[kinds == _BACKWARD]
     for name, own in _operators(run, rank, updates=False).groupby("name", sort=True):
         kind = _class_of(str(name))
-        thrown = own[_followed(begins, own["start_ns"])]
+        thrown = own[_followed(passes["start_ns"], own["start_ns"])]
         if f"{kind}.step" not in stepped and len(thrown) >= MIN_THROWN_AWAY:
             found.append(_idle(run, rank, kind, thrown))
-    return found
+    return found if found and not _in_backward(run, rank, passes) else []
 
 
 def _class_of(zero_grad: str) -> str:
@@ -132,6 +138,37 @@ def _updates(ops: pd.DataFrame, since: int) -> bool:
     """Whether the program may update by hand: it changes tensors in place, time and again."""
     own = ops[~ops["name"].str.match(_ZEROES) & (ops["start_ns"] >= since)]
     return len(own) >= MIN_THROWN_AWAY
+
+
+def _in_backward(run: Run, rank: int, passes: pd.DataFrame) -> bool:
+    """Whether operators during backward passes write parameters, time and again."""
+    if not run.counts_of(rank)["access"]:
+        return _in_hooks(run, rank)
+    columns = ["start_ns", "storage", "write", "birth"]
+    written = accesses_among(run, rank, "storage", list(storage_names(run, rank)), columns)
+    written = written[written["write"] & ~written["birth"]]
+    passes = passes.sort_values("start_ns")
+    of_pass = passes["start_ns"].searchsorted(written["start_ns"], side="right") - 1
+    ends = (passes["start_ns"] + passes["duration_ns"]).fillna(run.duration_ns).to_numpy()
+    within = (of_pass >= 0) & (written["start_ns"].to_numpy() < ends[of_pass])
+    return int(within.sum()) >= MIN_THROWN_AWAY
+
+
+def _in_hooks(run: Run, rank: int) -> bool:
+    """Whether backward passes hold operators in place that autograd does not need: beside its
+    nodes or in those that accumulate a gradient, which itself takes add_ where one was zeroed."""
+    others, adds, zeroed = 0, 0, False
+    for piece in run.pieces("op", rank, columns=["name", "depth", "phase"]):
+        ops = to_frame(piece.filter(pc.less_equal(piece["depth"], 1)))
+        names, inner = ops["name"].astype("str"), ops["depth"] == 1
+        outer = names.where(~inner).ffill().fillna("")
+        zeroed |= bool((inner & outer.str.match(_ZEROES) & names.str.endswith("zero_")).any())
+        own = (ops["phase"].astype("str") == _BACKWARD) & names.str.match(_UPDATES)
+        accumulates = inner & (outer == "AccumulateGrad")
+        plain = names.isin(["aten::add_", "aten::copy_"])
+        others += int((own & ~plain & (accumulates | ~inner)).sum())
+        adds += int((own & (names == "aten::add_") & accumulates).sum())
+    return others + (0 if zeroed else adds) >= MIN_THROWN_AWAY
 
 
 def _finding(

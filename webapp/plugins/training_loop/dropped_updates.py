@@ -13,12 +13,9 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from lanescope.webapp.analysis.access_site import accesses_among
 from lanescope.webapp.analysis.arrow_columns import ops_named, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
@@ -82,25 +79,12 @@ def _candidates(run: Run, rank: int, thread: str) -> pd.DataFrame:
     return ops.groupby(["step", "stack"], sort=False).head(_OF_LINE)
 
 
-def _rows(
-    run: Run, rank: int, thread: str | None, column: str, wanted: npt.ArrayLike
-) -> pd.DataFrame:
-    """Accesses whose `column` is among `wanted`, by start."""
-    values = pa.array(np.unique(np.asarray(wanted, np.int64)))
-    parts = [
-        piece.filter(pc.is_in(piece[column], values))
-        for piece in run.pieces("access", rank, thread, _ACCESS)
-    ]
-    found = to_frame(pa.concat_tables(parts)) if parts else pd.DataFrame(columns=_ACCESS)
-    return found.sort_values("start_ns", ignore_index=True)
-
-
 def _results(
     run: Run, rank: int, thread: str, ops: pd.DataFrame, parameters: dict[int, str]
 ) -> pd.DataFrame:
     """What operators made of a parameter: the operators with `of`, the first parameter, `storage`
     and `end_ns`."""
-    rows = _rows(run, rank, thread, "start_ns", ops["start_ns"])
+    rows = accesses_among(run, rank, "start_ns", ops["start_ns"], _ACCESS, thread)
     whole = rows[rows["bytes"] == rows["run"]]
     of_op = dict(list(whole.groupby(["start_ns", "depth"])))
     made: dict[int, tuple[str, int]] = {}  # storage -> parameter, bytes
@@ -128,7 +112,7 @@ def _results(
 
 def _unused(run: Run, rank: int, results: pd.DataFrame) -> set[int]:
     """Starts of the operators whose result no other one reads or writes."""
-    rows = _rows(run, rank, None, "storage", results["storage"])
+    rows = accesses_among(run, rank, "storage", results["storage"], _ACCESS)
     used, born = (_times(rows[rows["birth"] == is_birth]) for is_birth in (False, True))
     return {
         int(one.start_ns)

@@ -100,6 +100,44 @@ def step_in_a_branch_not_taken() -> None:
 
 
 @program
+def stepped_in_hooks() -> None:
+    """Each parameter is updated as soon as its gradient is there, and the optimizer never steps."""
+    model = layers(2, 8, nn.ReLU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.no_grad()
+    def update(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.sub_(parameter.grad, alpha=0.1)
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (model(torch.randn(16, 8)) - 1).square().mean().backward()
+
+
+@program
+def stepped_in_hooks_beside_another() -> None:
+    """The same, with another optimizer for the head that steps as it should."""
+    body, head = layers(2, 8, nn.ReLU), nn.Linear(8, 1)
+    fused = torch.optim.SGD(body.parameters(), lr=0.1)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=0.01)
+
+    def update(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.data.add_(parameter.grad, alpha=-0.1)
+
+    for parameter in body.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    for _ in range(STEPS):
+        fused.zero_grad()
+        optimizer.zero_grad()
+        (head(body(torch.randn(16, 8))) - 1).square().mean().backward()
+        optimizer.step()
+
+
+@program
 def stepped_by_hand() -> None:
     """An optimizer that only zeroes gradients; the program takes the step."""
     model = layers(2, 8, nn.ReLU)
