@@ -13,6 +13,7 @@ from benchmarks.job_plan import Faults
 from lanescope.webapp.analysis import plugin as plugins
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline import lane_pages
+from lanescope.webapp.ui import grids
 from tests.browser.conftest import Opener, Pages, Server
 from tests.support.page import LanePage
 from tests.support.synthetic import write_run
@@ -202,6 +203,34 @@ def test_a_comparison_holds_no_more(opened: Opener, serve: Server, tmp_path: Pat
         page.visit(path)
         page.draw_charts()
         assert elements(page) <= MOST_ELEMENTS, path
+
+
+def longest_of(page: LanePage) -> list[float]:
+    """The longest windows of the rows in sight, from the top."""
+    rows = page.page.locator("#windows-table .ag-row:has([col-id=longest]:not(:empty))")
+    rows.first.wait_for()
+    found = rows.evaluate_all(
+        "rows => rows.map(row => [+row.getAttribute('row-index'), "
+        "parseFloat(row.querySelector('[col-id=longest]').textContent)])"
+    )
+    return [value for _, value in sorted(found)]
+
+
+def test_a_long_table_asks_for_the_rows_in_sight(
+    opened: Opener, two_hosts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grids, "PAGED_ROWS", 20)
+    page = opened("/threads", at=two_hosts)
+    page.page.locator("#windows-table").scroll_into_view_if_needed()
+    assert len(longest_of(page)) > 3
+    page.page.click("#windows-table .ag-header-cell[col-id=longest]")
+    page.idle()
+    shown = longest_of(page)
+    assert shown == sorted(shown, reverse=True)
+    assert shown[0] > shown[-1]
+    page.page.locator("#windows-table .ag-row").first.click()
+    page.idle()
+    assert page.window[1] - page.window[0] < page.state["viewport"]["duration"]
 
 
 _LANES_OF_12 = """async () => {

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-import dash_ag_grid as dag
 import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
@@ -24,17 +23,6 @@ Child = Component | str
 
 SEARCHED = 12
 """Options of a drop-down; more than these can be searched."""
-
-LEADS = {
-    "": None,
-    "link": "Click a row, or press Enter, to see it on the timeline.",
-    "op": "Click a row to see only that op's calls, again for the next one, with Shift for the one "
-    "before.",
-}
-"""What a click on a row of a table does."""
-
-MANY_ROWS, MANY_HEIGHT = 12, "340px"
-"""A longer table scrolls: every row in sight is many elements of the page."""
 
 LIST_PX = 320
 """Height that the list of a drop-down may take; a longer list scrolls."""
@@ -130,164 +118,6 @@ def find_box(id: str, placeholder: str, label: str = "find", value: str = "") ->
 def rank_options(ranks: Iterable[int], kind: type[int] | type[str] = int) -> list[dict[str, Any]]:
     """Returns options of a drop-down of ranks; their values are numbers, or the same as text."""
     return [{"label": f"rank {rank}", "value": kind(rank)} for rank in ranks]
-
-
-def column(
-    field: str,
-    title: str,
-    *,
-    number: bool = False,
-    text: bool = False,
-    base: str = "",
-    together: str = "",
-    **more: Any,
-) -> dict[str, Any]:
-    """Returns a column of `grid`. `text`: shown is the row's `<field>_text`, sorted by is `field`.
-
-    `base`: numbers in this unit (of `units.in_one_unit`), see `with_units`. `together`: a name; all
-    columns that have it share a unit, so that they can be compared.
-    """
-    made: dict[str, Any] = {"field": field, "headerName": title, **more}
-    if base:
-        return (
-            column(field, title, number=True, text=True, minWidth=84)
-            | made
-            | {"base": base, "together": together}
-        )
-    if number:
-        made |= {"type": "rightAligned", "sortingOrder": ["desc", "asc"]}
-    if text:
-        made["valueFormatter"] = {"function": f"params.data.{field}_text"}
-    return made
-
-
-_OWN = ("base", "together")
-"""Properties of a column that AG Grid does not know."""
-
-
-def with_units(
-    columns: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns the columns, with the unit of those that have a base in their title, and the rows,
-    with the texts of these."""
-    shown = [dict(row) for row in rows]
-    groups: dict[str, list[dict[str, Any]]] = {}
-    heads = [{key: value for key, value in one.items() if key not in _OWN} for one in columns]
-    for column, head in zip(columns, heads, strict=True):
-        if rows and "base" in column:
-            groups.setdefault(column["together"] or column["field"], []).append(
-                column | {"to": head}
-            )
-    for group in groups.values():
-        values = [row[one["field"]] for one in group for row in rows]
-        unit, texts = in_unit("", values, group[0]["base"])
-        for position, one in enumerate(group):
-            one["to"]["headerName"] += unit
-            for row, text in zip(shown, texts[position * len(rows) :], strict=False):
-                row[f"{one['field']}_text"] = text
-    return heads, shown
-
-
-def in_unit(title: str, values: Iterable[float | None], base: str = "ns") -> tuple[str, list[str]]:
-    """Returns the title of a column with the unit of its values, and these as texts; no unit where
-    no value is known."""
-    unit, texts = units.in_one_unit(values, base)
-    if not any(text != units.NO_VALUE for text in texts):
-        return title, texts
-    return f"{title}, {with_micro(f' {unit}').strip()}", texts
-
-
-def before_and_now(
-    base: Iterable[float], run: Iterable[float], unit: str = "ns"
-) -> tuple[tuple[str, str, str], list[tuple[str, str, str]]]:
-    """Titles of the columns baseline, run and change, in one unit, and the texts of the rows."""
-    before, now = [*map(float, base)], [*map(float, run)]
-    change = [b - a for a, b in zip(before, now, strict=True)]
-    found, texts = units.in_one_unit([*before, *now, *change], unit)
-    count = len(before)
-    minus = [text.replace("-", "\N{MINUS SIGN}") for text in texts[2 * count :]]
-    shown = with_micro(f" {found}").strip()
-    titles = (f"baseline, {shown}", f"run, {shown}", f"change, {shown}")
-    return titles, [*zip(texts[:count], texts[count : 2 * count], minus, strict=True)]
-
-
-_EVERY_COLUMN: dict[str, Any] = {
-    "resizable": True,
-    "sortable": True,
-    "minWidth": 64,
-    "suppressHeaderMenuButton": True,
-    "suppressMovable": True,
-}
-
-_EVERY_GRID: dict[str, Any] = {
-    "rowHeight": 26,
-    "headerHeight": 30,
-    "animateRows": False,
-    "suppressColumnMoveAnimation": True,  # else columns overlap while they take their places
-    "rowBuffer": 2,  # rows beside those in sight that are drawn: each is many elements
-}
-
-
-def grid(
-    id: str,
-    columns: Sequence[dict[str, Any]],
-    rows: Sequence[dict[str, Any]] | None,
-    *,
-    label: str,
-    height: str | None = None,
-    empty: str = "Nothing to show.",
-    selectable: bool = False,
-    leads: Literal["", "link", "op"] = "",
-) -> Component:
-    """Returns a table that sorts and scrolls. Its cells are text; nothing in them is run as code.
-
-    Without a `height` a table is as high as its rows; more than MANY_ROWS of them scroll. `rows`:
-    None for a table that asks for those in sight (`getRowsRequest`), sorted and filtered
-    by the server; it needs a height, and its columns `width` in place of `flex`. `selectable`: a
-    click on a row puts it into `selectedRows`. `leads`: a click leads to the address in the row's
-    `link`, or shows the calls of its `op`.
-    """
-    options: dict[str, Any] = {
-        **_EVERY_GRID,
-        "localeText": {"noRowsToShow": empty},
-    }
-    if height is None and len(rows or []) > MANY_ROWS:
-        height = MANY_HEIGHT
-    elif height is None:
-        options["domLayout"] = "autoHeight"
-    if selectable:
-        options["rowSelection"] = {
-            "mode": "singleRow",
-            "checkboxes": False,
-            "enableClickSelection": True,
-        }
-    heads, shown = with_units(columns, rows or [])
-    table = dag.AgGrid(
-        id=id,
-        columnDefs=heads,
-        # Without rows at first, AG Grid does not always come to widths by `flex`.
-        **(
-            {"rowModelType": "infinite", "columnSize": "responsiveSizeToFit"}
-            if rows is None
-            else {"rowData": shown}
-        ),
-        defaultColDef=_EVERY_COLUMN | ({} if rows is None else {"flex": 1}),
-        dashGridOptions=options,
-        className="grid",
-        style={"height": height, "width": "100%"},
-    )
-    named = attributes(aria_label=label, **({"data_leads": leads} if leads else {}))
-    region = html.Div(
-        table,
-        role="region",
-        className="grid-place",
-        style={"height": height},
-        title=LEADS[leads],
-        **named,
-    )
-    if leads != "link":
-        return region
-    return html.Div([region, html.P(LEADS[leads], className="muted")])
 
 
 def downloads(*names: str) -> Component:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, nan
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import grids
 
 
 def test_a_column_is_in_the_unit_of_its_largest_value() -> None:
@@ -32,12 +32,12 @@ def test_shares_of_a_column_have_the_same_digits() -> None:
 
 def test_columns_to_compare_share_a_unit() -> None:
     columns = [
-        widgets.column("a", "first", base="ns", together="times"),
-        widgets.column("b", "second", base="ns", together="times"),
-        widgets.column("c", "third", base="ns"),
+        grids.column("a", "first", base="ns", together="times"),
+        grids.column("b", "second", base="ns", together="times"),
+        grids.column("c", "third", base="ns"),
     ]
-    heads, rows = widgets.with_units(columns, [{"a": 2_000_000, "b": 500_000, "c": 7_000}])
+    heads, rows = grids.with_units(columns, [{"a": 2_000_000, "b": 500_000, "c": 7_000}])
     assert [one["headerName"] for one in heads] == ["first, ms", "second, ms", "third, µs"]
     assert [rows[0][f"{name}_text"] for name in "abc"] == ["2.00", "0.500", "7.00"]
     assert all(name not in one for one in heads for name in ("base", "together"))
-    assert widgets.with_units(columns, [])[0][0]["headerName"] == "first"
+    assert grids.with_units(columns, [])[0][0]["headerName"] == "first"

@@ -2,7 +2,7 @@
 
 SKELETON: keep callbacks thin. They read what was chosen, call an analysis, return components.
 What reads the events of all ranks belongs into a `body` (see `analysis.plugin.Page`): the page is
-painted before it. A thousand ranks are too many for a row or a line each: `widgets.grid` draws the
+painted before it. A thousand ranks are too many for a row or a line each: `grids.grid` draws the
 rows in sight.
 """
 
@@ -15,8 +15,8 @@ from dash.development.base_component import Component
 from lanescope.webapp.plugins._skeleton.charts import longest as longest_calls
 from lanescope.webapp.plugins._skeleton.findings import call_durations
 from lanescope.webapp.runs import units
+from lanescope.webapp.ui import grids, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -30,8 +30,8 @@ _MAX_ROWS = 20
 def layout(context: Context) -> Component:
     """Returns a choice of the rank, a chart, and a table."""
     table = call_durations(context.run).head(_MAX_ROWS)
-    usual, medians = widgets.in_unit("median", table["median_ns"])
-    most, maxima = widgets.in_unit("longest", table["longest_ns"])
+    usual, medians = grids.in_unit("median", table["median_ns"])
+    most, maxima = grids.in_unit("longest", table["longest_ns"])
     rows = [
         (
             row.name,

@@ -25,7 +25,7 @@ from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graphs, refusals
 from lanescope.webapp.plugins.autograd_graph.module_graph import OUTSIDE, Graph, group_names
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import grids, widgets
 from lanescope.webapp.ui.context import Context
 
 _LISTED = 6
@@ -248,14 +248,14 @@ def tie_table(ties: pd.DataFrame, chosen: Mapping[str, float]) -> Component:
             }
         )
     columns = [
-        widgets.column("node", "torch.fx node", flex=2),
-        widgets.column("calls", "calls", flex=2),
-        widgets.column("module", "module", flex=2),
-        widgets.column("line", "line", flex=2),
-        widgets.column("autograd", "autograd nodes", flex=3),
-        widgets.column("norm", "gradient norm", number=True, text=True, minWidth=120),
+        grids.column("node", "torch.fx node", flex=2),
+        grids.column("calls", "calls", flex=2),
+        grids.column("module", "module", flex=2),
+        grids.column("line", "line", flex=2),
+        grids.column("autograd", "autograd nodes", flex=3),
+        grids.column("norm", "gradient norm", number=True, text=True, minWidth=120),
     ]
-    return widgets.grid("graph-tie-table", columns, rows, label="Nodes of torch.fx", height="320px")
+    return grids.grid("graph-tie-table", columns, rows, label="Nodes of torch.fx", height="320px")
 
 
 def short(where: str) -> str:

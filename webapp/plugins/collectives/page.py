@@ -26,8 +26,8 @@ from lanescope.webapp.plugins.collectives.skew import (
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named, ranks_text
+from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -113,6 +113,7 @@ def register(app: Dash, context: Context) -> None:
     """Draws the charts for the group and the theme; a click leads to the call."""
     run = context.run
     devices.register(app, run)
+    grids.answer_rows(app, ids.COLLECTIVE_RANKS, ids.COLLECTIVE_TABLE)
 
     @app.callback(
         Output(ids.COLLECTIVE_HEAT, "figure"),
@@ -228,15 +229,15 @@ def _ranks(run: Run) -> Component:
             }
         )
     columns = [
-        widgets.column("rank", "rank", number=True, maxWidth=80),
-        widgets.column("last", "came last in", number=True, text=True, minWidth=110),
-        widgets.column("alone", "delay it caused", base="ns", minWidth=150),
-        widgets.column("waited", "waited for others", base="ns", minWidth=160),
-        widgets.column("talk", "communication", base="ns", minWidth=150),
-        widgets.column("exposed", "exposed", base="ns", minWidth=110),
-        widgets.column("hidden", "overlapped with compute", number=True, text=True, minWidth=190),
+        grids.column("rank", "rank", number=True, maxWidth=80),
+        grids.column("last", "came last in", number=True, text=True, minWidth=110),
+        grids.column("alone", "delay it caused", base="ns", minWidth=150),
+        grids.column("waited", "waited for others", base="ns", minWidth=160),
+        grids.column("talk", "communication", base="ns", minWidth=150),
+        grids.column("exposed", "exposed", base="ns", minWidth=110),
+        grids.column("hidden", "overlapped with compute", number=True, text=True, minWidth=190),
     ]
-    return widgets.grid(ids.COLLECTIVE_RANKS, columns, rows, label="Ranks")
+    return grids.grid(ids.COLLECTIVE_RANKS, columns, rows, label="Ranks", paged=True)
 
 
 def _of(part: int, whole: int) -> str:
@@ -245,19 +246,19 @@ def _of(part: int, whole: int) -> str:
 
 def _table(context: Context, table: pd.DataFrame) -> Component:
     columns = [
-        widgets.column("name", "operation", flex=2, minWidth=120),
-        widgets.column("group", "group", minWidth=80, tooltipField="group"),
-        widgets.column("ranks", "ranks", number=True),
-        widgets.column("bytes", "size", base="B"),
-        widgets.column("calls", "calls", number=True, text=True),
-        widgets.column("latency_p50_ns", "latency", base="ns", minWidth=96),
-        widgets.column("latency_p99_ns", "p99", base="ns"),
-        widgets.column("skew_p50_ns", "skew", base="ns"),
-        widgets.column("skew_max_ns", "worst", base="ns"),
-        widgets.column("transfer_p50_ns", "transfer", base="ns", minWidth=100),
-        widgets.column("algbw", "algbw", base="B/s", minWidth=104),
-        widgets.column("busbw", "busbw", base="B/s", minWidth=104),
-        widgets.column("unfinished", "open", number=True),
+        grids.column("name", "operation", flex=2, minWidth=120),
+        grids.column("group", "group", minWidth=80, tooltipField="group"),
+        grids.column("ranks", "ranks", number=True),
+        grids.column("bytes", "size", base="B"),
+        grids.column("calls", "calls", number=True, text=True),
+        grids.column("latency_p50_ns", "latency", base="ns", minWidth=96),
+        grids.column("latency_p99_ns", "p99", base="ns"),
+        grids.column("skew_p50_ns", "skew", base="ns"),
+        grids.column("skew_max_ns", "worst", base="ns"),
+        grids.column("transfer_p50_ns", "transfer", base="ns", minWidth=100),
+        grids.column("algbw", "algbw", base="B/s", minWidth=104),
+        grids.column("busbw", "busbw", base="B/s", minWidth=104),
+        grids.column("unfinished", "open", number=True),
     ]
     links = _slowest(context.run)
     rows = []
@@ -273,7 +274,9 @@ def _table(context: Context, table: pd.DataFrame) -> Component:
         link = links.get((row["name"], row["group"], row["bytes"]))
         made["link"] = link and context.address(link)
         rows.append(made)
-    return widgets.grid(ids.COLLECTIVE_TABLE, columns, rows, label="Operations", leads="link")
+    return grids.grid(
+        ids.COLLECTIVE_TABLE, columns, rows, label="Operations", leads="link", paged=True
+    )
 
 
 def _slowest(run: Run) -> dict[tuple[str, str, int], str]:

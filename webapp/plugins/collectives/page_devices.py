@@ -11,8 +11,8 @@ from lanescope.webapp.plugins.collectives import ids
 from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import grids, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 
 
@@ -29,7 +29,7 @@ def section(run: Run) -> list[Component]:
         "communication": "communication_ns",
     }
     shown = device_charts.least_computing(table)
-    made = [widgets.in_unit(title, shown[name]) for title, name in titles.items()]
+    made = [grids.in_unit(title, shown[name]) for title, name in titles.items()]
     shares = [
         units.share_cell(row["overlap"] if row["communication_ns"] else None)
         for row in shown.to_dict("records")

@@ -15,8 +15,8 @@ from lanescope.webapp.plugins.devices.idle import streams
 from lanescope.webapp.plugins.devices.kernels import copies, device_operators, kernels
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.runs import units
+from lanescope.webapp.ui import grids, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.charts import MAX_SHARE_BARS
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -87,9 +87,9 @@ def _of(table: pd.DataFrame, rank: int) -> pd.DataFrame:
 
 def _streams(table: pd.DataFrame) -> Component:
     shown = charts.busiest_streams(table)
-    busy, times = widgets.in_unit("kernels run", shown["busy_ns"])
-    middle, typical = widgets.in_unit("launch delay, median", shown["launch_delay_p50_ns"])
-    long, worst = widgets.in_unit("launch delay, p99", shown["launch_delay_p99_ns"])
+    busy, times = grids.in_unit("kernels run", shown["busy_ns"])
+    middle, typical = grids.in_unit("launch delay, median", shown["launch_delay_p50_ns"])
+    long, worst = grids.in_unit("launch delay, p99", shown["launch_delay_p99_ns"])
     rows = [
         (
             row.stream,
@@ -110,8 +110,8 @@ def _streams(table: pd.DataFrame) -> Component:
 def _kernels(table: pd.DataFrame) -> Component:
     shown = table.head(_MAX_ROWS)
     whole = max(int(table["time_ns"].sum()), 1)
-    head, times = widgets.in_unit("time", shown["time_ns"])
-    each, medians = widgets.in_unit("median", shown["median_ns"])
+    head, times = grids.in_unit("time", shown["time_ns"])
+    each, medians = grids.in_unit("median", shown["median_ns"])
     rows = [
         (
             _name(row),
@@ -138,9 +138,9 @@ def _kernels(table: pd.DataFrame) -> Component:
 def _copies(table: pd.DataFrame) -> Component:
     if table.empty:
         return html.P("No copies were recorded.", className="muted")
-    head, times = widgets.in_unit("time", table["time_ns"])
-    size, sizes = widgets.in_unit("size", table["bytes"], "B")
-    rate, rates = widgets.in_unit("bandwidth", table["bytes_per_s"], "B/s")
+    head, times = grids.in_unit("time", table["time_ns"])
+    size, sizes = grids.in_unit("size", table["bytes"], "B")
+    rate, rates = grids.in_unit("bandwidth", table["bytes_per_s"], "B/s")
     rows = [
         (_name(row), units.count(int(row.calls)), times[i], sizes[i], rates[i])
         for i, row in enumerate(table.itertuples(index=False))
@@ -150,9 +150,9 @@ def _copies(table: pd.DataFrame) -> Component:
 
 def _operators(table: pd.DataFrame) -> Component:
     shown = table.head(_MAX_ROWS)
-    own, selves = widgets.in_unit("kernels, self", shown["device_self_ns"])
-    whole, totals = widgets.in_unit("kernels, total", shown["device_total_ns"])
-    host, hosts = widgets.in_unit("host", shown["host_ns"])
+    own, selves = grids.in_unit("kernels, self", shown["device_self_ns"])
+    whole, totals = grids.in_unit("kernels, total", shown["device_total_ns"])
+    host, hosts = grids.in_unit("host", shown["host_ns"])
     rows = [
         (
             _name(row),
@@ -182,7 +182,7 @@ def _annotations(table: pd.DataFrame) -> Component:
         "on the device": "device_span_ns",
         "host": "host_ns",
     }
-    made = [widgets.in_unit(title, shown[name]) for title, name in columns.items()]
+    made = [grids.in_unit(title, shown[name]) for title, name in columns.items()]
     rows: list[tuple[Component | str, ...]] = [
         (
             _name(row),

@@ -37,8 +37,8 @@ from lanescope.webapp.plugins.diff.verdict_words import (
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.page_selection import selection_in
@@ -49,7 +49,7 @@ MODE_WORDS = {
     "simple": "within 1e-4",
 }
 _TONES = {"identical": "good", "within_tolerance": "good", "diverged": "bad"}
-_MAX_ROWS = 2000
+_MAX_ROWS = 10_000
 """Rows sent to the browser; the differing ones come first."""
 
 
@@ -113,6 +113,7 @@ def register(app: Dash, context: Context) -> None:
     base = context.baseline
     if base is None:
         return
+    grids.answer_rows(app, *(f"diff-{kind}" for kind in ("tensor", "gradient", "op", "timing")))
 
     @app.callback(
         Output(ids.DIFF_BODY, "children"),
@@ -223,18 +224,16 @@ def _timing(timing: Timing) -> list[Any]:
         for row in rows.itertuples()
     ]
     columns = [
-        widgets.column("op", "op", flex=3, minWidth=180),
-        widgets.column("module", "module", flex=2),
-        widgets.column("base", "self, baseline", base="ns", together="times", flex=1, minWidth=120),
-        widgets.column("run", "self, this run", base="ns", together="times", flex=1, minWidth=120),
-        widgets.column(
-            "difference", "difference", base="ns", together="times", flex=1, minWidth=120
-        ),
-        widgets.column("ratio", "times", number=True, text=True, flex=1),
-        widgets.column("calls", "calls, baseline / run", flex=1, minWidth=160),
-        widgets.column("state", "state", flex=1),
+        grids.column("op", "op", flex=3, minWidth=180),
+        grids.column("module", "module", flex=2),
+        grids.column("base", "self, baseline", base="ns", together="times", flex=1, minWidth=120),
+        grids.column("run", "self, this run", base="ns", together="times", flex=1, minWidth=120),
+        grids.column("difference", "difference", base="ns", together="times", flex=1, minWidth=120),
+        grids.column("ratio", "times", number=True, text=True, flex=1),
+        grids.column("calls", "calls, baseline / run", flex=1, minWidth=160),
+        grids.column("state", "state", flex=1),
     ]
-    grid = widgets.grid("diff-timing", columns, made, label="Time per step", leads="link")
+    grid = grids.grid("diff-timing", columns, made, label="Time per step", leads="link", paged=True)
     return [lead, grid]
 
 
@@ -333,22 +332,22 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
     name = "parameter" if kind == "gradient" else "op"
     unit = {"gradient": "norm", "op": "calls", "tensor": "mean"}[kind]
     more_columns = [
-        widgets.column("module", "module", flex=2),
-        widgets.column("phase", "phase", flex=1, minWidth=100),
-        widgets.column("position", "tensor", maxWidth=90),
+        grids.column("module", "module", flex=2),
+        grids.column("phase", "phase", flex=1, minWidth=100),
+        grids.column("position", "tensor", maxWidth=90),
     ]
     columns = [
-        widgets.column("step", "step", maxWidth=80),
-        widgets.column("rank", "rank", maxWidth=80),
-        widgets.column("thread", "thread", flex=1),
-        widgets.column("name", name, flex=3, minWidth=180),
+        grids.column("step", "step", maxWidth=80),
+        grids.column("rank", "rank", maxWidth=80),
+        grids.column("thread", "thread", flex=1),
+        grids.column("name", name, flex=3, minWidth=180),
         *(more_columns if kind == "tensor" else []),
-        widgets.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=148),
-        widgets.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=148),
-        widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
-        widgets.column("state", "state", flex=1, minWidth=96),
+        grids.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=148),
+        grids.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=148),
+        grids.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
+        grids.column("state", "state", flex=1, minWidth=96),
     ]
-    grid = widgets.grid(f"diff-{kind}", columns, made, label=name, leads="link")
+    grid = grids.grid(f"diff-{kind}", columns, made, label=name, leads="link", paged=True)
     if len(rows) <= _MAX_ROWS:
         return grid
     shown = f"The first {units.count(_MAX_ROWS)} of {units.count(len(rows))}"

@@ -15,8 +15,8 @@ from lanescope.webapp.plugins.diff import charts_repeat as repeat_charts
 from lanescope.webapp.plugins.diff import ids
 from lanescope.webapp.plugins.diff.repeats import Repetition, repetition_of
 from lanescope.webapp.runs import units
+from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -143,13 +143,13 @@ def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
             }
         )
     columns = [
-        widgets.column("parameter", "parameter", flex=3, minWidth=180),
-        widgets.column("rank", "rank", number=True, maxWidth=90),
-        widgets.column("step", "largest in step", number=True, maxWidth=150),
-        widgets.column("std", "standard deviation", number=True, text=True, flex=1),
-        widgets.column("share", "of the mean norm", number=True, text=True, flex=1),
+        grids.column("parameter", "parameter", flex=3, minWidth=180),
+        grids.column("rank", "rank", number=True, maxWidth=90),
+        grids.column("step", "largest in step", number=True, maxWidth=150),
+        grids.column("std", "standard deviation", number=True, text=True, flex=1),
+        grids.column("share", "of the mean norm", number=True, text=True, flex=1),
     ]
-    return [widgets.grid("repeat-parameters", columns, made, label="Parameters")]
+    return [grids.grid("repeat-parameters", columns, made, label="Parameters")]
 
 
 @lru_cache(maxsize=4)

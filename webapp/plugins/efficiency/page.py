@@ -12,8 +12,8 @@ from lanescope.webapp.plugins.efficiency.rates import efficiency, step_flops
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -128,11 +128,11 @@ def _about(run: Run, rank: int, peak: float | None) -> str:
 def _table(table: pd.DataFrame) -> Component:
     shown = table.head(_MAX_ROWS)
     whole = max(int(table["time_ns"].sum()), 1)
-    head, times = widgets.in_unit("time", shown["time_ns"])
+    head, times = grids.in_unit("time", shown["time_ns"])
     made = (
-        widgets.in_unit("work a call", shown["flops"], "FLOP"),
-        widgets.in_unit("rate", shown["flops_per_s"], "FLOP/s"),
-        widgets.in_unit("bandwidth", shown["bytes_per_s"], "B/s"),
+        grids.in_unit("work a call", shown["flops"], "FLOP"),
+        grids.in_unit("rate", shown["flops_per_s"], "FLOP/s"),
+        grids.in_unit("bandwidth", shown["bytes_per_s"], "B/s"),
     )
     rows = [
         (

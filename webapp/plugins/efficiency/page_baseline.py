@@ -11,7 +11,7 @@ from lanescope.webapp.plugins.efficiency.changes import efficiency_changes, effi
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import states, widgets
+from lanescope.webapp.ui import grids, states, widgets
 
 _BY = "efficiency-changes-by"
 _TABLE = "efficiency-changes"
@@ -51,7 +51,7 @@ def _table(changes: Any, by: str) -> Component:
     _, keys = _GROUPS[by]
     grouped = efficiency_changes_by(changes, keys)
     shown = grouped.head(_MAX_ROWS)
-    times, lengths = widgets.before_and_now(shown["base_time_ns"], shown["time_ns"])
+    times, lengths = grids.before_and_now(shown["base_time_ns"], shown["time_ns"])
     rates = [*shown["base_flops_per_s"], *shown["flops_per_s"]]
     unit, texts = units.in_one_unit(rates, "FLOP/s")
     moved = [*shown["base_bytes_per_s"], *shown["bytes_per_s"]]

@@ -18,8 +18,8 @@ from lanescope.webapp.runs.types import Window
 from lanescope.webapp.timeline.flame_graph.flame import ThreadWindow, missing_frames, parts_of
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT
 from lanescope.webapp.timeline.flame_graph.lane_walk import By
+from lanescope.webapp.ui import grids, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -72,7 +72,7 @@ class Section:
                 hidden=not beside,
             ),
         )
-        grid = widgets.grid(
+        grid = grids.grid(
             self.table,
             _columns(context),
             [],
@@ -131,7 +131,7 @@ class Section:
                 note = html.P(str(reason), className="hint")
                 return nothing(""), {"height": "0"}, no_update, [], note
             picture = shown.picture(theme or "light", self._width_px)
-            heads, rows = widgets.with_units(_columns(context), shown.rows())
+            heads, rows = grids.with_units(_columns(context), shown.rows())
             return picture, shown.style(ROOT), heads, rows, shown.note(theme or "light")
 
         @app.callback(
@@ -201,18 +201,18 @@ def _parts(run: Run, window: Window, lanes: str) -> tuple[ThreadWindow, ...]:
 def _columns(context: Context) -> list[dict[str, Any]]:
     """The columns of the table of frames."""
     columns = [
-        widgets.column("frame", "frame", minWidth=110, flex=2),
-        widgets.column("total", "total", base="ns", together="times"),
+        grids.column("frame", "frame", minWidth=110, flex=2),
+        grids.column("total", "total", base="ns", together="times"),
     ]
     if context.baseline is not None:
-        change = widgets.column("change", "change", number=True, text=True, minWidth=70)
+        change = grids.column("change", "change", number=True, text=True, minWidth=70)
         return [
             *columns,
-            widgets.column("baseline", "baseline", base="ns", together="times"),
+            grids.column("baseline", "baseline", base="ns", together="times"),
             change,
         ]
-    share = widgets.column("share", "share", number=True, text=True, minWidth=70)
-    return [*columns, widgets.column("self", "self", base="ns", together="times"), share]
+    share = grids.column("share", "share", number=True, text=True, minWidth=70)
+    return [*columns, grids.column("self", "self", base="ns", together="times"), share]
 
 
 class _Shown:

@@ -21,8 +21,8 @@ from lanescope.webapp.plugins.gradients import page_thread_layers as thread_laye
 from lanescope.webapp.plugins.gradients.parameter_table import NORMS, asked_rows, parameter_table
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import MAX_LINES
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -185,19 +185,17 @@ def _alike(norms: pd.DataFrame) -> bool:
 
 def _table(run: Run) -> Component:
     columns = [
-        widgets.column(
+        grids.column(
             "parameter", "parameter", width=340, minWidth=200, tooltipField="parameter", filter=True
         ),
-        widgets.column("gradient", "gradient", width=340, minWidth=200, tooltipField="gradient"),
-        widgets.column("numel", "elements", number=True, width=90, minWidth=84),
-        widgets.column("dtype", "dtype", width=90),
-        *[widgets.column(name, name, number=True, width=90, minWidth=84) for name in NORMS],
-        widgets.column("missing", "without", number=True, width=90, minWidth=84),
+        grids.column("gradient", "gradient", width=340, minWidth=200, tooltipField="gradient"),
+        grids.column("numel", "elements", number=True, width=90, minWidth=84),
+        grids.column("dtype", "dtype", width=90),
+        *[grids.column(name, name, number=True, width=90, minWidth=84) for name in NORMS],
+        grids.column("missing", "without", number=True, width=90, minWidth=84),
     ]
     height = min(420, 50 + 26 * len(parameter_table(run)))
-    return widgets.grid(
-        ids.PARAMETER_TABLE, columns, None, label="Parameters", height=f"{height}px"
-    )
+    return grids.grid(ids.PARAMETER_TABLE, columns, None, label="Parameters", height=f"{height}px")
 
 
 @lru_cache(maxsize=2)

@@ -35,8 +35,8 @@ from lanescope.webapp.plugins.gradients.not_finite import (
 )
 from lanescope.webapp.plugins.gradients.rank_map import ranks_with_gradients
 from lanescope.webapp.runs import units
+from lanescope.webapp.ui import grids, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -113,15 +113,15 @@ def not_finite_part(context: Context) -> list[Component]:
         share_text=[units.share(share) for share in table["share"]],
     ).to_dict("records")
     columns = [
-        widgets.column("layer", "layer", flex=3, minWidth=200),
-        widgets.column("share", "share of steps", number=True, text=True, minWidth=130),
+        grids.column("layer", "layer", flex=3, minWidth=200),
+        grids.column("share", "share of steps", number=True, text=True, minWidth=130),
         *(
-            [widgets.column("elements", "of elements", number=True, text=True, minWidth=110)]
+            [grids.column("elements", "of elements", number=True, text=True, minWidth=110)]
             if elements.notna().any()
             else []
         ),
         *[
-            widgets.column(name, words, number=True)
+            grids.column(name, words, number=True)
             for name, words in (
                 ("wrong", "steps"),
                 ("skipped", "skipped"),
@@ -144,7 +144,7 @@ def not_finite_part(context: Context) -> list[Component]:
             "gradients. Skipped counts the steps that a gradient scaler left out." + also,
             className="muted",
         ),
-        widgets.grid("not-finite-table", columns, rows, label=label),
+        grids.grid("not-finite-table", columns, rows, label=label),
     ]
 
 
@@ -160,13 +160,13 @@ def few_bits(context: Context) -> list[Component]:
         **{f"{name}_text": [units.share(share) for share in table[name]] for name in shares},
     ).to_dict("records")
     columns = [
-        widgets.column("layer", "layer", flex=3, minWidth=200),
-        widgets.column("phase", "phase"),
-        widgets.column("dtype", "dtype"),
-        widgets.column("elements", "elements", number=True),
-        widgets.column("underflow", "0: underflow", number=True, text=True, minWidth=120),
-        widgets.column("overflow", "infinite: overflow", number=True, text=True, minWidth=140),
-        widgets.column("nan", "NaN", number=True, text=True),
+        grids.column("layer", "layer", flex=3, minWidth=200),
+        grids.column("phase", "phase"),
+        grids.column("dtype", "dtype"),
+        grids.column("elements", "elements", number=True),
+        grids.column("underflow", "0: underflow", number=True, text=True, minWidth=120),
+        grids.column("overflow", "infinite: overflow", number=True, text=True, minWidth=140),
+        grids.column("nan", "NaN", number=True, text=True),
     ]
     label = "Underflow and overflow in 16 bits and fewer"
     return [
@@ -177,7 +177,7 @@ def few_bits(context: Context) -> list[Component]:
             "on purpose, in forward and then in backward; others were too small for the dtype.",
             className="muted",
         ),
-        widgets.grid(
+        grids.grid(
             "few-bits-table",
             columns,
             rows,

@@ -18,6 +18,7 @@ from lanescope.webapp.plugins.autograd_graph.autograd_graph import NO_GRADIENT_C
 from lanescope.webapp.plugins.gradients.layer_map import as_in_model
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui.grids import rows_in_sight
 
 NORMS = ("first", "last", "least", "greatest")
 _COLUMNS = ("parameter", "gradient", "numel", "dtype", *NORMS, "missing")
@@ -116,17 +117,11 @@ def asked_rows(table: pd.DataFrame, request: dict[str, Any]) -> dict[str, Any]:
             for column in ("parameter", "gradient")
         ]
         table = table[found[0] | found[1]]
-    for asked in reversed(request.get("sortModel", [])):
-        if asked["colId"] in table.columns:
-            ascending = asked["sort"] == "asc"
-            table = table.sort_values(asked["colId"], ascending=ascending, kind="stable")
-    page = table.iloc[int(request["startRow"]) : int(request["endRow"])]
-    shown = page.assign(
-        numel=[units.count(int(one)) for one in page["numel"]],
-        missing=page["missing"].fillna(0).astype(int),
-        **{
-            name: ["none" if pd.isna(norm) else units.aligned(norm) for norm in page[name]]
-            for name in NORMS
-        },
-    )
-    return {"rowData": shown.to_dict("records"), "rowCount": len(table)}
+    answer = rows_in_sight(table.to_dict("records"), request)
+    answer["rowData"] = [
+        row
+        | {"numel": units.count(row["numel"]), "missing": int(np.nan_to_num(row["missing"]))}
+        | {name: "none" if pd.isna(row[name]) else units.aligned(row[name]) for name in NORMS}
+        for row in answer["rowData"]
+    ]
+    return answer

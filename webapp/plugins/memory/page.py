@@ -18,8 +18,8 @@ from lanescope.webapp.plugins.memory.usage import Usage, devices_of, storages_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
+from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -210,7 +210,7 @@ def _op(name: str, rank: int) -> Component:
 def _table(parts: pd.DataFrame, rank: int) -> Component:
     whole = max(int(parts["bytes"].sum()), 1)
     shown = parts[parts["bytes"] >= _MIN_SHARE * whole].head(_MAX_ROWS)
-    head, sizes = widgets.in_unit("size", shown["bytes"], "B")
+    head, sizes = grids.in_unit("size", shown["bytes"], "B")
     rows = [
         (
             html.Span(

@@ -13,7 +13,7 @@ from lanescope.webapp.plugins.memory.changes import CHANGE, memory_changes, memo
 from lanescope.webapp.plugins.memory.storages import STORAGE_CATEGORIES
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import states, widgets
+from lanescope.webapp.ui import grids, states, widgets
 
 _BY = "memory-changes-by"
 _TABLE = "memory-changes"
@@ -114,7 +114,7 @@ def _table(grouped: pd.DataFrame) -> Component:
     shown = changed.head(_MAX_ROWS)
     if shown.empty:
         return html.P("The peaks consist of the same.", className="muted")
-    titles, sizes = widgets.before_and_now(shown["base_bytes"], shown["bytes"], "B")
+    titles, sizes = grids.before_and_now(shown["base_bytes"], shown["bytes"], "B")
     rows = [
         (
             STORAGE_CATEGORIES.get(row[key], row[key]) or _NO_GROUP.get(key, ""),

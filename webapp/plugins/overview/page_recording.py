@@ -11,7 +11,7 @@ from lanescope.webapp.plugins.overview import ids
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.html_summary import EVENT_TABLES
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import grids, widgets
 
 NAMES = {
     "op": "ops",
@@ -123,8 +123,8 @@ def _ranks(run: Run) -> Component:
 
 def _threads(run: Run) -> Component:
     listed = run.threads[:_LISTED]
-    first, starts = widgets.in_unit("first event", [t.start_ns for t in listed])
-    lasting, alive = widgets.in_unit("alive", [t.end_ns - t.start_ns for t in listed])
+    first, starts = grids.in_unit("first event", [t.start_ns for t in listed])
+    lasting, alive = grids.in_unit("alive", [t.end_ns - t.start_ns for t in listed])
     rows = [
         (
             str(t.rank),

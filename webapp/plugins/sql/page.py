@@ -27,7 +27,7 @@ from lanescope.webapp.plugins.sql import ids
 from lanescope.webapp.plugins.sql.queries import Queries
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
-from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui import grids, widgets
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.table_files import TABLE_FORMATS, file_of
 
@@ -113,6 +113,7 @@ def layout(_: Context) -> Component:
 def register(app: Dash, context: Context) -> None:
     """Answers the button and the examples; /query.csv?sql=... has all rows."""
     queries = Queries(context.run)
+    grids.answer_rows(app, ids.SQL_TABLE)
 
     server: flask.Flask = app.server
 
@@ -155,7 +156,7 @@ def answered(answer: pa.Table, query: str, context: Context) -> list[Component]:
     rows = [row | {"link": place} for row, place in zip(rows, places, strict=True)]
     numeric = [_numeric(field.type) for field in answer.schema]
     columns = [
-        widgets.column(f"c{i}", name, number=number, minWidth=90, flex=1 if number else 2)
+        grids.column(f"c{i}", name, number=number, minWidth=90, flex=1 if number else 2)
         for i, (name, number) in enumerate(zip(answer.column_names, numeric, strict=True))
     ]
     words = units.counted(len(rows), "row")
@@ -166,13 +167,14 @@ def answered(answer: pa.Table, query: str, context: Context) -> list[Component]:
         links += [", "] if kind == "parquet" else []
         address = f"/query.{kind}?sql={quote(query)}"
         links.append(html.A(title, href=address, download=f"query.{kind}"))
-    grid = widgets.grid(
+    grid = grids.grid(
         ids.SQL_TABLE,
         columns,
         rows,
         label="Answer",
         empty="The query returned no rows.",
         leads="link" if leads else "",
+        paged=True,
     )
     return [html.P(links, className="muted"), grid]
 

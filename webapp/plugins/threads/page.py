@@ -22,8 +22,8 @@ from lanescope.webapp.plugins.threads.overlap import (
 from lanescope.webapp.plugins.threads.overlap_findings import shared_gradients
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -88,6 +88,8 @@ def body(context: Context) -> list[Component]:
 
 def register(app: Dash, context: Context) -> None:
     """Fills tables and chart for the phase; a click in the chart leads to its place."""
+    grids.answer_rows(app, ids.OVERLAP_PAIRS, ids.WINDOWS_TABLE)
+    _register_follow(app, context)
 
     @app.callback(
         Output(ids.OVERLAP_BODY, "children"),
@@ -128,6 +130,10 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(Output(ids.WINDOWS_CHART, "figure"), Input(frame_ids.THEME, "data"))
     def draw_windows(theme: Theme | None) -> go.Figure:
         return charts.forward_windows(_named_windows(context.run), theme or "light")
+
+
+def _register_follow(app: Dash, context: Context) -> None:
+    """A click on a point leads to its place."""
 
     @app.callback(
         Output(frame_ids.LOCATION, "href", allow_duplicate=True),
@@ -189,24 +195,25 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
     never = len(table) - len(rows)
     others = f"{units.counted(never, 'other pair')} never overlap{'s' if never == 1 else ''}."
     columns = [
-        widgets.column("rank", "rank", maxWidth=80),
-        widgets.column("a", "first thread", flex=2),
-        widgets.column("b", "second thread", flex=2),
-        widgets.column("a_ns", "first", base="ns", together="times"),
-        widgets.column("b_ns", "second", base="ns", together="times"),
-        widgets.column("overlap_ns", "both", base="ns", together="times"),
-        widgets.column("rate", "rate", number=True, text=True, flex=1),
+        grids.column("rank", "rank", maxWidth=80),
+        grids.column("a", "first thread", flex=2),
+        grids.column("b", "second thread", flex=2),
+        grids.column("a_ns", "first", base="ns", together="times"),
+        grids.column("b_ns", "second", base="ns", together="times"),
+        grids.column("overlap_ns", "both", base="ns", together="times"),
+        grids.column("rate", "rate", number=True, text=True, flex=1),
     ]
     return [
         _verdict(run, rate, phase, limit),
         html.H2("Pairs of threads"),
-        widgets.grid(
-            "overlap-pairs",
+        grids.grid(
+            ids.OVERLAP_PAIRS,
             columns,
             rows,
             label="Pairs",
             leads="link",
             empty="No pair overlaps.",
+            paged=True,
         ),
         html.P(others, className="muted", hidden=not (never and rows)),
     ]
@@ -262,8 +269,8 @@ def _regions(run: Run, phase: str) -> list[Component]:
         words = "No two threads were in it at the same instant."
         return [head, html.P(words, className="muted")]
     known, shown = widgets.thread_names(run), regions[:_REGIONS]
-    at, starts = widgets.in_unit("at", [one.start_ns for one in shown])
-    length, lengths = widgets.in_unit("length", [one.end_ns - one.start_ns for one in shown])
+    at, starts = grids.in_unit("at", [one.start_ns for one in shown])
+    length, lengths = grids.in_unit("length", [one.end_ns - one.start_ns for one in shown])
     rows = [
         (
             widgets.timeline_link(
@@ -326,11 +333,11 @@ def _windows(run: Run) -> list[Component]:
             }
         )
     columns = [
-        widgets.column("rank", "rank", number=True, maxWidth=80),
-        widgets.column("thread", "thread", flex=2, tooltipField="thread"),
-        widgets.column("backwards", "backwards", number=True, text=True, minWidth=110),
-        widgets.column("median", "median", base="ns"),
-        widgets.column("longest", "longest", base="ns"),
+        grids.column("rank", "rank", number=True, maxWidth=80),
+        grids.column("thread", "thread", flex=2, tooltipField="thread"),
+        grids.column("backwards", "backwards", number=True, text=True, minWidth=110),
+        grids.column("median", "median", base="ns"),
+        grids.column("longest", "longest", base="ns"),
     ]
     return [
         head,
@@ -341,5 +348,5 @@ def _windows(run: Run) -> list[Component]:
             className="muted",
         ),
         widgets.graph(ids.WINDOWS_CHART, height=240, what="the time from forward to backward"),
-        widgets.grid(ids.WINDOWS_TABLE, columns, rows, label="Threads", leads="link"),
+        grids.grid(ids.WINDOWS_TABLE, columns, rows, label="Threads", leads="link", paged=True),
     ]

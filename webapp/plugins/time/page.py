@@ -32,8 +32,8 @@ from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
@@ -178,7 +178,7 @@ def _changes_panel(base: Run, run: Run) -> Component:
         f"baseline ({widgets.duration_text(before)}): mean of {units.counted(len(kept), 'step')}"
         f"{'' if len(kept) == len(table) else ' without the first'}."
     )
-    titles, times = widgets.before_and_now(found["base_ns"], found["run_ns"])
+    titles, times = grids.before_and_now(found["base_ns"], found["run_ns"])
     rows = [
         (html.Span([widgets.swatch(charts.CATEGORY_TOKENS[name]), CATEGORIES[name]]), *texts)
         for name, texts in zip(found["category"], times, strict=True)
@@ -312,7 +312,7 @@ def _table(run: Run, path: Any) -> Component:
     rows = []
     keys = ["category", "name", "rank", "thread", "where"]
     shown = summed(path, keys).head(_MAX_ROWS)
-    time, texts = widgets.in_unit("time", shown["duration_ns"])
+    time, texts = grids.in_unit("time", shown["duration_ns"])
     for row, text in zip(shown.itertuples(), texts, strict=True):
         same = path[(path[keys] == [getattr(row, key) for key in keys]).all(axis=1)]
         longest = same.loc[same["duration_ns"].idxmax()]

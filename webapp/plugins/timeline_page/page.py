@@ -28,8 +28,8 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline.index import Index
+from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui import states, widgets
 from lanescope.webapp.ui.colours import token_of
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.matrices import matrices
@@ -108,15 +108,15 @@ _LEAST_WIDTHS = {"total": 66, "mean": 73, "max": 65}
 
 def _op_columns() -> list[dict[str, Any]]:
     return [
-        widgets.column(
+        grids.column(
             "op", "op", minWidth=122, flex=3, cellClassRules=_swatches(), tooltipField="op"
         ),
-        widgets.column("count", "count", number=True, text=True, minWidth=62),
+        grids.column("count", "count", number=True, text=True, minWidth=62),
         *(
-            widgets.column(name, name, base="ns", together=of, minWidth=_LEAST_WIDTHS.get(name, 62))
+            grids.column(name, name, base="ns", together=of, minWidth=_LEAST_WIDTHS.get(name, 62))
             for name, of in _TIMES.items()
         ),
-        widgets.column("share", "share", number=True, text=True, minWidth=62),
+        grids.column("share", "share", number=True, text=True, minWidth=62),
     ]
 
 
@@ -187,8 +187,8 @@ def _ops(rows: list[dict[str, Any]], *, first: bool) -> Any:
     none, and making it takes a third of the time that a page takes to come."""
     columns = _op_columns()
     if first:
-        return widgets.grid(ids.OPS, columns, rows, label="Ops", height="100%", leads="op")
-    heads, shown = widgets.with_units(columns, rows)
+        return grids.grid(ids.OPS, columns, rows, label="Ops", height="100%", leads="op")
+    heads, shown = grids.with_units(columns, rows)
     set_props(ids.OPS, {"columnDefs": heads, "rowData": shown})
     return no_update
 
