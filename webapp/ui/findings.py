@@ -17,6 +17,8 @@ from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.finding_places import address_of
 
 TONES = {"error": "bad", "warning": "warn", "info": ""}
+NOUNS = {"error": "error", "warning": "warning", "info": "note"}
+"""What the page calls findings of each severity."""
 
 
 def cards(context: Context, found: Sequence[Finding], here: str = "") -> Component:
@@ -30,7 +32,7 @@ def cards(context: Context, found: Sequence[Finding], here: str = "") -> Compone
 
 def _card(context: Context, finding: Finding, here: str, position: int) -> Component:
     """A finding; `position`: which of all findings it is."""
-    facts: list[Any] = [html.B(finding.severity), finding.kind.replace("_", " ")]
+    facts: list[Any] = [html.B(NOUNS[finding.severity]), finding.kind.replace("_", " ")]
     if finding.confidence == "likely":
         facts.append("likely")
     if finding.ranks:
@@ -100,4 +102,4 @@ def result_text(one: AnalysisResult) -> str:
         return f"not checked: {one.unanswered}"
     number = len(one.findings) + one.omitted
     noted = all(finding.severity == "info" for finding in one.findings)
-    return units.counted(number, "note" if noted else "problem") if number else "passed"
+    return units.counted(number, NOUNS["info"] if noted else "problem") if number else "passed"

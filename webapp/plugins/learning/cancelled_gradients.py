@@ -26,31 +26,39 @@ def cancelled_gradients(run: Run) -> list[Finding]:
     if rows.empty:
         raise NotApplicable("record an optimizer step: the run has no steps")
     rows = rows[~is_lora(rows["parameter"])]
-    return [
-        _finding(run, int(str(rank)), own, names)
-        for rank, own in rows.groupby("rank", sort=True)
-        if (names := _cancelled(own))
-    ]
+    facts = _facts(rows)
+    found = []
+    for rank in facts.index.unique("rank"):
+        dead = _cancelled(facts.loc[rank])
+        if dead:
+            own = rows[rows["rank"] == rank]
+            names = [str(name) for name in own["parameter"].drop_duplicates() if name in dead]
+            found.append(_finding(run, int(str(rank)), own, names))
+    return found
 
 
-def _cancelled(rows: pd.DataFrame) -> list[str]:
-    """Weights without a gradient in layers whose bias always has one."""
-    groups = rows.assign(zero=rows["norm"] == 0, some=rows["norm"] > 0).groupby("parameter")
-    facts = groups.agg(
+def _facts(rows: pd.DataFrame) -> pd.DataFrame:
+    """By rank and parameter: layer, numel, steps, and whether all its gradients are zero, or none
+    of them."""
+    groups = rows.assign(zero=rows["norm"] == 0, some=rows["norm"] > 0)
+    return groups.groupby(["rank", "parameter"]).agg(
         layer=("layer", "first"),
         numel=("numel", "first"),
         steps=("call", "nunique"),
         zero=("zero", "all"),
         some=("some", "all"),
     )
-    if facts.groupby("layer")["zero"].all().any():
-        return []  # a dead layer before gives an input of zeros
+
+
+def _cancelled(facts: pd.DataFrame) -> set[str]:
+    """Weights without a gradient in layers whose bias always has one."""
+    if not facts["zero"].any() or facts.groupby("layer")["zero"].all().any():
+        return set()  # a dead layer before gives an input of zeros
     last = facts.index.to_series().str.rpartition(".")[2]
     learning = set(facts.loc[(last == "bias") & facts["some"], "layer"])
     dead = (last == "weight") & facts["zero"] & facts["layer"].isin(learning)
     dead &= (facts["steps"] >= _MIN_STEPS) & (facts["numel"] >= _MIN_ELEMENTS)
-    named = set(facts.index[dead])
-    return [str(name) for name in rows["parameter"].drop_duplicates() if name in named]
+    return {str(name) for name in facts.index[dead]}
 
 
 def _finding(run: Run, rank: int, rows: pd.DataFrame, names: list[str]) -> Finding:

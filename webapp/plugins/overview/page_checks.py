@@ -68,7 +68,7 @@ def _fold(
         count = worst.count(severity)
         if count:
             tone = findings.TONES[severity]
-            words += [html.B(units.counted(count, _NOUNS[severity]), className=tone), " "]
+            words += [html.B(units.counted(count, findings.NOUNS[severity]), className=tone), " "]
     if passed:
         words += [html.B(f"{units.count(passed)} passed", className="good"), " "]
     if unchecked:
@@ -82,9 +82,6 @@ def _fold(
         className="area muted-area" if bare else "area",
     )
     return bare, fold
-
-
-_NOUNS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def _row(context: Context, one: AnalysisResult) -> list[Any]:
