@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs.run import Run
 
@@ -17,14 +18,17 @@ def memory_overhead(run: Run) -> float | None:
     (what its start added, and its mapped journals) and the resident set s; r / (s - r). None where
     no step was recorded.
     """
-    shares = []
-    for rank in run.ranks:
-        rows = logged(run, rank, schema.RECORDER_MEMORY, RESIDENT)
-        total = {}
-        for row in rows.itertuples():
-            key = (row.thread, row.step)
-            if row.name == RESIDENT:
-                total[key] = row.value
-            elif total.get(key, 0) > row.value:
-                shares.append(row.value / (total[key] - row.value))
+    shares = [_of_rank(run, rank) for rank in run.ranks]
+    return max((one for one in shares if one is not None), default=None)
+
+
+@per_rank
+def _of_rank(run: Run, rank: int) -> float | None:
+    shares, total = [], {}
+    for row in logged(run, rank, schema.RECORDER_MEMORY, RESIDENT).itertuples():
+        key = (row.thread, row.step)
+        if row.name == RESIDENT:
+            total[key] = row.value
+        elif total.get(key, 0) > row.value:
+            shares.append(float(row.value / (total[key] - row.value)))
     return max(shares, default=None)

@@ -47,23 +47,25 @@ class _Wait:
 
 def deadlocks(run: Run) -> list[Finding]:
     """Returns findings of kind `deadlock`."""
-    found = []
-    for rank in run.ranks:
-        forked = _forked(run, rank)
-        locked = {thread for one in forked for thread in one.evidence["threads"]}
-        known = {thread: wait for thread, wait in _waits(run, rank).items() if thread not in locked}
-        waits = {thread: wait for thread, wait in known.items() if not wait.ended}
-        circles = _circles(waits)
-        own = [_circle(run, rank, circle) for circle in circles]
-        inside = {wait.thread for circle in circles for wait in circle}
-        own += [f for f in _stuck(run, rank) if f.thread not in inside]
-        left = {thread: _left(run, rank, w.holder) for thread, w in known.items() if w.ended}
-        gone = _gone_with_locks(run, rank) if not own else []
-        if len(gone) == 1:  # where it is not known which lock a thread waits for, it is this one
-            left[""] = _left(run, rank, gone[0])
-        own += forked + interrupted_joins(run, rank)
-        found += own or standstill(run, rank, left)
-    return found
+    return [one for rank in run.ranks for one in _of_rank(run, rank)]
+
+
+@per_rank
+def _of_rank(run: Run, rank: int) -> list[Finding]:
+    forked = _forked(run, rank)
+    locked = {thread for one in forked for thread in one.evidence["threads"]}
+    known = {thread: wait for thread, wait in _waits(run, rank).items() if thread not in locked}
+    waits = {thread: wait for thread, wait in known.items() if not wait.ended}
+    circles = _circles(waits)
+    own = [_circle(run, rank, circle) for circle in circles]
+    inside = {wait.thread for circle in circles for wait in circle}
+    own += [f for f in _stuck(run, rank) if f.thread not in inside]
+    left = {thread: _left(run, rank, w.holder) for thread, w in known.items() if w.ended}
+    gone = _gone_with_locks(run, rank) if not own else []
+    if len(gone) == 1:  # where it is not known which lock a thread waits for, it is this one
+        left[""] = _left(run, rank, gone[0])
+    own += forked + interrupted_joins(run, rank)
+    return own or standstill(run, rank, left)
 
 
 def _forked(run: Run, rank: int) -> list[Finding]:

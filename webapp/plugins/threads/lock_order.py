@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import LOCK_ADDRESS_AGAIN
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
@@ -48,24 +49,28 @@ _Pairs = dict[tuple[int, int], dict[frozenset[int], _Nested]]
 
 def opposite_orders(run: Run) -> list[Finding]:
     """Returns findings of kind `deadlock`, one per two locks of a process."""
+    return [one for rank in run.ranks for one in _of_rank(run, rank)]
+
+
+@per_rank
+def _of_rank(run: Run, rank: int) -> list[Finding]:
     found: list[Finding] = []
-    for rank in run.ranks:
-        for process in processes_of(run, rank):
-            taken = {thread: pairs for thread in process if (pairs := _pairs(run, rank, thread))}
-            if len(taken) < 2:
-                continue
-            order = order_of(run, rank, process, list(taken), by_locks=False)
-            other_locks = _addresses_again(run, rank, process)
-            first: dict[frozenset[int], Finding] = {}
-            for one, other in combinations(taken, 2):
-                for locks in taken[one]:
-                    if other_locks & {0, *locks}:
-                        continue
-                    ours, theirs = taken[one][locks], taken[other].get(locks[::-1], {})
-                    both = _at_once(order, list(ours.values()), list(theirs.values()))
-                    if both is not None and frozenset(locks) not in first:
-                        first[frozenset(locks)] = _finding(run, rank, both)
-            found += first.values()
+    for process in processes_of(run, rank):
+        taken = {thread: pairs for thread in process if (pairs := _pairs(run, rank, thread))}
+        if len(taken) < 2:
+            continue
+        order = order_of(run, rank, process, list(taken), by_locks=False)
+        other_locks = _addresses_again(run, rank, process)
+        first: dict[frozenset[int], Finding] = {}
+        for one, other in combinations(taken, 2):
+            for locks in taken[one]:
+                if other_locks & {0, *locks}:
+                    continue
+                ours, theirs = taken[one][locks], taken[other].get(locks[::-1], {})
+                both = _at_once(order, list(ours.values()), list(theirs.values()))
+                if both is not None and frozenset(locks) not in first:
+                    first[frozenset(locks)] = _finding(run, rank, both)
+        found += first.values()
     return found
 
 

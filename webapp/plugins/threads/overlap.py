@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
+from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.intervals import Intervals, at_least, union
 from lanescope.webapp.runs.run import Run
@@ -191,12 +192,23 @@ def overlap_rate(
     The times are taken per rank, over the threads of that rank, and summed over ranks. None where
     no thread is ever in the phase. This is the metric `thread_overlap_rate`.
     """
-    several = one = 0
-    for rank in run.ranks:
-        lanes = list(phase_lanes(run, rank, phase, window).values())
-        several += at_least(lanes, 2).total
-        one += at_least(lanes, 1).total
+    if (phase, window) == ("backward", None):
+        times = [_backward_times(run, rank) for rank in run.ranks]
+    else:
+        times = [_times(phase_lanes(run, rank, phase, window)) for rank in run.ranks]
+    several, one = (sum(of) for of in zip(*times, strict=True))
     return several / one if one else None
+
+
+@per_rank
+def _backward_times(run: Run, rank: int) -> tuple[int, int]:
+    return _times(phase_lanes(run, rank))
+
+
+def _times(lanes: Mapping[str, Intervals]) -> tuple[int, int]:
+    """Time with two or more threads in the phase, and with one or more, ns."""
+    several, one = (at_least([*lanes.values()], count).total for count in (2, 1))
+    return several, one
 
 
 def overlap_over_time(run: Run, phase: str = "backward", parts: int = 200) -> pd.DataFrame:
