@@ -1,6 +1,6 @@
 """`lanescope check` of 64 ranks with its per-rank work on one and on two workers of a Dask cluster.
 
-    python benchmarks/bench_cluster.py [OPS]      (16,000 operators a rank and step by default)
+    python benchmarks/bench_cluster.py [OPS]      (48,000 operators a thread and step by default)
 
 Both are measured in turn on one run. Beside wall time, which means something on an idle machine
 only, stands what processor time says: with the work of the ranks shared evenly, two workers take
@@ -28,7 +28,7 @@ from tests.support.processes import first_line, started
 from tests.support.synthetic import write_run
 
 RANKS, THREADS, STEPS = 64, 2, 8
-OPS = 16_000
+OPS = 48_000
 AIM = 1.7
 
 
