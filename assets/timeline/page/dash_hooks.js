@@ -17,6 +17,22 @@ const made = (node) => {
   return window.React.createElement(tag, properties, ...children.map(made));
 };
 
+/** What makes charts and tables that wait for their turn. @type {Set<() => void>} */
+const waiting = new Set();
+const makeNext = () => {
+  const [make] = waiting;
+  if (!make) return;
+  waiting.delete(make);
+  window.ReactDOM.flushSync(make);
+  setTimeout(makeNext);
+};
+/** Calls `make` in a task of its own: each takes frames, and clicks are answered in between. */
+const inTurn = (make) => {
+  waiting.add(make);
+  if (waiting.size === 1) setTimeout(makeNext);
+  return () => waiting.delete(make);
+};
+
 /** What draws the charts that were not in sight yet. @type {Set<() => void>} */
 const undrawn = new Set();
 // A page on paper has all of its charts, so they are drawn before this event ends.
@@ -31,13 +47,14 @@ const watched = (place, seen) => {
   const observer = new IntersectionObserver(
     (entries) => {
       place.dataset.seen = entries.at(-1).isIntersecting;
-      if (entries.at(-1).isIntersecting) draw();
+      if (entries.at(-1).isIntersecting) inTurn(draw);
     },
     { scrollMargin: "200px" },
   );
   const leave = () => {
     observer.disconnect();
     undrawn.delete(draw);
+    waiting.delete(draw);
   };
   const draw = () => {
     place.dataset.seen = true;
@@ -74,9 +91,11 @@ const loadTables = () =>
 /** A table. More than a megabyte of script comes with the first one. */
 window.dash_ag_grid = {
   AgGrid(properties) {
-    const { Suspense, createElement, lazy } = window.React;
+    const { Suspense, createElement, lazy, useEffect, useState } = window.React;
+    const [ready, setReady] = useState(false);
+    useEffect(() => inTurn(() => setReady(true)), []);
     Table ??= lazy(loadTables);
-    return createElement(Suspense, { fallback: null }, createElement(Table, properties));
+    return createElement(Suspense, { fallback: null }, ready && createElement(Table, properties));
   },
 };
 
