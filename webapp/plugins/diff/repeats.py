@@ -22,6 +22,7 @@ import pandas as pd
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.plugins.diff.values.first_difference import draws
 from lanescope.webapp.plugins.diff.verdict_words import difference_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError, shown
@@ -125,7 +126,7 @@ def nondeterminism(run: Run) -> list[Finding]:
             kind="nondeterminism",
             severity="error" if spread is not None and spread > _LIMIT else "warning",
             title=f"Repeated runs with {units.counted(entry['threads'], 'thread')} differ,"
-            f"{at}{size}. Look for data races, or call torch.use_deterministic_algorithms(True).",
+            f"{at}{size}. {_advice(first.get('op'))}",
             rank=rank,
             ranks=() if rank is None else (rank,),
             step=first.get("step"),
@@ -134,6 +135,15 @@ def nondeterminism(run: Run) -> list[Finding]:
             link=difference_address(run, first) if known else "/compare",
         )
     ]
+
+
+def _advice(op: str | None) -> str:
+    if op and draws(op):
+        return (
+            "It draws random numbers: call torch.manual_seed() before the first draw, seed each "
+            "torch.Generator, and give a DataLoader a generator."
+        )
+    return "Look for data races, or call torch.use_deterministic_algorithms(True)."
 
 
 class _Entry(TypedDict):

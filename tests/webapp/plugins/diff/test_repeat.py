@@ -79,6 +79,11 @@ def test_a_command_that_differs_each_time(tmp_path: Path) -> None:
     (finding,) = nondeterminism(run)
     assert finding.severity == "error"
     assert "aten::add_ at program.py:10" in finding.title
+    assert "Look for data races" in finding.title
+    one["first"]["op"] = "aten::randn"
+    (folder / FILE).write_text(json.dumps(answer))
+    (finding,) = nondeterminism(open_run(run.path))
+    assert "torch.manual_seed()" in finding.title
     again = CliRunner().invoke(main, ["repeat", "-o", str(folder), "--", "true"])
     assert again.exit_code == 2
     assert "is not empty" in again.output
