@@ -35,7 +35,7 @@ from .training import (
     thread_gradients,
 )
 from .training_loop import (
-    drawn_again,
+    checkpointed,
     kept_states,
     left_gradients,
     renewed_optimizers,
@@ -71,7 +71,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     schedulers.HOOK,
     renewed_optimizers.HOOK,
     unread_settings.HOOK,
-    drawn_again.HOOK,
+    checkpointed.HOOK,
     sync_events.HOOK,
     locks.HOOK,
     conditions.HOOK,

@@ -12,6 +12,7 @@ from tests.faults import two_runs
 from tests.faults.base import Fault, Program
 from tests.faults.learning import (
     broadcast,
+    checkpointed,
     cut_off,
     epochs,
     graph_order,
@@ -55,6 +56,7 @@ _ROOMS = (
     made_in_forward,
     losses,
     broadcast,
+    checkpointed,
     shared_layers,
     no_targets,
     training_loop,
