@@ -7,8 +7,9 @@ when no part of it is still being computed. Each page is opened in a fresh conte
 nothing of it was computed, then twice more; the faster one counts. Beside the times on the
 clock, from the request on, stands the processor time of server and browser up to the paint: other
 work on the same cores does not add to that. Then the elements that the complete page holds, and the
-longest task of its main thread on the first visit, in which it answers no click. Runs of more than
-64 ranks are those of generate_job.py, with 2 threads and 5 steps.
+longest task of its main thread on the first visit, in which it answers no click. Before them stands
+the time from the command `lanescope view` to the first finding on the Overview, without an index.
+Runs of more than 64 ranks are those of generate_job.py, with 2 threads and 5 steps.
 """
 
 from __future__ import annotations
@@ -101,10 +102,23 @@ def indexed(address: str) -> None:
             time.sleep(0.1)
 
 
+def first_finding(browser: Browser, path: Path) -> float:
+    """Seconds from the command to the first finding, of a run that was never opened before."""
+    began = time.perf_counter()
+    with served(path) as (address, _):
+        page = browser.new_context(viewport=WINDOW).new_page()
+        page.goto(address)
+        page.wait_for_selector(".finding", timeout=600_000)
+        seconds = time.perf_counter() - began
+        page.context.close()
+    return seconds
+
+
 def measure(browser: Browser, path: Path, ranks: int) -> None:
     """Prints a line per page of a run."""
     run = open_run(path)
     print(f"\n{ranks} ranks, {run.counts['op']:,} ops")
+    print(f"first finding {first_finding(browser, path):.1f} s after the command")
     heads = "".join(f"{word:>11}" for word in ("painted", "processor", "complete"))
     more = f"{'elements':>11}{'longest':>11}"
     print(f"{'':12}{'first visit':>33}{'again':>33}\n{'':12}{heads}{heads}{more}")
