@@ -280,7 +280,8 @@ def _forgotten(samples_: pd.DataFrame) -> bool:
     if samples_["missing"].all() or len(samples_) < UNUSED_STEPS:
         return False
     moved = samples_["norm"].max() - samples_["norm"].min()
-    return bool(moved == 0) and bool((samples_["grad_norm"].fillna(0) != 0).any())
+    # The gradient of a model whose training is over stays the same to the last bit.
+    return bool(moved == 0) and samples_["grad_norm"].nunique() > 1
 
 
 def _decaying(samples_: pd.DataFrame) -> int | None:

@@ -148,3 +148,18 @@ def stepped_by_hand() -> None:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(parameter.grad, alpha=-0.1)
+
+
+@program
+def another_model_before() -> None:
+    """Trained by hand, and kept with its last gradients while an optimizer trains another one."""
+    first, second = (layers(2, 8, nn.ReLU) for _ in range(2))
+    first(torch.randn(16, 8)).square().mean().backward()
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter.add_(parameter.grad, alpha=-0.1)
+    optimizer = torch.optim.SGD(second.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (second(torch.randn(16, 8)) - 1).square().mean().backward()
+        optimizer.step()
