@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from torch.utils.hooks import RemovableHandle
 
 from ..format.options import LEVELS
 from ..recorder.recorder import Recorder
@@ -13,6 +15,19 @@ from .stacks import Stacks
 
 Undo = Callable[[], object]
 _T = TypeVar("_T")
+
+_own_numbers = [-(1 << 60)]
+"""Number of the recorder's next handle."""
+
+
+@contextmanager
+def own_handles() -> Iterator[None]:
+    """Numbers handles of torch's hooks apart: by number a program may know its own ones."""
+    kept, RemovableHandle.next_id = RemovableHandle.next_id, _own_numbers[0]
+    try:
+        yield
+    finally:
+        _own_numbers[0], RemovableHandle.next_id = RemovableHandle.next_id, kept
 
 
 class HookContext:

@@ -18,7 +18,7 @@ from ..engines.built_libraries import BuildError
 from ..format.names import MISSING
 from ..format.options import SUPERVISOR_VARIABLE, Options
 from ..hooks import patches, registry
-from ..hooks.base import Hook, HookContext, Undo
+from ..hooks.base import Hook, HookContext, Undo, own_handles
 from ..hooks.collectives.collectives import Collectives
 from ..hooks.devices.cuda_contexts import CudaContexts
 from ..hooks.devices.device import Device
@@ -96,7 +96,8 @@ class Session:
         if self.recorder.options.level not in hook.levels or (hook.native and not self._library):
             return
         try:
-            undo = hook.install(context)
+            with own_handles():
+                undo = hook.install(context)
         except Exception as error:
             if hook.required or is_interruption(error):
                 raise

@@ -335,3 +335,37 @@ def test_without_a_compiler_functions_are_replaced(tmp_path: Path) -> None:
         "thread_join",
     } <= kinds
     assert recorded.counts["module"] == 1
+
+
+HANDLES = """
+    import sys, threading, torch
+    from torch.optim.optimizer import register_optimizer_step_pre_hook as register
+    import lanescope.collector as ls
+
+    ls.start(sys.argv[1], engine=sys.argv[2])
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    stepped = []
+
+    def train():
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    train()
+    thread = threading.Thread(target=train)  # hooks of parameters, from now on
+    thread.start()
+    thread.join()
+    register(lambda *_: stepped.append(True))
+    optimizer.step()
+    tensor = torch.ones(1, requires_grad=True)
+    tensor.register_hook(lambda gradient: None)
+    ls.stop()
+    print(list(tensor._backward_hooks), stepped)
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_handles_of_hooks_have_the_numbers_that_they_had(tmp_path: Path, engine: str) -> None:
+    program = write_program(tmp_path, HANDLES)
+    done = fork_program(program, str(tmp_path / "run"), engine)
+    assert (done.returncode, done.stdout) == (0, "[1] [True]\n"), done.stderr
