@@ -165,7 +165,9 @@ def _floats(state: Any) -> Iterator[torch.Tensor]:
     return (
         one
         for one in values
-        if type(one) in (torch.Tensor, nn.Parameter) and one.is_floating_point()
+        if type(one) in (torch.Tensor, nn.Parameter)
+        and one.is_floating_point()
+        and not one.is_inference()  # has no version
     )
 
 

@@ -131,7 +131,9 @@ def first_trained(optimizer: Optimizer) -> list[torch.Tensor]:
 def identity(parameter: torch.Tensor) -> tuple[int, int]:
     """Returns which tensor a gradient is, and how often it was changed in place."""
     gradient = parameter.grad
-    return (0, 0) if gradient is None else (id(gradient), gradient._version)
+    if gradient is None:
+        return 0, 0
+    return id(gradient), 0 if gradient.is_inference() else gradient._version
 
 
 def _hook(context: HookContext) -> Undo:
