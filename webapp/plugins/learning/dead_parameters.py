@@ -5,7 +5,8 @@ A layer is a module with parameters of its own. Causes:
 - no_gradient: the loss leads to it, and a function of the program's own returns no gradient for it;
 - unused: its parameters' gradient was None at every step, of UNUSED_STEPS or more;
 - zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
-  FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before;
+  FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before
+  (not where it had shrunk to _CONVERGED at the last _CONVERGED_STEPS);
 - stopped: they had gradients, and none at the last FELL_SILENT steps, for more than TURNS times as
   long as ever before, though they are still trainable;
 - not_in_optimizer: it is trainable and has gradients, no optimizer of the run ever held it, and
@@ -13,8 +14,7 @@ A layer is a module with parameters of its own. Causes:
 - clipped, rounded, no_rate, undone: its optimizer's steps change nothing, or not for good
   (`unmoved`);
 - frozen, replaced: an optimizer holds it, or what it was replaced by, in vain (`held_in_vain`);
-- decay: at the last DECAY_SAMPLES samples weight decay was stronger than the gradient (`decay`),
-  and the parameter has shrunk to SHRUNK of what it was.
+- decay: weight decay was stronger than the gradient at last (`decaying_since`).
 
 Layers that have a gradient now and then (experts, heads that take turns) are not reported, nor are
 frozen ones. Adapters have an analysis of their own (`lora`).
@@ -49,7 +49,7 @@ from lanescope.webapp.plugins.learning.lost_gradients import (
 )
 from lanescope.webapp.plugins.learning.made_in_forward import made_of
 from lanescope.webapp.plugins.learning.scaling import UNDERFLOWS, underflows
-from lanescope.webapp.plugins.learning.update_effects import decays, unmoved
+from lanescope.webapp.plugins.learning.update_effects import decaying_since, decays, unmoved
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
@@ -58,8 +58,8 @@ UNUSED_STEPS = 2  # optimizer steps
 _ZERO_STEPS = 5  # optimizer steps
 FELL_SILENT = 10  # optimizer steps, the last of the run
 TURNS = 2.0  # times the longest stretch before that it was zero for
-DECAY_SAMPLES = 3  # samples, the last of the run
-SHRUNK = 0.5  # of the first norm
+_CONVERGED = 1e-5  # of the largest gradient
+_CONVERGED_STEPS = 3  # optimizer steps, the last before
 _LISTED = 20  # parameters named in the evidence
 
 _WORDS = {
@@ -186,7 +186,7 @@ def dead_parameters(run: Run) -> list[Finding]:
         first = group.iloc[0]
         if (rank, name) not in held and _forgotten(group):
             add("not_in_optimizer", str(name), int(rank), int(first["step"]), int(first["numel"]))
-        since = _decaying(group)
+        since = decaying_since(group)
         if since is not None and str(name) not in found.get("zero", {}):
             add("decay", str(name), int(rank), since, int(first["numel"]))
     for cause, own in {"frozen": idle, **unmoved(run, sampled)}.items():
@@ -273,7 +273,15 @@ def _zero(layer: pd.DataFrame) -> int | None:
     if len(largest) and not (largest != 0).any():
         return int(steps.iloc[0]) if len(largest) >= _ZERO_STEPS else None
     since = _silent_since(largest.to_numpy() == 0)
-    return None if since is None else int(steps.iloc[since])
+    if since is None or _converged(largest.iloc[:since]):
+        return None
+    return int(steps.iloc[since])
+
+
+def _converged(norms: pd.Series) -> bool:
+    """Whether gradients had shrunk to the rounding of what they were: the minimum was reached."""
+    last = norms[norms > 0].iloc[-_CONVERGED_STEPS:]
+    return bool(last.max() <= _CONVERGED * norms.max())
 
 
 def _forgotten(samples_: pd.DataFrame) -> bool:
@@ -282,17 +290,6 @@ def _forgotten(samples_: pd.DataFrame) -> bool:
     moved = samples_["norm"].max() - samples_["norm"].min()
     # The gradient of a model whose training is over stays the same to the last bit.
     return bool(moved == 0) and samples_["grad_norm"].nunique() > 1
-
-
-def _decaying(samples_: pd.DataFrame) -> int | None:
-    tail = samples_.iloc[-DECAY_SAMPLES:]
-    if len(samples_) <= DECAY_SAMPLES or not tail["decays"].all():
-        return None
-    if not tail["norm"].iloc[-1] < SHRUNK * samples_["norm"].iloc[0]:
-        return None
-    weak = samples_[~samples_["decays"]]
-    after = samples_ if weak.empty else samples_[samples_["call"] > weak["call"].max()]
-    return int(after["step"].iloc[0])
 
 
 def _finding(

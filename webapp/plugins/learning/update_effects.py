@@ -33,6 +33,8 @@ _LOST = 0.25  # of the norm of a step
 CHANGED = 1e-6  # of the norm of a parameter
 SLOW_STEPS = 16
 FADED = 1e-6  # of the largest learning rate
+_DECAY_SAMPLES = 3  # samples, the last of the run
+_SHRUNK = 0.5  # of the first norm
 _MIN_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
 
 LOW = ("bfloat16", "float16")
@@ -164,3 +166,19 @@ def decays(rows: pd.DataFrame) -> pd.Series:
     share = decay * rows["lr"].fillna(0.0) >= MIN_DECAY_SHARE * rows["update_ratio"]
     changes = rows["update_ratio"] > 0
     return (decay > 0) & changes & (share.where(apart, within))
+
+
+def decaying_since(samples_: pd.DataFrame) -> int | None:
+    """Returns the step since which a parameter decays; None if it does not.
+
+    `samples_`: of the parameter, with `decays`. At the last _DECAY_SAMPLES of them decay was
+    stronger than the gradient, and the parameter has shrunk to _SHRUNK of what it was.
+    """
+    tail = samples_.iloc[-_DECAY_SAMPLES:]
+    if len(samples_) <= _DECAY_SAMPLES or not tail["decays"].all():
+        return None
+    if not tail["norm"].iloc[-1] < _SHRUNK * samples_["norm"].iloc[0]:
+        return None
+    weak = samples_[~samples_["decays"]]
+    after = samples_ if weak.empty else samples_[samples_["call"] > weak["call"].max()]
+    return int(after["step"].iloc[0])

@@ -98,6 +98,17 @@ def margin_kept() -> None:
 
 
 @program
+def minimum_reached() -> None:
+    """Gradients shrink to the rounding of float32, and then are zero: the fit is exact."""
+    model = nn.Linear(8, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    for _ in range(80):
+        optimizer.zero_grad()
+        (model.weight - 3).square().sum().backward()
+        optimizer.step()
+
+
+@program
 def forgotten_body() -> None:
     """The optimizer was given the head alone; the body is not frozen."""
     model = Parted()

@@ -57,6 +57,7 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "layer_detached": [("dead_parameter", "unused", 0)],
     "heads_in_turn": [],
     "frozen_body": [],
+    "minimum_reached": [],
     "margin_kept": [("dead_parameter", "zero", 1)],
     "dead_relu": [("dead_parameter", "zero", 0)],
     "forgotten_body": [("dead_parameter", "not_in_optimizer", 0)],
