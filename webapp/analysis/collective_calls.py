@@ -134,15 +134,24 @@ def group_members(run: Run) -> Mapping[str, tuple[int, ...]]:
 def ambiguous(run: Run) -> frozenset[str]:
     """Returns names of process groups that several groups share.
 
-    torch numbers them from 0 again where a program leaves its groups and makes others. What calls
-    of such a name belong together is not known, so they are not held against each other.
+    torch numbers them from 0 again where a program leaves its groups and makes others, and in each
+    of several jobs that one program starts. What calls of such a name belong together is not
+    known, so they are not held against each other.
     """
-    found = set()
+    found = set() if run.imported else _of_several_jobs(run)
     for group, (sizes, ranks) in _seen(run).items():
         known = run.manifest["groups"].get(group)
         if len(sizes) > 1 or (known and known["ranks"] and not ranks <= set(known["ranks"])):
             found.add(group)
     return frozenset(found)
+
+
+def _of_several_jobs(run: Run) -> set[str]:
+    """Names of groups in which one rank is several processes."""
+    rows = calls(run)[["group", "rank", "thread"]].drop_duplicates()
+    rows = rows.assign(pid=rows["thread"].astype("str").str.partition("-")[0])
+    pids = rows.groupby(["group", "rank"], observed=True)["pid"].nunique()
+    return {str(group) for group, _ in pids.index[pids > 1]}
 
 
 @lru_cache(maxsize=4)

@@ -104,3 +104,30 @@ def test_no_rank_gave_up(
     tmp_path: Path, second: list[tuple[int, str, int, int, int]], more: dict[str, Any]
 ) -> None:
     assert found(tmp_path, *TOGETHER, *second, **more) == []
+
+
+def test_two_jobs_that_one_program_starts(tmp_path: Path) -> None:
+    builder = Builder(tmp_path, world_size=2)
+
+    def process(pid: int, rank: int, begin: int, end: int, group: str, size: int) -> None:
+        life = {"start_ns": START_NS + begin * MS, "end_ns": START_NS + end * MS}
+        builder.process(rank, pid, parent_pid=900 if pid > 900 else 1, **life)
+        builder.row(
+            "collective",
+            rank,
+            builder.thread(rank, pid),
+            start_ns=START_NS + (begin + 10) * MS,
+            name="all_reduce",
+            group=group,
+            group_size=size,
+            sequence=0,
+            complete_ns=START_NS + (begin + 14) * MS,
+            bytes=16,
+            duration_ns=10,
+        )
+
+    process(900, 0, 0, 9000, "0", 1)  # makes calls of its own
+    for begin in (1000, 5000):
+        for rank in (0, 1):
+            process(begin + rank, rank, begin, begin + 1000, "1", 2)
+    assert hangs(open_run(builder.write())) == []
