@@ -27,7 +27,7 @@ models[0].load_state_dict({"weight": state["weight"]})
 """
 
 
-def test_what_is_made_in_inference_mode_is_passed_over(tmp_path: Path) -> None:
+def test_modules_and_gradients_of_inference_mode(tmp_path: Path) -> None:
     recorded = record_program(tmp_path, PROGRAM)
     assert recorded.status == 0, recorded.stderr
     assert "recorder error" not in recorded.stderr
