@@ -149,7 +149,7 @@ def ambiguous(run: Run) -> frozenset[str]:
 def _of_several_jobs(run: Run) -> set[str]:
     """Names of groups in which one rank is several processes."""
     rows = calls(run)[["group", "rank", "thread"]].drop_duplicates()
-    rows = rows.assign(pid=rows["thread"].astype("str").str.partition("-")[0])
+    rows = rows.assign(pid=[str(one).partition("-")[0] for one in rows["thread"]])
     pids = rows.groupby(["group", "rank"], observed=True)["pid"].nunique()
     return {str(group) for group, _ in pids.index[pids > 1]}
 
