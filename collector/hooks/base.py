@@ -22,7 +22,11 @@ _own_numbers = [-(1 << 60)]
 
 @contextmanager
 def own_handles() -> Iterator[None]:
-    """Numbers handles of torch's hooks apart: by number a program may know its own ones."""
+    """Numbers handles of torch's hooks apart: by number a program may know its own ones.
+
+    For the start of a recording alone: a thread that registers a hook at the same time may get a
+    number twice.
+    """
     kept, RemovableHandle.next_id = RemovableHandle.next_id, _own_numbers[0]
     try:
         yield

@@ -23,7 +23,7 @@ import torch
 from ...format.names import ADDED_NORM, ADDED_NORM_OF
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo, own_handles
+from ..base import Hook, HookContext, Undo
 from .modules import Modules
 from .norms import Norms
 from .optimizer_parameters import is_whole
@@ -122,8 +122,7 @@ class ThreadGradients:
             known = self._hooked.get(id(parameter))
             if known is None or known[0]() is not parameter:
                 module = name.rpartition(".")[0]
-                with own_handles():
-                    handle = parameter.register_hook(unserializable(partial(self._added, module)))
+                handle = parameter.register_hook(unserializable(partial(self._added, module)))
                 self._hooked[id(parameter)] = (weakref.ref(parameter), handle)
 
     def _added(self, module: str, gradient: torch.Tensor) -> None:
