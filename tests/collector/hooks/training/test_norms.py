@@ -100,7 +100,8 @@ def truth(tensor: torch.Tensor) -> float:
 
 
 def check(of: Of, tensors: list[torch.Tensor]) -> None:
-    tolerance = 1e-12 if tensors[0].dtype in (torch.float64, torch.complex128) else 1e-4
+    # torch adds up 600,000 complex numbers of 32 bits in one thread with an error of 1.2e-4.
+    tolerance = 1e-12 if tensors[0].dtype in (torch.float64, torch.complex128) else 5e-4
     found = of(tensors)
     assert found.dtype == torch.float64
     assert found.tolist() == pytest.approx([truth(one) for one in tensors], rel=tolerance, abs=0)
