@@ -91,3 +91,15 @@ that it compares with the best one so far."""
 KEPT_HASH = "lanescope/training_loop/kept_hash/"
 """Prefix; the name of a model that is called without gradients and that of a parameter of it
 follow, after a slash: a hash of some of its elements."""
+
+SAVED_FILE = "lanescope/training_loop/saved_file/"
+"""Prefix; file.py:12 or nothing that calls torch.save and the whole path of the file follow, after
+a slash: how long the call took, in s, as it ended."""
+
+LOADED_FILE = "lanescope/training_loop/loaded_file/"
+"""The same for torch.load."""
+
+UNFINISHED_WORK = "lanescope/threads/unfinished/"
+"""Prefix; file.py:12 or nothing where a daemon thread is as the process ends and the ordinal of the
+thread follow, after a slash: how many items that hold data are left in a queue from which it was
+the last to take."""

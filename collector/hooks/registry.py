@@ -19,6 +19,7 @@ from .threads import (
     sync_events,
     threads,
     torch_futures,
+    unfinished_work,
 )
 from .training import (
     activations,
@@ -39,6 +40,7 @@ from .training_loop import (
     kept_states,
     left_gradients,
     renewed_optimizers,
+    saved_files,
     scaled_losses,
     schedulers,
     unread_settings,
@@ -72,9 +74,11 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     renewed_optimizers.HOOK,
     unread_settings.HOOK,
     checkpointed.HOOK,
+    saved_files.HOOK,
     sync_events.HOOK,
     locks.HOOK,
     conditions.HOOK,
+    unfinished_work.HOOK,
     queues.HOOK,
     futures.HOOK,
     torch_futures.HOOK,

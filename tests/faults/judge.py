@@ -33,12 +33,13 @@ from tests.faults.learning import (
     underflow,
     unused_results,
 )
-from tests.faults.ranks import data, kept_models, one_model, parts, slow
+from tests.faults.ranks import data, files, kept_models, one_model, parts, slow
 from tests.faults.threads import (
     failed_processes,
     handed_over,
     loader_workers,
     lock_orders,
+    lost_work,
     shared_memory,
     thread_modes,
     torch_threads,
@@ -74,6 +75,7 @@ _ROOMS = (
     waiting_processes,
     failed_processes,
     handed_over,
+    lost_work,
     lock_orders,
     torch_threads,
     thread_modes,
@@ -84,6 +86,7 @@ _ROOMS = (
     data,
     parts,
     kept_models,
+    files,
     slow,
     two_runs,
 )

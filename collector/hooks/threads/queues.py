@@ -12,16 +12,17 @@ from ...format.record_kinds import OTHER_PROCESSES, SyncKind
 from ..base import Hook
 from ..patches import ChangedArguments, Patches
 from .sync_events import SyncRecorder, Waiting
+from .unfinished_work import Takers
 
 _NOTHING = object()
 _CONNECTION: Any = connection.Connection.__base__
 """The class that sends and receives for all kinds of connections."""
 
 
-def install(sync: SyncRecorder) -> Callable[[], None]:
+def install(sync: SyncRecorder, takers: Takers) -> Callable[[], None]:
     """Records `queue.Queue` and its subclasses, `SimpleQueue`, and queues of multiprocessing."""
     patches = Patches()
-    get, copied = _get(sync), _get_copy(sync)
+    get, copied = _get(sync, takers), _get_copy(sync)
     patches.ends(queue.Queue, "put", *_put(sync), when_concurrent=True)
     patches.ends(queue.Queue, "get", *get, self_alone=True, when_concurrent=True)
     kind: Any
@@ -149,8 +150,9 @@ def _left(sync: SyncRecorder) -> Callable[[Waiting, BaseException], None]:
     return lambda waiting, _: sync.waited(waiting)
 
 
-def _get(sync: SyncRecorder) -> tuple[Callable[..., Any], ...]:
+def _get(sync: SyncRecorder, takers: Takers) -> tuple[Callable[..., Any], ...]:
     def begin(own: Any) -> Waiting:
+        takers.takes(own)
         target = sync.key(own)
         if getattr(own, "maxsize", 0) > 0:
             sync.note(SyncKind.queue_taken, target)
@@ -190,4 +192,7 @@ def _put_simple(sync: SyncRecorder) -> Callable[..., None]:
     return begin
 
 
-HOOK = Hook("order of threads (queues)", lambda context: install(context.get(SyncRecorder)))
+HOOK = Hook(
+    "order of threads (queues)",
+    lambda context: install(context.get(SyncRecorder), context.get(Takers)),
+)

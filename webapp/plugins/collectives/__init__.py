@@ -17,6 +17,7 @@ PLUGIN = Plugin(
             picture="pictures:late_ranks",
             marks="pictures:late_gap",
         ),
+        Kind("shared_file", "collectives.md#files"),
     ),
     questions=(
         Question(
@@ -66,6 +67,16 @@ PLUGIN = Plugin(
             recorded=True,
             needs="modules called without gradients on some ranks alone; clocks compared",
             misses="evaluation without torch modules; waits below 10 ms",
+        ),
+        Question(
+            "Files that ranks share",
+            "shared_files:shared_files",
+            ("shared_file",),
+            order=37,
+            area="Communication",
+            recorded=True,
+            needs="torch.save or torch.load on two ranks of a host; clocks compared",
+            misses="files that other functions write; writes that did not overlap in this run",
         ),
     ),
     tables={

@@ -1,9 +1,9 @@
 """Finds calls on which the ranks of a group disagree, by their sequence numbers.
 
 Compared are the operation, the data type, the reduction, the root, and for operations that need it
-the shape; of others it is compared where the call did not end. The first difference of each group
-is reported: after it everything is shifted. Of a send and the receive that it meets the data type
-and the number of elements are compared.
+the shape; of others it is compared where the call did not end, or where it ended on some ranks and
+not on all. The first difference of each group is reported: after it everything is shifted. Of a
+send and the receive that it meets the data type and the number of elements are compared.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def first_mismatches(run: Run) -> tuple[_Mismatch, ...]:
     codes = rows[keys].copy()
     for name in ASPECTS:
         codes[name] = pd.factorize(rows[name])[0]
-    stuck = pd.MultiIndex.from_tuples(_stuck(run), names=keys)
+    stuck = pd.MultiIndex.from_tuples(_stuck(run, rows), names=keys)
     may_differ = ~rows["name"].isin(SAME_SHAPE) & ~pd.MultiIndex.from_frame(rows[keys]).isin(stuck)
     codes.loc[may_differ, "shapes"] = -1
     spread = codes.groupby(keys)[list(ASPECTS)].agg(["min", "max"])
@@ -135,9 +135,19 @@ def ended_in(run: Run) -> frozenset[int]:
     return frozenset(failed)
 
 
-def _stuck(run: Run) -> list[tuple[str, int]]:
-    """Group and number of the calls that all members made and that did not end."""
-    return [(wait.group, wait.sequence) for wait in incomplete_collectives(run) if not wait.missing]
+_ONE_SIZE = ("all_gather", "gather", "scatter", "reduce_scatter")
+"""Operations with lists of tensors whose sizes have to agree, unless a backend allows for uneven
+ones: then the call ends."""
+
+
+def _stuck(run: Run, rows: pd.DataFrame) -> list[tuple[str, int]]:
+    """Group and number of the calls that all members made and that did not end; and of those in
+    which a rank crashed (gloo does), or was lost, while others were done with them."""
+    whole = [wait for wait in incomplete_collectives(run) if not wait.missing]
+    own = rows[rows["name"].isin(_ONE_SIZE)]
+    done = own.groupby(["group", "sequence"], observed=True)["done_ns"].agg(["min", "max"])
+    lost = done.index[(done["min"] < 0) & (done["max"] >= 0)]
+    return [*((wait.group, wait.sequence) for wait in whole), *lost]
 
 
 @lru_cache(maxsize=4)

@@ -13,6 +13,7 @@ PLUGIN = Plugin(
         Kind("blocked_loop", "threads.md#blocked-event-loops"),
         Kind("lost_context", "threads.md#lost-context"),
         Kind("lost_error", "threads.md#lost-errors"),
+        Kind("lost_work", "threads.md#lost-work"),
         Kind("cuda_context", "threads.md#cuda-devices"),
     ),
     questions=(
@@ -43,6 +44,16 @@ PLUGIN = Plugin(
             area="Threads",
             recorded=True,
             misses="loops other than asyncio's; locks written in C",
+        ),
+        Question(
+            "Remote calls that wait for each other",
+            "remote_calls:remote_calls",
+            ("deadlock",),
+            order=101,
+            area="Threads",
+            recorded=True,
+            needs="two workers of torch.distributed.rpc, at rest for --hang-timeout",
+            misses="workers with threads that wait for something else",
         ),
         Question(
             "Locks in opposite orders",
@@ -101,6 +112,28 @@ PLUGIN = Plugin(
             recorded=True,
             needs="a rank that ended by itself, or by an error of its main thread",
             misses="imap() of pools of multiprocessing; tasks whose future has a callback",
+        ),
+        Question(
+            "Work that daemon threads leave undone",
+            "unfinished:unfinished_work",
+            ("lost_work",),
+            order=115,
+            area="Threads",
+            recorded=True,
+            needs="a queue whose items a daemon thread takes",
+            misses="work without a queue; items that hold no tensor, array or dictionary",
+        ),
+        Question(
+            "Writes that stay in a forked process",
+            "forked_copies:forked_copies",
+            ("lost_work",),
+            order=116,
+            area="Threads",
+            recorded=True,
+            native=True,
+            needs="level access; a forked process",
+            misses="memory that is reached without torch; memory that the parent writes again, or "
+            "does not read",
         ),
         Question(
             "Threads on the wrong CUDA device",

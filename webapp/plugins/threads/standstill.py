@@ -109,7 +109,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     elif since > rows[0]["time_ns"]:  # it went on
         return []
     raised = raised_beside(run, rank)
-    if severity == "info" and closed and (raised or len(rows) > 1):
+    if severity == "info" and closed and (raised or len(rows) > 1 or _blocks_loop(run, rank, rows)):
         severity = "error" if raised else "warning"
     names = {t.thread: t.name for t in run.threads_of(rank)}
     main = {t.thread for t in run.threads_of(rank) if t.kind == schema.ThreadKind.main.name}
@@ -279,6 +279,22 @@ def _waiting(
     }
 
 
+_LOOP = ("base_events.py", "run_forever")
+"""What the thread of a loop of asyncio runs."""
+
+
+def _callers(run: Run, rank: int, row: dict[str, Any]) -> set[tuple[str, str]]:
+    """Files, without folders, and functions of the stack of a row."""
+    frames = frames_of(run, rank, row["stack"])
+    return {(short_place(frame["file"]), frame["function"]) for frame in frames}
+
+
+def _blocks_loop(run: Run, rank: int, rows: list[dict[str, Any]]) -> bool:
+    """Whether a loop of asyncio waits for a result without await: it runs no handler meanwhile."""
+    found = (_callers(run, rank, row) for row in rows if row["waiting"] != "a future of asyncio")
+    return any({_LOOP, ("_base.py", "result")} <= callers for callers in found)
+
+
 _RELEASE = "Hold the lock with `with lock:`, which releases it where the thread returns or raises."
 
 
@@ -300,8 +316,7 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> s
             "that forked it, and locks of the other threads stay locked in it."
         )
     for row in rows:
-        frames = frames_of(run, rank, row["stack"])
-        callers = {(short_place(f["file"]), f["function"]) for f in frames}
+        callers = _callers(run, rank, row)
         if row["waiting"] == "a future of asyncio":
             return (
                 "Find the task that should set the future or event, or put the item: every task of "
@@ -315,7 +330,7 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> s
                 "Give the inner tasks a pool of their own: a task waits for another one, and all "
                 "threads of the pool may run such tasks."
             )
-        if ("base_events.py", "run_forever") in callers:
+        if _LOOP in callers:
             return (
                 "Await the result (asyncio.wrap_future): a coroutine that waits without await "
                 "blocks its loop, so the awaited task cannot run."

@@ -29,7 +29,8 @@ def call(builder: Builder, rank: int, at: int, name: str, done: bool, **columns:
     """A call of 1 ms, `at` seconds after the start."""
     start = START_NS + at * S
     pid = columns.pop("pid", 1000 + rank)
-    values = {"group": "0", "group_size": 2, "shapes": "[64]", "dtypes": "float32", **columns}
+    values = {"group": "0", "group_size": 2, "shapes": "[64]", "dtypes": "float32"}
+    values |= {"complete_ns": start + 2_000_000 if done else None, **columns}
     builder.row(
         "collective",
         rank,
@@ -37,7 +38,6 @@ def call(builder: Builder, rank: int, at: int, name: str, done: bool, **columns:
         start_ns=start,
         duration_ns=1_000_000,
         name=name,
-        complete_ns=start + 2_000_000 if done else None,
         **values,
     )
 
@@ -92,6 +92,15 @@ def test_shapes_that_may_differ_are_named_where_the_call_did_not_end(tmp_path: P
     assert (found.evidence["differs"], found.evidence["sequence"]) == ("shape", 1)
     assert hangs(run) == []
     assert mismatches(job(tmp_path / "fine", WENT_WELL, *uneven)) == []
+
+
+@pytest.mark.parametrize("name", ["all_gather", "all_to_all"])
+def test_shapes_of_lists_are_named_where_a_rank_crashed_in_the_call(
+    tmp_path: Path, name: str
+) -> None:
+    first, second = both(name, ("[64]", "[128]"))
+    found = mismatches(job(tmp_path, {}, first, (*second[:2], {**second[2], "complete_ns": None})))
+    assert [one.evidence["differs"] for one in found] == ["shape"] * (name == "all_gather")
 
 
 def test_a_send_and_a_receive_that_met_and_did_not_end(tmp_path: Path) -> None:

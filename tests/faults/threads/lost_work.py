@@ -1,0 +1,216 @@
+"""Work whose result is lost: daemon threads that the end of the program stops, and processes that
+write to their own copy of memory."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import queue
+import threading
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.faults.base import Fault, Program
+
+_SLOW_S = 0.2
+"""How long a slow disk takes."""
+
+
+def _train(model: nn.Module, steps: int, seed: int = 0) -> None:
+    numbers = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(steps):
+        x = torch.randn(16, 8, generator=numbers)
+        optimizer.zero_grad()
+        (model(x) - x[:, :4]).square().mean().backward()
+        optimizer.step()
+
+
+# daemon threads ----------------------------------------------------------------------------------
+
+
+def _write_all(jobs: Any) -> None:
+    while True:
+        state = jobs.get()
+        time.sleep(_SLOW_S)
+        torch.save(state, io.BytesIO())
+        jobs.task_done()
+
+
+def checkpoints_of_a_daemon_thread(planted: bool) -> None:
+    """A writer of checkpoints has more to write as the program ends; the twin waits for it."""
+    jobs: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=_write_all, args=(jobs,), daemon=True).start()
+    model = nn.Linear(8, 4)
+    for _ in range(4):
+        _train(model, 4)
+        jobs.put({name: one.clone() for name, one in model.state_dict().items()})
+    if not planted:
+        jobs.join()
+
+
+class _Recorder(threading.Thread):
+    """Appends rows to a file."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.rows: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.file = io.StringIO()
+
+    def run(self) -> None:
+        while (row := self.rows.get()) is not None:
+            time.sleep(_SLOW_S)
+            self.file.write(f"{row[0]} {row[1].mean()}\n")
+
+
+def rows_of_metrics(planted: bool) -> None:
+    """Metrics go to a thread of their own; the twin ends it by None and joins it."""
+    recorder = _Recorder()
+    recorder.start()
+    model = nn.Linear(8, 4)
+    for step in range(4):
+        _train(model, 2)
+        recorder.rows.put((step, model.weight.detach().clone()))
+    recorder.rows.put(None)
+    if not planted:
+        recorder.join()
+
+
+def pictures_beside_a_prefetcher(planted: bool) -> None:
+    """A thread draws activations; that of the twin reads batches ahead."""
+    wanted: queue.Queue[Any] = queue.Queue()
+    made: queue.Queue[Any] = queue.Queue()
+
+    def work() -> None:
+        while True:
+            x = wanted.get()
+            time.sleep(_SLOW_S)
+            if planted:
+                x.clamp(0, 1).mul(255).byte()
+            else:
+                made.put(x * 2)
+
+    threading.Thread(target=work, daemon=True).start()
+    for _ in range(4):
+        wanted.put(torch.randn(8, 8))
+    _train(nn.Linear(8, 4), 4)
+    if not planted:
+        made.get()
+
+
+# copies of forked processes ----------------------------------------------------------------------
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def _run(target: Any, *arguments: Any) -> None:
+    processes = [_FORK.Process(target=target, args=(seed, *arguments)) for seed in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
+def _trains(seed: int, model: nn.Module, lock: Any) -> None:
+    torch.set_num_threads(1)
+    with lock:
+        _train(model, 6, seed)
+
+
+def hogwild_without_shared_memory(planted: bool) -> None:
+    """Processes train a model that the program then evaluates; that of the twin is shared."""
+    torch.set_num_threads(1)
+    model = nn.Linear(8, 4)
+    if not planted:
+        model.share_memory()
+    _run(_trains, model, _FORK.Lock())
+    with torch.no_grad():
+        model(torch.randn(16, 8))
+
+
+def _counts(seed: int, total: torch.Tensor, results: Any) -> None:
+    values = torch.randn(256, generator=torch.Generator().manual_seed(seed))
+    total += torch.histc(values, len(total), -3, 3)  # named
+    results.put(total.tolist())
+
+
+def histogram_of_forked_processes(planted: bool) -> None:
+    """Processes count into a table of the program; the twin adds up what they send."""
+    torch.set_num_threads(1)
+    total, results = torch.zeros(16), _FORK.Queue()
+    processes = [_FORK.Process(target=_counts, args=(n, total, results)) for n in range(2)]
+    for process in processes:
+        process.start()
+    sent = [results.get() for _ in processes]
+    for process in processes:
+        process.join()
+    if planted:
+        (total / total.sum().clamp(min=1)).tolist()
+    else:
+        torch.tensor(sent).sum(0).tolist()
+
+
+_MEANS = torch.zeros(4, 8)
+
+
+def _measures(row: int) -> list[float]:
+    values = torch.randn(64, 8, generator=torch.Generator().manual_seed(row))
+    _MEANS[row].copy_(values.mean(0))
+    return list(values.mean(0).tolist())
+
+
+def table_that_a_pool_fills(planted: bool) -> None:
+    """A pool fills rows of a global table; the twin fills them with what the pool returns."""
+    torch.set_num_threads(1)
+    with _FORK.Pool(2) as pool:
+        rows = pool.map(_measures, range(4))
+    if not planted:
+        for row, values in enumerate(rows):
+            _MEANS[row] = torch.tensor(values)
+    _MEANS.mean(0).tolist()
+
+
+def _searches(seed: int, model: nn.Module) -> None:
+    torch.set_num_threads(1)
+    _train(model, 4, seed)
+
+
+def search_before_the_training(planted: bool) -> None:
+    """Processes try a model out; the twin then trains its own from where it began."""
+    torch.set_num_threads(1)
+    model = nn.Linear(8, 4)
+    _run(_searches, model)
+    if not planted:
+        _train(model, 4)
+    with torch.no_grad():
+        model(torch.randn(16, 8))
+
+
+def _forms(name: str, says: str, *programs: Program) -> tuple[Fault, ...]:
+    room = "threads and processes of torch"
+    return tuple(
+        Fault(name, room, ("lost_work",), one, says=says, slow=place > 0)
+        for place, one in enumerate(programs)
+    )
+
+
+FAULTS = (
+    *_forms(
+        "work of a daemon thread that is lost",
+        "Python stops daemon threads",
+        checkpoints_of_a_daemon_thread,
+        rows_of_metrics,
+        pictures_beside_a_prefetcher,
+    ),
+    *_forms(
+        "writes that stay in a forked process",
+        "main reads the old values",
+        hogwild_without_shared_memory,
+        histogram_of_forked_processes,
+        table_that_a_pool_fills,
+        search_before_the_training,
+    ),
+)

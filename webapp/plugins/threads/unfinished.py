@@ -1,0 +1,69 @@
+"""Finds work that daemon threads have not done as the process ends: Python stops them then.
+
+Known are items of a queue that hold data, and that no thread has taken. A thread that hands results
+on (a prefetcher) may be stopped, as the rest is not needed; one that takes items and hands nothing
+on writes, sends or saves them.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import UNFINISHED_WORK
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_threads
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.process_exits import endings
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+_HANDS_ON = frozenset(
+    kind.name
+    for kind in (
+        schema.SyncKind.queue_put,
+        schema.SyncKind.event_set,
+        schema.SyncKind.future_set,
+        schema.SyncKind.condition_notify,
+        schema.SyncKind.semaphore_release,
+        schema.SyncKind.callback_post,
+    )
+)
+"""What a thread does that hands on what it made."""
+
+
+def unfinished_work(run: Run) -> list[Finding]:
+    """Returns findings of kind `lost_work`, one per thread. Raises NotApplicable."""
+    rows = logged(run, None, prefix=UNFINISHED_WORK)
+    if rows.empty:
+        need_threads(run)
+    found = []
+    for _, row in rows.iterrows():
+        rank, (where, ordinal) = int(row["rank"]), str(row["name"]).split("/")
+        thread = f"{str(row['thread']).partition('-')[0]}-{ordinal}"
+        name = next((one.name for one in run.threads_of(rank) if one.thread == thread), None)
+        if name is None or endings(run)[rank].how != "exit" or _hands_on(run, rank, thread):
+            continue
+        count, at = int(row["value"]), f" at {where}" if where else ""
+        found.append(
+            finding_at(
+                run,
+                rank,
+                row,
+                kind="lost_work",
+                severity="warning",
+                title=f"The process ends while daemon thread {name} is{at}, and "
+                f"{units.count(count)} item{'s' * (count > 1)} of its queue "
+                f"{'are' if count > 1 else 'is'} left: Python stops daemon threads, so this work "
+                "is lost. Before the program ends, wait for it: queue.join() with task_done(), or "
+                "put an item that ends the thread, and join() it.",
+                where=where or None,
+                evidence={"cause": "daemon_thread", "thread": thread, "items": count},
+            )
+        )
+    return found
+
+
+def _hands_on(run: Run, rank: int, thread: str) -> bool:
+    kinds = run.events("sync", rank, thread, columns=["kind"])["kind"].cast(pa.string())
+    return not _HANDS_ON.isdisjoint(kinds.unique().to_pylist())
