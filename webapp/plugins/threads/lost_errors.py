@@ -1,5 +1,6 @@
-"""Finds errors that are lost: of threads, of tasks of pools whose result is not asked for, and of
-processes for which the program then waited in vain."""
+"""Finds errors that are lost: of threads, of tasks of pools whose result is not asked for, of
+processes for which the program then waited in vain, and of backward through a graph that is gone.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from lanescope.collector.format.marks import GoneTensor, LostError
+from lanescope.collector.format.marks import BackwardRaised, GoneTensor, LostError
 from lanescope.webapp.analysis import process_exits
 from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.analysis.stack_frames import own_place, short_place
 from lanescope.webapp.plugins.threads.contexts import times_text
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 
@@ -31,6 +33,7 @@ def lost_errors(run: Run) -> list[Finding]:
         elif ending.how != "exit":
             continue
         found += _gone_tensors(run, rank)
+        found += _second_backwards(run, rank) if ending.how == "exit" else []
         lost = defaultdict(list)
         for row, mark in process_exits.error_marks(run, rank):
             if mark.of == "thread" or (ending.how == "exit" and mark.of != "process"):
@@ -58,6 +61,35 @@ def _gone_tensors(run: Run, rank: int) -> list[Finding]:
         )
         found[mark] = _lost(run, rank, row, title, where, {"of": "process", "times": 1})
     return list(found.values())
+
+
+_SECOND = "Trying to backward through the graph a second time"
+_MIN_SECOND = 3
+"""So often a program catches it: not to show it, or to look for it."""
+
+
+def _second_backwards(run: Run, rank: int) -> list[Finding]:
+    """Passes of backward that found no graph, and whose error the program caught: one per line."""
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for row in marks(run, BackwardRaised.PREFIX, rank):
+        mark = BackwardRaised.parse(row["name"])
+        if mark is not None and _SECOND in mark.error:
+            lines.setdefault(short_place(mark.caller), []).append(row)
+    return [
+        _lost(
+            run,
+            rank,
+            rows[0],
+            f"backward(){f' at {where}' if where else ''} failed {units.count(len(rows))} times, "
+            "and the program goes on without these gradients: another backward has freed the graph "
+            "that both share. Add the losses and call backward() once, detach() what they share, "
+            "or pass retain_graph=True to all but the last.",
+            where or None,
+            {"of": "backward", "times": len(rows)},
+        )
+        for where, rows in lines.items()
+        if len(rows) >= _MIN_SECOND
+    ]
 
 
 _IN_VAIN = re.compile(

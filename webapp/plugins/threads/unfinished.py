@@ -8,6 +8,7 @@ on writes, sends or saves them.
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import UNFINISHED_WORK
@@ -65,5 +66,10 @@ def unfinished_work(run: Run) -> list[Finding]:
 
 
 def _hands_on(run: Run, rank: int, thread: str) -> bool:
-    kinds = run.events("sync", rank, thread, columns=["kind"])["kind"].cast(pa.string())
-    return not _HANDS_ON.isdisjoint(kinds.unique().to_pylist())
+    """Whether a thread hands anything on once it has taken its first item: each sets an event as it
+    begins."""
+    rows = run.events("sync", rank, thread, columns=["kind", "start_ns"])
+    kinds = rows["kind"].cast(pa.string())
+    taken = pc.min(rows["start_ns"].filter(pc.equal(kinds, schema.SyncKind.queue_get.name)))
+    later = kinds.filter(pc.greater(rows["start_ns"], taken))
+    return not _HANDS_ON.isdisjoint(later.to_pylist())

@@ -24,6 +24,7 @@ def found(
     child_cpu: float = 0.0,
     reason: str = "quiet",
     exception: str = "",
+    functions: tuple[tuple[str, str], ...] = (),
 ) -> list[Finding]:
     """Findings about a process that was stopped 9 s after its last record, and that its
     watchdog had seen at rest for 8 s: what its main thread waited for, its others, its child."""
@@ -31,7 +32,9 @@ def found(
     builder = Builder(path, world_size=1, exit_status=143, notes=[stopped])
     life = {"start_ns": START_NS, "end_ns": START_NS + 10 * S, "closed": False}
     builder.process(ended="signal SIGTERM", exception=exception, **life)
-    rows = [(builder.thread(), "MainThread", {"waiting": main})]
+    frames = [{"file": file, "line": 1, "function": name} for file, name in functions]
+    builder.row("stack", 0, None, stack=0, frames=frames)
+    rows = [(builder.thread(), "MainThread", {"waiting": main, "stack": 0})]
     for ordinal, other in enumerate(others, 1):
         rows.append((builder.thread(ordinal=ordinal, name="waiter"), "waiter", other))
     builder.op(START_NS, S)
@@ -84,6 +87,26 @@ def test_without_an_exception_a_handler_may_wake_them(tmp_path: Path) -> None:
     assert (finding.severity, finding.confidence) == ("warning", "likely")
     (finding,) = found(tmp_path / "alone", "a condition")
     assert (finding.severity, finding.confidence) == ("info", "certain")
+
+
+RESULT = ("/lib/python3.11/concurrent/futures/_base.py", "result")
+LOOP = ("/lib/python3.11/asyncio/base_events.py", "run_forever")
+
+
+@pytest.mark.parametrize(
+    ("waits", "called", "severity"),
+    [
+        ("a condition or event", RESULT, "warning"),
+        ("the result of a future", RESULT, "warning"),
+        ("a future of asyncio", ("/lib/python3.11/selectors.py", "select"), "info"),
+        ("an event", ("/home/u/serve.py", "ready"), "info"),
+    ],
+)
+def test_a_loop_that_waits_for_its_own_task_runs_no_handler(
+    tmp_path: Path, waits: str, called: tuple[str, str], severity: str
+) -> None:
+    (finding,) = found(tmp_path, waits, functions=(called, LOOP))
+    assert finding.severity == severity
 
 
 def test_a_forked_process_that_waits_for_a_lock(tmp_path: Path) -> None:
