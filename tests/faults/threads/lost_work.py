@@ -57,7 +57,7 @@ class _Recorder(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.rows: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.rows: queue.Queue[Any] = queue.Queue()
         self.file = io.StringIO()
 
     def run(self) -> None:

@@ -46,8 +46,8 @@ def _uses(run: Run, prefix: str) -> pd.DataFrame:
     collectives their rank had begun by then."""
     rows = logged(run, None, prefix=prefix).sort_values("time_ns", ignore_index=True)
     hosts = {rank: one["host"] for rank, one in own_processes(run).items()}
-    names = rows["name"].astype(str)
-    rows["where"], rows["path"] = names.str.partition("/")[0], names.str.partition("/")[2]
+    names = [str(name).partition("/") for name in rows["name"]]
+    rows["where"], rows["path"] = [one[0] for one in names], [one[2] for one in names]
     rows["host"] = [hosts.get(int(rank), "") for rank in rows["rank"]]
     rows["end"] = rows["time_ns"].astype(np.int64)
     rows["begin"] = rows["end"] - (rows["value"] * 1e9).astype(np.int64)

@@ -121,7 +121,8 @@ PLUGIN = Plugin(
             area="Threads",
             recorded=True,
             needs="a queue whose items a daemon thread takes",
-            misses="work without a queue; items that hold no tensor, array or dictionary",
+            misses="work without a queue, or with a SimpleQueue; items that hold no tensor, "
+            "array or dictionary",
         ),
         Question(
             "Writes that stay in a forked process",
