@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import weakref
@@ -28,7 +29,8 @@ class Takers:
         """Notes that the calling thread is about to take an item: ident and ordinal."""
         state = getattr(self._recorder.local, "state", None)
         if state is not None:
-            self._last[queue] = threading.get_ident(), state.ordinal
+            with contextlib.suppress(TypeError):  # a class of queues may have no hash
+                self._last[queue] = threading.get_ident(), state.ordinal
 
     def close(self) -> None:
         """Writes a value named UNFINISHED_WORK for each queue with items for a daemon thread."""
