@@ -131,22 +131,25 @@ def hogwild_without_shared_memory(planted: bool) -> None:
         model(torch.randn(16, 8))
 
 
-def _counts(seed: int, total: torch.Tensor, results: Any) -> None:
-    values = torch.randn(256, generator=torch.Generator().manual_seed(seed))
+def _counts(seed: int, model: nn.Module, total: torch.Tensor, results: Any) -> None:
+    values = torch.randn(64, 4, generator=torch.Generator().manual_seed(seed))
+    values = model(values).detach()
     total += torch.histc(values, len(total), -3, 3)  # named
     results.put(total.tolist())
 
 
 def histogram_of_forked_processes(planted: bool) -> None:
-    """Processes count into a table of the program; the twin adds up what they send."""
+    """Processes count into a table of the program; the twin adds up what they send. The statistics
+    of a batch normalisation are no loss."""
     torch.set_num_threads(1)
-    total, results = torch.zeros(16), _FORK.Queue()
-    processes = [_FORK.Process(target=_counts, args=(n, total, results)) for n in range(2)]
+    total, results, model = torch.zeros(16), _FORK.Queue(), nn.BatchNorm1d(4)
+    processes = [_FORK.Process(target=_counts, args=(n, model, total, results)) for n in range(2)]
     for process in processes:
         process.start()
     sent = [results.get() for _ in processes]
     for process in processes:
         process.join()
+    torch.save({name: one.clone() for name, one in model.state_dict().items()}, io.BytesIO())
     if planted:
         (total / total.sum().clamp(min=1)).tolist()
     else:

@@ -30,11 +30,14 @@ _COLUMNS = ["start_ns", "duration_ns", "depth", "storage", "write", "birth"]
 _MAX_PROCESSES = 16
 """Processes of a rank that are looked at."""
 
+_MAX_SHARED = 4096
+"""So many shared storages are known of a process: where it has more, any other may be shared."""
+
 _IN_PLACE = "_"
 """How operators end that write to what they are given."""
 
 _COUNTED = "num_batches_tracked"
-"""A buffer of batch normalisation that each forward in training counts up, and nothing uses."""
+"""A buffer that batch normalisation counts up in each forward in training, and does not use."""
 
 _LOADER = "torch/utils/data/_utils/worker.py"
 
@@ -56,11 +59,15 @@ def _of_rank(run: Run, rank: int) -> list[Finding]:
         if one["parent_pid"] == parent and one["role"] == "child"
     ][:_MAX_PROCESSES]
     shared = {int(one) for one in logged(run, rank, SHARED_ADDRESS)["value"]}
+    if len(shared) >= _MAX_SHARED:
+        return []
     writes = [_inherited(run, rank, pid, shared) for pid in children]
     writes = [one for one in writes if not one.empty]
     if not writes:
         return []
     every = pd.concat(writes, ignore_index=True)
+    names = storage_names(run, rank)
+    every = every[[_COUNTED not in names.get(int(one), "") for one in every["storage"]]]
     reads = _reads(run, rank, parent, every)
     found: dict[str, list[Any]] = {}
     for row in every[every["storage"].isin(reads["storage"])].itertuples(index=False):
