@@ -178,8 +178,11 @@ class Reader:
             start = columns["start_ns"]
             if columns["depth"].any():
                 every = {name: table[name].to_numpy() for name in _PLACED}
-                name_of = partial(self._names, thread, window)
-                columns["birth"] = columns["birth"] | begins_scratch(every, columns, name_of)
+                first = first_of_scratch(every, columns, partial(self._names, thread, window))
+                columns["birth"] = columns["birth"] | (first & columns["write"].astype(bool))
+                kept = ~first | columns["birth"].astype(bool)
+                columns = {name: column[kept] for name, column in columns.items()}
+                start = columns["start_ns"]
             columns["by"] = np.full(len(start), position, np.int64)
             columns["thread"], columns["segment"] = self._placed(position, columns)
             columns["site"], columns["step"] = self._sites.of(
@@ -331,10 +334,12 @@ _KERNELS = "aten::"
 """What torch itself brings is written in C++ and touches nothing that it is not given."""
 
 
-def begins_scratch(
+def first_of_scratch(
     every: AccessColumns, rows: AccessColumns, name: Callable[[Int64Array, Int64Array], list[str]]
 ) -> BoolArray:
-    """Returns which of `rows` write to memory of an operator around them, and so begin a storage.
+    """Returns which of `rows` are the first to touch memory that an operator around them has made
+    for itself. One that writes begins a storage there. One that reads does so after a write that
+    is not recorded, and nothing but this operator knows that memory.
 
     `every`: all accesses of a thread (start_ns, duration_ns, depth); `rows`: those not
     within another's to the same storage (`outermost_accesses`). `name` returns the operators of a
@@ -342,7 +347,7 @@ def begins_scratch(
     looked for.
     """
     found = np.zeros(len(rows["start_ns"]), bool)
-    nested = np.flatnonzero((rows["depth"] > 0) & rows["write"] & ~rows["birth"].astype(bool))
+    nested = np.flatnonzero((rows["depth"] > 0) & ~rows["birth"].astype(bool))
     if not len(nested):
         return found
     depth, start = rows["depth"][nested].astype(np.int64), rows["start_ns"][nested]
@@ -369,6 +374,7 @@ def begins_scratch(
         known = births.setdefault(int(rows["storage"][nested[i]]), [])
         # Made by a call within it, or written before by another one.
         if not any(around[i] <= born <= start[i] for born in known):
-            known.append(int(start[i]))
             found[nested[i]] = True
+            if rows["write"][nested[i]]:
+                known.append(int(start[i]))
     return found

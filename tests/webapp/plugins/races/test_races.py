@@ -14,7 +14,7 @@ from lanescope.webapp import open_run, races
 from lanescope.webapp.analysis import stack_frames
 from lanescope.webapp.plugins.races import access_table
 from lanescope.webapp.plugins.races import races as detector
-from lanescope.webapp.plugins.races.access_table import begins_scratch
+from lanescope.webapp.plugins.races.access_table import first_of_scratch
 from lanescope.webapp.plugins.races.inplace import inplace_modifications
 from lanescope.webapp.plugins.races.race_findings import race_findings
 from lanescope.webapp.plugins.races.races import Race, find_races
@@ -246,8 +246,25 @@ def test_memory_that_an_operator_takes_for_itself(
     before = [(10, 20, 0, 9, True, False)]  # of the same address, by itself
     own = rows([*writes, *births, *before])
     every = rows([*around, *writes, *births, *before])
-    found = begins_scratch(every, own, lambda start, _: [kernel or "aten::linear"] * len(start))
+    found = first_of_scratch(every, own, lambda start, _: [kernel or "aten::linear"] * len(start))
     assert found.tolist() == scratch + [False] * len([*births, *before])
+
+
+def test_memory_that_an_operator_takes_for_itself_is_read_by_another_within() -> None:
+    """mse_loss writes the squares, which no other operator sees, and mean reads them."""
+    around = (100, 100, 0, 7, False, False)
+    squares = [
+        (150, 10, 1, 9, False, False),
+        (170, 10, 1, 9, True, True),
+        (185, 5, 1, 9, False, False),
+    ]
+    names = ("start_ns", "duration_ns", "depth", "storage", "write", "birth")
+    own, every = (
+        dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True))
+        for rows in (squares, [around, *squares])
+    )
+    found = first_of_scratch(every, own, lambda start, _: ["aten::mse_loss"] * len(start))
+    assert found.tolist() == [True, False, False]
 
 
 ABORT = ("--hang-timeout", "2", "--on-hang", "abort")
