@@ -103,3 +103,12 @@ UNFINISHED_WORK = "lanescope/threads/unfinished/"
 """Prefix; file.py:12 or nothing where a daemon thread is as the process ends and the ordinal of the
 thread follow, after a slash: how many items that hold data are left in a queue from which it was
 the last to take."""
+
+SEEDED_SAMPLES = "lanescope/training_loop/seeded_samples/"
+"""Prefix; file.py:12 of torch.manual_seed() within a fetch of a DataLoader and the seed follow,
+after a slash: for how many samples of that fetch numbers were drawn after it."""
+
+INPUT_SCALE = "lanescope/training_loop/input_scale/"
+EVALUATED_SCALE = "lanescope/training_loop/evaluated_scale/"
+"""Prefixes; the name of a model and the position of a tensor among its arguments follow, after a
+slash: the root of the mean square of some of its elements, in training and in evaluation mode."""

@@ -43,6 +43,7 @@ from .training_loop import (
     saved_files,
     scaled_losses,
     schedulers,
+    seeded_samples,
     unread_settings,
 )
 
@@ -60,6 +61,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     autograd.HOOK,
     batches.HOOK,
     made_parameters.HOOK,
+    seeded_samples.HOOK,
     data.HOOK,
     clocks.HOOK,
     init_process_group.HOOK,

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.modules import module as nn_module
 
-from ...format.loop_names import KEPT_HASH, REORDERED_INPUT
+from ...format.loop_names import EVALUATED_SCALE, INPUT_SCALE, KEPT_HASH, REORDERED_INPUT
 from ...format.names import (
     BATCH_HASH,
     BATCH_ROWS,
@@ -69,6 +69,9 @@ _MAX_TENSORS = 3
 _MAX_CALLS = 2
 """Calls of one step, per class of model, and batches of one step."""
 
+_MAX_SCALES = 64
+"""Evaluations of a model whose inputs are looked at."""
+
 _MAX_ROWS, MAX_ELEMENTS = 16, 512
 """Elements of a tensor that are hashed, evenly spaced."""
 
@@ -108,6 +111,7 @@ class Batches:
         self._readback = DeviceReadback()
         self._step = -1
         self._calls: Counter[str] = Counter()  # of this step
+        self._scales: Counter[str] = Counter()  # of evaluations of a model
         self._copies = WorkerCopies(recorder)
         self.orders = LoaderOrders(recorder)
         self._growth = growth
@@ -161,6 +165,8 @@ class Batches:
                 arguments = _arguments()
                 self._sample(f"input/{kind}", arguments)
                 self._reordered(kind, arguments)
+                if training:
+                    self._scale(f"{INPUT_SCALE}{self._modules.model_name(module)}", arguments)
             if self._due(f"replication/{kind}", 1):
                 self._replication(module)
                 self._growth.hooks(module)
@@ -174,6 +180,11 @@ class Batches:
             name = self._modules.model_name(module)
             drops = any(one.training for one in inner.modules() if isinstance(one, _DROPOUTS))
             self._recorder.value(f"{EVALUATION_MODE}{name}", float(training or drops))
+        if not training and self._recorder.active:
+            name = self._modules.model_name(module)
+            self._scales[name] += 1
+            if self._scales[name] <= _MAX_SCALES:
+                self._scale(f"{EVALUATED_SCALE}{name}", _arguments())
         if self._sampled() and int(self._recorder.process.get("world_size", 1)) > 1:
             name = self._modules.model_name(module)
             if self._due(f"kept/{name}", 1):
@@ -219,6 +230,22 @@ class Batches:
                     place = float(tensor.untyped_storage().data_ptr())
                     recorder.value(f"{BATCH_STORAGE}{name}/{number}", place)
             self._readback.drain(wait=False)
+
+    def _scale(self, name: str, arguments: Any) -> None:
+        """Takes the root mean square of each argument in floating point."""
+        recorder = self._recorder
+        if recorder.thread().busy:
+            return
+        with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
+            plain = filter(self._is_plain, tensors_in(arguments))
+            for number, tensor in zip(range(_MAX_TENSORS), plain, strict=False):
+                if tensor.is_floating_point():
+                    write = partial(self._write_scale, f"{name}/{number}", recorder.step)
+                    self._readback.enqueue(few_of(tensor), write)
+            self._readback.drain(wait=False)
+
+    def _write_scale(self, name: str, step: int, few: torch.Tensor) -> None:
+        self._recorder.value(name, float(few.double().square().mean().sqrt()), step)
 
     def _list(self, module: torch.nn.Module) -> None:
         with self._recorder.contain_errors():

@@ -12,6 +12,7 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
 from ..patches import Patches
+from ..training_loop.seeded_samples import SeededSamples
 from ..training_loop.stored_samples import StoredSamples
 from .batches import Batches
 from .loader_workers import LoaderWorkers
@@ -39,8 +40,10 @@ _METHODS: tuple[tuple[str, str, str, str, Callable[[Recorder], bool]], ...] = (
 )
 
 
-def install(recorder: Recorder, batches: Batches | None) -> Callable[[], None]:
-    """Records data-loading phases; `batches` gets those of the trainer."""
+def install(
+    recorder: Recorder, batches: Batches | None, seeds: SeededSamples | None
+) -> Callable[[], None]:
+    """Records data-loading phases; `batches` gets those of the trainer, `seeds` its fetches."""
     patches = Patches()
     workers = None if batches is None else LoaderWorkers(recorder)
     samples = None if batches is None else StoredSamples(recorder)
@@ -52,7 +55,7 @@ def install(recorder: Recorder, batches: Batches | None) -> Callable[[], None]:
                     owner, name, *_phase(recorder, label, wanted, batches), self_alone=True
                 )
             else:
-                patches.ends(owner, name, *_fetch(recorder, label, workers, samples))
+                patches.ends(owner, name, *_fetch(recorder, label, workers, samples, seeds))
     iterators = None if batches is None else optional(*_ITERATORS, "orders of DataLoaders")
     if batches is not None and iterators is not None:
         orders = batches.orders
@@ -61,18 +64,25 @@ def install(recorder: Recorder, batches: Batches | None) -> Callable[[], None]:
 
 
 def _fetch(
-    recorder: Recorder, label: str, workers: LoaderWorkers | None, samples: StoredSamples | None
+    recorder: Recorder,
+    label: str,
+    workers: LoaderWorkers | None,
+    samples: StoredSamples | None,
+    seeds: SeededSamples | None,
 ) -> tuple[Callable[..., Any], ...]:
-    def begin(fetcher: Any, wanted: Any = None) -> tuple[int | None, Any, Any] | None:
+    def begin(fetcher: Any, wanted: Any = None) -> tuple[int | None, Any, Any, bool] | None:
         began = None if samples is None else samples.fetches(fetcher, wanted)
+        watched = seeds is not None and seeds.fetches()
         if not _in_worker(recorder):
-            return None if began is None else (None, fetcher, began)
+            return (None, fetcher, began, watched) if watched or began is not None else None
         if workers is not None:
             workers.fetches(fetcher)
-        return recorder.begin_phase(label, PhaseKind.data), fetcher, began
+        return recorder.begin_phase(label, PhaseKind.data), fetcher, began, watched
 
-    def done(begun: tuple[int | None, Any, Any], batch: Any) -> None:
-        depth, fetcher, began = begun
+    def done(begun: tuple[int | None, Any, Any, bool], batch: Any) -> None:
+        depth, fetcher, began, watched = begun
+        if watched and seeds is not None:
+            seeds.fetched()
         if depth is not None:
             recorder.end_phase(depth)
             if workers is not None:
@@ -80,9 +90,11 @@ def _fetch(
         if samples is not None and began is not None:
             samples.fetched(began)
 
-    def raised(begun: tuple[int | None, Any, Any], error: BaseException) -> None:
+    def raised(begun: tuple[int | None, Any, Any, bool], error: BaseException) -> None:
         if begun[0] is not None:
             recorder.end_phase(begun[0])
+        if begun[3] and seeds is not None:
+            seeds.failed()
 
     return begin, done, raised
 
@@ -108,4 +120,7 @@ def _phase(
     return begin, done, raised
 
 
-HOOK = Hook("data loading", lambda context: install(context.recorder, context.find(Batches)))
+HOOK = Hook(
+    "data loading",
+    lambda context: install(context.recorder, context.find(Batches), context.find(SeededSamples)),
+)

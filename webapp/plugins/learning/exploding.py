@@ -1,6 +1,7 @@
 """Finds gradients that explode.
 
-- a gradient holds NaN or Inf at a step that was taken; or
+- a gradient holds NaN or Inf at a step that was taken (`zero_eps`: what its optimizer divides by
+  was rounded to 0); or
 - the whole norm (before clipping, where it is clipped) is EXPLODED times the largest of the first
   FIRST_STEPS steps, for EXPLODED_STEPS in a row. Information where it is not ABRUPT times the
   median of the BEFORE_STEPS steps before: a likelihood that learns its scale divides by ever
@@ -26,6 +27,7 @@ from lanescope.webapp.analysis.parameter_history import (
     rank_gradient_rows,
     streaks,
 )
+from lanescope.webapp.plugins.learning.scaling import zero_eps
 from lanescope.webapp.plugins.learning.too_large import too_large
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -79,17 +81,19 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     first = wrong[wrong["call"] == wrong["call"].min()]
     step, names = int(first["step"].iloc[0]), list(first["parameter"])
     others = and_more(len(names), "parameter")
+    rounded = None if step == rows["step"].min() else zero_eps(run, rank, names)
+    advice = "Check the loss, the learning rate, and divisions or logarithms of 0."
     return Finding(
         kind="exploding_gradient",
         severity="error",
         title=f"The gradient of {names[0]}{others} is NaN or infinite at step {step}, and the "
-        "optimizer used it. Check the loss, the learning rate, and divisions or logarithms of 0.",
+        f"optimizer used it. {advice if rounded is None else rounded}",
         rank=rank,
         thread=str(first["thread"].iloc[0]),
         step=step,
         time_ns=int(first["time_ns"].iloc[0]),
         evidence={
-            "cause": "not_finite",
+            "cause": "not_finite" if rounded is None else "zero_eps",
             "parameters": names[:_LISTED],
             "not_finite": len(names),
             "norm": json_number(float(first["norm"].iloc[0])),

@@ -13,9 +13,14 @@ Gradients that are clipped while they are still scaled are left with next to not
 unscaled: what the optimizer uses, times the scale, has the norm that they were clipped to.
 
 An optimizer that steps by itself, MIN_DIRECT times or more, uses scaled gradients as they are.
+
+Adam divides by `sqrt(v) + eps` in the dtype of the parameters. In float16 squares of small
+gradients are 0, and so is a small eps: `0 / 0` is NaN. Fused optimizers compute in float32.
 """
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pandas as pd
@@ -25,12 +30,13 @@ from lanescope.collector.format.names import (
     CLIP_NORM,
     LOSS_SCALE,
     SCALED_STEP,
+    SETTINGS,
     SKIPPED_STEPS,
 )
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import and_more, timeline_address
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -45,6 +51,14 @@ MAGNIFIES = 4.0  # a smaller scale looks like no scale
 _AS_LARGE = 0.01  # relative difference of norms
 _LISTED = 20  # parameters named in the evidence
 
+_HALF = "float16"
+_ROUNDED_AWAY = 2.0**-25
+"""Half of the smallest number of float16."""
+
+_RULES = ("Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop")
+"""Optimizers of torch that divide by a root of squares plus eps."""
+
+_EPS = re.compile(rf"({'|'.join(_RULES)}) (\d+), group (\d+), eps")
 
 UNDERFLOWS = (
     "Backward computes in float16, where numbers below 6e-8 are zero: scale the loss with "
@@ -59,6 +73,31 @@ def underflows(run: Run, rank: int) -> bool:
     ops = run.events("op", rank, columns=["dtypes", "phase"])
     halves = having(ops["dtypes"], lambda dtypes: "float16" in dtypes.split())
     return bool((halves & having(ops["phase"], lambda phase: phase.startswith("backward"))).any())
+
+
+def zero_eps(run: Run, rank: int, parameters: list[str]) -> str | None:
+    """Returns what to say of the first optimizer of some parameters whose eps is 0 in float16."""
+    rows = samples(run)
+    rows = rows[(rows["rank"] == rank) & rows["parameter"].isin(parameters)]
+    halves = rows[(rows["dtype"] == _HALF) & rows["rule"].isin(_RULES)]
+    settings = logged(run, rank, prefix=SETTINGS)
+    values = dict(zip(settings["name"].astype("str"), settings["value"], strict=True))
+    for name, eps in values.items():
+        found = _EPS.fullmatch(name)
+        fused = values.get(name.removesuffix("eps") + "fused", 0.0)
+        if found is None or fused or not 0 <= eps <= _ROUNDED_AWAY:
+            continue
+        if _holds(halves, found[1], int(found[2])):
+            return (
+                f"The parameters are in float16, where eps={eps:g} of {found[1]} is 0: a step "
+                "divides 0 by 0. Keep them in float32 and compute in float16 by torch.autocast, or "
+                "pass eps=1e-4."
+            )
+    return None
+
+
+def _holds(rows: pd.DataFrame, rule: str, optimizer: int) -> bool:
+    return bool(((rows["rule"] == rule) & (rows["optimizer"] == optimizer)).any())
 
 
 def scaler_skips(run: Run) -> list[Finding]:

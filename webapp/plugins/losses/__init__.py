@@ -226,6 +226,16 @@ PLUGIN = Plugin(
             misses="states that are saved to a file, or put together from named_parameters()",
         ),
         Question(
+            "Samples that pass no gradient to their distribution",
+            "cut_samples:cut_samples",
+            ("wrong_gradient",),
+            order=197,
+            area="Learning",
+            recorded=True,
+            needs="level access; the graph of the first backward",
+            misses="samples that something other than layers reads; discrete distributions",
+        ),
+        Question(
             "Layers that are one module",
             "listed_again:listed_again",
             ("shared_parameter",),

@@ -123,7 +123,8 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="6 calls of ReduceLROnPlateau.step() with a Python number",
-            misses="mode min with a number that should rise; numbers that are tensors",
+            misses="numbers that should rise in mode min and are no shares of samples, as rewards; "
+            "numbers that are tensors",
         ),
         Question(
             "Optimizers made again for each step",
@@ -157,6 +158,40 @@ PLUGIN = Plugin(
             native=True,
             needs="level access; a torch DataLoader that shuffles 32 samples or more, for 3 epochs",
             misses="samplers other than torch's RandomSampler; seeds that repeat after some epochs",
+        ),
+        Question(
+            "Heads that are frozen as they were made",
+            "frozen_heads:frozen_heads",
+            ("dead_parameter",),
+            order=155,
+            area="Learning",
+            recorded=True,
+            native=True,
+            needs="level access; a model that is loaded in part, and 4 optimizer steps",
+            misses="layers other than the last; models that were loaded without a copy",
+        ),
+        Question(
+            "Samples that are augmented alike",
+            "seeded_again:seeded_samples",
+            ("repeated_data",),
+            order=48,
+            area="Learning",
+            recorded=True,
+            needs="level access; a torch DataLoader without workers",
+            misses="seeds of Python and numpy; samples that workers load; seeds that are numbers "
+            "of torch",
+        ),
+        Question(
+            "Inputs of evaluation on another scale",
+            "input_scales:input_scales",
+            ("evaluation_mode",),
+            order=200,
+            area="Learning",
+            recorded=True,
+            native=True,
+            needs="level access; evaluations in evaluation mode without gradients, at 2 steps",
+            misses="inputs that differ less than thirtyfold; results that are compared by other "
+            "than eq or a loss of torch",
         ),
         Question(
             "Dropout in evaluation",

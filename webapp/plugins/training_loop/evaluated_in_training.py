@@ -24,13 +24,15 @@ _MIN_CALLS, _IN_A_ROW = 3, 2
 _COUNTS = "aten::add_"
 """By which batch normalisation counts its batches in training mode."""
 
-_COMPARES = (
+COMPARES = (
     "aten::eq",
     "aten::nll_loss",
     "aten::mse_loss",
     "aten::l1_loss",
     "aten::smooth_l1_loss",
 )
+"""Operators by which results are compared with targets."""
+
 _EVALUATION, _DATA = schema.PhaseKind.evaluation.name, schema.PhaseKind.data.name
 
 
@@ -66,7 +68,7 @@ def _evaluations(run: Run, rank: int, thread: str) -> pd.DataFrame:
     number = phases["start_ns"].searchsorted(ops["start_ns"], side="right") - 1
     ops = ops.assign(number=number)[number >= 0]
     inside = ops["phase"] == _EVALUATION
-    compared = ops[~inside & ops["name"].isin(_COMPARES) & ops["sequence"].isna()]
+    compared = ops[~inside & ops["name"].isin(COMPARES) & ops["sequence"].isna()]
     phases = phases.reset_index(drop=True)
     normalises = phases.index.isin(ops.loc[inside & (ops["name"] == _COUNTS), "number"])
     drops = phases.index.isin(ops.loc[inside & ops["name"].isin(DROPOUT_DRAWS), "number"])
@@ -84,7 +86,7 @@ def _operators(run: Run, rank: int, thread: str) -> pd.DataFrame:
     modules = run.events("module", rank, columns=["path", "class"]).to_pylist()
     normal = {str(one["path"]) for one in modules if ".batchnorm." in str(one["class"])}
     columns = ["start_ns", "name", "phase", "module", "sequence", "stack"]
-    wanted = {_COUNTS, *DROPOUT_DRAWS, *_COMPARES}
+    wanted = {_COUNTS, *DROPOUT_DRAWS, *COMPARES}
     ops = ops_named(run, rank, thread, columns, wanted.__contains__)
     ops = ops.assign(**{one: ops[one].astype("str") for one in ("phase", "module")})
     counts = (ops["name"] != _COUNTS) | ops["module"].isin(normal)

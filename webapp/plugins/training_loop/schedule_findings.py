@@ -1,6 +1,6 @@
 """Finds cosine annealings that are given in epochs and step with each batch, functions of LambdaLR
-that return learning rates, plateaus of a loss in mode "max", and optimizers that are made again for
-each step.
+that return learning rates, plateaus of a loss in mode "max" or of an accuracy in mode "min", and
+optimizers that are made again for each step.
 
 The rate of CosineAnnealingLR falls for T_max of its steps, and then rises for as many. One that
 goes up and down within a few batches was to be stepped once per epoch, or to get all steps of the
@@ -9,6 +9,7 @@ training. What Adam and momentum keep of earlier steps is lost with the optimize
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.loop_names import PLATEAU, RATE_FACTOR
@@ -24,6 +25,12 @@ _MIN_FACTORS = 8  # that differ from the one before
 _LARGEST_FACTOR = 0.02
 _MIN_METRICS, _MOSTLY, _MOST_LEFT = 6, 0.8, 0.7
 """Calls of ReduceLROnPlateau, the share of them in which a loss falls, and what it falls to."""
+
+_MIN_SHARES, _MOST_SAMPLES, _ROUNDING = 5, 60_000, 3e-7
+"""Different accuracies, samples that they are shares of, and rounding of float32 about 1."""
+
+_BETTER, _HALF, _PERCENT = 1.2, 0.5, 100.0
+"""Times the first accuracy, and what most of the others reach."""
 
 _LARGEST_RATE = 0.1
 """First learning rate. A larger one is a scale for factors that are rates, as in Noam's."""
@@ -73,8 +80,13 @@ def _factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
 
 def _plateau(at: str, mode: str, rows: pd.DataFrame) -> str | None:
     numbers = rows["value"].dropna()
-    if mode != "max" or len(numbers) < _MIN_METRICS:
+    if len(numbers) < _MIN_METRICS:
         return None
+    return _of_loss(at, numbers) if mode == "max" else _of_accuracy(at, numbers)
+
+
+def _of_loss(at: str, numbers: pd.Series) -> str | None:
+    """What to say of numbers that fall, in mode "max"."""
     first, last = float(numbers.iloc[0]), float(numbers.iloc[-1])
     falls = float((numbers.diff().dropna() < 0).mean())
     if falls < _MOSTLY or not 0 < last < _MOST_LEFT * first:
@@ -84,6 +96,35 @@ def _plateau(at: str, mode: str, rows: pd.DataFrame) -> str | None:
         f'{units.count(len(numbers))} calls, and mode="max" takes each for worse than the first: '
         'the learning rate is reduced although the training goes on. Use mode="min" for a loss.'
     )
+
+
+def _of_accuracy(at: str, numbers: pd.Series) -> str | None:
+    """What to say of shares of samples that rise, in mode "min"; an error rate falls."""
+    first, later = float(numbers.iloc[0]), numbers.iloc[1:]
+    whole = _PERCENT if numbers.max() > 1 else 1.0
+    rises = later.min() > first and later.median() > max(_BETTER * first, _HALF * whole)
+    samples = _samples(numbers / whole) if rises else None
+    if samples is None:
+        return None
+    return (
+        f"ReduceLROnPlateau.step(){at} gets an accuracy, shares of {units.count(samples)} samples "
+        f"that rise from {first:.3g} to {float(later.max()):.3g} in {units.count(len(numbers))} "
+        'calls, and mode="min" takes each for worse than the first: the learning rate is reduced '
+        'although the training goes on. Use mode="max" for an accuracy.'
+    )
+
+
+def _samples(shares: pd.Series) -> int | None:
+    """The least number of samples that all numbers are shares of; None: they are no shares."""
+    different = np.unique(shares)
+    if len(different) < _MIN_SHARES or different[0] < 0 or different[-1] > 1:
+        return None
+    counts = np.arange(2, _MOST_SAMPLES + 1)
+    of_all = np.ones(len(counts), bool)
+    for share in different:
+        parts = share * counts
+        of_all &= np.abs(parts - np.round(parts)) <= _ROUNDING * np.maximum(parts, 1.0)
+    return int(counts[of_all][0]) if of_all.any() else None
 
 
 def _renewed(at: str, rest: str, rows: pd.DataFrame) -> str:

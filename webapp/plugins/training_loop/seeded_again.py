@@ -2,7 +2,8 @@
 
 At every sampled step torch's generators have the same state as the model is called, though dropout
 draws from them in between. Or a DataLoader that shuffles begins each epoch with the same samples,
-and the same parameters are trained in all of them.
+and the same parameters are trained in all of them. Or a dataset sets one seed for each sample that
+is trained on, and draws from it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADER_ORDER
+from lanescope.collector.format.loop_names import SEEDED_SAMPLES
 from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
@@ -23,6 +25,7 @@ from lanescope.webapp.runs.run import Run
 _MIN_STEPS = 4  # sampled steps
 _MIN_EPOCHS = 3
 _MIN_SAMPLES = 32  # of a dataset; of fewer, the first ones may be the same by chance
+_MIN_FETCHES, _MIN_SEEDED = 3, 16  # of a place, and samples in all of them
 
 
 def seeded_again(run: Run) -> list[Finding]:
@@ -54,6 +57,48 @@ def same_orders(run: Run) -> list[Finding]:
         if enough and own["value"].nunique() == 1 and _trains_on(run, rank, own["time_ns"]):
             found.append(_of_epochs(run, rank, own, int(str(samples))))
     return found
+
+
+def seeded_samples(run: Run) -> list[Finding]:
+    """Returns findings of kind `repeated_data`, one per line. Raises NotApplicable."""
+    if not any(run.counts_of(rank)["gradient"] for rank in run.ranks):
+        raise NotApplicable("record an optimizer step: the run has no steps")
+    rows = logged(run, None, prefix=SEEDED_SAMPLES)
+    places = rows["name"].astype("str").str.rpartition("/")
+    found = []
+    for (key, where), own in rows.groupby([rows["rank"], places[0]], sort=True):
+        rank, seeds = int(str(key)), places.loc[own.index, 2].unique()
+        enough = len(own) >= _MIN_FETCHES and own["value"].sum() >= _MIN_SEEDED
+        if enough and len(seeds) == 1 and _each_is_trained_on(run, rank, own["time_ns"]):
+            found.append(_of_samples(run, rank, own, str(where), str(seeds[0])))
+    return found
+
+
+def _each_is_trained_on(run: Run, rank: int, fetches: pd.Series) -> bool:
+    """Whether a backward follows each of these instants before the next; after the last it may
+    not."""
+    rows = run.events("phase", rank, columns=["kind", "start_ns"]).to_pandas()
+    begins = rows.loc[rows["kind"].astype("str") == schema.PhaseKind.backward.name, "start_ns"]
+    counts = begins.sort_values().searchsorted(fetches.sort_values())
+    return bool((pd.Series(counts).diff().dropna() > 0).all())
+
+
+def _of_samples(run: Run, rank: int, own: pd.DataFrame, where: str, seed: str) -> Finding:
+    return finding_at(
+        run,
+        rank,
+        own.iloc[0],
+        kind="repeated_data",
+        severity="warning",
+        confidence="likely",
+        title=f"torch.manual_seed({seed}) at {where} sets the same seed for each sample that the "
+        f"dataset hands out, and random numbers are drawn after it, for "
+        f"{units.count(int(own['value'].sum()))} samples of {units.count(len(own))} batches or "
+        "more: each is augmented alike, and dropout and shuffling repeat as well. Set the seed "
+        "once, before the training.",
+        where=where or None,
+        evidence={"cause": "seeded_samples", "steps": len(own), "seed": seed},
+    )
 
 
 def _trains_on(run: Run, rank: int, begins: pd.Series) -> bool:

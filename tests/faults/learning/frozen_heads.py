@@ -1,0 +1,117 @@
+"""New heads that are frozen with the rest of a loaded model."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.faults.base import Fault
+
+_STEPS, _ROWS, _WIDTH = 8, 32, 12
+
+
+class _Net(nn.Module):
+    """Three blocks and a head."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        sizes = [_WIDTH, 16, 16, 16]
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in pairwise(sizes)
+        )
+        self.fc = nn.Linear(16, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        out: torch.Tensor = self.fc(x)
+        return out
+
+
+def _file(classes: int) -> io.BytesIO:
+    """A file with the state of another model."""
+    torch.manual_seed(1)
+    file = io.BytesIO()
+    torch.save(_Net(classes).state_dict(), file)
+    file.seek(0)
+    return file
+
+
+def _tuned(model: nn.Module, classes: int = 3) -> None:
+    own = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.Adam(own, lr=1e-3)
+    for _ in range(_STEPS):
+        x = torch.randn(_ROWS, _WIDTH)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), x[:, :classes].argmax(1)).backward()
+        optimizer.step()
+
+
+def all_but_the_last_block_frozen(planted: bool) -> None:
+    """The loop over names leaves out one block; in the twin the head as well."""
+    model = _Net(10)
+    model.load_state_dict(torch.load(_file(10)))
+    model.fc = nn.Linear(16, 3)
+    kept = ("blocks.2",) if planted else ("blocks.2", "fc")
+    for name, one in model.named_parameters():
+        one.requires_grad = name.startswith(kept)
+    _tuned(model)
+
+
+def frozen_after_the_head_was_replaced(planted: bool) -> None:
+    """Two lines in the wrong order, in another dtype; the twin has them in the right one."""
+    model: Any = _Net(10)
+    model.load_state_dict(torch.load(_file(10)))
+    if not planted:
+        model.requires_grad_(False)
+    model.fc = nn.Linear(16, 3)
+    model.double()
+    if planted:
+        model.requires_grad_(False)
+    model.blocks[1:].requires_grad_(True)
+    model.float()
+    _tuned(model)
+
+
+def head_that_the_state_lacks() -> None:
+    """strict=False leaves it as it was made."""
+    loaded = torch.load(_file(3))
+    state = {name: one for name, one in loaded.items() if not name.startswith("fc")}
+    model = _Net(3)
+    model.load_state_dict(state, strict=False)
+    model.fc.requires_grad_(False)
+    _tuned(model)
+
+
+def random_features_below_a_trained_head() -> None:
+    """A layer of random numbers that is frozen on purpose, before what was loaded."""
+    model = _Net(3)
+    model.load_state_dict(torch.load(_file(3)))
+    model.blocks[0] = nn.Sequential(nn.Linear(_WIDTH, 16), nn.ReLU())
+    model.blocks[0].requires_grad_(False)
+    _tuned(model)
+
+
+FAULTS = tuple(
+    Fault(
+        "frozen new head",
+        "learning",
+        ("dead_parameter",),
+        program,
+        twin,
+        "frozen with the random numbers",
+        slow=place > 0,
+    )
+    for place, (program, twin) in enumerate(
+        (
+            (all_but_the_last_block_frozen, None),
+            (frozen_after_the_head_was_replaced, None),
+            (head_that_the_state_lacks, random_features_below_a_trained_head),
+        )
+    )
+)
