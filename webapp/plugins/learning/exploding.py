@@ -27,6 +27,7 @@ from lanescope.webapp.analysis.parameter_history import (
     rank_gradient_rows,
     streaks,
 )
+from lanescope.webapp.plugins.learning.lost_gradients import where_infinite
 from lanescope.webapp.plugins.learning.scaling import zero_eps
 from lanescope.webapp.plugins.learning.too_large import too_large
 from lanescope.webapp.runs import units
@@ -82,16 +83,22 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     step, names = int(first["step"].iloc[0]), list(first["parameter"])
     others = and_more(len(names), "parameter")
     rounded = None if step == rows["step"].min() else zero_eps(run, rank, names)
-    advice = "Check the loss, the learning rate, and divisions or logarithms of 0."
+    where, advice = where_infinite(run, rank) or (
+        None,
+        "Check the loss, the learning rate, and divisions or logarithms of 0.",
+    )
+    if rounded is not None:
+        where, advice = None, rounded
     return Finding(
         kind="exploding_gradient",
         severity="error",
         title=f"The gradient of {names[0]}{others} is NaN or infinite at step {step}, and the "
-        f"optimizer used it. {advice if rounded is None else rounded}",
+        f"optimizer used it. {advice}",
         rank=rank,
         thread=str(first["thread"].iloc[0]),
         step=step,
         time_ns=int(first["time_ns"].iloc[0]),
+        where=where,
         evidence={
             "cause": "not_finite" if rounded is None else "zero_eps",
             "parameters": names[:_LISTED],

@@ -38,6 +38,9 @@ _BACKWARD, _FORWARD, _OPTIMIZER = (
 _COLUMNS = ["start_ns", "name", "depth", "module", "sequence", "stack"]
 
 NO_GRAPH = "runs without recording a gradient; take it out of no_grad()"
+_INFINITE = re.compile(r"(Acos|Asin|Log|Log10|Log2|Rsqrt|Sqrt)Backward\d*")
+"""Nodes whose gradient is infinite at 0, or at 1."""
+
 _ENDS = {
     "no_grad": NO_GRAPH,
     "checkpoint": "runs its function without gradients, because none of its inputs needs one; call "
@@ -48,6 +51,31 @@ _ENDS = {
     "in_place": "overwrites what backward knows by its old value; leave `.data` out",
 }
 """Causes of breaks in the autograd graph that a program can take away, and how."""
+
+
+def where_infinite(run: Run, rank: int) -> LossPlace | None:
+    """The only line of the first loss with an operator whose gradient can be infinite, and what to
+    do; None: there are none or several."""
+    nodes = graph_nodes(run, rank)
+    own = nodes[nodes["name"].astype("str").str.fullmatch(_INFINITE) & nodes["sequence"].notna()]
+    if own.empty:
+        return None
+    until, thread = int(nodes["time_ns"].iloc[0]), str(nodes["thread"].iloc[0])
+    columns = ["start_ns", "sequence", "name", "scope", "stack"]
+    ops = to_frame(run.events("op", rank, thread, columns, (0, until)))
+    ops = ops[(ops["scope"].astype("str") == "function") & ops["sequence"].isin(own["sequence"])]
+    ops = ops.drop_duplicates("sequence", keep="last")
+    places = {own_place(run, rank, stack_of(op)) for _, op in ops.iterrows()}
+    where = places.pop() if len(places) == 1 else None
+    if where is None:
+        return None
+    called = str(ops["name"].iloc[0]).removeprefix("aten::")
+    ends = "1 and -1" if called in ("acos", "asin") else "0"
+    return where, (
+        f"Check {called}() at {where} first, the only operator of the loss whose gradient is "
+        f"infinite at {ends}: keep its input away from there, as by clamp() or by adding 1e-8. "
+        "Then check the learning rate, and divisions by 0."
+    )
 
 
 def where_all_are_lost(run: Run, rank: int) -> LossPlace | None:

@@ -1,9 +1,10 @@
 """Finds language models whose targets are the tokens that they read: labels that are not shifted.
 
 Proven by the bytes that operators read: the lookup of the model's table and the loss get the same
-tokens, or an unchanged copy of them. Where each output could not just copy its token (a
-bottleneck, noise, tokens that are masked) such targets are meant. So the first backward must show a
-way from the loss to the table that keeps positions apart, or the tokens pass a single recurrence.
+tokens, an unchanged copy of them, or what was put together of the same slices. Where each output
+could not just copy its token (a bottleneck, noise, tokens that are masked) such targets are meant.
+So the first backward must show a way from the loss to the table that keeps positions apart, or the
+tokens pass a single recurrence.
 """
 
 from __future__ import annotations
@@ -43,6 +44,19 @@ _TABLES = 3
 
 _AT = ["start_ns", "depth"]
 _BYTES = ["storage", "offset", "bytes"]
+
+
+_PUTS_TOGETHER = frozenset(
+    f"aten::{name}" for name in ("cat", "gather", "index", "index_select", "stack")
+)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """When a tensor was put together, and of which bytes."""
+
+    time_ns: int
+    parts: list[tuple[int, ...]]  # storage, offset, bytes, run
 
 
 @dataclass(frozen=True)
@@ -177,7 +191,43 @@ def _same_tokens(
                     continue
             if not source.between(*sorted((since, lookup["start_ns"])), inclusive="neither").any():
                 return targets != tokens or not (source > since).any()
-    return False
+    sides = [
+        [_made_of(run, rank, thread, rows, one[0], int(op["start_ns"])) for one in found]
+        for op, found in ((lookup, read.to_numpy()), (loss, compared.to_numpy()))
+    ]
+    return any(
+        one is not None and other is not None and _alike(changed, one, other)
+        for one in sides[0]
+        for other in sides[1]
+    )
+
+
+def _made_of(
+    run: Run, rank: int, thread: str, rows: pd.DataFrame, storage: int, before: int
+) -> _Made | None:
+    """What a storage was put together of, where nothing has changed it since; None: not known."""
+    own = rows[(rows["storage"] == storage) & (rows["start_ns"] < before)]
+    born = own.loc[own["birth"], "start_ns"].max()
+    if pd.isna(born) or (own["write"] & (own["start_ns"] > born)).any():
+        return None
+    parts = rows[(rows["start_ns"] == born) & ~rows["write"] & ~rows["birth"]]
+    window = int(born), int(born) + 1
+    ops = run.events("op", rank, thread, ["start_ns", "name"], window).to_pandas()
+    names = set(ops.loc[ops["start_ns"] == born, "name"].astype("str"))
+    if parts.empty or not names or not names <= _PUTS_TOGETHER:
+        return None
+    return _Made(int(born), list(parts[[*_BYTES, "run"]].itertuples(index=False, name=None)))
+
+
+def _alike(changed: pd.DataFrame, one: _Made, other: _Made) -> bool:
+    """Whether two tensors were put together of the same bytes, which did not change in between."""
+    if one.parts != other.parts or one.time_ns == other.time_ns:
+        return False
+    between = changed["start_ns"].between(
+        *sorted((one.time_ns, other.time_ns)), inclusive="neither"
+    )
+    sources = {part[0] for part in one.parts}
+    return not changed.loc[between, "storage"].isin(sources).any()
 
 
 def _weighs(graph: LossGraph) -> bool:

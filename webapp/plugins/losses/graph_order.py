@@ -1,12 +1,15 @@
 """Finds models that see what they are to predict, and views that put numbers into another order.
 
 - unmasked: a loss of the next tokens, and attention from each position to all of them;
-- exchanged: a view() within the model, or before the loss, that was to be a transpose().
+- exchanged: a view() within the model, or before the loss, that was to be a transpose();
+- channels: `view(-1, classes)` of what a convolution made, whose classes are the second dimension.
 
 Read from the graph of the first backward.
 """
 
 from __future__ import annotations
+
+import re
 
 from lanescope.collector.format.loop_names import (
     ATTENTION_MASKED,
@@ -30,6 +33,10 @@ _FUSED = "ScaledDotProduct"
 _SOFTMAX = ("SafeSoftmax", "Softmax")
 _SCALES = ("Div", "Mul")
 _PRODUCTS = ("Baddbmm", "Bmm")
+
+_VIEW = re.compile(r"(Clone|ReshapeAlias|UnsafeView|View)")
+_KEEPS_CHANNELS = re.compile(r"(Upsample\w+[23]D|Upsample\w+[23]d|NativeBatchNorm)")
+_FLAT = 2  # dimensions of what has no positions
 
 
 def unmasked_attention(run: Run) -> list[Finding]:
@@ -98,9 +105,12 @@ def _scores(graph: LossGraph, node: LossNode) -> LossNode:
 
 def _exchanged(run: Run, rank: int) -> Finding | None:
     views = logged(run, rank, prefix=REORDERED_VIEW)
-    graph = None if views.empty else loss_graph(run, rank)
+    graph = loss_graph(run, rank)
     if graph is None:
         return None
+    channels = _viewed_channels(run, rank, graph)
+    if channels is not None or views.empty:
+        return channels
     named = (str(one).split("/") for one in views["name"])
     own = [one for one in named if _is_proven(graph, int(one[0]), *one[1:])]
     if not own:
@@ -125,6 +135,47 @@ def _exchanged(run: Run, rank: int) -> Finding | None:
         where=where,
         evidence={"cause": "exchanged", "shape": shape, "before": before},
     )
+
+
+def _viewed_channels(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+    for loss in graph.nodes.values():
+        shape = next(iter(input_shapes(loss)), []) if loss.name == "LogSoftmax" else []
+        if len(shape) != len(("rows", "classes")):
+            continue
+        node, views = loss, 0
+        for _ in graph.nodes:  # a damaged file may hold a circle
+            if not node.next or not (node is loss or _VIEW.fullmatch(node.name)):
+                break
+            views += node.name != "Clone" and node is not loss
+            node = graph.nodes[node.next[0]]
+        rows, classes = shape
+        batch, channels = _channels(node)
+        if views and channels == classes and batch and rows > batch and rows % batch == 0:
+            at = f" at {node.where}" if node.where else ""
+            return graph_finding(
+                run,
+                rank,
+                graph,
+                kind="mixed_samples",
+                title=f"view() or reshape() makes {shape} of what {node.op.removeprefix('aten::')}"
+                f"(){at} returns, where the {classes} classes are dimension 1 of {batch} samples: "
+                "each row that the loss gets holds scores of one class at several positions. Give "
+                "the loss the tensor as it is, or permute(0, 2, 3, 1) it before.",
+                where=loss.where,
+                evidence={"cause": "channels", "shape": shape, "made_at": node.where},
+            )
+    return None
+
+
+def _channels(node: LossNode) -> tuple[int, int]:
+    """Samples and channels of the result of a convolution or what keeps them; 0: another node."""
+    shapes = [one for one in input_shapes(node) if len(one) > _FLAT]
+    if node.name == "Convolution" and len(shapes) > 1:
+        (batch, taken, *_), (made, of, *_) = shapes[:2]
+        return (batch, made) if taken == of and len(shapes[0]) == len(shapes[1]) else (0, 0)
+    if _KEEPS_CHANNELS.fullmatch(node.name) and shapes:
+        return shapes[0][0], shapes[0][1]
+    return 0, 0
 
 
 def _is_proven(graph: LossGraph, number: int, before: str, shape: str) -> bool:

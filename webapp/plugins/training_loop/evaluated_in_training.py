@@ -63,10 +63,9 @@ def _evaluations(run: Run, rank: int, thread: str) -> pd.DataFrame:
     calls = phases["kind"].astype("str") == _EVALUATION
     if calls.sum() < _MIN_CALLS:
         return phases[:0]
-    phases = phases.assign(run=(calls != calls.shift()).cumsum(), evaluation=calls)
     ops = _operators(run, rank, thread)
-    number = phases["start_ns"].searchsorted(ops["start_ns"], side="right") - 1
-    ops = ops.assign(number=number)[number >= 0]
+    phases, ops = _without_losses(phases.assign(evaluation=calls), ops)
+    ops = _numbered(phases, ops)
     inside = ops["phase"] == _EVALUATION
     compared = ops[~inside & ops["name"].isin(COMPARES) & ops["sequence"].isna()]
     phases = phases.reset_index(drop=True)
@@ -79,6 +78,22 @@ def _evaluations(run: Run, rank: int, thread: str) -> pd.DataFrame:
     in_a_row = rows.groupby((~wrong).cumsum()[wrong])["start_ns"].transform("size")
     found = rows[in_a_row >= _IN_A_ROW]
     return found if len(found) >= _MIN_CALLS else phases[:0]
+
+
+def _numbered(phases: pd.DataFrame, ops: pd.DataFrame) -> pd.DataFrame:
+    """The operators with the number of the phase in or after which each begins."""
+    number = phases["start_ns"].searchsorted(ops["start_ns"], side="right") - 1
+    return ops.assign(number=number)[number >= 0]
+
+
+def _without_losses(phases: pd.DataFrame, ops: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Takes calls of modules that are losses for what they are: comparisons after a call."""
+    ops = _numbered(phases, ops)
+    inside, compares = ops["phase"] == _EVALUATION, ops["name"].isin(COMPARES)
+    losses = set(ops.loc[inside & compares, "number"]) - set(ops.loc[inside & ~compares, "number"])
+    of_losses = ops["number"].isin(losses)
+    kept = ~pd.RangeIndex(len(phases)).isin(losses)
+    return phases[kept], ops.assign(phase=ops["phase"].mask(of_losses, ""))
 
 
 def _operators(run: Run, rank: int, thread: str) -> pd.DataFrame:

@@ -64,6 +64,8 @@ def seeded_samples(run: Run) -> list[Finding]:
     if not any(run.counts_of(rank)["gradient"] for rank in run.ranks):
         raise NotApplicable("record an optimizer step: the run has no steps")
     rows = logged(run, None, prefix=SEEDED_SAMPLES)
+    if rows.empty:
+        return []
     places = rows["name"].astype("str").str.rpartition("/")
     found = []
     for (key, where), own in rows.groupby([rows["rank"], places[0]], sort=True):

@@ -1,0 +1,218 @@
+"""Targets cut at the place of the inputs, channels taken for rows, and gradients that are infinite
+at 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.faults.base import Fault
+
+_STEPS, _BATCH, _WORDS, _WIDTH, _LENGTH = 8, 6, 23, 16, 10
+
+
+def _fit(model: nn.Module, loss_of: Callable[[], torch.Tensor], rate: float = 1e-3) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for _ in range(_STEPS):
+        optimizer.zero_grad()
+        loss_of().backward()
+        optimizer.step()
+
+
+# labels without a shift --------------------------------------------------------------------------
+
+_Cut = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+
+
+def _reads_slices(cut: _Cut, shift: int) -> None:
+    """Trains a language model on slices of a text that begin `shift` words apart."""
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out = nn.Embedding(_WORDS, _WIDTH), nn.Linear(_WIDTH, _WORDS)
+            self.gru = nn.GRU(_WIDTH, _WIDTH, batch_first=True)
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.out(self.gru(self.table(words))[0])
+            return out
+
+    model, text = Model(), torch.randint(_WORDS, (400,))
+
+    def loss() -> torch.Tensor:
+        places = torch.randint(400 - _LENGTH - 3, (_BATCH, 1)) + torch.arange(_LENGTH)
+        words, targets = cut(text, places, 0), cut(text, places, shift)
+        return F.cross_entropy(model(words).view(-1, _WORDS), targets.view(-1))  # named
+
+    _fit(model, loss)
+
+
+def stacked_slices_without_a_shift(planted: bool) -> None:
+    """Both are stacks of slices."""
+
+    def cut(text: torch.Tensor, places: torch.Tensor, shift: int) -> torch.Tensor:
+        starts = (places[:, 0] + shift).tolist()
+        return torch.stack([text[at : at + _LENGTH] for at in starts])
+
+    _reads_slices(cut, 0 if planted else 1)
+
+
+def joined_slices_without_a_shift(planted: bool) -> None:
+    """Rows are joined; in the twin those of the targets begin three words later."""
+
+    def cut(text: torch.Tensor, places: torch.Tensor, shift: int) -> torch.Tensor:
+        starts = (places[:, 0] + shift).tolist()
+        return torch.cat([text[None, at : at + _LENGTH] for at in starts])
+
+    _reads_slices(cut, 0 if planted else 3)
+
+
+def indexed_positions_without_a_shift(planted: bool) -> None:
+    """Positions index the text; the twin adds one to them."""
+
+    def cut(text: torch.Tensor, places: torch.Tensor, shift: int) -> torch.Tensor:
+        return text[places + shift if shift else places]
+
+    _reads_slices(cut, 0 if planted else 1)
+
+
+# channels taken for rows -------------------------------------------------------------------------
+
+
+def _segments(model: nn.Module, rows: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Classifies each pixel of images into four classes."""
+
+    def loss() -> torch.Tensor:
+        images, classes = torch.randn(_BATCH, 3, 8, 8), torch.randint(4, (_BATCH, 8, 8))
+        return F.cross_entropy(rows(model(images)), classes.view(-1))  # named
+
+    _fit(model, loss)
+
+
+def classes_of_a_convolution_by_view(planted: bool) -> None:
+    """`view(-1, classes)` of [N, C, H, W]; the twin exchanges dimensions before."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1))
+
+    def rows(scores: torch.Tensor) -> torch.Tensor:
+        if planted:
+            return scores.view(-1, 4)
+        return scores.permute(0, 2, 3, 1).reshape(-1, 4)
+
+    _segments(model, rows)
+
+
+def classes_of_enlarged_scores_by_reshape(planted: bool) -> None:
+    """Scores are enlarged to the size of the image."""
+    torch.manual_seed(0)
+    up = nn.Upsample(scale_factor=2, mode="bilinear")
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), up)
+
+    def rows(scores: torch.Tensor) -> torch.Tensor:
+        if planted:
+            return scores.reshape(-1, 4)
+        return scores.flatten(2).transpose(1, 2).reshape(-1, 4)
+
+    _segments(model, rows)
+
+
+def classes_of_a_sequence_by_view(planted: bool) -> None:
+    """A convolution over time; in the twin it is over all of a row at once."""
+    torch.manual_seed(0)
+    model = nn.Conv1d(3, 5, 3, padding=1) if planted else nn.Conv1d(3, 5, 8)
+
+    def loss() -> torch.Tensor:
+        scores = model(torch.randn(_BATCH, 3, 8)).view(-1, 5)
+        return F.cross_entropy(scores, torch.randint(5, (len(scores),)))  # named
+
+    _fit(model, loss)
+
+
+# gradients that are infinite at 0 ----------------------------------------------------------------
+
+
+def _pairs(distance: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Brings pairs of points together, one of which is a pair of a point with itself."""
+    torch.manual_seed(0)
+    model = nn.Linear(_WIDTH, 4)
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(_BATCH, _WIDTH)
+        others = x.roll(1, 0)
+        others[0] = x[0]
+        return distance(model(x) - model(others)).mean()
+
+    _fit(model, loss)
+
+
+def root_of_zero(planted: bool) -> None:
+    """A distance by hand; the twin adds a small number."""
+
+    def distance(difference: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt(difference.square().sum(1) + (0 if planted else 1e-8))  # named
+
+    _pairs(distance)
+
+
+def logarithm_of_zero(planted: bool) -> None:
+    """Of probabilities that are 0; the twin clamps them."""
+    torch.manual_seed(0)
+    model = nn.Linear(_WIDTH, 4)
+
+    def loss() -> torch.Tensor:
+        probabilities = (1000 * model(torch.randn(_BATCH, _WIDTH))).softmax(1)
+        wanted = F.one_hot(torch.arange(_BATCH) % 4, 4)
+        kept = probabilities if planted else probabilities.clamp(min=1e-6)
+        return -(wanted * torch.log(kept)).sum(1).mean()  # named
+
+    _fit(model, loss, 1e-6)
+
+
+def angle_of_a_vector_with_itself(planted: bool) -> None:
+    """acos of a cosine of 1; the twin keeps it below."""
+
+    def distance(difference: torch.Tensor) -> torch.Tensor:
+        cosine = 1 - difference.square().sum(1).clamp(max=1.0)
+        return torch.acos(cosine if planted else 0.99 * cosine)  # named
+
+    _pairs(distance)
+
+
+def _faults(name: str, kind: str, says: str, *programs: Any) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(name, "losses and modes", (kind,), one, says=says, slow=place > 0)
+        for place, one in enumerate(programs)
+    )
+
+
+FAULTS = (
+    *_faults(
+        "slices without a shift",
+        "wrong_loss",
+        "very tokens",
+        stacked_slices_without_a_shift,
+        joined_slices_without_a_shift,
+        indexed_positions_without_a_shift,
+    ),
+    *_faults(
+        "channels taken for rows",
+        "mixed_samples",
+        "scores of one class",
+        classes_of_a_convolution_by_view,
+        classes_of_enlarged_scores_by_reshape,
+        classes_of_a_sequence_by_view,
+    ),
+    *_faults(
+        "an infinite gradient at 0",
+        "exploding_gradient",
+        "gradient is infinite at",
+        root_of_zero,
+        logarithm_of_zero,
+        angle_of_a_vector_with_itself,
+    ),
+)
