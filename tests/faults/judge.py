@@ -8,7 +8,7 @@ from pathlib import Path
 from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
-from tests.faults import two_runs
+from tests.faults import two_runs, two_starts
 from tests.faults.base import Fault, Program
 from tests.faults.learning import (
     broadcast,
@@ -28,6 +28,7 @@ from tests.faults.learning import (
     order_of_a_step,
     same_slices,
     seeds_and_scales,
+    seen_padding,
     shared_layers,
     silent_units,
     tokens,
@@ -75,6 +76,7 @@ _ROOMS = (
     seeds_and_scales,
     frozen_heads,
     same_slices,
+    seen_padding,
     underflow,
     too_large,
     growing,
@@ -97,6 +99,7 @@ _ROOMS = (
     files,
     slow,
     two_runs,
+    two_starts,
 )
 """Modules with programs and, as `FAULTS`, their faults."""
 

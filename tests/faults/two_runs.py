@@ -263,9 +263,10 @@ def plain_dropping() -> None:
     dropping()
 
 
-def _faults(
+def two_run_faults(
     name: str, says: str, *programs: tuple[Program, Program], options: tuple[str, ...] = ()
 ) -> tuple[Fault, ...]:
+    """Forms of a fault: programs, each with its baseline."""
     return tuple(
         Fault(
             name,
@@ -282,7 +283,7 @@ def _faults(
 
 
 FAULTS = (
-    *_faults(
+    *two_run_faults(
         "an operator split by mistake",
         "differ from the baseline since step 0",
         (norm_by_hand, norm_without_weights),
@@ -290,28 +291,28 @@ FAULTS = (
         (loss_by_hand, plain),
         options=NUMERICS,
     ),
-    *_faults(
+    *two_run_faults(
         "another setting",
         "differ from the baseline since step",
         (other_epsilon, plain_adamw),
         (other_betas, plain_adamw),
         (other_order, plain_adamw),
     ),
-    *_faults(
+    *two_run_faults(
         "another logged value",
         "he logged value perplexity differs",
         (metric_of_other_units, plain),
         (metric_of_the_step_before, plain),
         (metric_rounded, plain),
     ),
-    *_faults(
+    *two_run_faults(
         "a difference beside another precision or a compiler",
         "differ from the baseline since step 0",
         (other_activation_in_autocast, plain),
         (other_activation_compiled, plain),
         (other_epsilon_in_double_precision, plain),
     ),
-    *_faults(
+    *two_run_faults(
         "random numbers of one run",
         "the run draws random numbers",
         (number_before_the_model, plain_seeded),

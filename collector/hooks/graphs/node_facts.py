@@ -21,6 +21,7 @@ from ..training_loop.reordered_inputs import mixes
 from ..training_loop.self_pairs import self_share
 
 _SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
+_WEIGHTS = ("SafeSoftmaxBackward0", "SoftmaxBackward0")
 _VIEWS = ("ReshapeAliasBackward0", "UnsafeViewBackward0", "ViewBackward0")
 _ATTENTION = "ScaledDotProduct"
 _MASKS = ("_raw_saved_attn_mask", "_raw_saved_attn_bias")
@@ -51,6 +52,9 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
         if dim is not None:
             over = float(dim - 2 * _BELOW_ZERO if dim >= _BELOW_ZERO else dim)
             yield f"{SOFTMAX_DIM}{number}", over
+        if name in _WEIGHTS:  # those of hidden positions are exactly 0
+            weights = saved_tensor(node, "_raw_saved_result")
+            tokens.masks.extend((number, one) for one in _seen(weights, 0.0))
         elif name in _VIEWS:
             before, shape = _lengths(node)
             if mixes(before, shape):
@@ -99,13 +103,13 @@ def _weighs_all(node: Any) -> bool:
     return getattr(weight, "unpack_hook", True) is None and getattr(weight, "data", 0) is None
 
 
-def _seen(mask: torch.Tensor | None) -> list[torch.Tensor]:
-    """Returns what a mask of attention lets through: true there, or scores that are not lowered."""
+def _seen(mask: torch.Tensor | None, hides: float = _HIDES) -> list[torch.Tensor]:
+    """Returns what a mask of attention lets through: true there, or numbers above `hides`."""
     if mask is None or type(mask) is not torch.Tensor or mask.device.type != "cpu":
         return []
     if mask.numel() > _MAX_TOKENS:
         return []
-    return [mask if mask.dtype == torch.bool else mask > _HIDES]
+    return [mask if mask.dtype == torch.bool else mask > hides]
 
 
 def saved_tensor(node: Any, name: str) -> torch.Tensor | None:

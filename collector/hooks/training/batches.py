@@ -50,6 +50,7 @@ from ..training_loop.worker_copies import WorkerCopies
 from .activations import tensors_in
 from .device_readback import DeviceReadback
 from .listed_modules import listed_modules
+from .module_settings import ModuleSettings
 from .modules import Modules, own_class, unwrap
 from .norms import has_norm
 from .parameters import is_sampled
@@ -112,6 +113,7 @@ class Batches:
         self._step = -1
         self._calls: Counter[str] = Counter()  # of this step
         self._scales: Counter[str] = Counter()  # of evaluations of a model
+        self._settings = ModuleSettings()
         self._copies = WorkerCopies(recorder)
         self.orders = LoaderOrders(recorder)
         self._growth = growth
@@ -253,6 +255,7 @@ class Batches:
                 *listed_modules(module, self._modules),
                 *unread_settings(module, self._is_library),
                 *batch_momenta(module),
+                *self._settings.of(unwrap(module)),
             ):
                 self._recorder.value(name, number)
 

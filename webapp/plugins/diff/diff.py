@@ -28,7 +28,8 @@ from lanescope.webapp.plugins.diff.pairing.unpaired import (
     unpaired_calls,
 )
 from lanescope.webapp.plugins.diff.random_draws import draws_notes
-from lanescope.webapp.plugins.diff.settings import settings_notes
+from lanescope.webapp.plugins.diff.settings import data_notes, settings_notes
+from lanescope.webapp.plugins.diff.start_differences import start_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.values import world_sizes
 from lanescope.webapp.plugins.diff.values.closeness import MODES, RELATIVE, Mode
@@ -195,8 +196,8 @@ def compare(
 def _cause_notes(base: Run, run: Run, first: dict[str, Any] | None) -> list[str]:
     """Returns what may have made the runs differ; one that resumes draws other numbers anyway."""
     resumed = resumed_notes(base, run)
-    draws = [] if resumed else draws_notes(base, run, first)
-    return [*resumed, *settings_notes(base, run), *draws]
+    own = [] if resumed else [*draws_notes(base, run, first), *start_notes(base, run)]
+    return [*resumed, *settings_notes(base, run), *own, *data_notes(base, run)]
 
 
 def _floors(base: Run, run: Run, noise: Run | None) -> tuple[Floor, Floor] | None:

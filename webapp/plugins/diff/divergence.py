@@ -16,8 +16,10 @@ _CAUSES = (
     "settings differ",
     "the precision",
     "the learning rate",
+    "the mode differs",
     "the run draws",
     "the baseline draws",
+    "the first parameters differ",
     "the data differs",
     "the command",
 )

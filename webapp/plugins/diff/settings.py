@@ -36,8 +36,7 @@ _LISTED = 6
 
 
 def settings_notes(base: Run, run: Run) -> list[str]:
-    """Returns sentences about settings that differ, the program's own first, then versions, then
-    data."""
+    """Returns sentences about settings that differ, the program's own first, then versions."""
     resumes = later_start(base) is not None
     own = _settings(base, rates=not resumes), _settings(run, rates=not resumes)
     apart = [
@@ -51,13 +50,18 @@ def settings_notes(base: Run, run: Run) -> list[str]:
     notes = [f"settings differ: {_listed(apart)}"] if apart else []
     precision = precision_note(base, run)
     notes += [precision] if precision else []
-    data = [] if precision else _batches(base, run)  # other bits of the same numbers
-    return [*notes, *_versions(base, run), *_rates(base, run, from_start=resumes), *data]
+    return [*notes, *_versions(base, run), *_rates(base, run, from_start=resumes)]
+
+
+def data_notes(base: Run, run: Run) -> list[str]:
+    """Returns sentences about batches that differ, by more than the bits of the same numbers."""
+    return [] if precision_note(base, run) else _batches(base, run)
 
 
 def _alone(own: dict[str, float], other: dict[str, float], side: str) -> list[str]:
-    """What one run alone has: optimizers and groups of parameters as a whole, else settings."""
-    missing = [name for name in own if name not in other]
+    """What one run alone has: optimizers and groups of parameters as a whole, else settings; not
+    those of modules, which have other names where a model is written otherwise."""
+    missing = [name for name in own if name not in other and not _of_module(name)]
     found = dict[str, None]()
     for name in missing:
         parts = name.split(", ")
@@ -66,6 +70,10 @@ def _alone(own: dict[str, float], other: dict[str, float], side: str) -> list[st
         text = whole or f"{_short(name)} {_number(name, own[name])}"
         found[f"{text} in the {side} alone"] = None
     return list(found)
+
+
+def _of_module(name: str) -> bool:
+    return name not in SETTING_FLAGS and ", " not in name and "." in name
 
 
 def _has(settings: dict[str, float], whole: str) -> bool:

@@ -148,8 +148,7 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="the graph of the first backward, with tokens and masks in host memory",
-            misses="masks that are added to scores by hand, or by MultiheadAttention with weights; "
-            "rows that are all of one length",
+            misses="rows that are all of one length; masks on a device",
         ),
         Question(
             "Sequences and samples that are exchanged",
