@@ -23,6 +23,12 @@ class RepeatedData(TypedDict):
     steps: int
 
 
+def given_to_models(samples: pd.DataFrame) -> pd.DataFrame:
+    """Returns the inputs of models; losses that are modules get targets as well."""
+    of_losses = samples["model"].astype("str").str.contains("Loss|Criterion")
+    return samples[(samples["what"] == "input") & ~of_losses]
+
+
 @lru_cache(maxsize=4)
 def batch_samples(run: Run) -> pd.DataFrame:
     """Returns one row per sampled tensor: rank, thread, time_ns, step, call, what, model, position,

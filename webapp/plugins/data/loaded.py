@@ -17,7 +17,7 @@ from lanescope.collector.format.names import BATCH_STORAGE, LOADER_BEGUN, LOADER
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -61,7 +61,7 @@ def _targets(run: Run, rank: int, own: pd.DataFrame, loaded: pd.DataFrame) -> li
     first = table[table["position"] == 0]
     if first.empty or first["alike"].any() or (table["rows"] < _MIN_ROWS).any():
         return []
-    passed = own[own["what"] == "input"].merge(table, on=["step", "hash"])["position_y"]
+    passed = given_to_models(own).merge(table, on=["step", "hash"])["position_y"]
     for position, one in table[table["position"] > 0].groupby("position"):
         if position in set(passed) or one["hash"].nunique() > 1 or not one["alike"].all():
             continue

@@ -22,7 +22,7 @@ from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged, sharded_names
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -47,7 +47,7 @@ def same_batches(run: Run) -> list[Finding]:
     found = []
     for ranks in groups.values():
         own = samples[samples["rank"].isin(ranks)]
-        inputs = own[(own["what"] == "input") & ~own["model"].str.contains("Loss")]
+        inputs = given_to_models(own)
         steps = _same_steps(inputs, ranks)
         if len(steps) < _MIN_STEPS or not _same_outputs(run, own, ranks):
             continue

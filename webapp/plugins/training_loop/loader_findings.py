@@ -10,7 +10,7 @@ from lanescope.collector.format.names import BATCH_STORAGE, LOADER_BEGUN
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
 from lanescope.webapp.plugins.training_loop.sorted_targets import CLASSIFIES, read_by_a_loss
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -56,7 +56,7 @@ def _pairs(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
     single = loaded.groupby(BATCH_KEYS)["position"].transform("max") == 0
     loaded = loaded[single].merge(orders.rename(columns={"value": "order"}), on="by")
     both = loaded[loaded["call"] == 0].merge(loaded[loaded["call"] == 1], on="step")
-    passed = set(own.loc[own["what"] == "input", "hash"])
+    passed = set(given_to_models(own)["hash"])
     fits = (
         (both["by_x"] != both["by_y"])
         & (both["length_x"] == both["length_y"])

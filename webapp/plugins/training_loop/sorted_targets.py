@@ -15,7 +15,7 @@ from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -39,7 +39,7 @@ def sorted_targets(run: Run) -> list[Finding]:
         first = loaded[loaded["position"] == 0]
         if first["alike"].any() or first["rows"].min() < _MIN_ROWS:
             continue
-        passed = set(own.loc[own["what"] == "input", "hash"])
+        passed = set(given_to_models(own)["hash"])
         for _, one in loaded[loaded["position"] > 0].groupby("position"):
             if passed.isdisjoint(one["hash"]) and _of_one_class(run, rank, one):
                 found.append(_finding(run, rank, one))

@@ -1,0 +1,115 @@
+"""Faults beside a loss that is a module: it gets targets and is called as models are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.faults.base import Fault
+
+_CLASSES, _EACH, _WIDTH, _BATCH = 4, 48, 12, 16
+
+
+def _classifier(*layers: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(_WIDTH, 24), *layers, nn.Linear(24, _CLASSES))
+
+
+def _sorted(targets: Callable[[torch.Tensor], torch.Tensor]) -> TensorDataset:
+    labels = torch.arange(_CLASSES).repeat_interleave(_EACH)
+    return TensorDataset(torch.randn(len(labels), _WIDTH), targets(labels))
+
+
+def _trains(data: TensorDataset, weigh: nn.Module, shuffle: bool) -> None:
+    model = _classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(2):
+        for x, y in DataLoader(data, batch_size=_BATCH, shuffle=shuffle):
+            optimizer.zero_grad()
+            weigh(model(x), y).backward()
+            optimizer.step()
+
+
+def sorted_classes(planted: bool) -> None:
+    """Classes come one after the other; the twin shuffles."""
+    weigh = nn.CrossEntropyLoss()
+    _trains(_sorted(lambda one: one), weigh, not planted)
+
+
+def sorted_and_smoothed(planted: bool) -> None:
+    """With labels that are smoothed."""
+    weigh = nn.CrossEntropyLoss(label_smoothing=0.1)
+    _trains(_sorted(lambda one: one), weigh, not planted)
+
+
+def sorted_pairs_of_numbers(planted: bool) -> None:
+    """A target of several numbers per sample."""
+    weigh = nn.BCEWithLogitsLoss()
+    hot = torch.eye(_CLASSES)
+    _trains(_sorted(lambda one: hot[one]), weigh, not planted)
+
+
+def _evaluates(weigh: nn.Module, planted: bool, *layers: nn.Module) -> None:
+    """Measures a loss after each of three epochs."""
+    model = _classifier(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    outputs = torch.randn(96, _CLASSES)
+    targets: Any = outputs.argmax(1) if isinstance(weigh, nn.CrossEntropyLoss) else outputs
+    data = TensorDataset(torch.randn(96, _WIDTH), targets)
+    for _ in range(3):
+        model.train()
+        for x, y in DataLoader(data, batch_size=_BATCH, shuffle=True):
+            optimizer.zero_grad()
+            weigh(model(x), y).backward()
+            optimizer.step()
+        if not planted:
+            model.eval()
+        with torch.no_grad():
+            for x, y in DataLoader(data, batch_size=32):
+                weigh(model(x), y)
+
+
+def loss_module_without_eval(planted: bool) -> None:
+    """With batch normalisation."""
+    _evaluates(nn.CrossEntropyLoss(), planted, nn.BatchNorm1d(24), nn.ReLU())
+
+
+def squares_without_eval(planted: bool) -> None:
+    """With dropout, and the mean of squares."""
+    _evaluates(nn.MSELoss(), planted, nn.ReLU(), nn.Dropout(0.5))
+
+
+def differences_without_eval(planted: bool) -> None:
+    """With both, and absolute differences."""
+    _evaluates(nn.L1Loss(), planted, nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.2))
+
+
+def _faults(name: str, kind: str, says: str, *programs: Any) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(name, "inputs, units and losses", (kind,), one, says=says, slow=place > 0)
+        for place, one in enumerate(programs)
+    )
+
+
+FAULTS = (
+    *_faults(
+        "sorted classes beside a loss module",
+        "repeated_data",
+        "the dataset is sorted",
+        sorted_classes,
+        sorted_and_smoothed,
+        sorted_pairs_of_numbers,
+    ),
+    *_faults(
+        "a loss module in an evaluation without eval()",
+        "evaluation_mode",
+        "evaluated in training mode",
+        loss_module_without_eval,
+        squares_without_eval,
+        differences_without_eval,
+    ),
+)
