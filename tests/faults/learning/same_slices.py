@@ -137,7 +137,7 @@ def classes_of_a_sequence_by_view(planted: bool) -> None:
 
 
 def _pairs(distance: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Brings pairs of points together, one of which is a pair of a point with itself."""
+    """Brings pairs of points together; one pair is a point with itself."""
     torch.manual_seed(0)
     model = nn.Linear(_WIDTH, 4)
 

@@ -269,7 +269,7 @@ def latent_by_torch_normal(planted: bool) -> None:
 
 
 def latent_beside_a_condition(planted: bool) -> None:
-    """It is joined with what is known; the twin adds noise to the mean."""
+    """It is joined with known numbers; the twin adds noise to the mean."""
 
     def sample(mean: Any, deviation: Any) -> torch.Tensor:
         if planted:

@@ -53,7 +53,7 @@ _PUTS_TOGETHER = frozenset(
 
 @dataclass(frozen=True)
 class _Made:
-    """When a tensor was put together, and of which bytes."""
+    """When a tensor was put together, and its bytes."""
 
     time_ns: int
     parts: list[tuple[int, ...]]  # storage, offset, bytes, run
