@@ -29,6 +29,9 @@ _BELOW_ZERO = 2**63
 """Autograd keeps a dimension as an unsigned number: from here on it counts from the last one."""
 
 _MAX_TOKENS = 2**20
+_MAX_WEIGHED = 4
+"""Layers whose weights of attention are looked at: of a mask all layers get the same."""
+
 _MEAN = 1
 """How autograd keeps reduction="mean"; 0 is "none", where a program may mask losses later."""
 
@@ -47,14 +50,17 @@ class _Tokens(NamedTuple):
 def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
     """Yields names and numbers of series, from names, nodes and their numbers."""
     tokens = _Tokens([], [], [])
+    weighed: list[tuple[int, torch.Tensor]] = []  # as masks, but found after them
     for name, node, number in nodes:
         dim = getattr(node, "_saved_dim", None) if name in _SOFTMAX else None
         if dim is not None:
             over = float(dim - 2 * _BELOW_ZERO if dim >= _BELOW_ZERO else dim)
             yield f"{SOFTMAX_DIM}{number}", over
-        if name in _WEIGHTS:  # those of hidden positions are exactly 0
+        if (
+            name in _WEIGHTS and len(weighed) < _MAX_WEIGHED
+        ):  # those of hidden positions are exactly 0
             weights = saved_tensor(node, "_raw_saved_result")
-            tokens.masks.extend((number, one) for one in _seen(weights, 0.0))
+            weighed.extend((number, one) for one in _seen(weights, 0.0))
         elif name in _VIEWS:
             before, shape = _lengths(node)
             if mixes(before, shape):
@@ -71,6 +77,7 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
         elif name in ("NllLossBackward0", "NllLoss2DBackward0"):
             own = _whole(saved_tensor(node, "_raw_saved_target"))
             tokens.targets.extend((number, node, one) for one in own)
+    tokens.masks.extend(weighed)
     yield from _of_tokens(tokens)
 
 
