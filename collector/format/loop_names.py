@@ -42,10 +42,6 @@ NUMBERS_DRAWN_AGAIN = "lanescope/training_loop/drawn_again/"
 """Prefix; file.py:12 follows that calls a checkpointed function which draws random numbers, and
 does not keep the generator's state for the second run in backward (1)."""
 
-CUT_OFF_CHECKPOINT = "lanescope/training_loop/cut_off_checkpoint/"
-"""Prefix; file.py:12 follows that calls a checkpointed function with use_reentrant=True and no
-input that requires a gradient: how many parameters in training it has, which get none."""
-
 OWN_STATE = "lanescope/training_loop/own_state/"
 """Prefix; file.py:20 of load_state_dict() and the class of the module follow, after a slash: 1
 where the state was just taken from this very module."""

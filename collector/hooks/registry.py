@@ -36,7 +36,7 @@ from .training import (
     thread_gradients,
 )
 from .training_loop import (
-    checkpointed,
+    drawn_again,
     kept_states,
     left_gradients,
     renewed_optimizers,
@@ -75,7 +75,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     schedulers.HOOK,
     renewed_optimizers.HOOK,
     unread_settings.HOOK,
-    checkpointed.HOOK,
+    drawn_again.HOOK,
     saved_files.HOOK,
     sync_events.HOOK,
     locks.HOOK,

@@ -12,7 +12,6 @@ from tests.faults import two_runs, two_starts
 from tests.faults.base import Fault, Program
 from tests.faults.learning import (
     broadcast,
-    checkpointed,
     cut_off,
     epochs,
     frozen_heads,
@@ -63,7 +62,6 @@ _ROOMS = (
     made_in_forward,
     losses,
     broadcast,
-    checkpointed,
     shared_layers,
     no_targets,
     training_loop,

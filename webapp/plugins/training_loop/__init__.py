@@ -65,16 +65,6 @@ PLUGIN = Plugin(
             misses="checkpoints of other libraries; numbers that are not torch's",
         ),
         Question(
-            "Checkpointed functions without a gradient",
-            "in_vain:cut_off_checkpoints",
-            ("dead_parameter",),
-            order=191,
-            area="Learning",
-            recorded=True,
-            needs="torch.utils.checkpoint with use_reentrant=True, in three calls",
-            misses="checkpoints of other libraries; functions whose modules are globals",
-        ),
-        Question(
             "States that are loaded into their own model",
             "in_vain:own_states",
             ("shared_parameter",),

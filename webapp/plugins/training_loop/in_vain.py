@@ -12,7 +12,6 @@ import pandas as pd
 
 from lanescope.collector.format.loop_names import (
     CLIPPED_NOTHING,
-    CUT_OFF_CHECKPOINT,
     LEFT_GRADIENTS,
     NUMBERS_DRAWN_AGAIN,
     OWN_STATE,
@@ -22,7 +21,6 @@ from lanescope.webapp.plugins.training_loop.of_lines import of_lines
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_MIN_CUT_OFF = 3
 _MIN_CLIPPINGS = 4
 _MIN_MIXED = 4
 _MIN_STATES = 2  # in different steps
@@ -41,11 +39,6 @@ def own_states(run: Run) -> list[Finding]:
 def drawn_again(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_gradient`, one per line. Raises NotApplicable."""
     return of_lines(run, NUMBERS_DRAWN_AGAIN, _draws, "wrong_gradient", "drawn_again", "certain")
-
-
-def cut_off_checkpoints(run: Run) -> list[Finding]:
-    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, CUT_OFF_CHECKPOINT, _ends, "dead_parameter", "checkpoint")
 
 
 def left_gradients(run: Run) -> list[Finding]:
@@ -90,18 +83,6 @@ def _uses(at: str, rest: str, rows: pd.DataFrame) -> str | None:
         f"that the optimizer of {other} has stepped by leads to {own} as well, and nothing zeroed "
         f"its gradients there. Call zero_grad() of the optimizer of {own} right before the "
         "backward() of its own loss."
-    )
-
-
-def _ends(at: str, rest: str, rows: pd.DataFrame) -> str | None:
-    if len(rows) < _MIN_CUT_OFF:
-        return None
-    count = units.counted(int(rows["value"].iloc[0]), "parameter")
-    return (
-        f"checkpoint(){at} leaves {count} without a gradient: none of its inputs requires one, and "
-        "with use_reentrant=True backward then does not run the function again. Pass "
-        "use_reentrant=False, or have the input require a gradient (in transformers "
-        "model.enable_input_require_grads())."
     )
 
 
