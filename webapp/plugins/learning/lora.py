@@ -29,6 +29,7 @@ from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, samples
+from lanescope.webapp.plugins.learning.lost_gradients import end_of_gradient
 from lanescope.webapp.plugins.learning.update_effects import decays, is_undone
 from lanescope.webapp.runs.run import Run
 
@@ -256,6 +257,7 @@ def _finding(
     run: Run, adapter: str, cause: str, verdicts: list[tuple[int, int, list[str]]]
 ) -> Finding:
     rank, step, modules = verdicts[0]
+    cut = end_of_gradient(run, rank, single=True) if cause == "no_gradient" else None
     name = f" {adapter}" if adapter else ""
     more = and_more(len(modules), "module")
     return finding_at(
@@ -265,7 +267,8 @@ def _finding(
         kind="lora_inactive",
         severity="error",
         title=f"The adapter{name} of {_module(modules[0])}{more} has not learned since step "
-        f"{step}: {_ADVICE[cause]}.",
+        f"{step}: {_ADVICE[cause]}." + (f" The gradient ends at {cut[1]}." if cut else ""),
+        where=cut[0] if cut else None,
         ranks=tuple(one[0] for one in verdicts),
         evidence={
             "cause": cause,

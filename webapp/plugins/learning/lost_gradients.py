@@ -44,7 +44,7 @@ _INFINITE = re.compile(r"(Acos|Asin|Log|Log10|Log2|Rsqrt|Sqrt)Backward\d*")
 _ENDS = {
     "no_grad": NO_GRAPH,
     "checkpoint": "runs its function without gradients, because none of its inputs needs one; call "
-    "checkpoint() with use_reentrant=False",
+    "checkpoint() with use_reentrant=False, or (transformers) model.enable_input_require_grads()",
     "detached": "passes the result on without its gradient; leave it out",
     "integer": "has whole numbers or truth values as its result, which carry no gradient; take a "
     "loss of the scores themselves",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -123,6 +125,31 @@ def lora_disabled() -> None:
             if "lora_" in name:
                 parameter.requires_grad_(True)
         train(model, optimizer)
+
+
+def checkpointed(inputs_require_grads: bool) -> None:
+    """Reentrant checkpoints behind frozen embeddings, and a head that is trained."""
+    model = adapted()
+    base = model.base_model.model
+    base.lm_head.requires_grad_(True)
+    # Newer versions of transformers have the inputs require gradients by themselves.
+    base._set_gradient_checkpointing(True, partial(checkpoint, use_reentrant=True))
+    if inputs_require_grads:
+        base.enable_input_require_grads()
+    model.train()
+    train(model, torch.optim.AdamW(trainable(model), lr=1e-2))
+
+
+@program
+def lora_checkpointed() -> None:
+    """No input of a checkpoint requires a gradient, so the layers within get none."""
+    checkpointed(inputs_require_grads=False)
+
+
+@program
+def lora_checkpointed_as_it_should() -> None:
+    """The embeddings' output requires a gradient."""
+    checkpointed(inputs_require_grads=True)
 
 
 @program

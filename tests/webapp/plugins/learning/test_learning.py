@@ -129,6 +129,8 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "lora_not_trainable": [("lora_inactive", "not_trainable", 0)],
     "lora_not_in_optimizer": [("lora_inactive", "not_in_optimizer", 0)],
     "lora_disabled": [("lora_inactive", "no_gradient", 0)],
+    "lora_checkpointed": [("lora_inactive", "no_gradient", 0)],
+    "lora_checkpointed_as_it_should": [],
     "lora_clipped": [("lora_inactive", "clipped", 0)],
     "lora_stays_zero": [("lora_inactive", "zero", 0)],
     "lora_written_back": [("lora_inactive", "undone", 0)],
