@@ -54,7 +54,8 @@ class SavedFiles:
 def _path(file: Any) -> str:
     """Returns the whole path of a file that is given by its name or is open; empty without one."""
     named = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
-    return os.path.realpath(named) if isinstance(named, str | os.PathLike) else ""
+    path = os.path.realpath(named) if isinstance(named, str | os.PathLike) else ""
+    return "" if path.startswith("/dev/") else path
 
 
 def _hook(context: HookContext) -> Undo:
