@@ -56,9 +56,7 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
         if dim is not None:
             over = float(dim - 2 * _BELOW_ZERO if dim >= _BELOW_ZERO else dim)
             yield f"{SOFTMAX_DIM}{number}", over
-        if (
-            name in _WEIGHTS and len(weighed) < _MAX_WEIGHED
-        ):  # those of hidden positions are exactly 0
+        if name in _WEIGHTS and len(weighed) < _MAX_WEIGHED:  # hidden positions have exactly 0
             weights = saved_tensor(node, "_raw_saved_result")
             weighed.extend((number, one) for one in _seen(weights, 0.0))
         elif name in _VIEWS:

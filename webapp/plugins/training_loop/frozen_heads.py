@@ -93,6 +93,9 @@ class _Origins:
         name = str(self._names.get(place, ""))
         if name not in _COPIES or moves == _MOVES:
             return name
+        # load_state_dict() copies from a file, whose memory may be where another tensor was.
+        if name == "aten::copy_" and place[1] == 0:
+            return None
         sources = self._reads.loc[[place], "storage"] if place in self._reads.index else []
         others = [int(one) for one in sources if one != storage]
         return self._of(others[0], place[0], moves + 1) if others else None
