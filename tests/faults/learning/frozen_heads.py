@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from itertools import pairwise
 from typing import Any
@@ -42,13 +43,16 @@ def _file(classes: int) -> io.BytesIO:
     return file
 
 
-def _tuned(model: nn.Module, classes: int = 3) -> None:
+def _tuned(model: nn.Module, classes: int = 3, teacher: nn.Module | None = None) -> None:
     own = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.Adam(own, lr=1e-3)
     for _ in range(_STEPS):
         x = torch.randn(_ROWS, _WIDTH)
         optimizer.zero_grad()
-        F.cross_entropy(model(x), x[:, :classes].argmax(1)).backward()
+        loss = F.cross_entropy(model(x), x[:, :classes].argmax(1))
+        if teacher is not None:
+            loss = loss + F.mse_loss(model(x), teacher(x))
+        loss.backward()
         optimizer.step()
 
 
@@ -64,7 +68,8 @@ def all_but_the_last_block_frozen(planted: bool) -> None:
 
 
 def frozen_after_the_head_was_replaced(planted: bool) -> None:
-    """Two lines in the wrong order, in another dtype; the twin has them in the right one."""
+    """Two lines in the wrong order, in another dtype; the twin has them in the right one, and a
+    teacher that is frozen as a whole."""
     model: Any = _Net(10)
     model.load_state_dict(torch.load(_file(10)))
     if not planted:
@@ -75,7 +80,7 @@ def frozen_after_the_head_was_replaced(planted: bool) -> None:
         model.requires_grad_(False)
     model.blocks[1:].requires_grad_(True)
     model.float()
-    _tuned(model)
+    _tuned(model, teacher=None if planted else copy.deepcopy(model).requires_grad_(False))
 
 
 def head_that_the_state_lacks() -> None:

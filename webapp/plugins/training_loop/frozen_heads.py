@@ -44,14 +44,20 @@ def _of_rank(run: Run, rank: int) -> Finding | None:
     layers = {str(name).rpartition(".")[0] for name in free.index}
     head = _last_layer(run, rank, thread, until, layers)
     heads = [str(name) for name in free.index if str(name).rpartition(".")[0] == head]
-    if not heads or not set(heads) <= frozen:
-        return None
+    if not heads or not set(heads) <= frozen or len({*map(_model, {*heads, *trained})}) > 1:
+        return None  # a copy of the model is frozen as a whole
     origins = _Origins(run, rank, thread, until).of_parameters()
     fresh = {name for name in heads if origins.get(name) in _RANDOM}
     loaded = [name for name in free.index if origins.get(name, "") is None]
     if fresh != set(heads) or len(loaded) < _MIN_LOADED or not trained <= set(loaded):
         return None
     return _finding(run, rank, rows, head, heads)
+
+
+def _model(parameter: str) -> str:
+    """The model of a parameter, where a process has several."""
+    first = parameter.partition(".")[0]
+    return first if "#" in first else ""
 
 
 def _last_layer(run: Run, rank: int, thread: str, until: int, layers: set[str]) -> str:
@@ -73,6 +79,7 @@ class _Origins:
         self._names = ops.set_index(["start_ns", "depth"])["name"].astype("str")
         names = to_frame(run.events("storage", rank, columns=["storage", "name"]))
         self._parameters = dict(zip(names["name"].astype("str"), names["storage"], strict=True))
+        self._named = set(names["storage"])
         self._until = until
 
     def of_parameters(self) -> dict[str, str | None]:
@@ -93,11 +100,11 @@ class _Origins:
         name = str(self._names.get(place, ""))
         if name not in _COPIES or moves == _MOVES:
             return name
-        # load_state_dict() copies from a file, whose memory may be where another tensor was.
-        if name == "aten::copy_" and place[1] == 0:
-            return None
         sources = self._reads.loc[[place], "storage"] if place in self._reads.index else []
         others = [int(one) for one in sources if one != storage]
+        # load_state_dict() copies from a file, whose memory may be where another tensor was.
+        if name == "aten::copy_" and place[1] == 0 and others and others[0] not in self._named:
+            return None
         return self._of(others[0], place[0], moves + 1) if others else None
 
 
