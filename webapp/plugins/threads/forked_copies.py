@@ -100,14 +100,19 @@ def _inherited(run: Run, rank: int, pid: int, shared: set[int]) -> pd.DataFrame:
 def _placed(run: Run, rank: int, row: Any) -> tuple[str, int]:
     """The line of the program that wrote, and its step; empty for other than an in-place operator,
     and in a worker of a DataLoader."""
-    sites, start = CallSites(), int(row.start_ns)
-    at, depth = np.array([start]), np.array([int(row.depth)])
-    numbers, steps = sites.of(run, rank, row.thread, at, depth, (start, start + 1))
-    site: CallSite = sites.known[int(numbers[0])]
+    site, step = _site(run, rank, row)
     frames = frames_of(run, rank, site.stack)
     if not site.op.endswith(_IN_PLACE) or any(_LOADER in frame["file"] for frame in frames):
         return "", 0
-    return own_place(run, rank, site.stack) or "", int(steps[0])
+    return own_place(run, rank, site.stack) or "", step
+
+
+def _site(run: Run, rank: int, row: Any) -> tuple[CallSite, int]:
+    """Where the operator of an access was called, and its step."""
+    sites, start = CallSites(), int(row.start_ns)
+    at, depth = np.array([start]), np.array([int(row.depth)])
+    numbers, steps = sites.of(run, rank, str(row.thread), at, depth, (start, start + 1))
+    return sites.known[int(numbers[0])], int(steps[0])
 
 
 def _reads(run: Run, rank: int, parent: int, writes: pd.DataFrame) -> pd.DataFrame:
@@ -137,7 +142,7 @@ def _finding(run: Run, rank: int, rows: list[Any], reads: pd.DataFrame) -> Findi
     pids = sorted({int(one.pid) for one in rows})
     first = rows[0]
     read = reads[reads["storage"] == first.storage].iloc[0]
-    at = _line(run, rank, read)
+    at = own_place(run, rank, _site(run, rank, read)[0].stack)
     more = len(tensors) - 1
     who = f"Process {pids[0]}" + (f" and {len(pids) - 1} more" if len(pids) > 1 else "")
     return finding_at(
@@ -155,10 +160,3 @@ def _finding(run: Run, rank: int, rows: list[Any], reads: pd.DataFrame) -> Findi
         where=first.where,
         evidence={"cause": "forked_copy", "tensors": tensors, "processes": pids, "read_at": at},
     )
-
-
-def _line(run: Run, rank: int, read: pd.Series) -> str | None:
-    sites, start = CallSites(), int(read["start_ns"])
-    at, depth = np.array([start]), np.array([int(read["depth"])])
-    numbers, _ = sites.of(run, rank, str(read["thread"]), at, depth, (start, start + 1))
-    return own_place(run, rank, sites.known[int(numbers[0])].stack)
