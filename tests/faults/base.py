@@ -46,6 +46,14 @@ class Fault:
         return f"{file}:{marked[0]}" if marked else ""
 
 
+def forms(name: str, room: str, kind: str, says: str, *programs: Program) -> tuple[Fault, ...]:
+    """Returns the forms of a fault; all but the first are for `make soak`."""
+    return tuple(
+        Fault(name, room, (kind,), one, says=says, slow=place > 0)
+        for place, one in enumerate(programs)
+    )
+
+
 WAIT_S = 30
 """How long at most a program is watched before Ctrl-C."""
 

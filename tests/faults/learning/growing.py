@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.faults.base import Fault, Program
+from tests.faults.base import forms
 from tests.faults.learning.cut_off import STEPS, mlp, rows
 
 
@@ -230,13 +230,6 @@ def state_loaded_into_a_wrapper(planted: bool) -> None:
     _loaded(load)
 
 
-def _faults(name: str, room: str, kind: str, says: str, *programs: Program) -> tuple[Fault, ...]:
-    return tuple(
-        Fault(name, room, (kind,), one, says=says, slow=place > 0)
-        for place, one in enumerate(programs)
-    )
-
-
 class Frozen(nn.Module):
     """A network over images whose first part is to be frozen."""
 
@@ -342,7 +335,7 @@ def statistics_of_a_momentum_encoder(planted: bool) -> None:
 _ROOM = "memory and checkpoints"
 
 FAULTS = (
-    *_faults(
+    *forms(
         "graphs that are kept",
         _ROOM,
         "growth",
@@ -351,7 +344,7 @@ FAULTS = (
         outputs_kept_for_a_metric,
         validated_without_no_grad,
     ),
-    *_faults(
+    *forms(
         "outputs on the context of a function",
         _ROOM,
         "growth",
@@ -360,7 +353,7 @@ FAULTS = (
         second_output_kept_on_its_context,
         output_kept_by_setup_context,
     ),
-    *_faults(
+    *forms(
         "a hook more in each step",
         _ROOM,
         "growth",
@@ -369,7 +362,7 @@ FAULTS = (
         tensor_hook_in_each_step,
         logging_hooks_of_a_callback,
     ),
-    *_faults(
+    *forms(
         "a state that is not loaded",
         _ROOM,
         "not_loaded",
@@ -378,7 +371,7 @@ FAULTS = (
         state_of_a_compiled_model,
         state_loaded_into_a_wrapper,
     ),
-    *_faults(
+    *forms(
         "a flag that torch does not read",
         _ROOM,
         "unread_setting",
@@ -387,7 +380,7 @@ FAULTS = (
         flag_of_a_module,
         rate_of_an_optimizer,
     ),
-    *_faults(
+    *forms(
         "running statistics of frozen layers",
         _ROOM,
         "evaluation_mode",

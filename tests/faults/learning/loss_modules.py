@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.faults.base import Fault
+from tests.faults.base import forms
 
 _CLASSES, _EACH, _WIDTH, _BATCH = 4, 48, 12, 16
 
@@ -88,24 +88,19 @@ def differences_without_eval(planted: bool) -> None:
     _evaluates(nn.L1Loss(), planted, nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.2))
 
 
-def _faults(name: str, kind: str, says: str, *programs: Any) -> tuple[Fault, ...]:
-    return tuple(
-        Fault(name, "inputs, units and losses", (kind,), one, says=says, slow=place > 0)
-        for place, one in enumerate(programs)
-    )
-
-
 FAULTS = (
-    *_faults(
+    *forms(
         "sorted classes beside a loss module",
+        "inputs, units and losses",
         "repeated_data",
         "the dataset is sorted",
         sorted_classes,
         sorted_and_smoothed,
         sorted_pairs_of_numbers,
     ),
-    *_faults(
+    *forms(
         "a loss module in an evaluation without eval()",
+        "inputs, units and losses",
         "evaluation_mode",
         "evaluated in training mode",
         loss_module_without_eval,

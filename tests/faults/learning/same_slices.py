@@ -4,13 +4,12 @@ at 0."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.faults.base import Fault
+from tests.faults.base import forms
 
 _STEPS, _BATCH, _WORDS, _WIDTH, _LENGTH = 8, 6, 23, 16, 10
 
@@ -183,32 +182,28 @@ def angle_of_a_vector_with_itself(planted: bool) -> None:
     _pairs(distance)
 
 
-def _faults(name: str, kind: str, says: str, *programs: Any) -> tuple[Fault, ...]:
-    return tuple(
-        Fault(name, "losses and modes", (kind,), one, says=says, slow=place > 0)
-        for place, one in enumerate(programs)
-    )
-
-
 FAULTS = (
-    *_faults(
+    *forms(
         "slices without a shift",
+        "losses and modes",
         "wrong_loss",
         "very tokens",
         stacked_slices_without_a_shift,
         joined_slices_without_a_shift,
         indexed_positions_without_a_shift,
     ),
-    *_faults(
+    *forms(
         "channels taken for rows",
+        "losses and modes",
         "mixed_samples",
         "scores of one class",
         classes_of_a_convolution_by_view,
         classes_of_enlarged_scores_by_reshape,
         classes_of_a_sequence_by_view,
     ),
-    *_faults(
+    *forms(
         "an infinite gradient at 0",
+        "losses and modes",
         "exploding_gradient",
         "gradient is infinite at",
         root_of_zero,

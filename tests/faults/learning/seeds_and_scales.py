@@ -13,7 +13,7 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from tests.faults.base import Fault
+from tests.faults.base import Fault, forms
 
 _EPOCHS, _ROWS, _WIDTH = 8, 64, 12
 _ACCURACIES = (20, 41, 44, 57, 52, 60, 61, 59)
@@ -298,17 +298,10 @@ def critic_of_sampled_actions() -> None:
         optimizer.step()
 
 
-def _faults(name: str, room: str, kind: str, says: str, *programs: Any) -> tuple[Fault, ...]:
-    return tuple(
-        Fault(name, room, (kind,), one, says=says, slow=place > 0)
-        for place, one in enumerate(programs)
-    )
-
-
 _LOOP, _DATA = "learning", "inputs, units and losses"
 
 FAULTS = (
-    *_faults(
+    *forms(
         "accuracy in mode min",
         _LOOP,
         "dead_parameter",
@@ -317,7 +310,7 @@ FAULTS = (
         percent_in_mode_min,
         mean_of_hits_in_mode_min,
     ),
-    *_faults(
+    *forms(
         "one seed for each sample",
         _DATA,
         "repeated_data",
@@ -326,7 +319,7 @@ FAULTS = (
         seed_everything_in_the_transform,
         seed_before_a_random_crop,
     ),
-    *_faults(
+    *forms(
         "inputs of evaluation on another scale",
         _DATA,
         "evaluation_mode",
@@ -335,7 +328,7 @@ FAULTS = (
         evaluated_on_numbers_below_one,
         normalised_twice,
     ),
-    *_faults(
+    *forms(
         "an eps of 0 in float16",
         "gradients",
         "exploding_gradient",
@@ -344,7 +337,7 @@ FAULTS = (
         adamw_in_float16,
         rmsprop_in_float16,
     ),
-    *_faults(
+    *forms(
         "a sample without a gradient",
         "losses and modes",
         "wrong_gradient",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tests.faults.base import Fault
+from tests.faults.base import forms
 from tests.faults.learning.tokens import HEADS, WIDTH, Classifier, classify
 
 
@@ -48,20 +48,12 @@ def mask_added_to_scores(planted: bool) -> None:
     classify(Classifier(attend, inner))
 
 
-FAULTS = tuple(
-    Fault(
-        "mask of padding inverted, by its weights",
-        "learning",
-        ("mixed_samples",),
-        program,
-        says="inverted",
-        slow=place > 0,
-    )
-    for place, program in enumerate(
-        (
-            layers_with_dropout_hide_the_words,
-            weighing_attention_hides_the_words,
-            mask_added_to_scores,
-        )
-    )
+FAULTS = forms(
+    "mask of padding inverted, by its weights",
+    "learning",
+    "mixed_samples",
+    "inverted",
+    layers_with_dropout_hide_the_words,
+    weighing_attention_hides_the_words,
+    mask_added_to_scores,
 )

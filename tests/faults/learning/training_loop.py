@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from tests.faults.base import Fault, Program
+from tests.faults.base import forms
 from tests.faults.learning.cut_off import STEPS, mlp, rows
 
 _EPOCHS = 4
@@ -290,17 +290,10 @@ def zeroed_at_the_end_of_an_epoch(planted: bool) -> None:
     _zeroed(10 if planted else 2, 2)
 
 
-def _faults(name: str, room: str, kind: str, says: str, *programs: Program) -> tuple[Fault, ...]:
-    return tuple(
-        Fault(name, room, (kind,), one, says=says, slow=place > 0)
-        for place, one in enumerate(programs)
-    )
-
-
 _CALLS, _STEPS = "scalers, states and datasets", "gradients"
 
 FAULTS = (
-    *_faults(
+    *forms(
         "steps on scaled gradients",
         _CALLS,
         "exploding_gradient",
@@ -309,7 +302,7 @@ FAULTS = (
         fused_optimizer_beside_the_scaler,
         accumulates_and_steps_beside_the_scaler,
     ),
-    *_faults(
+    *forms(
         "a kept state without a copy",
         _CALLS,
         "shared_parameter",
@@ -318,7 +311,7 @@ FAULTS = (
         best_state_in_a_checkpoint,
         best_state_copied_as_a_dictionary,
     ),
-    *_faults(
+    *forms(
         "a dataset that changes its samples",
         _CALLS,
         "inplace_modification",
@@ -327,7 +320,7 @@ FAULTS = (
         augmented_array_behind_a_subset,
         cached_sample_scaled_in_a_worker,
     ),
-    *_faults(
+    *forms(
         "gradients clipped after the step",
         _STEPS,
         "exploding_gradient",
@@ -336,7 +329,7 @@ FAULTS = (
         clipped_at_the_begin_of_the_next,
         clipped_by_a_function_of_the_end,
     ),
-    *_faults(
+    *forms(
         "gradients zeroed for some steps only",
         _STEPS,
         "exploding_gradient",

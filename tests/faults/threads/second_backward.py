@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.faults.base import Fault
+from tests.faults.base import forms
 
 _STEPS = 6
 
@@ -70,16 +70,12 @@ def critic_and_generator(planted: bool) -> None:
     assert bool(failed) == planted
 
 
-FAULTS = tuple(
-    Fault(
-        "an error of backward that is caught",
-        "threads and processes of torch",
-        ("lost_error",),
-        one,
-        says="another backward has freed the graph",
-        slow=place > 0,
-    )
-    for place, one in enumerate(
-        (heads_of_one_graph, state_of_the_last_window, critic_and_generator)
-    )
+FAULTS = forms(
+    "an error of backward that is caught",
+    "threads and processes of torch",
+    "lost_error",
+    "another backward has freed the graph",
+    heads_of_one_graph,
+    state_of_the_last_window,
+    critic_and_generator,
 )
