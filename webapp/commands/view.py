@@ -28,7 +28,7 @@ from lanescope.webapp.commands.run_argument import (
     run_option,
     settings_option,
 )
-from lanescope.webapp.plugins.diff.repeats import FILE, Repetition, repetition_in
+from lanescope.webapp.plugins.diff.repeats import repetition_in
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.growing import growing
@@ -76,7 +76,8 @@ def view(
     """Show RUN in the browser. The first line printed is the address, alone.
 
     Without RUN, the newest run below ./runs opens. A FOLDER of runs lists them to choose from. The
-    folder of `lanescope repeat` opens as its first run, with the page Repeats.
+    folder of `lanescope repeat` opens on the page Repeats, with two of its runs that differ, if any
+    do, beside each other.
 
     \b
     Examples:
@@ -87,7 +88,10 @@ def view(
     run = chosen_run(run)
     known = repetition_in(Path(run))
     page = "" if known is None else "repeat"
-    place = run if known is None else str(_first_of(known))
+    place = run
+    if known is not None:
+        place, other = known.pair()
+        baseline = baseline or other
     live = growing(place)
     with working("Opening the run"):
         opened = open_run(place)
@@ -147,16 +151,6 @@ def _listener(address: str, host: str, port: int) -> socket.socket:
             f"port {port} of {host} cannot be bound ({error.strerror}); choose another with "
             "--port, or 0 for a free one, and an address of this machine"
         ) from None
-
-
-def _first_of(repetition: Repetition) -> Path:
-    """The first run of a repetition that is still there."""
-    places = [p for one in repetition.entries for p in repetition.places(one["threads"])]
-    if not places:
-        raise RunError(
-            f"{repetition.folder}: its runs are gone, only {FILE} is left; repeat the command"
-        )
-    return places[0]
 
 
 def _app(

@@ -49,18 +49,22 @@ _BACKWARD = schema.PhaseKind.backward.name
 def stragglers(run: Run) -> list[Finding]:
     """Returns findings of kind `straggler`. NotApplicable: nothing to compare."""
     came = comparable_arrivals(run)
-    rounds = by_round(came)
-    found = []
-    for rank, shares in rounds.items():
-        enough = len(shares) >= MIN_ROUNDS - 1
-        usual = shares[["delay_ns", "share"]].quantile(0.25)
-        late = usual["delay_ns"] >= MIN_SKEW_NS and usual["share"] >= _SHARE
-        if enough and late:
-            found.append(_finding(run, rank, shares, came))
+    found = [_finding(run, rank, shares, came) for rank, shares in late_ranks(came).items()]
     known = {finding.rank for finding in found}
     found += occasional_waits(run, came, known)
     known = {finding.rank for finding in found}
     return [*found, *(one for one in long_waits(run) if one.rank not in known)]
+
+
+def late_ranks(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
+    """Returns the rows of `by_round` of each rank that the others wait for in nearly all rounds."""
+    return {rank: shares for rank, shares in by_round(came).items() if _is_late(shares)}
+
+
+def _is_late(shares: pd.DataFrame) -> bool:
+    usual = shares[["delay_ns", "share"]].quantile(0.25)
+    late = usual["delay_ns"] >= MIN_SKEW_NS and usual["share"] >= _SHARE
+    return bool(late and len(shares) >= MIN_ROUNDS - 1)
 
 
 def by_round(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
@@ -107,7 +111,7 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
     at = (group_lane(rank, str(worst["group"])), start)
     return Finding(
         kind="straggler",
-        severity="warning" if _same_roles(run) else "info",
+        severity="warning" if same_roles(run) else "info",
         confidence="likely",
         title=(
             f"{units.sentence(ranks_in(run, (rank,)))} keeps the other ranks waiting for "
@@ -138,7 +142,7 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
     )
 
 
-def _same_roles(run: Run) -> bool:
+def same_roles(run: Run) -> bool:
     """Whether all ranks run backward, or none does. A learner and its actors wait by design."""
     trains = {_BACKWARD in texts_of(run, "phase", "kind", rank) for rank in run.ranks}
     return len(trains) == 1

@@ -172,6 +172,21 @@ class Repetition:
         """Returns the runs with a number of threads that are there, in the order of recording."""
         return sorted(self.folder.glob(f"threads-{threads}/run-*"))
 
+    def pair(self) -> tuple[str, str | None]:
+        """Returns the run to open and its baseline: a pair that differs, else the first run alone.
+
+        RunError where the runs are gone.
+        """
+        kept = [(one, self.places(one["threads"])) for one in self.entries]
+        for one, places in kept:
+            number = (one["first"] or {}).get("run_number", 1)
+            if not one["bitwise_identical"] and number in range(1, len(places)):
+                return str(places[number]), str(places[0])
+        for _, places in kept:
+            if places:
+                return str(places[0]), None
+        raise RunError(f"{self.folder}: its runs are gone, only {FILE} is left; repeat the command")
+
     def spread(self, threads: int) -> tuple[int, pd.DataFrame]:
         """Returns how many runs with so many threads there are, and `fluctuation` of them.
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 import pandas as pd
 
+from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.headlines import Headline
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
+from lanescope.webapp.plugins.collectives.skew import comparable_arrivals
+from lanescope.webapp.plugins.collectives.stragglers import late_ranks, same_roles
 from lanescope.webapp.plugins.time.breakdown import mean_steps
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -24,10 +30,15 @@ def step_length_headline(run: Run) -> Headline | None:
 
 
 def waiting_headline(run: Run) -> Headline | None:
-    """Returns the share of a step in which ranks wait for others in a collective."""
+    """Returns the share of a step in which ranks wait for others in a collective: red where they
+    wait for the same rank in nearly all steps."""
     if len(run.ranks) < 2 or not run.clock_calibrated:  # then who came when is not known
         return None
-    return _share(run, "waiting_for_ranks")
+    found = _share(run, "waiting_for_ranks")
+    with suppress(NotApplicable):
+        if found and same_roles(run) and late_ranks(comparable_arrivals(run)):
+            return replace(found, tone="bad")
+    return found
 
 
 def communication_headline(run: Run) -> Headline | None:

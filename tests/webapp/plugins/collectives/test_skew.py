@@ -16,6 +16,7 @@ from lanescope.webapp.plugins.collectives.collectives import (
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap, communication
 from lanescope.webapp.plugins.collectives.skew import arrivals, late_map, straggling
 from lanescope.webapp.plugins.collectives.stragglers import stragglers
+from lanescope.webapp.plugins.time.headlines import waiting_headline
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder
 
@@ -50,6 +51,12 @@ def call(
         complete_ns=None if done is None else START_NS + done,
         **values,
     )
+
+
+def optimizer(builder: Builder, rank: int, step: int, start: int) -> None:
+    """The end of a step."""
+    thread = f"{1000 + rank}-0"
+    builder.phase(START_NS + start, MS, kind="optimizer", rank=rank, thread=thread, step=step)
 
 
 def test_skew_last_comer_and_transfer(tmp_path: Path) -> None:
@@ -135,6 +142,7 @@ def rounds(path: Path, delays: list[tuple[int, int]], runnable: int | None = Non
             ready = None if runnable is None else rank * runnable * MS
             end = (step * 100 + 90) * MS
             call(builder, rank, step, start, end, step=step, runnable_ns=ready)
+            optimizer(builder, rank, step, end)
     return open_run(builder.write())
 
 
@@ -146,6 +154,13 @@ def test_a_rank_that_is_late_in_every_step_is_a_straggler(tmp_path: Path) -> Non
     assert "30.0 ms of each step (30 %). It came last in 9 of 9 steps" in found.title
 
 
+@pytest.mark.parametrize(("late", "tone"), [(30, "bad"), (5, "")])
+def test_waiting_is_red_where_it_is_for_one_rank(tmp_path: Path, late: int, tone: str) -> None:
+    headline = waiting_headline(rounds(tmp_path, [(0, late)] * 10))
+    assert headline is not None
+    assert headline.tone == tone
+
+
 def test_a_learner_and_an_actor_wait_by_design(tmp_path: Path) -> None:
     builder = builder_of(tmp_path)
     for step in range(10):
@@ -153,8 +168,13 @@ def test_a_learner_and_an_actor_wait_by_design(tmp_path: Path) -> None:
         for rank in (0, 1):
             start, end = (step * 100 + 30 * rank) * MS, (step * 100 + 90) * MS
             call(builder, rank, step, start, end, step=step)
-    (found,) = stragglers(open_run(builder.write()))
+            optimizer(builder, rank, step, end)
+    run = open_run(builder.write())
+    (found,) = stragglers(run)
     assert (found.severity, found.rank) == ("info", 1)
+    headline = waiting_headline(run)
+    assert headline is not None
+    assert not headline.tone
 
 
 def test_what_takes_a_straggler_longer(tmp_path: Path) -> None:

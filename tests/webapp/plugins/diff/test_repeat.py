@@ -16,6 +16,7 @@ from lanescope.webapp.plugins.diff.charts_repeat import fluctuation_by_threads, 
 from lanescope.webapp.plugins.diff.page_repeat import layout, parameters
 from lanescope.webapp.plugins.diff.repeats import (
     FILE,
+    Repetition,
     fluctuation,
     nondeterminism,
     repeats,
@@ -181,6 +182,11 @@ def test_the_page_of_a_repetition(tmp_path: Path) -> None:
     folder = repetition(tmp_path / "twice")
     found = repetition_in(folder)
     assert found is not None
+    assert found.pair() == (f"{folder}/threads-2/run-01", f"{folder}/threads-2/run-00")
+    same = Repetition(folder, found.entries[:1])
+    assert same.pair() == (f"{folder}/threads-1/run-00", None)
+    with pytest.raises(RunError, match="its runs are gone"):
+        Repetition(tmp_path / "gone", found.entries).pair()
     count, spread = found.spread(2)
     assert count == 3
     assert spread.set_index(["parameter", "step"])["std"].to_dict() == {
