@@ -40,7 +40,11 @@ class Server:
     """Answers what comes in on a bound socket by a WSGI application."""
 
     def __init__(
-        self, application: Wsgi, listener: socket.socket, connections: int = CONNECTIONS
+        self,
+        application: Wsgi,
+        listener: socket.socket,
+        connections: int = CONNECTIONS,
+        finish_s: float = FINISH_S,
     ) -> None:
         # What goes to standard error is for the user: neither a queue that is long for a moment
         # nor a page that was closed while it loaded is a matter of theirs.
@@ -48,6 +52,7 @@ class Server:
             logging.getLogger(name).setLevel(logging.ERROR)
         self._stopped = False
         self._most = connections - ROOM
+        self._finish_s = finish_s
         self._map: dict[int, object] = {}
         self._server = create_server(
             application,
@@ -69,7 +74,7 @@ class Server:
                 wasyncore.loop(timeout=_POLL_S, use_poll=True, map=self._map, count=1)
                 self._make_room()
         finally:
-            self._server.task_dispatcher.shutdown(timeout=FINISH_S)
+            self._server.task_dispatcher.shutdown(timeout=self._finish_s)
             wasyncore.loop(timeout=0, use_poll=True, map=self._map, count=1)  # sends the rest
             wasyncore.close_all(self._map)
 

@@ -16,6 +16,7 @@ from lanescope.webapp.runs.types import Progress
 from lanescope.webapp.server.http_server import (
     BODY_LIMIT,
     CONNECTIONS,
+    FINISH_S,
     ROOM,
     THREADS,
     Preparing,
@@ -129,7 +130,10 @@ def test_requests_waiting_for_an_index_leave_threads_for_its_progress() -> None:
             one.close()
 
 
-def test_stopping_lets_running_answers_end(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("finish_s", "takes_s"), [(FINISH_S, 0.0), (60.0, FINISH_S + 0.5)])
+def test_stopping_lets_running_answers_end(
+    capfd: pytest.CaptureFixture[str], finish_s: float, takes_s: float
+) -> None:
     begun, end = threading.Event(), threading.Event()
 
     def slow(environ: dict[str, Any], start: Any) -> list[bytes]:
@@ -138,14 +142,15 @@ def test_stopping_lets_running_answers_end(capfd: pytest.CaptureFixture[str]) ->
         return page(environ, start)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = Server(slow, listener)
+        server = Server(slow, listener, finish_s=finish_s)
         thread = threading.Thread(target=server.serve)
         thread.start()
         connection = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1])
         connection.request("GET", "/slow")
         assert begun.wait(20)
         server.stop()
-        end.set()
+        end_of_answer = threading.Timer(takes_s, end.set)
+        end_of_answer.start()
         assert connection.getresponse().read() == b"/slow"
         thread.join()
         connection.close()
