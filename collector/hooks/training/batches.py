@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -220,30 +220,38 @@ class Batches:
         return self._calls[name] <= most and not torch.compiler.is_compiling()
 
     def _sample(self, name: str, tree: Any) -> None:
-        recorder = self._recorder
-        if recorder.thread().busy:
-            return
-        with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
-            plain = filter(self._is_plain, tensors_in(tree))
-            for number, tensor in zip(range(_MAX_TENSORS), plain, strict=False):
-                write = partial(self._write, f"{name}/{number}", recorder.step)
-                self._readback.enqueue(few_of(tensor), write)
-                if name == "loaded":
-                    place = float(tensor.untyped_storage().data_ptr())
-                    recorder.value(f"{BATCH_STORAGE}{name}/{number}", place)
-            self._readback.drain(wait=False)
+        self._read(self._chosen(name, tree), self._write)
 
     def _scale(self, name: str, arguments: Any) -> None:
         """Takes the root mean square of each argument in floating point."""
+        floating = (one for one in self._chosen(name, arguments) if one[1].is_floating_point())
+        self._read(floating, self._write_scale)
+
+    def _hash(self, prefix: str, tensors_of: _Tensors, module: torch.nn.Module) -> None:
+        """Hashes some elements of each tensor of a module."""
+        plain = (one for one in tensors_of(module) if self._is_plain(one[1]))
+        self._read(((f"{prefix}{name}", tensor) for name, tensor in plain), self._write_hash)
+
+    def _chosen(self, name: str, tree: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        plain = filter(self._is_plain, tensors_in(tree))
+        for number, tensor in zip(range(_MAX_TENSORS), plain, strict=False):
+            if name == "loaded":
+                place = float(tensor.untyped_storage().data_ptr())
+                self._recorder.value(f"{BATCH_STORAGE}{name}/{number}", place)
+            yield f"{name}/{number}", tensor
+
+    def _read(
+        self,
+        tensors: Iterator[tuple[str, torch.Tensor]],
+        write: Callable[[str, int, torch.Tensor], None],
+    ) -> None:
+        """Calls `write` with each name, the step and some elements, once these are on the host."""
         recorder = self._recorder
         if recorder.thread().busy:
             return
         with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
-            plain = filter(self._is_plain, tensors_in(arguments))
-            for number, tensor in zip(range(_MAX_TENSORS), plain, strict=False):
-                if tensor.is_floating_point():
-                    write = partial(self._write_scale, f"{name}/{number}", recorder.step)
-                    self._readback.enqueue(few_of(tensor), write)
+            for name, tensor in tensors:
+                self._readback.enqueue(few_of(tensor), partial(write, name, recorder.step))
             self._readback.drain(wait=False)
 
     def _write_scale(self, name: str, step: int, few: torch.Tensor) -> None:
@@ -275,18 +283,6 @@ class Batches:
             for name, number in (*states, *replication(module)):
                 recorder.value(name, number)
         self._hash(BUFFER_HASH, own_buffers, module)
-
-    def _hash(self, prefix: str, tensors_of: _Tensors, module: torch.nn.Module) -> None:
-        """Hashes some elements of each tensor of a module."""
-        recorder = self._recorder
-        if recorder.thread().busy:
-            return
-        with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
-            for name, tensor in tensors_of(module):
-                if self._is_plain(tensor):
-                    write = partial(self._write_hash, f"{prefix}{name}", recorder.step)
-                    self._readback.enqueue(few_of(tensor), write)
-            self._readback.drain(wait=False)
 
     def _write_hash(self, name: str, step: int, few: torch.Tensor) -> None:
         self._recorder.value(name, short_hash(raw_bytes(few)), step)
