@@ -19,7 +19,7 @@ def accumulate(batch: torch.Tensor) -> None:
 
 for _ in range(10):
     optimizer.zero_grad(set_to_none=False)
-    halves = torch.randn(2, 256, 128)
+    halves = torch.randn(2, 4096, 128)
     threads = [threading.Thread(target=accumulate, args=(half,)) for half in halves]
     for thread in threads:
         thread.start()
