@@ -30,7 +30,21 @@ const makeNext = () => {
 const inTurn = (make) => {
   waiting.add(make);
   if (waiting.size === 1) setTimeout(makeNext);
-  return () => waiting.delete(make);
+};
+
+/** Lets a component load what it loads with its first use. All that wait for it would be made in one task. */
+const begin = (component) => {
+  const root = window.ReactDOM.createRoot(document.createElement("div"));
+  window.ReactDOM.flushSync(() => root.render(window.React.createElement(component)));
+  root.unmount();
+};
+
+let charts = null;
+/** Resolves once Dash's charts are loaded. */
+const loadCharts = () => {
+  const { Graph } = window.dash_core_components;
+  begin(Graph);
+  return Graph._dashprivate_isLazyComponentReady;
 };
 
 /** What draws the charts that were not in sight yet. @type {Set<() => void>} */
@@ -47,7 +61,9 @@ const watched = (place, seen) => {
   const observer = new IntersectionObserver(
     (entries) => {
       place.dataset.seen = entries.at(-1).isIntersecting;
-      if (entries.at(-1).isIntersecting) inTurn(draw);
+      if (!entries.at(-1).isIntersecting) return;
+      charts ??= loadCharts();
+      Promise.resolve(charts).then(() => inTurn(draw));
     },
     { scrollMargin: "200px" },
   );
@@ -78,26 +94,41 @@ window.lanescope_elements = {
   },
 };
 
-let Table = null;
-/** Runs the script of Dash's tables, which then takes the place of the component below. */
-const loadTables = () =>
+const scriptOf = (src) =>
   new Promise((resolve, reject) => {
     const script = document.createElement("script");
-    script.addEventListener("load", () => resolve({ default: window.dash_ag_grid.AgGrid }));
+    script.addEventListener("load", resolve);
     script.addEventListener("error", () => reject(new Error("The script of the tables did not load.")));
-    script.src = document.querySelector('script[type="text/lanescope-later"]').src;
+    script.src = src;
     document.head.append(script);
   });
-/** A table. More than a megabyte of script comes with the first one. */
-window.dash_ag_grid = {
-  AgGrid(properties) {
-    const { Suspense, createElement, lazy, useEffect, useState } = window.React;
-    const [ready, setReady] = useState(false);
-    useEffect(() => inTurn(() => setReady(true)), []);
-    Table ??= lazy(loadTables);
-    return createElement(Suspense, { fallback: null }, ready && createElement(Table, properties));
-  },
+/** Runs the scripts of Dash's tables, and keeps the component below in the place of theirs. */
+const loadTables = async () => {
+  const { src } = document.querySelector('script[type="text/lanescope-later"]');
+  await Promise.all([src, src.replace("dash_ag_grid.v", "async-community.v").replace(".min.", ".")].map(scriptOf));
+  const theirs = window.dash_ag_grid;
+  window.dash_ag_grid = { ...theirs, AgGrid };
+  begin(theirs.AgGrid);
+  await new Promise((done) => setTimeout(done));
+  return theirs.AgGrid;
 };
+let tables = null;
+/** A table. Two megabytes of script come with the first one. */
+const AgGrid = (properties) => {
+  const { createElement, useEffect, useState } = window.React;
+  const [made, make] = useState(null);
+  useEffect(() => {
+    tables ??= loadTables();
+    const failed = (error) =>
+      make(() => {
+        throw error;
+      });
+    tables.then((Table) => inTurn(() => make(() => Table)), failed);
+  }, []);
+  return made && createElement(made, properties);
+};
+AgGrid.dashRenderType = true; // Dash says what a table is drawn again for
+window.dash_ag_grid = { AgGrid };
 
 const chosen = (part, value) => {
   window.lanescope?.choose(part, value);
