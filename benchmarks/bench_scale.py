@@ -26,6 +26,9 @@ from lanescope.collector.format.file_names import PART_CATALOGUE
 RANKS = 1024
 ANALYSED = (1, 4, 16, 64)
 BASE, AIM = 4, 1.3
+STEPS = 48
+"""Of the runs that are analysed: enough for a few milliseconds of the least of them."""
+
 LITTLE_US = 0.1
 """An event; analyses that cost less are not compared."""
 
@@ -51,10 +54,13 @@ from lanescope.webapp.runs.run import open_run
 spent = {}
 for question in questions():
     load(question.find)
-    run = open_run(sys.argv[1])  # another one each time: no analysis reads for those behind it
-    start = time.process_time()
-    run_question(question, run)
-    spent[question.find] = time.process_time() - start
+    took = []
+    for _ in range(2):
+        run = open_run(sys.argv[1])  # another one each time: no analysis reads for those behind it
+        start = time.process_time()
+        run_question(question, run)
+        took.append(time.process_time() - start)
+    spent[question.find] = min(took)
 print(json.dumps([sum(run.counts.values()), spent]))
 """
 
@@ -89,7 +95,7 @@ def analyses(folder: Path) -> None:
     """Prints the cost per event of the analyses by number of ranks."""
     costs: dict[int, dict[str, float]] = {}
     for ranks in ANALYSED:
-        run = generate_job(folder / str(ranks), ranks, faults=Faults())
+        run = generate_job(folder / str(ranks), ranks, steps=STEPS, faults=Faults())
         events, of = json.loads(spent(sys.executable, "-c", _CHECK, run)[1])
         costs[ranks] = {name: seconds / events * 1e6 for name, seconds in of.items()}
     print(f"{'analyses, us per event, by ranks':42}" + "".join(f"{one:9}" for one in ANALYSED))

@@ -31,11 +31,14 @@ def ends_ns(rows: pa.Table, run: Run) -> Int64Array:
 def having(column: pa.ChunkedArray, test: Callable[[str], object]) -> BoolArray:
     """Returns whether the text of each row fulfils a test; null counts as the empty text."""
     parts = [np.empty(0, np.bool_)]
+    known: dict[object, BoolArray] = {}  # pieces of many threads share one list of texts
     for chunk in column.chunks:
-        texts = [*chunk.dictionary.to_pylist(), None]
-        fulfils = np.array([bool(test(text or "")) for text in texts])
-        codes = chunk.indices.fill_null(len(texts) - 1)
-        parts.append(fulfils[codes.to_numpy(zero_copy_only=False)])
+        texts = chunk.dictionary
+        place = texts.offset, len(texts), *(part and part.address for part in texts.buffers())
+        if place not in known:
+            known[place] = np.array([bool(test(text or "")) for text in (*texts.to_pylist(), None)])
+        codes = chunk.indices.fill_null(len(texts))
+        parts.append(known[place][codes.to_numpy(zero_copy_only=False)])
     return np.concatenate(parts)
 
 

@@ -92,11 +92,14 @@ def arrivals(run: Run) -> pd.DataFrame:
     arrival), first_rank, last_rank, skew_ns, alone_ns (from the last but one arrival to the last,
     without the time that the last one was kept waiting itself; both 0 with one rank), done_ns (last
     completion, or return of the call where none was seen), transfer_ns (NaN where not all were seen
-    to complete), runnable_ns (0 where it is not known). Callers must not change it.
+    to complete), runnable_ns (what the last one came later because it was ready to run without a
+    processor for longer than the others; 0 where it is not known). Callers must not change it.
     """
     frame = collective_calls(run)
     frame = frame[~frame["group"].isin(ambiguous(run))]
     frame = frame.sort_values([*COLLECTIVE_KEYS, "start_ns"], kind="stable")
+    # When the call would have begun had its thread never waited for a processor.
+    frame["ready_ns"] = frame["start_ns"] - frame["runnable_ns"]
     groups = frame.groupby(COLLECTIVE_KEYS, sort=False)
     table = groups.agg(
         name=("name", "first"),
@@ -109,7 +112,7 @@ def arrivals(run: Run) -> pd.DataFrame:
         first_rank=("rank", "first"),
         last_rank=("rank", "last"),
         last_thread=("thread", "last"),
-        runnable_ns=("runnable_ns", "last"),
+        ready_ns=("ready_ns", "last"),
         root=("root", "first"),
         done_ns=("done_ns", "max"),
         seen=("done_ns", "min"),
@@ -117,6 +120,8 @@ def arrivals(run: Run) -> pd.DataFrame:
     )
     before = frame.loc[groups["start_ns"].nth(-2).index].set_index(COLLECTIVE_KEYS)["start_ns"]
     table["second"] = before.reindex(table.index).fillna(table["last_ns"]).astype("int64")
+    others = frame.drop(groups.tail(1).index).groupby(COLLECTIVE_KEYS, sort=False)["ready_ns"].max()
+    table["ready_ns"] -= others.reindex(table.index).fillna(table["ready_ns"]).astype("int64")
     table = table.reset_index()
     whole = {
         group: sum(r in run.ranks for r in ranks) for group, ranks in group_members(run).items()
@@ -130,6 +135,7 @@ def arrivals(run: Run) -> pd.DataFrame:
     table = table.assign(
         skew_ns=table["last_ns"] - table["first_ns"],
         alone_ns=table["last_ns"] - table["second"] - _kept_waiting(run, frame, table),
+        runnable_ns=(table["last_ns"] - table["second"] - table["ready_ns"]).clip(lower=0),
         transfer_ns=np.where(
             table["seen"] >= 0, np.maximum(table["done_ns"] - table["last_ns"], 0), np.nan
         ),

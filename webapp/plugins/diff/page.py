@@ -226,12 +226,12 @@ def _timing(timing: Timing) -> list[Any]:
     columns = [
         grids.column("op", "op", flex=3, minWidth=180),
         grids.column("module", "module", flex=2),
-        grids.column("base", "self, baseline", base="ns", together="times", flex=1, minWidth=120),
-        grids.column("run", "self, this run", base="ns", together="times", flex=1, minWidth=120),
+        grids.column("base", "self, baseline", base="ns", together="times", flex=1, minWidth=148),
+        grids.column("run", "self, this run", base="ns", together="times", flex=1, minWidth=148),
         grids.column("difference", "difference", base="ns", together="times", flex=1, minWidth=120),
         grids.column("ratio", "times", number=True, text=True, flex=1),
         grids.column("calls", "calls, baseline / run", flex=1, minWidth=160),
-        grids.column("state", "state", flex=1),
+        grids.column("state", "state", flex=1, minWidth=128),
     ]
     grid = grids.grid("diff-timing", columns, made, label="Time per step", leads="link", paged=True)
     return [lead, grid]
@@ -345,7 +345,7 @@ def _table(kind: str, rows: Any, context: Context) -> Component:
         grids.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=148),
         grids.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=148),
         grids.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
-        grids.column("state", "state", flex=1, minWidth=96),
+        grids.column("state", "state", flex=1, minWidth=128),
     ]
     grid = grids.grid(f"diff-{kind}", columns, made, label=name, leads="link", paged=True)
     if len(rows) <= _MAX_ROWS:

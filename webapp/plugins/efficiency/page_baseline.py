@@ -80,5 +80,5 @@ def _table(changes: Any, by: str) -> Component:
 def _names(row: dict[str, Any], by: str) -> tuple[Any, ...]:
     if by == "module":
         return (row["module"] or "outside of modules",)
-    name = html.Span(short_title(row["name"]), title=row["name"])
+    name = html.Span(widgets.breakable(short_title(row["name"])), title=row["name"])
     return (name, html.Code(row["shapes"])) if by == "shapes" else (name,)

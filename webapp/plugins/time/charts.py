@@ -164,7 +164,7 @@ def change_bars(changes: pd.DataFrame, theme: Theme) -> go.Figure:
     )
     figure.update_layout(barmode="relative", legend={"traceorder": "normal", "y": 1.12})
     figure.update_xaxes(step_axis(steps))
-    figure.update_yaxes(title_text=f"run minus baseline, {unit}")
+    figure.update_yaxes(title_text=f"change, {unit}")
     return figure
 
 

@@ -130,16 +130,18 @@ def test_heat_map_shows_the_latest_of_a_column(tmp_path: Path) -> None:
     assert found.sequence[1].tolist() == [1, 2]
 
 
-def rounds(path: Path, delays: list[tuple[int, int]], runnable: int | None = None) -> Run:
+def rounds(
+    path: Path, delays: list[tuple[int, int]], runnable: tuple[int, int] | None = None
+) -> Run:
     """Steps of 100 ms; in each, two ranks come late by the stated times (ms).
 
-    Rank 1 was ready to run without a processor for `runnable` ms of each.
+    They were ready to run without a processor for `runnable` ms of each.
     """
     builder = builder_of(path)
     for step, late in enumerate(delays):
         for rank in (0, 1):
             start = step * 100 * MS + late[rank] * MS
-            ready = None if runnable is None else rank * runnable * MS
+            ready = None if runnable is None else runnable[rank] * MS
             end = (step * 100 + 90) * MS
             call(builder, rank, step, start, end, step=step, runnable_ns=ready)
             optimizer(builder, rank, step, end)
@@ -214,9 +216,18 @@ def test_chance_does_not_make_a_straggler(tmp_path: Path, delays: list[tuple[int
 
 
 def test_a_rank_that_got_no_processor_is_not_a_straggler(tmp_path: Path) -> None:
-    assert stragglers(rounds(tmp_path / "none", [(0, 30)] * 10, runnable=25)) == []
-    (found,) = stragglers(rounds(tmp_path / "some", [(0, 30)] * 10, runnable=5))
+    assert stragglers(rounds(tmp_path / "none", [(0, 30)] * 10, runnable=(0, 25))) == []
+    (found,) = stragglers(rounds(tmp_path / "some", [(0, 30)] * 10, runnable=(0, 5)))
     assert found.evidence["delay_ns"] == 25 * MS
+    # Where the other one waited for a processor as long, it would have come earlier as well.
+    (found,) = stragglers(rounds(tmp_path / "both", [(0, 30)] * 10, runnable=(20, 25)))
+    assert found.evidence["delay_ns"] == 25 * MS
+
+
+def test_steps_of_a_straggler_may_be_of_unequal_length(tmp_path: Path) -> None:
+    delays = [(0, 12 if step % 3 == 2 else 30) for step in range(12)]
+    (found,) = stragglers(rounds(tmp_path, delays))
+    assert found.rank == 1
 
 
 def test_what_several_collectives_wait_for_counts_once(tmp_path: Path) -> None:
