@@ -34,7 +34,8 @@ def having(column: pa.ChunkedArray, test: Callable[[str], object]) -> BoolArray:
     known: dict[object, BoolArray] = {}  # pieces of many threads share one list of texts
     for chunk in column.chunks:
         texts = chunk.dictionary
-        place = texts.offset, len(texts), *(part and part.address for part in texts.buffers())
+        buffers = (0 if part is None else part.address for part in texts.buffers())
+        place = texts.offset, len(texts), *buffers
         if place not in known:
             known[place] = np.array([bool(test(text or "")) for text in (*texts.to_pylist(), None)])
         codes = chunk.indices.fill_null(len(texts))

@@ -43,7 +43,7 @@ MAX_ROUNDS = 20
 """Rounds in which it is looked for what the rank does meanwhile, the last ones."""
 
 _SHARE = 0.2
-"""Of half of the rounds; of three in four half of it: some evaluate or save, and take longer."""
+"""Of half of the rounds, and a quarter of it of three in four: some evaluate, and take longer."""
 
 _BACKWARD = schema.PhaseKind.backward.name
 
@@ -65,7 +65,7 @@ def late_ranks(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
 
 def _is_late(shares: pd.DataFrame) -> bool:
     most, half = (shares[["delay_ns", "share"]].quantile(part) for part in (0.25, 0.5))
-    late = most["delay_ns"] >= MIN_SKEW_NS and most["share"] >= _SHARE / 2
+    late = most["delay_ns"] >= MIN_SKEW_NS and most["share"] >= _SHARE / 4
     return bool(late and half["share"] >= _SHARE and len(shares) >= MIN_ROUNDS - 1)
 
 
