@@ -30,7 +30,11 @@ def section() -> list[Component]:
     return [
         html.H2("Against the baseline"),
         widgets.controls(widgets.choice("differences by", _BY, by)),
-        html.Div(states.loading("Comparing the rates"), id=_TABLE, className="wide-table"),
+        html.Div(
+            states.loading("Comparing the rates"),
+            id=_TABLE,
+            className="wide-table long-names many-columns",
+        ),
         widgets.downloads("efficiency_changes"),
     ]
 
