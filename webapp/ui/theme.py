@@ -67,6 +67,7 @@ def template(theme: Theme) -> go.layout.Template:
             "xaxis": axis,
             "yaxis": axis,
             "hovermode": "closest",
+            "shapedefaults": {"line": {"color": colour["muted"]}},
             "hoverlabel": {
                 "bgcolor": colour["panel"],
                 "bordercolor": colour["line"],
