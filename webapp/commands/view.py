@@ -85,13 +85,8 @@ def view(
       lanescope view runs/a --baseline runs/base --port 0 --no-browser
     """
     binding = binding_of(host)
-    run = chosen_run(run)
-    known = repetition_in(Path(run))
-    page = "" if known is None else "repeat"
-    place = run
-    if known is not None:
-        place, other = known.pair()
-        baseline = baseline or other
+    place, other, page = _to_open(chosen_run(run))
+    baseline = baseline or other
     live = growing(place)
     with working("Opening the run"):
         opened = open_run(place)
@@ -127,6 +122,12 @@ def view(
         if preparing.error is not None:
             raise preparing.error
         leave()
+
+
+def _to_open(run: str) -> tuple[str, str | None, str]:
+    """Returns the run, its baseline and its page: of a folder of `lanescope repeat` runs of it."""
+    known = repetition_in(Path(run))
+    return (run, None, "") if known is None else (*known.pair(), "repeat")
 
 
 def leave() -> NoReturn:

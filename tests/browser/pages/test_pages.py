@@ -88,6 +88,13 @@ def test_overview_shows_figures_time_findings_and_the_recording(tab: SharedTab, 
         assert word in opened_text
 
 
+def test_the_first_finding_is_in_sight_on_a_low_screen(tab: SharedTab) -> None:
+    page = tab("/", width=1280, height=720)
+    title = page.page.locator("ol.findings li").first.bounding_box()
+    assert title is not None
+    assert title["y"] < 720 - 60  # where it is, and the first line of what
+
+
 def test_a_step_of_the_first_page_leads_to_the_timeline(tab: SharedTab, run: Run) -> None:
     page = tab("/overview")
     bars = page.page.locator("#overview-steps .barlayer .trace").first.locator(".point path")
