@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -70,6 +71,14 @@ class Arguments:
             lengths[long] = 0
         rows["args_at"], rows["args_bytes"] = self._size + begins, lengths
         self._size += self._file.write(joined)
+
+    def append(self, other: Arguments) -> int:
+        """Adds all arguments of another file. Returns the position of the first."""
+        at = self._size
+        with other._path.open("rb") as file:
+            shutil.copyfileobj(file, self._file, _BATCH_BYTES)
+        self._size += other._size
+        return at
 
     def read(self, at: int, size: int) -> bytes:
         """Returns the arguments at a position of the file."""

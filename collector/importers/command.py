@@ -90,7 +90,7 @@ def import_(
     if step_from is not None and not step_from.startswith("args."):
         raise click.UsageError(f"--step-from is {step_from!r}, expected args.NAME")
     try:
-        large = len(files) > 1 and sum(map(_size, files)) >= LARGE_BYTES
+        large = sum(map(_size, files)) >= LARGE_BYTES
         with working("Reading the traces"), connected(cluster, local=large) as workers:
             import_files(files, output, numbers, Fields(rank_from, step_from), workers)
     except ImportRejected as error:

@@ -27,7 +27,7 @@ MAX_MEMBER_BYTES = MAX_METADATA_BYTES
 MAX_BRACKETS = 10_000
 """Brackets open at once."""
 
-_EVENTS = "traceEvents"
+EVENTS = "traceEvents"
 
 _MAX_GUESSES = 4
 """Positions tried in a block before its brackets are matched."""
@@ -39,7 +39,7 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]|"', re.DOTALL)
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}\[{\"]+")
-_BETWEEN = re.compile(rb'\}\s*,\s*\{\s*"')
+BETWEEN = re.compile(rb'\}\s*,\s*\{\s*"')
 
 _T = TypeVar("_T")
 
@@ -91,21 +91,41 @@ class Document(Generic[_T]):
     """A JSON document in blocks of bytes.
 
     `decode` decodes `[event, ...]`. It raises ValueError for invalid JSON and TypeError for
-    elements of another type.
+    elements of another type. `inside`: the first byte of a document of whose events the blocks
+    begin with some, behind one of them.
     """
 
-    def __init__(self, path: Path, blocks: Iterable[bytes], decode: Callable[[bytes], _T]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        blocks: Iterable[bytes],
+        decode: Callable[[bytes], _T],
+        inside: bytes = b"",
+    ) -> None:
         self._path = path
         self._blocks = iter(blocks)
         self._decode = decode
         self._buffer = b""
         self._at = 0
         self._before = 0  # bytes before the buffer
+        self._inside = inside
         self.truncated = False
         self.found_events = False
+        self.between = False  # the bytes ended between two events
 
     def parts(self) -> Iterator[Member | _Piece[_T]]:
         """Yields the document in order. Raises ImportRejected for another kind of document."""
+        first = self._inside or self._first()
+        try:
+            if first == b"[" or self._inside:
+                yield from self._events()
+            if first == b"{":
+                yield from self._members()
+        except _End:
+            self.truncated = True
+
+    def _first(self) -> bytes:
+        """Takes the bracket that the document begins with."""
         try:
             first = self._peek()
         except _End:
@@ -115,17 +135,10 @@ class Document(Generic[_T]):
                 f"{self._path}: begins with {self._buffer[self._at : self._at + 12]!r}, expected "
                 "JSON ({ or [)"
             )
-        try:
-            if first == b"[":
-                self.found_events = True
-                yield from self._events()
-            else:
-                yield from self._members()
-        except _End:
-            self.truncated = True
+        self._at += 1
+        return first
 
     def _members(self) -> Iterator[Member | _Piece[_T]]:
-        self._at += 1
         while (found := self._peek()) != b"}":
             if found == b",":
                 self._at += 1
@@ -136,16 +149,16 @@ class Document(Generic[_T]):
             if self._peek() != b":":
                 raise self._malformed("a colon")
             self._at += 1
-            if name == _EVENTS and self._peek() == b"[":
-                self.found_events = True
+            if name == EVENTS and self._peek() == b"[":
+                self._at += 1
                 yield from self._events()
             else:
                 yield Member(name, self._value(MAX_MEMBER_BYTES))
 
     def _events(self) -> Iterator[_Piece[_T]]:
-        self._at += 1
+        self.found_events = True
         match_until = 0  # position up to which guessing failed
-        while (found := self._peek()) != b"]":
+        while (found := self._next_event()) != b"]":
             if found == b",":
                 self._at += 1
                 continue
@@ -159,11 +172,17 @@ class Document(Generic[_T]):
             yield self._match()
         self._at += 1
 
+    def _next_event(self) -> bytes:
+        self.between = True
+        found = self._peek()
+        self.between = False
+        return found
+
     def _guess(self) -> tuple[_Piece[_T] | None, bool]:
         """Returns as many events as the buffer holds, and True if all guesses in it failed."""
         tail = max(self._at, len(self._buffer) - _TAIL_BYTES)
-        found = list(_BETWEEN.finditer(self._buffer, tail))
-        found = found or list(_BETWEEN.finditer(self._buffer, self._at))
+        found = list(BETWEEN.finditer(self._buffer, tail))
+        found = found or list(BETWEEN.finditer(self._buffer, self._at))
         whole = memoryview(self._buffer)
         for place in found[: -_MAX_GUESSES - 1 : -1]:
             end = place.start() + 1

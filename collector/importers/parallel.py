@@ -1,4 +1,4 @@
-"""Reads several files at once, by workers: decoding holds Python's lock."""
+"""Reads several files, or parts of one, at once, by workers: decoding holds Python's lock."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
+from .chrome_trace.segments import read_in_segments
 from .formats import read_file
 from .import_limits import ImportRejected
 from .spill import Trace
@@ -15,12 +16,18 @@ from .spill import Trace
 def read_files(paths: Sequence[Path], folder: Path, workers: Executor | None) -> list[Trace]:
     """Reads traces or dumps in order; their rows go to folders in `folder`.
 
-    `workers` read a file each; without them, one file is read after the other. Raises
+    `workers` read a file each, or parts of a single one; without them, one file is read after the
+    other. Raises
     ImportRejected for the first file that cannot be imported, OSError.
     """
     folders = [folder / str(position) for position in range(len(paths))]
     for own in folders:
         own.mkdir()
+    if workers is not None and len(paths) == 1:
+        whole = read_in_segments(paths[0].absolute(), folders[0], workers)
+        if whole is not None:
+            whole.path = paths[0]
+            return [whole]
     if workers is None:
         return [read_file(path, own) for path, own in zip(paths, folders, strict=True)]
     places = [path.absolute() for path in paths]

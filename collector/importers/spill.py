@@ -59,6 +59,9 @@ ARROW_ROW = np.dtype(
     [("start", "<i8"), ("lane", "<u4"), ("begins", "?"), ("object", "<i8"), *ARGS_FIELDS]
 )
 
+DEFAULT_PLATFORM = "cuda"
+"""What devices are called where a trace does not say."""
+
 _MAX_NAME_CHARS = 1 << 16
 """A kernel of CUTLASS has a name of 10,000."""
 
@@ -117,14 +120,15 @@ def release_pages(rows: StructArray) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-_BATCH_ROWS = 1 << 20
+ROWS_AT_ONCE = 1 << 20
+"""That are in memory at once."""
 
 
 def field_of(rows: StructArray, name: str, kind: Any = None) -> NDArray[Any]:
     """Returns one field of all rows as dtype `kind`, without keeping the rows in memory."""
     found = np.empty(len(rows), rows.dtype[name] if kind is None else kind)
-    for first in range(0, len(rows), _BATCH_ROWS):
-        part = slice(first, first + _BATCH_ROWS)
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        part = slice(first, first + ROWS_AT_ONCE)
         found[part] = rows[name][part]
         release_pages(rows)
     return found
@@ -133,8 +137,8 @@ def field_of(rows: StructArray, name: str, kind: Any = None) -> NDArray[Any]:
 def gather(rows: StructArray, name: str, which: NDArray[Any]) -> NDArray[Any]:
     """Returns one field of the rows `which`, without keeping the rows in memory."""
     found = np.empty(len(which), rows.dtype[name])
-    for first in range(0, len(which), _BATCH_ROWS):
-        part = slice(first, first + _BATCH_ROWS)
+    for first in range(0, len(which), ROWS_AT_ONCE):
+        part = slice(first, first + ROWS_AT_ONCE)
         found[part] = rows[name][which[part]]
         release_pages(rows)
     return found
@@ -147,11 +151,11 @@ def rows_at(rows: StructArray, which: NDArray[Any]) -> StructArray:
 
 def rows_per_lane(lanes: NDArray[Any]) -> NDArray[np.int64]:
     """Returns the rows of each lane. In batches: `bincount` takes 8 bytes per row."""
-    parts = range(0, len(lanes), _BATCH_ROWS)
-    count = 1 + max((int(lanes[first : first + _BATCH_ROWS].max()) for first in parts), default=0)
+    parts = range(0, len(lanes), ROWS_AT_ONCE)
+    count = 1 + max((int(lanes[first : first + ROWS_AT_ONCE].max()) for first in parts), default=0)
     found = np.zeros(count, np.int64)
     for first in parts:
-        found += np.bincount(lanes[first : first + _BATCH_ROWS], minlength=count)
+        found += np.bincount(lanes[first : first + ROWS_AT_ONCE], minlength=count)
     return found
 
 
@@ -165,8 +169,8 @@ class ByLane:
         self._order = np.empty(len(rows), np.uint32)
         self._ends = np.cumsum(counts)
         filled = self._ends - counts
-        for first in range(0, len(rows), _BATCH_ROWS):
-            part = lanes[first : first + _BATCH_ROWS]
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            part = lanes[first : first + ROWS_AT_ONCE]
             order = np.argsort(part, kind="stable")
             found = np.bincount(part, minlength=len(counts))
             # Offset from a row's position within this part to its position in `_order`.
@@ -316,7 +320,7 @@ class Trace:
     metadata: dict[str, Any] = field(default_factory=dict)
     process_names: dict[Label, str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter[str])
-    platform: str = "cuda"
+    platform: str = DEFAULT_PLATFORM
     thread_kind: ThreadKind = ThreadKind.native  # of threads other than the main one
     truncated: bool = False
     closed: bool = True  # False: the process was running when the file was written

@@ -26,7 +26,7 @@ HEIGHT = 640
 MAX_SERVERS = 8
 """Views served at once; the one that was shown longest ago is closed for the next."""
 
-FINISH_S = 60
+LAST_ANSWER_S = 60
 """What is being answered has so long to end. The program goes on, and may end, after it: a thread
 that is within Arrow then would make Arrow's own end wait for ever."""
 
@@ -43,7 +43,7 @@ class View:
         app = make_app(run, baseline, index=index, settings=settings, frame_token=token)
         self._listener = socket.create_server(("127.0.0.1", port))
         self._port = self._listener.getsockname()[1]
-        self._server = Server(app.server, self._listener, finish_s=FINISH_S)
+        self._server = Server(app.server, self._listener, finish_s=LAST_ANSWER_S)
         self._thread = threading.Thread(
             target=self._server.serve, name="lanescope-view", daemon=True
         )

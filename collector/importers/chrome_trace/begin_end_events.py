@@ -25,6 +25,7 @@ from ..spill import (
     rows_at,
 )
 from .arrows import add_bound_arrows
+from .joined_parts import PartNumbers
 
 _MAX_OPEN = 1 << 20
 _MAX_SEARCHED = 64
@@ -74,6 +75,13 @@ class BeginEndPairing:
             self._trace.lanes[event.pid, f"{event.cat} (asynchronous)", False] for event in group
         ]
         self._take(group, start, bad, [_key(event) for event in group], lanes, "eF")
+
+    def append(self, other: BeginEndPairing, numbers: PartNumbers) -> None:
+        """Takes the begins and ends of the next part of the file."""
+        for rows in numbers.renumbered(other._edges):
+            of_thread = rows["key"] >= 0  # the others have numbers of their own
+            rows["key"][of_thread] = rows["lane"][of_thread]
+            self._edges.add(rows)
 
     def finish(self) -> None:
         """Adds the slices, after all events were taken."""

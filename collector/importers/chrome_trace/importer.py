@@ -26,6 +26,7 @@ from ..timestamps import exact_ns
 from .arrows import REDUNDANT_ARROWS, add_arrows
 from .begin_end_events import BeginEndPairing
 from .complete_events import CompleteEvents
+from .joined_parts import append
 from .other_events import OtherEvents
 
 READ = "read_events"
@@ -66,15 +67,9 @@ class ChromeTrace(Importer):
     def read(self, path: Path, folder: Path) -> Trace | None:
         """Returns a trace; None for a JSON document without events."""
         blocks = Blocks(path)
-        reader = _Reader(Trace.create(path, folder, self.name))
+        reader = EventReader(Trace.create(path, folder, self.name))
         document = Document(path, blocks, decode_events)
-        for part in document.parts():
-            if isinstance(part, Member):
-                reader.metadata.add(part)
-            elif part.decoded is not None:
-                reader.take(part.decoded)
-            else:
-                reader.take_single(part.single)
+        reader.read(document)
         if not document.found_events:
             return None
         trace = reader.finished()
@@ -82,7 +77,7 @@ class ChromeTrace(Importer):
         return trace
 
 
-class _Reader:
+class EventReader:
     """Dispatches events by phase and category, many at a time."""
 
     def __init__(self, trace: Trace) -> None:
@@ -99,6 +94,23 @@ class _Reader:
             "s": partial(add_arrows, self.trace),
             "C": singles.counters,
         }
+
+    def read(self, document: Document[list[TraceEvent]]) -> None:
+        """Takes all that is in a document."""
+        for part in document.parts():
+            if isinstance(part, Member):
+                self.metadata.add(part)
+            elif part.decoded is not None:
+                self.take(part.decoded)
+            else:
+                self.take_single(part.single)
+
+    def append(self, other: EventReader) -> None:
+        """Takes what another one read of the next part of the file."""
+        numbers = append(self.trace, other.trace)
+        self._pairing.append(other._pairing, numbers)
+        self._singles.append(other._singles)
+        self.metadata.update(other.metadata)
 
     def take_single(self, data: bytes) -> None:
         """Takes an event that could not be decoded together with others."""

@@ -107,6 +107,10 @@ class OtherEvents:
             elif event.name == "thread_name":
                 self._threads[event.pid, event.tid] = text.strip()
 
+    def append(self, other: OtherEvents) -> None:
+        """Takes the names of threads of the next part of the file."""
+        self._threads.update(other._threads)
+
     def name_lanes(self) -> None:
         """Names the lanes, after all events were taken.
 

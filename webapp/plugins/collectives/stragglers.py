@@ -51,14 +51,14 @@ _BACKWARD = schema.PhaseKind.backward.name
 def stragglers(run: Run) -> list[Finding]:
     """Returns findings of kind `straggler`. NotApplicable: nothing to compare."""
     came = comparable_arrivals(run)
-    found = [_finding(run, rank, shares, came) for rank, shares in late_ranks(came).items()]
+    found = [_finding(run, rank, shares, came) for rank, shares in steadily_late(came).items()]
     known = {finding.rank for finding in found}
     found += occasional_waits(run, came, known)
     known = {finding.rank for finding in found}
     return [*found, *(one for one in long_waits(run) if one.rank not in known)]
 
 
-def late_ranks(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
+def steadily_late(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
     """Returns the rows of `by_round` of each rank that the others wait for in nearly all rounds."""
     return {rank: shares for rank, shares in by_round(came).items() if _is_late(shares)}
 

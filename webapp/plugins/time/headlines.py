@@ -11,7 +11,7 @@ from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.headlines import Headline
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
 from lanescope.webapp.plugins.collectives.skew import comparable_arrivals
-from lanescope.webapp.plugins.collectives.stragglers import late_ranks, same_roles
+from lanescope.webapp.plugins.collectives.stragglers import same_roles, steadily_late
 from lanescope.webapp.plugins.time.breakdown import mean_steps
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -36,7 +36,7 @@ def waiting_headline(run: Run) -> Headline | None:
         return None
     found = _share(run, "waiting_for_ranks")
     with suppress(NotApplicable):
-        if found and same_roles(run) and late_ranks(comparable_arrivals(run)):
+        if found and same_roles(run) and steadily_late(comparable_arrivals(run)):
             return replace(found, tone="bad")
     return found
 
