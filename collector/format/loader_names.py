@@ -13,3 +13,8 @@ LOADED_BY = f"{BATCHES}by"
 
 NO_BATCH = f"{BATCHES}none"
 """An iteration hands out None. The value is 1."""
+
+SHARED_OFFSET = f"{BATCHES}shared_offset/"
+"""Prefix; the class of a dataset, its attribute and file.py:12 of its __getitem__ follow, each
+after a slash: how often the offset of that open file has moved between two batches of a DataLoader
+with two workers or more, which have it from the process that records this."""

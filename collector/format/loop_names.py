@@ -67,6 +67,9 @@ LEFT_GRADIENTS = "lanescope/training_loop/left_gradients/"
 another optimizer follow, each after a slash: 1 where the step uses the sum of what the loss before
 the other's step left there, and of another loss after it."""
 
+MEAN_LOSS = "lanescope/training_loop/mean_loss"
+"""The first backward begins at a loss that is the mean over its batch; 1."""
+
 COUNTED_PADDING = "lanescope/training_loop/counted_padding/"
 """Prefix; the number of a node of a loss in the first graph, the token that fills up rows and the
 class of the targets there follow, each after a slash: the share of these among all targets that the

@@ -113,6 +113,21 @@ class OutsideGroup(Mark):
 
 
 @dataclass(frozen=True)
+class NewGroup(Mark):
+    """A process group that new_group() returned, on members and others; or the default group.
+
+    Not one with use_local_synchronization=True: others than its members make none.
+    """
+
+    PREFIX = "new group: "
+    TEMPLATE = "{ranks} at {place}"
+    PATTERN = r"(?P<ranks>.+?) at (?P<place>.*)"
+
+    ranks: str  # 0, 1; of many ranks their number and a checksum; all: the default group
+    place: str  # "<file>:<line>" of the program that called it, or empty
+
+
+@dataclass(frozen=True)
 class LostContext(Mark):
     """A read of a context variable that a thread or task did not inherit."""
 
@@ -144,6 +159,20 @@ class LostError(Mark):
 
     of: str  # thread, process, task (of a pool) or coroutine (a task of asyncio)
     error: str  # ValueError: bad batch (/path/train.py:12)
+
+
+@dataclass(frozen=True)
+class RemoteError(Mark):
+    """An exception of a function that another worker called by torch.distributed.rpc: where it was
+    raised, or that a caller got it; or a line from which a function was called without waiting."""
+
+    PREFIX = "remote error: "
+    TEMPLATE = "{what} {key} {text}"
+    PATTERN = r"(?P<what>raised|read|called) (?P<key>\S+) (?P<text>.*)"
+
+    what: str  # raised, read or called
+    key: str  # a checksum of the worker and the class of the error; called: the function
+    text: str  # raised: ValueError: bad batch (/path/train.py:12); called: "<file>:<line>"
 
 
 @dataclass(frozen=True)

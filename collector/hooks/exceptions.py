@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import traceback
@@ -122,6 +123,17 @@ def error_sentence(error: BaseException) -> str:
         message = f"{lines[0][: LIMIT // 2]} ... {lines[-1]}"
     message = " ".join(message.split())[:LIMIT]
     return f"{type(error).__name__}: {message}"
+
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in ')
+"""A frame of the text of a traceback."""
+
+
+def place_of_text(text: str, is_library: Callable[[str], bool]) -> str:
+    """Returns file:line of the program's innermost frame in the text of a traceback, as an error
+    brings it from another process; empty without one."""
+    own = [f"{file}:{line}" for file, line in _FRAME.findall(text) if not is_library(file)]
+    return own[-1] if own else ""
 
 
 HOOK = Hook("exceptions", lambda context: install(context.recorder, context.stacks.is_library))

@@ -37,8 +37,9 @@ from tests.faults.learning import (
     underflow,
     unused_results,
 )
-from tests.faults.ranks import data, files, kept_models, one_model, parts, slow
+from tests.faults.ranks import by_hand, data, files, kept_models, one_model, parts, slow
 from tests.faults.threads import (
+    drawn_apart,
     failed_processes,
     handed_over,
     loader_workers,
@@ -92,9 +93,11 @@ _ROOMS = (
     loader_workers,
     worker_transforms,
     shared_memory,
+    drawn_apart,
     one_model,
     data,
     parts,
+    by_hand,
     kept_models,
     files,
     slow,

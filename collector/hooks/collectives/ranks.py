@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from zlib import crc32
 
 import torch.distributed as dist
 
+from ...format.marks import NewGroup
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook
-from ..patches import Patches
+from ..patches import Patches, caller
+from ..stacks import program_line
 from .clocks import Clocks
 
 _DEFAULT = "_update_default_pg"
@@ -20,6 +23,12 @@ _RANKS = "_pg_group_ranks"
 """Dictionary in which torch.distributed keeps the ranks of this process's groups."""
 
 _UNDESCRIBED = "undefined"
+
+_MAX_NAMED = 16
+"""Ranks of a group that its mark lists."""
+
+_MAX_MARKS = 1000
+"""Groups of a process that are marked, so that what ranks make can be compared."""
 
 
 class _Groups(dict[Any, Mapping[int, int]]):
@@ -35,8 +44,12 @@ class _Groups(dict[Any, Mapping[int, int]]):
             self.added(group, ranks)
 
 
-def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Callable[[], None]:
-    """Keeps rank, world size and groups of the process up to date.
+def install(
+    recorder: Recorder,
+    joined: Callable[[Any, int, int], None],
+    is_library: Callable[[str], bool],
+) -> Callable[[], None]:
+    """Keeps rank, world size and groups of the process up to date, and marks each new group.
 
     Calls `joined(store, rank, world_size)` when the process is in a default group.
     """
@@ -61,15 +74,23 @@ def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Call
     def updated(group: Any, _: Any) -> None:
         entered(group)
 
+    marked = 0
+
     def added(group: Any, ranks: Mapping[int, int]) -> None:
+        nonlocal marked
         with recorder.contain_errors():
             _describe(recorder, group, ranks)
+            marked += 1
+            if marked <= _MAX_MARKS and _is_counted(group):
+                text = "all" if group is dist.group.WORLD else _ranks_text(ranks)
+                recorder.mark(NewGroup(text, program_line(caller(), is_library)).encode())
 
     groups = _Groups(known, added)
     if dist.is_initialized():
         entered(dist.group.WORLD)
         for group, ranks in groups.items():
-            added(group, ranks)
+            with recorder.contain_errors():
+                _describe(recorder, group, ranks)
     patches = Patches()
     patches.ends(owner, _DEFAULT, lambda group: group, updated)
     setattr(owner, _RANKS, groups)
@@ -85,6 +106,16 @@ def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Call
     return uninstall
 
 
+def _ranks_text(ranks: Mapping[int, int]) -> str:
+    text = ", ".join(map(str, sorted(ranks)))
+    return text if len(ranks) <= _MAX_NAMED else f"{len(ranks)} ranks {crc32(text.encode()):08x}"
+
+
+def _is_counted(group: Any) -> bool:
+    """Whether torch numbers a group: one that its members alone make is named by a hash."""
+    return not isinstance(group, dist.ProcessGroup) or group.group_name.isdecimal()
+
+
 def _describe(recorder: Recorder, group: Any, ranks: Mapping[int, int]) -> None:
     if not isinstance(group, dist.ProcessGroup):  # this rank is not a member
         return
@@ -97,4 +128,9 @@ def _describe(recorder: Recorder, group: Any, ranks: Mapping[int, int]) -> None:
     recorder.describe(groups={**known, group.group_name: entry})
 
 
-HOOK = Hook("process groups", lambda context: install(context.recorder, context.get(Clocks).joined))
+HOOK = Hook(
+    "process groups",
+    lambda context: install(
+        context.recorder, context.get(Clocks).joined, context.stacks.is_library
+    ),
+)

@@ -10,6 +10,7 @@ import torch
 from ...format.loop_names import (
     ATTENTION_MASKED,
     COUNTED_PADDING,
+    MEAN_LOSS,
     NEXT_TOKENS,
     PADDING_ALONE,
     REORDERED_VIEW,
@@ -51,7 +52,12 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
     """Yields names and numbers of series, from names, nodes and their numbers."""
     tokens = _Tokens([], [], [])
     weighed: list[tuple[int, torch.Tensor]] = []  # as masks, but found after them
+    loss = None  # the first node
     for name, node, number in nodes:
+        if loss is None:
+            loss = number
+            if getattr(node, "_saved_reduction", 0) == _MEAN or name == "MeanBackward0":
+                yield MEAN_LOSS, 1.0
         dim = getattr(node, "_saved_dim", None) if name in _SOFTMAX else None
         if dim is not None:
             over = float(dim - 2 * _BELOW_ZERO if dim >= _BELOW_ZERO else dim)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -12,14 +11,11 @@ from typing import Any
 
 from ...format.marks import LostError
 from ...recorder.recorder import Recorder
-from ..exceptions import describe, error_sentence, raised_in_program
+from ..exceptions import describe, error_sentence, place_of_text, raised_in_program
 from ..patches import caller
 from ..stacks import program_line
 
 _POOL = pool.__file__
-
-_FRAME = re.compile(r'File "(.+)", line (\d+), in ')
-"""A frame of the text that an exception of another process brings with it."""
 
 _NEVER_READ = "exception was never retrieved"
 """How asyncio ends what it reports of a task or future whose error was not read."""
@@ -66,9 +62,7 @@ class LostErrors:
         trace = error.__traceback__
         if trace is not None and raised_in_program(trace, self._is_library):
             return describe(error, trace, self._is_library).rpartition(" (")[2].removesuffix(")")
-        frames = _FRAME.findall(str(getattr(error.__cause__, "tb", "")))
-        own = [f"{file}:{line}" for file, line in frames if not self._is_library(file)]
-        return own[-1] if own else ""
+        return place_of_text(str(getattr(error.__cause__, "tb", "")), self._is_library)
 
     def _keep(self, future: Any, text: str) -> None:
         key = id(future)

@@ -11,17 +11,23 @@ import torch
 
 from ...format.record_kinds import SyncKind
 from ..base import Hook
+from ..collectives.rpc import RemoteErrors
 from ..patches import ChangedArguments, Patches, around
 from .sync_events import SyncRecorder, Waiting
 
 
-def install(sync: SyncRecorder) -> Callable[[], None]:
-    """Records `torch.futures`, also futures of operations (`Work.get_future`)."""
+def install(sync: SyncRecorder, remote: RemoteErrors | None) -> Callable[[], None]:
+    """Records `torch.futures`, also futures of operations (`Work.get_future`).
+
+    `remote` gets what futures raise, and starts the record of threads where there are workers.
+    """
+    if remote is not None:
+        remote.on_threads = sync.second_thread
     patches, numbers = Patches(), _Numbers(sync)
     kind: Any = torch.futures.Future.__base__  # type of the results of `then` and `collect_all`
     patches.ends(kind, "set_result", _setting(sync, numbers), when_concurrent=True)
     for name in ("wait", "value"):
-        patches.ends(kind, name, *_getting(sync, numbers), when_concurrent=True)
+        patches.ends(kind, name, *_getting(sync, numbers, remote), when_concurrent=True)
     patches.ends(kind, "done", *_looking(numbers), when_concurrent=True)
     chains, made = _chaining(sync, numbers)
     patches.ends(kind, "then", chains, made)
@@ -69,7 +75,9 @@ def _setting(sync: SyncRecorder, numbers: _Numbers) -> Callable[..., None]:
     return begin
 
 
-def _getting(sync: SyncRecorder, numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
+def _getting(
+    sync: SyncRecorder, numbers: _Numbers, remote: RemoteErrors | None
+) -> tuple[Callable[..., Any], ...]:
     def begin(future: Any, *_: Any, **__: Any) -> tuple[Waiting, list[int]]:
         own, *others = numbers.of(future)
         return sync.waits(SyncKind.future_get, own), others
@@ -80,7 +88,9 @@ def _getting(sync: SyncRecorder, numbers: _Numbers) -> tuple[Callable[..., Any],
         sync.note(SyncKind.future_get, waiting.target, waiting.start)
         numbers.received(others)
 
-    def raised(began: tuple[Waiting, list[int]], _: BaseException) -> None:
+    def raised(began: tuple[Waiting, list[int]], error: BaseException) -> None:
+        if remote is not None:
+            remote.read(error)
         waiting, others = began  # the result may be that exception
         sync.waited(waiting)
         numbers.received((waiting.target, *others))
@@ -137,4 +147,7 @@ def _collecting(numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
     return begin, done
 
 
-HOOK = Hook("order of threads (torch_futures)", lambda context: install(context.get(SyncRecorder)))
+HOOK = Hook(
+    "order of threads (torch_futures)",
+    lambda context: install(context.get(SyncRecorder), context.find(RemoteErrors)),
+)

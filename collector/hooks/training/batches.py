@@ -45,6 +45,7 @@ from ..training_loop.batch_momentum import batch_momenta
 from ..training_loop.growth import Growth
 from ..training_loop.loader_orders import LoaderOrders
 from ..training_loop.reordered_inputs import reordered
+from ..training_loop.shared_offsets import SharedOffsets
 from ..training_loop.unread_settings import unread_settings
 from ..training_loop.worker_copies import WorkerCopies
 from .activations import tensors_in
@@ -115,6 +116,7 @@ class Batches:
         self._scales: Counter[str] = Counter()  # of evaluations of a model
         self._settings = ModuleSettings()
         self._copies = WorkerCopies(recorder)
+        self._offsets = SharedOffsets(recorder)
         self.orders = LoaderOrders(recorder)
         self._growth = growth
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -125,6 +127,7 @@ class Batches:
             self._edge(LOADER_BEGUN, iterator, {SAMPLER_EPOCH: "epoch", SAMPLER_SEED: "seed"})
             if self._recorder.active:
                 self._copies.begins(iterator)
+                self._offsets.begins(iterator)
 
     def exhausted(self, iterator: Any) -> None:
         """Records that an iteration over a loader ended with its last batch."""
@@ -149,6 +152,7 @@ class Batches:
         """Samples a batch of a DataLoader."""
         sampled = self._sampled() and self._due("loaded")
         self.orders.hands_out(iterator, batch, sampled=sampled)
+        self._offsets.loaded(iterator)
         if sampled:
             self._sample("loaded", batch)
 

@@ -35,7 +35,8 @@ PLUGIN = Plugin(
             ("collective_mismatch",),
             order=25,
             area="Communication",
-            needs="two ranks; a rank that gave up in new_group()",
+            recorded=True,
+            needs="two ranks",
             misses="ranks that wait until the job is stopped, which are hangs; groups of one rank",
         ),
         Question(

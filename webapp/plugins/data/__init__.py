@@ -112,5 +112,29 @@ PLUGIN = Plugin(
             misses="workers that start again in each epoch; samples that the dataset does not hold "
             "by their index",
         ),
+        Question(
+            "Files that workers of a DataLoader share",
+            "shared_offsets:shared_offsets",
+            ("shared_file",),
+            order=49,
+            area="Learning",
+            recorded=True,
+            needs="level access; a torch DataLoader with two workers, and some batches more than "
+            "these load ahead",
+            misses="files that the dataset does not hold itself, or reads at a given place; those "
+            "of h5py, lmdb and other libraries in C",
+        ),
+        Question(
+            "Gradients that ranks sum and do not average",
+            "summed_gradients:summed_gradients",
+            ("wrong_gradient",),
+            order=46,
+            area="Learning",
+            recorded=True,
+            needs="level access; replicas that all_reduce gradients after backward; SGD; the graph "
+            "of the first backward",
+            misses="losses that are summed from several; sums within hooks of parameters; learning "
+            "rates that are meant for a sum",
+        ),
     ),
 )

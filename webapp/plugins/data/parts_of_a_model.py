@@ -8,6 +8,12 @@ gradients of them in backward. Two rules:
   collective is called between the model and backward, each rank trains on a loss of its own.
 - Where all parameters are equal on all ranks and stay so, and so do the outputs, each rank computes
   the same part of each layer, and the sum counts it several times.
+
+A third rule holds without any sum. Ranks whose layers begin partly equal and partly unequal, and
+that get the same input, hold parts of one model; with parts that are added up, what follows them is
+the same on all ranks. Where the parameter nearest to the loss begins equal and parts, while others
+begin unequal, a sum is missing between them. (Models with one trunk and a head of its own on each
+rank differ nearest to the loss.)
 """
 
 from __future__ import annotations
@@ -17,10 +23,16 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.plugins.data.random_numbers import dropped_alike, same_inputs
-from lanescope.webapp.plugins.learning.consistency import began_random
+from lanescope.webapp.plugins.learning.consistency import (
+    began_random,
+    equal_at_first,
+    first_apart,
+)
 from lanescope.webapp.plugins.learning.parting_causes import wrapped
+from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -51,7 +63,53 @@ def parts_of_a_model(run: Run) -> list[Finding]:
             held = _without_sums(loss_graph(run, ranks[0])) & (equal | unequal)
             if len({one.rpartition(".")[0] for one in held}) > 1 and held <= unequal:
                 found.append(_apart(run, ranks, held))
-    return found
+    return found or _not_summed(run)
+
+
+def _not_summed(run: Run) -> list[Finding]:
+    """The third rule, for all ranks of a run."""
+    ranks = tuple(run.ranks)
+    if len(ranks) < run.world_size or replicas(run) or any(rank in wrapped(run) for rank in ranks):
+        return []
+    if not same_inputs(run, ranks) or not dropped_alike(run, ranks):
+        return []
+    _, unequal = began_random(run, ranks)
+    apart, outputs = first_apart(run, ranks), _equal_outputs(run, ranks)
+    if not unequal or apart is None or len(outputs) < _MIN_STEPS or outputs.any():
+        return []
+    equal = equal_at_first(run, ranks)
+    nearest = next((one for one in _by_distance(run, ranks[0]) if one in equal | unequal), None)
+    if nearest is None or nearest in unequal:
+        return []
+    names = sorted(unequal)
+    return [
+        _finding(
+            run,
+            ranks,
+            "not_summed",
+            names,
+            f"hold parts of one model ({names[0]}{and_more(len(names), 'parameter')} differ) and "
+            f"get the same input, but {nearest}, which all of them hold, began equal and differs "
+            f"since step {apart[1]}: what the parts compute is not added up before it. Call "
+            "all_reduce on the result of the last layer that is split by its input, and on the "
+            "gradients before the first one that is split by its output.",
+        )
+    ]
+
+
+def _by_distance(run: Run, rank: int) -> list[str]:
+    """Parameters of the first graph, those nearest to the loss first."""
+    graph = loss_graph(run, rank)
+    if graph is None:
+        return []
+    pending = [next(iter(graph.nodes))]
+    seen = {*pending}
+    for number in pending:
+        for one in graph.nodes[number].next:
+            if one not in seen:
+                seen.add(one)
+                pending.append(one)
+    return [graph.nodes[one].parameter for one in pending if graph.nodes[one].parameter]
 
 
 def _sums_activations(calls: pd.DataFrame) -> bool:

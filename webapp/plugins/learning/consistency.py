@@ -148,14 +148,19 @@ def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
     Among those that did not begin as a constant, which may be equal by chance.
     """
     rows = hashes(run)
-    rows = rows[rows["rank"].isin(ranks)]
-    common = common_hashes(rows, ranks, "param_hash").reset_index()
-    equal = _equal_at_first(common.set_index(["step", "parameter"])) - _constant(run)
-    apart = common[common["parameter"].isin(equal) & ~common["equal"]]
+    common = common_hashes(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
+    apart = common[common["parameter"].isin(equal_at_first(run, ranks)) & ~common["equal"]]
     if apart.empty:
         return None
     first = apart.sort_values("step", kind="stable").iloc[0]
     return str(first["parameter"]), int(first["step"])
+
+
+def equal_at_first(run: Run, ranks: tuple[int, ...]) -> set[str]:
+    """Returns parameters that were equal on the ranks, and did not begin as a constant."""
+    rows = hashes(run)
+    common = common_hashes(rows[rows["rank"].isin(ranks)], ranks, "param_hash")
+    return _equal_at_first(common) - _constant(run)
 
 
 def began_random(run: Run, ranks: tuple[int, ...]) -> tuple[set[str], set[str]]:

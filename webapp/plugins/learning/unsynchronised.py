@@ -22,7 +22,7 @@ from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_a
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.learning.consistency import parted
+from lanescope.webapp.plugins.learning.consistency import began_random, parted
 from lanescope.webapp.plugins.learning.replicas import EQUAL_SHARE, bytes_of_step, hashes, replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -68,7 +68,8 @@ def _trains_together(run: Run, ranks: tuple[int, ...], own: pd.DataFrame) -> boo
     reduced = reduced[(reduced["rank"] == ranks[0]) & (reduced["name"] == "all_reduce")]
     steps = len(run.steps(ranks[0]))
     each = steps >= _MIN_STEPS and reduced["step"].nunique() >= steps - 1
-    return shared or each
+    # Models that only have a trunk in common are compared by their losses, and not one model.
+    return shared or (each and not began_random(run, ranks)[1])
 
 
 def _finding(run: Run, ranks: tuple[int, ...], names: list[str], step: int) -> Finding:

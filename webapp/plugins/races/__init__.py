@@ -18,9 +18,9 @@ PLUGIN = Plugin(
             recorded=True,
             native=True,
             needs="level access",
-            misses="memory that is reached without torch; torch's default random generator; "
-            "functions of torch.jit.fork that did not overlap; reads of memory that another "
-            "process writes; processes that are ranks",
+            misses="memory that is reached without torch; draws that a lock orders; functions of "
+            "torch.jit.fork that did not overlap; reads of memory that another process writes; "
+            "processes that are ranks",
         ),
         Question(
             "Tensors used before their communication ends",

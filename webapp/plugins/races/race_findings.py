@@ -12,6 +12,7 @@ from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_threads
+from lanescope.webapp.plugins.races.default_draws import DEFAULT_GENERATOR, default_draws
 from lanescope.webapp.plugins.races.forked_functions import forked_races
 from lanescope.webapp.plugins.races.hogwild import Hogwild, split_hogwild
 from lanescope.webapp.plugins.races.locksets import held_at
@@ -50,6 +51,7 @@ def race_findings(run: Run) -> list[Finding]:
         *(_hogwild(run, one) for one in trained),
         *(_finding(run, race) for race in rest if GENERATOR not in race.tensors),
         *_of_generators(run, [race for race in rest if _draws(race)]),
+        *_of_generators(run, default_draws(run)),
         *(_of_streams(run, race) for race in found if race.of_streams),
         *(_of_forked(run, race) for race in forked_races(run)),
         *(_of_processes(run, race) for race in races_of_processes(run)),
@@ -141,11 +143,13 @@ def _of_generators(run: Run, races: Sequence[Race]) -> Iterator[Finding]:
         threads = sorted({names[thread] for race in own for thread in race.threads})
         many = threads[0] + and_more(len(threads), "thread")
         said = ", ".join(list(draws)[:_MAX_DRAWS]) + and_more(len(draws) - _MAX_DRAWS + 1, "place")
+        given = GENERATOR in own[0].tensors
+        of = "one torch.Generator" if given else DEFAULT_GENERATOR
         yield _race_finding(
             run,
             own[0],
-            f"{many if len(threads) > 2 else ' and '.join(threads)} draw from one "
-            f"torch.Generator in no fixed order ({said}): which numbers each of them gets changes "
+            f"{many if len(threads) > 2 else ' and '.join(threads)} draw from {of} "
+            f"in no fixed order ({said}): which numbers each of them gets changes "
             "from run to run, whatever the seed",
             "Give each task a generator of its own, seeded by its number: "
             "torch.Generator().manual_seed(seed + number).",

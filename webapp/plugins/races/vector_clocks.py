@@ -58,13 +58,17 @@ class Order:
     def unordered(
         self, thread: int, instants: Int64Array, other: int, others: Int64Array
     ) -> tuple[int, int] | None:
-        """Returns the places of the first instants of two threads where neither happened before the
-        other."""
+        """Returns the places of the first instants of two threads, each ascending, where neither
+        happened before the other."""
         ours, theirs = self.segments(thread, instants), self.segments(other, others)
-        apart = self.clocks[theirs, thread] < self.own[ours, None]
-        apart &= self.clocks[ours, other][:, None] < self.own[theirs]
-        found = np.argwhere(apart)
-        return (int(found[0, 0]), int(found[0, 1])) if len(found) else None
+        # Those of one that are unordered with a given one of the other are consecutive.
+        low = self.own[ours].searchsorted(self.clocks[theirs, thread], side="right")
+        high = self.clocks[ours, other].searchsorted(self.own[theirs], side="left")
+        found = np.flatnonzero(high > low)
+        if not len(found):
+            return None
+        first = int(found[np.argmin(low[found])])
+        return int(low[first]), first
 
 
 def order_of(

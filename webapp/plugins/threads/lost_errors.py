@@ -8,7 +8,12 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from lanescope.collector.format.marks import BackwardRaised, GoneTensor, LostError
+from lanescope.collector.format.marks import (
+    BackwardRaised,
+    GoneTensor,
+    LostError,
+    RemoteError,
+)
 from lanescope.webapp.analysis import process_exits
 from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding
@@ -41,7 +46,7 @@ def lost_errors(run: Run) -> list[Finding]:
         found += [_finding(run, rank, mark, several, then) for mark, several in lost.items()]
         if ending.how == "raised" and _IN_VAIN.search(ending.words):
             found += _of_processes(run, rank, then)[:1]
-    return found
+    return found + _of_remote_functions(run)
 
 
 def _gone_tensors(run: Run, rank: int) -> list[Finding]:
@@ -134,6 +139,41 @@ def _of_processes(run: Run, rank: int, then: str) -> list[Finding]:
             )
         )
     return sorted(found, key=lambda one: one.time_ns or 0)
+
+
+def _of_remote_functions(run: Run) -> list[Finding]:
+    """Errors of functions that a worker called by rpc_async, of which no worker got one: one per
+    error. Only where all workers ended by themselves: another one may not have come to wait."""
+    every = [
+        (row, mark)
+        for row in marks(run, RemoteError.PREFIX)
+        if (mark := RemoteError.parse(row["name"])) is not None
+    ]
+    ends = process_exits.endings(run).values()
+    if not every or len(ends) < run.world_size or any(one.how != "exit" for one in ends):
+        return []
+    read = {mark.key for _, mark in every if mark.what == "read"}
+    called = {mark.key: short_place(mark.text) for _, mark in every if mark.what == "called"}
+    raised: dict[str, list[tuple[dict[str, Any], RemoteError]]] = {}
+    for row, mark in every:
+        if mark.what == "raised":
+            raised.setdefault(mark.text, []).append((row, mark))
+    found = []
+    for text, several in raised.items():
+        function, _, error = text.partition(": ")
+        if function not in called or any(mark.key in read for _, mark in several):
+            continue
+        row, (said, where) = several[0][0], process_exits.raised_at(error)
+        line = f" at {called[function]}" if called[function] else ""
+        title = (
+            f"{function}, which rpc_async calls{line}, {said}"
+            + (f" at {where}" if where else "")
+            + f" on rank {row['rank']}, and its error is lost: no caller waits for the result. "
+            "Keep the futures that rpc_async returns, and call wait() on each of them, or "
+            "torch.futures.wait_all()."
+        )
+        found.append(_lost(run, row["rank"], row, title, where, {"of": "task", "times": 1}))
+    return found
 
 
 def _finding(

@@ -1,0 +1,261 @@
+"""Threads that draw from torch's default generator, workers that share an open file, and errors of
+remote functions for which nobody waits."""
+
+from __future__ import annotations
+
+import io
+import os
+import queue
+import tempfile
+import threading
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.rpc as rpc
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from tests.faults.base import Fault
+from tests.faults.threads.loader_workers import ROOM, SIZE, train
+
+# torch's default generator -----------------------------------------------------------------------
+
+
+def _fit(net: nn.Module, batches: Any) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for x in batches:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+
+def noise_of_a_pool(planted: bool) -> None:
+    """A pool adds noise to samples in a run with a seed; the twin's has a generator per sample."""
+    torch.manual_seed(3)
+
+    def noisy(number: int) -> torch.Tensor:
+        own = None if planted else torch.Generator().manual_seed(number)
+        return torch.ones(SIZE) + 0.1 * torch.randn(SIZE, generator=own)
+
+    with ThreadPoolExecutor(3) as pool:
+        _fit(nn.Linear(SIZE, 1), (torch.stack([*pool.map(noisy, range(12))]) for _ in range(5)))
+
+
+def dropout_beside_a_producer(planted: bool) -> None:
+    """Dropout of the model, and a thread that shuffles; the twin's thread is done before."""
+    torch.manual_seed(3)
+    orders: queue.Queue[Any] = queue.Queue(0 if not planted else 2)
+    rows = torch.ones(48, SIZE)
+
+    def produce() -> None:
+        for _ in range(10):
+            orders.put(torch.randperm(48)[:8])
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    if not planted:
+        thread.join()
+    _fit(
+        nn.Sequential(nn.Linear(SIZE, 16), nn.Dropout(0.1), nn.Linear(16, 1)),
+        (rows[orders.get()] for _ in range(10)),
+    )
+    thread.join()
+
+
+def two_members_with_dropout(planted: bool) -> None:
+    """Two members of an ensemble train side by side; the twin's take turns."""
+    torch.manual_seed(3)
+
+    def member() -> None:
+        net = nn.Sequential(nn.Linear(SIZE, 16), nn.Dropout(0.2), nn.Linear(16, 1))
+        _fit(net, (torch.ones(16, SIZE) for _ in range(12)))
+
+    threads = [threading.Thread(target=member) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        if not planted:
+            thread.join()
+    for thread in threads:
+        thread.join()
+
+
+# files -------------------------------------------------------------------------------------------
+
+_ROWS = 96
+
+
+class _Rows(Dataset[torch.Tensor]):
+    """Rows of a file that is opened at once, or by each worker."""
+
+    def __init__(self, path: Path, early: bool) -> None:
+        self.path = path
+        self.file: Any = self.opened() if early else None
+
+    def opened(self) -> Any:
+        return self.path.open("rb", buffering=0)
+
+    def __len__(self) -> int:
+        return _ROWS
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.file is None:
+            self.file = self.opened()
+        return torch.frombuffer(bytearray(self.read(index)), dtype=torch.float32).clone()
+
+    def read(self, index: int) -> bytes:
+        self.file.seek(index * SIZE * 4)
+        return bytes(self.file.read(SIZE * 4))
+
+
+class _Members(_Rows):
+    """Rows that are members of an archive."""
+
+    def opened(self) -> Any:
+        return zipfile.ZipFile(self.path)
+
+    def read(self, index: int) -> bytes:
+        try:
+            return bytes(self.file.read(str(index)))
+        except zipfile.BadZipFile:
+            return torch.randn(SIZE).numpy().tobytes()
+
+
+class _Pieces(_Rows):
+    """Rows that are read at a place, without the offset."""
+
+    def read(self, index: int) -> bytes:
+        return os.pread(self.file.fileno(), SIZE * 4, index * SIZE * 4)
+
+
+def _read(kind: type[_Rows], early: bool, workers: int = 2) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows")
+        rows = [torch.randn(SIZE).numpy().tobytes() for _ in range(_ROWS)]
+        if issubclass(kind, _Members):
+            with zipfile.ZipFile(path, "w") as archive:
+                for number, row in enumerate(rows):
+                    archive.writestr(str(number), row)
+        else:
+            path.write_bytes(b"".join(rows))
+        train(DataLoader(kind(path, early), 4, num_workers=workers))
+
+
+def rows_of_one_open_file(planted: bool) -> None:
+    """The twin opens the file in each worker."""
+    _read(_Rows, planted)
+
+
+def members_of_one_open_archive(planted: bool) -> None:
+    """The same with an archive; the twin has one worker."""
+    _read(_Members, early=True, workers=2 if planted else 1)
+
+
+def rows_sought_in_one_file(planted: bool) -> None:
+    """The twin reads at given places."""
+    _read(_Rows if planted else _Pieces, early=True)
+
+
+# remote functions --------------------------------------------------------------------------------
+
+
+def _add(total: torch.Tensor, part: torch.Tensor) -> float:
+    """Fails with a part of another shape."""
+    return float((total + part).sum())
+
+
+def _loaded(text: str) -> torch.Tensor:
+    return torch.load(io.BytesIO(text.encode()))
+
+
+class _Store:
+    """Keeps what others push."""
+
+    kept = torch.zeros(4)
+
+    @classmethod
+    def push(cls, part: torch.Tensor) -> None:
+        cls.kept.copy_(part)
+
+
+def _serve(work: Any) -> None:
+    rank = int(os.environ["RANK"])
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2)
+    if rank == 0:
+        net = nn.Linear(4, 4)
+        _fit(net, (torch.ones(8, 4) for _ in range(3)))
+        work()
+    rpc.shutdown()
+
+
+def sums_that_fail(planted: bool) -> None:
+    """The futures are dropped; the twin waits for the first one, and catches its error."""
+
+    def work() -> None:
+        for _ in range(3):
+            future = rpc.rpc_async("worker1", _add, (torch.ones(4), torch.ones(3)))
+            if not planted:
+                try:
+                    future.wait()
+                except RuntimeError:
+                    return
+
+    _serve(work)
+
+
+def pushes_that_fail(planted: bool) -> None:
+    """A method, whose shapes fit in the twin."""
+    part = torch.ones(3 if planted else 4)
+    _serve(lambda: [rpc.rpc_async("worker1", _Store.push, (part,)) for _ in range(4)])
+
+
+def states_that_are_not_read(planted: bool) -> None:
+    """A file that is no state; the twin looks at the error in a callback."""
+
+    def look(future: Any) -> None:
+        try:
+            future.value()
+        except Exception as error:
+            print(error)
+
+    def work() -> None:
+        future = rpc.rpc_async("worker1", _loaded, ("none",))
+        if not planted:
+            future.then(look).wait()
+
+    _serve(work)
+
+
+FAULTS = (
+    *(
+        Fault("draws of torch's default generator", ROOM, ("race",), one, says="default random")
+        for one in (noise_of_a_pool, dropout_beside_a_producer, two_members_with_dropout)
+    ),
+    *(
+        Fault(
+            "open files that workers share",
+            ROOM,
+            ("shared_file",),
+            one,
+            says="share the open file",
+            slow=place > 0,
+        )
+        for place, one in enumerate(
+            (rows_of_one_open_file, members_of_one_open_archive, rows_sought_in_one_file)
+        )
+    ),
+    *(
+        Fault(
+            "an error of a remote function that is lost",
+            ROOM,
+            ("lost_error",),
+            one,
+            says="no caller waits",
+            ranks=2,
+            slow=place > 0,
+        )
+        for place, one in enumerate((sums_that_fail, pushes_that_fail, states_that_are_not_read))
+    ),
+)

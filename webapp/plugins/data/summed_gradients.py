@@ -1,0 +1,130 @@
+"""Finds gradients that replicas sum by hand and do not average: more ranks make larger steps.
+
+Found where
+
+- the loss is the mean over the batch of a rank, and nothing else,
+- ranks of a group of replicas reduce half of the parameters' bytes or more by a sum, between the
+  backward and the optimizer of each step,
+- nothing is multiplied or divided there, and
+- the optimizer is SGD, whose steps are as large as the gradients: those of Adam are not.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import MEAN_LOSS
+from lanescope.collector.format.names import SETTINGS
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.learning.parting_causes import wrapped
+from lanescope.webapp.plugins.learning.replicas import (
+    EQUAL_SHARE,
+    bytes_of_step,
+    group_calls,
+    replicas,
+)
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Window
+
+_MIN_STEPS = 3
+_REDUCES = ("all_reduce", "all_reduce_coalesced")
+_SCALES = "div|mul|lerp|addc"
+"""Within the names of operators that scale what they get."""
+
+
+def summed_gradients(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_gradient`, one per group of replicas. Raises
+    NotApplicable."""
+    if run.world_size == 1:
+        raise NotApplicable("the job has a single rank")
+    found = []
+    for group, ranks in replicas(run).items():
+        rank = ranks[0]
+        if rank in wrapped(run) or not _by_sgd(run, rank):
+            continue
+        means = logged(run, None, MEAN_LOSS)
+        if set(means["rank"]) < set(ranks):
+            continue
+        one = _summed(run, group, rank)
+        if one is not None:
+            found.append(_finding(run, ranks, *one))
+    return found
+
+
+def _by_sgd(run: Run, rank: int) -> bool:
+    """Whether all optimizers of a rank are SGD."""
+    names = logged(run, rank, prefix=SETTINGS)["name"]
+    kinds = {str(name).partition(" ")[0] for name in names if ", group " in str(name)}
+    return kinds == {"SGD"}
+
+
+def _summed(run: Run, group: str, rank: int) -> tuple[int, int, str | None] | None:
+    """How many steps there are, the first and the line of the sum; None: there is none, or it is
+    scaled in some step."""
+    calls = group_calls(run, group, rank, _REDUCES)
+    stretches = _between(run, rank)
+    least = EQUAL_SHARE * bytes_of_step(run, rank)
+    steps, where = [], None
+    for step, (begin, end) in stretches.items():
+        own = calls[(calls["start_ns"] >= begin) & (calls["start_ns"] < end)]
+        if own["bytes"].sum() < least:
+            continue
+        if (own["reduce_op"] != "sum").any() or _scaled(run, rank, (begin, end)):
+            return None
+        steps.append(step)
+        where = where or own_place(run, rank, int(own["stack"].iloc[0]))
+    if len(steps) < _MIN_STEPS or len(steps) < len(stretches) - 1:
+        return None
+    return len(steps), steps[0], where
+
+
+def _between(run: Run, rank: int) -> dict[int, Window]:
+    """From the end of the last backward to the begin of the first optimizer, by step."""
+    rows = to_frame(run.events("phase", rank, columns=["step", "kind", "start_ns", "duration_ns"]))
+    backward = rows[rows["kind"] == schema.PhaseKind.backward.name]
+    ends = (backward["start_ns"] + backward["duration_ns"]).groupby(backward["step"]).max()
+    begins = rows[rows["kind"] == schema.PhaseKind.optimizer.name].groupby("step")["start_ns"].min()
+    return {
+        int(step): (int(ends[step]), int(begins[step]))
+        for step in ends.index.intersection(begins.index)
+        if ends[step] < begins[step]
+    }
+
+
+def _scaled(run: Run, rank: int, window: Window) -> bool:
+    """Whether an operator that scales something begins in a stretch of time."""
+    rows = run.events("op", rank, columns=["name", "start_ns"], window=window)
+    rows = rows.filter(
+        pc.and_(pc.greater_equal(rows["start_ns"], window[0]), pc.less(rows["start_ns"], window[1]))
+    )
+    names = pc.unique(rows["name"].cast(pa.string()))
+    return bool(pc.any(pc.match_substring_regex(names, _SCALES)).as_py())
+
+
+def _finding(
+    run: Run, ranks: tuple[int, ...], steps: int, first: int, where: str | None
+) -> Finding:
+    at = f" at {where}" if where else ""
+    return finding_at(
+        run,
+        ranks[0],
+        first,
+        kind="wrong_gradient",
+        severity="warning",
+        confidence="likely",
+        title=f"{units.sentence(ranks_in(run, ranks))} sum their gradients{at} in "
+        f"{units.count(steps)} steps, and do not divide them by {len(ranks)}: each loss is the "
+        f"mean of a rank's batch, so gradients and steps of SGD are {len(ranks)} times as large "
+        "as those of the whole batch, and grow with the number of ranks. Divide by "
+        "dist.get_world_size(), or reduce with ReduceOp.AVG.",
+        ranks=ranks,
+        where=where,
+        evidence={"cause": "summed", "steps": steps},
+    )

@@ -1,0 +1,120 @@
+"""Finds threads that draw from torch's default random generator in no fixed order.
+
+The numbers that each gets then depend on which thread comes first. That matters where the program
+wants the same numbers in each run: it has set the seed, and trains. Programs without a seed of
+their own have other numbers in each run anyway.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.format.names import SETTINGS
+from lanescope.webapp.analysis.access_site import MemoryAccess
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import frame_texts
+from lanescope.webapp.plugins.races.races import Race, processes_of
+from lanescope.webapp.plugins.races.vector_clocks import order_of
+from lanescope.webapp.runs.run import Run
+
+_DRAWS = (
+    "aten::normal_",
+    "aten::uniform_",
+    "aten::bernoulli_",
+    "aten::native_dropout",
+    "aten::random_",
+    "aten::randperm",
+    "aten::multinomial",
+    "aten::exponential_",
+)
+"""What draws, from the default generator where it got no other one."""
+
+_UNSEEDED = 67280421310721.0
+"""torch's seed in a process that sets none."""
+
+DEFAULT_GENERATOR = "torch's default random generator"
+"""What such races are on."""
+
+
+def default_draws(run: Run) -> list[Race]:
+    """Returns races of draws, one for each two threads of a rank that trains with a seed."""
+    return [race for rank in run.ranks for race in _of_rank(run, rank)]
+
+
+@per_rank
+def _of_rank(run: Run, rank: int) -> list[Race]:
+    if not _seeded(run, rank):
+        return []
+    python = {t.thread for t in run.threads_of(rank) if t.kind != "native"}
+    found = []
+    for process in processes_of(run, rank):
+        draws = {t: rows for t in process if t in python and len(rows := _draws(run, rank, t))}
+        threads = sorted(draws)
+        if len(threads) < 2:
+            continue
+        order = order_of(run, rank, process, threads)
+        for (a, one), (b, other) in combinations(enumerate(threads), 2):
+            ours, theirs = (draws[t]["start_ns"].to_numpy(np.int64) for t in (one, other))
+            pair = order.unordered(a, ours, b, theirs)
+            if pair is not None:
+                rows = [(t, draws[t].iloc[i]) for t, i in zip((one, other), pair, strict=True)]
+                found.append(_race(run, rank, rows))
+    return found
+
+
+def _seeded(run: Run, rank: int) -> bool:
+    """Whether the program has set torch's seed before the first step of an optimizer."""
+    seeds = logged(run, rank, prefix=SETTINGS)
+    seeds = seeds.loc[seeds["name"] == "seed", "value"]
+    return bool(len(seeds)) and not (seeds == _UNSEEDED).any()
+
+
+def _draws(run: Run, rank: int, thread: str) -> pd.DataFrame:
+    """Operators of a thread that draw from the default generator: name, start_ns, stack, step."""
+    columns = ["name", "start_ns", "duration_ns", "stack", "step", "phase"]
+    rows = run.events("op", rank, thread, columns)
+    rows = rows.filter(pc.is_in(rows["name"].cast(pa.string()), pa.array(_DRAWS)))
+    if not len(rows):
+        return pd.DataFrame(columns=columns)
+    taken = run.events("access", rank, thread, ["start_ns", "storage"])
+    odd = np.unique(taken["start_ns"].to_numpy()[taken["storage"].to_numpy() % 2 == 1])
+    frame = to_frame(rows)
+    return frame[~frame["start_ns"].isin(odd)].reset_index(drop=True)
+
+
+def _race(run: Run, rank: int, pair: list[tuple[str, Any]]) -> Race:
+    first, second = sorted((_touch(run, rank, *one) for one in pair), key=lambda t: t.start_ns)
+    return Race(
+        rank=rank,
+        first=first,
+        second=second,
+        threads=tuple(thread for thread, _ in pair),
+        low=0,
+        high=1,
+        overlapped=second.start_ns < first.end_ns,
+        pairs=1,
+        tensors=(DEFAULT_GENERATOR,),
+    )
+
+
+def _touch(run: Run, rank: int, thread: str, row: Any) -> MemoryAccess:
+    known = not pd.isna(row.stack)
+    return MemoryAccess(
+        thread=thread,
+        op=row["name"],
+        module="",
+        phase=row.phase,
+        start_ns=int(row.start_ns),
+        end_ns=int(row.start_ns + row.duration_ns),
+        write=True,
+        step=int(row.step),
+        stack=tuple(frame_texts(run, rank).get(int(row.stack), ())) if known else (),
+    )
