@@ -21,9 +21,15 @@ _CAUSES = (
     "the baseline draws",
     "the first parameters differ",
     "the data differs",
+    "all gradients that differ",
+    "the logged value",
+    "the first module",
     "the command",
 )
 """How notes begin that may say why, the most likely one first."""
+
+_SAID = 2
+"""Such notes in the sentence."""
 
 
 def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:
@@ -58,7 +64,8 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
             "with --level numerics."
         )
     known = [note for cause in _CAUSES for note in result.notes if note.startswith(cause)]
-    title += "".join(f" Look at this first: {note}." for note in known[:1])
+    if known:
+        title += f" Look at this first: {'; '.join(known[:_SAID])}."
     return [
         Finding(
             kind="divergence",

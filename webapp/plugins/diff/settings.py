@@ -31,6 +31,9 @@ _CLIPS = {
     CLIP_LIMIT: "max_norm of clip_grad_norm_",
     CLIP_VALUE: "clip_value of clip_grad_value_",
 }
+_OF_LAUNCHERS = ("TORCH_NCCL_ASYNC_ERROR_HANDLING",)
+"""Variables that torchrun sets for its workers."""
+
 _LISTED = 6
 """Settings, or words of a command, named in one sentence."""
 
@@ -96,7 +99,7 @@ def _environment(base: Run, run: Run) -> list[str]:
 def _variables(run: Run) -> dict[str, str]:
     rows = logged(run, min(run.ranks), prefix=f"{SETTINGS}{ENVIRONMENT}")
     pairs = (str(name).partition("=") for name in rows["name"])
-    return {name: text for name, _, text in pairs}
+    return {name: text for name, _, text in pairs if name not in _OF_LAUNCHERS}
 
 
 def _settings(run: Run, *, rates: bool) -> dict[str, float]:
