@@ -43,6 +43,7 @@ from lanescope.webapp.plugins.learning.parting_causes import (
     left_whole,
     other_settings,
     replaced,
+    skipped_step,
 )
 from lanescope.webapp.plugins.learning.replicas import (
     _REDUCES,
@@ -278,6 +279,8 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
     )
     if known is None and parting.what == "parameter":
         known = other_settings(run, parting.ranks, parting.step)
+    if known is None and parting.last_equal is not None:
+        known = skipped_step(run, parting.ranks, parting.step)
     if known is not None:
         return known
     if parting.last_equal is None and parting.what == "parameter":

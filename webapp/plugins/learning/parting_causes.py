@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from lanescope.collector.format import schema
 from lanescope.collector.format.names import (
     LEFT_OUT,
     LEFT_OUT_CAUSES,
@@ -98,6 +99,27 @@ def other_settings(run: Run, ranks: tuple[int, ...], step: int) -> Cause | None:
     if not apart:
         return None
     return Cause(f"{'; '.join(apart[:3])}. Give all ranks the same settings.")
+
+
+def skipped_step(run: Run, ranks: tuple[int, ...], until: int) -> Cause | None:
+    """Returns the first step, up to one, for which a rank ran more backward passes than the others:
+    it left out a step of the optimizer that they took."""
+    rows = to_frame(run.events("phase", columns=["rank", "step", "kind"]))
+    rows = rows[rows["rank"].isin(ranks) & (rows["kind"] == schema.PhaseKind.backward.name)]
+    counts = rows[rows["step"] <= until].groupby(["step", "rank"]).size().unstack()
+    apart = counts.dropna()[lambda table: table.nunique(axis=1) > 1]
+    if apart.empty:
+        return None
+    step, passes = int(apart.index[0]), apart.iloc[0]
+    if (passes == passes.max()).sum() > 1 or passes.nunique() > 2:
+        return None
+    rank = int(passes.idxmax())
+    return Cause(
+        f"Rank {rank} runs {int(passes.max())} backward passes up to optimizer step {step}, the "
+        f"others {int(passes.min())}: it left out a step that they took, as where each rank "
+        "looks at its own loss or gradients. Let all ranks decide alike: all_reduce the "
+        "condition."
+    )
 
 
 def _same(name: str, recorded: str) -> bool:
