@@ -21,7 +21,9 @@ from lanescope.collector.format.marks import (
     LostContext,
     LostError,
     LostMode,
+    NewGroup,
     OutsideGroup,
+    RemoteError,
     ValidatorVerdict,
 )
 
@@ -58,6 +60,13 @@ NAMES: dict[str, Any] = {
     ),
     "outside of the group: all_reduce at /train.py:12": OutsideGroup("all_reduce", "/train.py:12"),
     "outside of the group: barrier at ": OutsideGroup("barrier", ""),
+    "new group: 0, 1 at /train.py:12": NewGroup("0, 1", "/train.py:12"),
+    "new group: all at ": NewGroup("all", ""),
+    "remote error: raised 00ab push: ValueError('at 1') (/a/b.py:3)": RemoteError(
+        "raised", "00ab", "push: ValueError('at 1') (/a/b.py:3)"
+    ),
+    "remote error: read 00ab ": RemoteError("read", "00ab", ""),
+    "remote error: called Store.push /a/b.py:3": RemoteError("called", "Store.push", "/a/b.py:3"),
     "cuda: begun on cuda:0 at /train.py:1 of 8 devices, visible 3,4, local rank 1": CudaBegun(
         0, "/train.py:1", 8, "3,4", "1"
     ),

@@ -95,7 +95,7 @@ def summed_one_by_one(planted: bool) -> None:
 
 
 def summed_as_one(planted: bool) -> None:
-    """All gradients are summed as one vector, of which the twin takes the mean before."""
+    """All gradients are summed as one vector, and the twin takes their mean before."""
 
     def reduce(model: nn.Module) -> None:
         own = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

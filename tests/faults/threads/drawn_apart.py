@@ -1,5 +1,5 @@
 """Threads that draw from torch's default generator, workers that share an open file, and errors of
-remote functions for which nobody waits."""
+remote functions that no caller gets."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def pushes_that_fail(planted: bool) -> None:
 
 
 def states_that_are_not_read(planted: bool) -> None:
-    """A file that is no state; the twin looks at the error in a callback."""
+    """A text in place of a state; the twin looks at the error in a callback."""
 
     def look(future: Any) -> None:
         try:

@@ -66,7 +66,7 @@ def _by_sgd(run: Run, rank: int) -> bool:
 
 
 def _summed(run: Run, group: str, rank: int) -> tuple[int, int, str | None] | None:
-    """How many steps there are, the first and the line of the sum; None: there is none, or it is
+    """The number of steps, the first and the line of the sum; None: without a sum, or where it is
     scaled in some step."""
     calls = group_calls(run, group, rank, _REDUCES)
     stretches = _between(run, rank)

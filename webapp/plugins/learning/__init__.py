@@ -112,13 +112,14 @@ PLUGIN = Plugin(
         Question(
             "Accumulated gradients that are thrown away",
             "wasted_passes:wasted_passes",
-            ("dead_parameter",),
+            ("dead_parameter", "wrong_gradient"),
             order=155,
             area="Learning",
             recorded=True,
             native=True,
             needs="4 steps of the run's only optimizer, whose zero_grad() is called",
-            misses="gradients that are zeroed by the model or by hand; several optimizers",
+            misses="gradients that are zeroed by the model or by hand; several optimizers; tasks "
+            "that mix their updates in another order than one after the other",
         ),
         Question(
             "Layers and parameters made in each forward",

@@ -3,13 +3,18 @@
 Between any two steps of a run's only optimizer the same number of backward passes run, all at one
 line with the same callers, and zero_grad() follows each of them but the last. Passes for another
 purpose, as the gradient of an input, are made at another line than that of the step.
+
+Where several steps follow one pass, and as many passes went before it, tasks take turns within an
+update: one zeroes the gradients of another, which then steps with those of the first.
 """
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,7 +36,8 @@ _BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimi
 
 
 def wasted_passes(run: Run) -> list[Finding]:
-    """Returns findings of kind `dead_parameter`, at most one. Raises NotApplicable."""
+    """Returns findings of kind `dead_parameter` or `wrong_gradient`, at most one. Raises
+    NotApplicable."""
     held = gradient_rows(run)
     if held.empty:
         raise NotApplicable("record an optimizer step: the run has no steps")
@@ -59,17 +65,20 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
     zeroing = run.events("op", rank, thread, columns=["start_ns", "name", "stack"])
     zeroing = zeroing.filter(pc.starts_with(zeroing["name"].cast(pa.string()), _ZEROES))
     starts, zeroed = backward["start_ns"].to_numpy(), np.sort(zeroing["start_ns"].to_numpy())
+    mixed = _mixed(starts, zeroed, steps)
     wasted = _wasted(starts, zeroed, steps) if len(steps) > _MIN_PERIODS else 0
-    if not wasted:
+    if not (wasted or len(mixed) >= _MIN_PERIODS):
         return None
     ends = starts + backward["duration_ns"].fillna(0).astype("int64").to_numpy()
-    windows = [*zip(starts.tolist(), ends.tolist(), strict=True)][: wasted + 1]
+    windows = [*zip(starts.tolist(), ends.tolist(), strict=True)][: wasted + 2 * len(mixed) + 1]
     places = {phase_place(run, rank, _BACKWARD, window) for window in windows}
     where = places.pop() if len(places) == 1 else None
     if where is None:
         return None
     stacks = zeroing["stack"].drop_null().to_pylist()
     at = next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
+    if not wasted:
+        return _taking_turns(run, rank, thread, mixed, where, at)
     return _finding(run, rank, wasted, where, at)
 
 
@@ -84,6 +93,40 @@ def _wasted(backward: Int64Array, zeroed: Int64Array, steps: Int64Array) -> int:
             return 0
         counts.add(len(own) - 1)
     return counts.pop() if len(counts) == 1 else 0
+
+
+_TURNS = re.compile("(?:BZ+)+BSS+")
+"""Passes of backward with zero_grad() between them, then several steps without either."""
+
+
+def _mixed(backward: Int64Array, zeroed: Int64Array, steps: Int64Array) -> list[int]:
+    """When each stretch begins in which several steps use the gradients of one pass, and others
+    are thrown away: ns."""
+    times = np.concatenate([backward, zeroed, steps])
+    order = np.argsort(times, kind="stable")
+    kinds = np.repeat([*"BZS"], [len(backward), len(zeroed), len(steps)])[order]
+    return [int(times[order[one.start()]]) for one in _TURNS.finditer("".join(kinds))]
+
+
+def _taking_turns(
+    run: Run, rank: int, thread: str, mixed: list[int], where: str, at: str | None
+) -> Finding:
+    zero = f"zero_grad(){f' at {at}' if at else ''}"
+    return finding_at(
+        run,
+        rank,
+        pd.Series({"thread": thread, "time_ns": mixed[0], "step": 0}),
+        kind="wrong_gradient",
+        severity="error",
+        confidence="likely",
+        title=f"Updates of one model mix, {units.count(len(mixed))} times: after a backward pass "
+        f"at {where}, {zero} throws its gradients away and another pass runs, then step() is "
+        "called twice with the gradients of that one. So it is where tasks of asyncio, or "
+        "callbacks, train one model and wait between backward() and step(). Hold an asyncio.Lock "
+        "from zero_grad() to step(), or await nothing in between.",
+        where=where,
+        evidence={"cause": "mixed_updates", "times": len(mixed)},
+    )
 
 
 def _finding(run: Run, rank: int, wasted: int, where: str, at: str | None) -> Finding:

@@ -142,7 +142,7 @@ def _of_processes(run: Run, rank: int, then: str) -> list[Finding]:
 
 
 def _of_remote_functions(run: Run) -> list[Finding]:
-    """Errors of functions that a worker called by rpc_async, of which no worker got one: one per
+    """Errors of functions that a worker called by rpc_async, and that no worker got: one per
     error. Only where all workers ended by themselves: another one may not have come to wait."""
     every = [
         (row, mark)
