@@ -44,25 +44,25 @@ def noise_of_a_pool(planted: bool) -> None:
         _fit(nn.Linear(SIZE, 1), (torch.stack([*pool.map(noisy, range(12))]) for _ in range(5)))
 
 
-def dropout_beside_a_producer(planted: bool) -> None:
-    """Dropout of the model, and a thread that shuffles; the twin's thread is done before."""
+def crops_of_two_producers(planted: bool) -> None:
+    """Two threads cut pieces of samples; main of the twin draws where, and they cut."""
     torch.manual_seed(3)
-    orders: queue.Queue[Any] = queue.Queue(0 if not planted else 2)
-    rows = torch.ones(48, SIZE)
+    pieces: queue.Queue[Any] = queue.Queue(4)
+    rows = torch.randn(48, 4 * SIZE)
 
-    def produce() -> None:
-        for _ in range(10):
-            orders.put(torch.randperm(48)[:8])
+    def produce(starts: list[int]) -> None:
+        for number, start in enumerate(starts):
+            if planted:
+                start = int(torch.randint(3 * SIZE, (1,)))
+            pieces.put(rows[4 * number :, start : start + SIZE])
 
-    thread = threading.Thread(target=produce)
-    thread.start()
-    if not planted:
+    chosen = [torch.randint(3 * SIZE, (10,)).tolist() for _ in range(2)]
+    threads = [threading.Thread(target=produce, args=(one,)) for one in chosen]
+    for thread in threads:
+        thread.start()
+    _fit(nn.Linear(SIZE, 1), (pieces.get() for _ in range(20)))
+    for thread in threads:
         thread.join()
-    _fit(
-        nn.Sequential(nn.Linear(SIZE, 16), nn.Dropout(0.1), nn.Linear(16, 1)),
-        (rows[orders.get()] for _ in range(10)),
-    )
-    thread.join()
 
 
 def two_members_with_dropout(planted: bool) -> None:
@@ -231,7 +231,7 @@ def states_that_are_not_read(planted: bool) -> None:
 FAULTS = (
     *(
         Fault("draws of torch's default generator", ROOM, ("race",), one, says="default random")
-        for one in (noise_of_a_pool, dropout_beside_a_producer, two_members_with_dropout)
+        for one in (noise_of_a_pool, crops_of_two_producers, two_members_with_dropout)
     ),
     *(
         Fault(

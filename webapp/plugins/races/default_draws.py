@@ -2,11 +2,13 @@
 
 The numbers that each gets then depend on which thread comes first. That matters where the program
 wants the same numbers in each run: it has set the seed, and trains. Programs without a seed of
-their own have other numbers in each run anyway.
+their own have other numbers in each run anyway. Counted are threads that draw at one line, as the
+workers of a pool: threads of other kinds often draw for something that nothing compares.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -20,9 +22,9 @@ from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.analysis.stack_frames import frame_texts
+from lanescope.webapp.analysis.stack_frames import frame_texts, own_place
 from lanescope.webapp.plugins.races.races import Race, processes_of
-from lanescope.webapp.plugins.races.vector_clocks import order_of
+from lanescope.webapp.plugins.races.vector_clocks import Order, order_of
 from lanescope.webapp.runs.run import Run
 
 _DRAWS = (
@@ -45,7 +47,7 @@ DEFAULT_GENERATOR = "torch's default random generator"
 
 
 def default_draws(run: Run) -> list[Race]:
-    """Returns races of draws, one for each two threads of a rank that trains with a seed."""
+    """Returns races of draws at one line, one for each two threads, where ranks set a seed."""
     return [race for rank in run.ranks for race in _of_rank(run, rank)]
 
 
@@ -56,18 +58,23 @@ def _of_rank(run: Run, rank: int) -> list[Race]:
     python = {t.thread for t in run.threads_of(rank) if t.kind != "native"}
     found = []
     for process in processes_of(run, rank):
-        draws = {t: rows for t in process if t in python and len(rows := _draws(run, rank, t))}
-        threads = sorted(draws)
-        if len(threads) < 2:
-            continue
-        order = order_of(run, rank, process, threads)
-        for (a, one), (b, other) in combinations(enumerate(threads), 2):
-            ours, theirs = (draws[t]["start_ns"].to_numpy(np.int64) for t in (one, other))
+        threads = [t for t in process if t in python]
+        draws = {t: rows for t in threads if len(rows := _draws(run, rank, t))}
+        if len(draws) > 1:
+            order = order_of(run, rank, process, [*draws])
+            found += [_race(run, rank, pair) for pair in _pairs(order, draws)]
+    return found
+
+
+def _pairs(order: Order, draws: dict[str, pd.DataFrame]) -> Iterator[list[tuple[str, Any]]]:
+    """Draws at one line that nothing orders, the first of each two threads and line."""
+    for (a, one), (b, other) in combinations(enumerate(order.threads), 2):
+        for line in sorted({*draws[one]["line"]} & {*draws[other]["line"]} - {""}):
+            sides = [draws[t][draws[t]["line"] == line] for t in (one, other)]
+            ours, theirs = (side["start_ns"].to_numpy(np.int64) for side in sides)
             pair = order.unordered(a, ours, b, theirs)
             if pair is not None:
-                rows = [(t, draws[t].iloc[i]) for t, i in zip((one, other), pair, strict=True)]
-                found.append(_race(run, rank, rows))
-    return found
+                yield [(one, sides[0].iloc[pair[0]]), (other, sides[1].iloc[pair[1]])]
 
 
 def _seeded(run: Run, rank: int) -> bool:
@@ -78,16 +85,19 @@ def _seeded(run: Run, rank: int) -> bool:
 
 
 def _draws(run: Run, rank: int, thread: str) -> pd.DataFrame:
-    """Operators of a thread that draw from the default generator: name, start_ns, stack, step."""
+    """Operators of a thread that draw from the default generator: name, start_ns, line and
+    others, by start."""
     columns = ["name", "start_ns", "duration_ns", "stack", "step", "phase"]
     rows = run.events("op", rank, thread, columns)
     rows = rows.filter(pc.is_in(rows["name"].cast(pa.string()), pa.array(_DRAWS)))
     if not len(rows):
-        return pd.DataFrame(columns=columns)
+        return pd.DataFrame(columns=[*columns, "line"])
     taken = run.events("access", rank, thread, ["start_ns", "storage"])
     odd = np.unique(taken["start_ns"].to_numpy()[taken["storage"].to_numpy() % 2 == 1])
-    frame = to_frame(rows)
-    return frame[~frame["start_ns"].isin(odd)].reset_index(drop=True)
+    frame = to_frame(rows).sort_values("start_ns", kind="stable")
+    frame = frame[~frame["start_ns"].isin(odd)].reset_index(drop=True)
+    lines = {one: own_place(run, rank, int(one)) for one in frame["stack"].dropna().unique()}
+    return frame.assign(line=[lines.get(one) or "" for one in frame["stack"]])
 
 
 def _race(run: Run, rank: int, pair: list[tuple[str, Any]]) -> Race:
