@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from typing import Any
 
-from ..format.names import EMPTY_MEAN
+from ..format.names import BLEND_FACTOR, EMPTY_MEAN
 from ..format.record_kinds import GradientScope, OpScope, ThreadKind
 from ..journal import background_compactor, journal, segment_ring, string_table
 from ..journal.process_journals import KEPT_ORDINAL, MAIN_ORDINAL
@@ -53,6 +53,7 @@ def layout_header() -> str:
         "ENDED_FILE": journal.ENDED_FILE,
         "SEGMENT_SUFFIX": journal.SEGMENT_SUFFIX,
         "EMPTY_MEAN": EMPTY_MEAN,
+        "BLEND_FACTOR": BLEND_FACTOR,
     }
     return "\n".join(
         (

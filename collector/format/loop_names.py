@@ -111,3 +111,23 @@ INPUT_SCALE = "lanescope/training_loop/input_scale/"
 EVALUATED_SCALE = "lanescope/training_loop/evaluated_scale/"
 """Prefixes; the name of a model and the position of a tensor among its arguments follow, after a
 slash: the root of the mean square of some of its elements, in training and in evaluation mode."""
+
+EQUAL_ROWS = "lanescope/training_loop/equal_rows/"
+"""Prefix; the name of a trained weight follows, all rows of which are one row other than zero as
+its model is first called, or, of fewer than 8 rows, all numbers: how many rows it has."""
+
+PAIRED_ROWS = "lanescope/training_loop/paired_rows/"
+"""Prefix; what is counted of the rows of inputs that came again at a sampled step follows, each up
+to now: "seen", how many did; "same", of these with the target that they had at first; "another",
+with one that other rows had before; "chance", the share of "same" if targets were chosen by
+chance."""
+
+FRESH_OPTIMIZER = "lanescope/training_loop/fresh_optimizer/"
+"""Prefix; file.py:12 of torch.load, the class of an optimizer and the whole path of the file
+follow, each after a slash: how many parameters its first step has, all as they were loaded from
+that file, which has the state of an optimizer of the same settings; the optimizer begins without a
+state."""
+
+SLOPE = "lanescope/training_loop/slope/"
+"""Prefix; the number of a node of tanh or sigmoid in the graph follows: the mean of its derivative
+over some of its results, at the steps of GRAPH_SERIES."""

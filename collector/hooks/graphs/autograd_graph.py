@@ -28,6 +28,7 @@ from ..base import Hook, HookContext
 from ..stacks import code_place
 from ..training.modules import Modules
 from ..training_loop.growth import Marks
+from .activation_slopes import slopes
 from .node_facts import facts, saved_tensor
 
 _MAX_NODES = 50_000
@@ -90,6 +91,9 @@ class Graphs:
             if since is not None:
                 recorder.value(name, float(since))
             self._kept[name].add(node, step)
+        with recorder.contain_errors(), recorder.own_torch():
+            for name, slope in slopes((short_name(node), node) for node in nodes[:MAX_DRAWN]):
+                recorder.value(name, slope)
         if step == 0 and len(nodes) <= MAX_DRAWN:
             self._write(nodes)
 

@@ -17,6 +17,7 @@ from ..graphs.autograd_graph import Graphs
 from ..patches import Patches, caller
 from ..stacks import Stacks, program_line
 from ..training_loop.left_gradients import LeftGradients
+from ..training_loop.paired_rows import PairedRows
 from ..training_loop.scaled_losses import ScaledLosses
 from .optimizers import Optimizers
 from .thread_gradients import ThreadGradients
@@ -82,13 +83,14 @@ def install(
 
 def _hook(context: HookContext) -> Undo:
     sample, losses = context.get(Graphs).sample, context.find(ScaledLosses)
-    left = context.find(LeftGradients)
+    left, pairs = context.find(LeftGradients), context.share(PairedRows(context.recorder))
 
     def before(args: tuple[Any, ...]) -> None:
         if losses is not None:
             losses.backward(args)
         if left is not None:
             left.backward()
+        pairs.backward(args)
         sample(args)
 
     def after() -> None:

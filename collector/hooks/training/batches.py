@@ -42,8 +42,10 @@ from ..cuda_graphs import capturing
 from ..patches import caller
 from ..stacks import program_place
 from ..training_loop.batch_momentum import batch_momenta
+from ..training_loop.equal_rows import equal_rows
 from ..training_loop.growth import Growth
 from ..training_loop.loader_orders import LoaderOrders
+from ..training_loop.paired_rows import PairedRows
 from ..training_loop.reordered_inputs import reordered
 from ..training_loop.shared_offsets import SharedOffsets
 from ..training_loop.unread_settings import unread_settings
@@ -101,6 +103,7 @@ class Batches:
         recorder: Recorder,
         modules: Modules,
         growth: Growth,
+        pairs: PairedRows | None,
         is_transformed: Callable[[Any], bool],
         is_library: Callable[[str], bool],
     ) -> None:
@@ -119,6 +122,7 @@ class Batches:
         self._offsets = SharedOffsets(recorder)
         self.orders = LoaderOrders(recorder)
         self._growth = growth
+        self._pairs = pairs
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def iterates(self, iterator: Any) -> None:
@@ -166,9 +170,9 @@ class Batches:
             name = self._modules.model_name(module)
             self._recorder.value(f"{TRAINING_MODE}{name}", float(training))
         if self._sampled():
-            kind = own_class(unwrap(module)).__name__
+            kind, arguments = own_class(unwrap(module)).__name__, _arguments()
+            self._pair(module, arguments)
             if self._due(f"input/{kind}"):
-                arguments = _arguments()
                 self._sample(f"input/{kind}", arguments)
                 self._reordered(kind, arguments)
                 if training:
@@ -226,6 +230,17 @@ class Batches:
     def _sample(self, name: str, tree: Any) -> None:
         self._read(self._chosen(name, tree), self._write)
 
+    def _pair(self, module: torch.nn.Module, arguments: Any) -> None:
+        """Notes the rows of a call's arguments, which its loss has targets for."""
+        if self._pairs is None or self._recorder.thread().busy or not arguments:
+            return
+        if next(module.parameters(), None) is None:  # a loss
+            return
+        given = [*arguments[0], *arguments[1].values()]
+        alone = all(isinstance(one, torch.Tensor) and self._is_plain(one) for one in given)
+        with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():
+            self._pairs.called(given, alone=alone)
+
     def _scale(self, name: str, arguments: Any) -> None:
         """Takes the root mean square of each argument in floating point."""
         floating = (one for one in self._chosen(name, arguments) if one[1].is_floating_point())
@@ -262,8 +277,9 @@ class Batches:
         self._recorder.value(name, float(few.double().square().mean().sqrt()), step)
 
     def _list(self, module: torch.nn.Module) -> None:
-        with self._recorder.contain_errors():
+        with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():
             for name, number in (
+                *equal_rows(module, self._modules),
                 *listed_modules(module, self._modules),
                 *unread_settings(module, self._is_library),
                 *batch_momenta(module),
@@ -349,7 +365,9 @@ def _hook(context: HookContext) -> Undo | None:
         return None
     is_library = context.stacks.is_library
     growth = Growth(recorder, is_library)
-    batches = context.share(Batches(recorder, modules, growth, is_transformed, is_library))
+    batches = context.share(
+        Batches(recorder, modules, growth, context.find(PairedRows), is_transformed, is_library)
+    )
     modules.began, modules.ended = batches.began, batches.ended
     modules.evaluates = batches.evaluates
 

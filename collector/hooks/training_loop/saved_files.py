@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...format.loop_names import LOADED_FILE, SAVED_FILE
 from ...journal import clock
@@ -13,6 +14,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches, caller
 from ..stacks import Stacks, program_place
+from .fresh_optimizers import FreshOptimizers
 
 _LOST = "files of torch.save and torch.load"
 _MAX_FILES = 1_000
@@ -22,8 +24,9 @@ _MAX_FILES = 1_000
 class SavedFiles:
     """Writes a value named SAVED_FILE or LOADED_FILE at the end of each such call."""
 
-    def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
+    def __init__(self, recorder: Recorder, stacks: Stacks, fresh: FreshOptimizers) -> None:
         self._recorder = recorder
+        self._fresh = fresh
         self._is_library = stacks.is_library
         self._known: set[str] = set()
 
@@ -39,6 +42,12 @@ class SavedFiles:
         """Records a call that returned or raised."""
         name, since = began
         self._recorder.value(name, (clock.now() - since) / 1e9)
+
+    def loaded(self, began: tuple[str, int], content: Any) -> None:
+        """Records a call of torch.load that returned, and looks at what it returns."""
+        self.ended(began, None)
+        place, _, path = began[0].removeprefix(LOADED_FILE).partition("/")
+        self._fresh.loaded(place, path, content)
 
     def _begins(self, prefix: str, file: Any) -> tuple[str, int] | None:
         path = _path(file)
@@ -60,10 +69,17 @@ def _path(file: Any) -> str:
 
 def _hook(context: HookContext) -> Undo:
     patches = Patches()
-    files = SavedFiles(context.recorder, context.stacks)
+    fresh = FreshOptimizers(context.recorder)
+    handle = register_optimizer_step_pre_hook(fresh.stepping)
+    files = SavedFiles(context.recorder, context.stacks, fresh)
     patches.ends(torch.serialization, "save", files.saves, files.ended, files.ended, lost=_LOST)
-    patches.ends(torch.serialization, "load", files.loads, files.ended, files.ended, lost=_LOST)
-    return patches.undo
+    patches.ends(torch.serialization, "load", files.loads, files.loaded, files.ended, lost=_LOST)
+
+    def undo() -> None:
+        handle.remove()
+        patches.undo()
+
+    return undo
 
 
 HOOK = Hook(_LOST, _hook)

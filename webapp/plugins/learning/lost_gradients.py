@@ -203,6 +203,12 @@ def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> 
     ]
     first, second = (f" at {line}" if line else "" for line in at)
     forward = phases[(phases["kind"] == _FORWARD) & phases["start_ns"].between(*window)]
+    if not shown and _zeroed_before(run, rank, str(step["thread"]), steps, backward):
+        return at[1] or at[0], (
+            f"backward(){first} reaches tensors that have the names of parameters and are not the "
+            "optimizer's, such as copies that functional_call() gets. Give the optimizer these "
+            "tensors, or call the module with its own parameters."
+        )
     what = "zero_grad() runs" if shown else "zero_grad(), or `grad = None`, runs"
     words = (
         f"{what} between backward(){first} and step(){second}, and throws the gradients away: "
@@ -214,6 +220,16 @@ def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> 
             "backward computed: call zero_grad(), backward(), step()."
         )
     return at[1] or at[0], words
+
+
+def _zeroed_before(
+    run: Run, rank: int, thread: str, steps: pd.DataFrame, backward: pd.Series
+) -> bool:
+    """Whether the optimizer's zero_grad() runs after the step before and before a backward."""
+    until = int(backward["start_ns"])
+    before = steps.loc[steps["end_ns"] <= until, "end_ns"]
+    ops = _operators(run, rank, thread, int(before.max()) if len(before) else 0, until)
+    return bool(ops["name"].str.match(ZEROED).any())
 
 
 def _at(run: Run, rank: int, op: pd.Series, words: str) -> LossPlace:

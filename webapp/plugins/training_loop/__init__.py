@@ -11,6 +11,7 @@ PLUGIN = Plugin(
         Kind("unread_setting", "gradients.md#losses-and-modes"),
         Kind("mixed_samples", "gradients.md#losses-and-modes"),
         Kind("wrong_gradient", "gradients.md#losses-and-modes"),
+        Kind("wrong_average", "gradients.md#losses-and-modes"),
     ),
     questions=(
         Question(
@@ -261,6 +262,30 @@ PLUGIN = Plugin(
             native=True,
             needs="level access; averages by add_ or lerp_ in 5 steps",
             misses="averages that make a new tensor, or are compiled",
+        ),
+        Question(
+            "Averages that take almost all from the newest parameters",
+            "swapped_average:swapped_average",
+            ("wrong_average",),
+            order=199,
+            area="Learning",
+            recorded=True,
+            native=True,
+            needs="level access; averages by mul, add or lerp with Python numbers at four of the "
+            "steps 0, 1, 2, 4, 8, ...",
+            misses="weights that are tensors or change from step to step; averages of one "
+            "parameter, or that are compiled",
+        ),
+        Question(
+            "Trainings resumed without the state of their optimizer",
+            "fresh_optimizers:fresh_optimizers",
+            ("not_loaded",),
+            order=198,
+            area="Learning",
+            recorded=True,
+            needs="torch.load of a file that this run writes as well",
+            misses="settings that differ from those of the file; parameters on a device; "
+            "optimizers that the file holds in another form than state_dict()",
         ),
         Question(
             "Batches of one class",

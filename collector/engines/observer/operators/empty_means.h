@@ -5,9 +5,9 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "numerics/tensor_memory.h"
+#include "operators/event_value.h"
 #include "operators/inputs.h"
 #include "operators/operators.h"
 #include "thread/frames.h"
@@ -63,19 +63,9 @@ inline bool is_empty(const Operator& op, c10::ArrayRef<c10::IValue> results) {
 
 [[gnu::noinline]] inline void note_empty_mean(Thread& thread, const Frame& frame,
                                               const at::RecordFunction& function) {
-  if (!is_empty(*frame.op, outputs_of(*frame.op, function))) {
-    return;
+  if (is_empty(*frame.op, outputs_of(*frame.op, function))) {
+    note_value(thread, frame, layout::EMPTY_MEAN, static_cast<double>(frame.averaged));
   }
-  Record* slot = thread.journal.next();
-  if (slot == nullptr) {
-    thread.note_lost();
-    return;
-  }
-  slot->name = texts().intern(layout::EMPTY_MEAN);
-  slot->start = frame.start;
-  slot->sequence = std::bit_cast<int64_t>(static_cast<double>(frame.averaged));
-  slot->step = frame.step;
-  thread.journal.publish(layout::KIND_VALUE);
 }
 
 }  // namespace lanescope

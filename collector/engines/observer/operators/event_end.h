@@ -7,6 +7,7 @@
 #include "base/fault_injection.h"
 #include "base/recording_state.h"
 #include "collectives/collectives.h"
+#include "operators/blends.h"
 #include "operators/empty_means.h"
 #include "operators/inputs.h"
 #include "operators/operators.h"
@@ -131,6 +132,9 @@ inline void end_frame(Thread& thread, const Frame& frame, const at::RecordFuncti
       write_touched(thread, frame, function, left_out);
       if (__builtin_expect(frame.averaged >= 0, 0) && !left_out) {
         note_empty_mean(thread, frame, function);
+      }
+      if (__builtin_expect(frame.factor != 0, 0) && !left_out) {
+        note_value(thread, frame, layout::BLEND_FACTOR, frame.factor);
       }
     }
     if (frame.values) {

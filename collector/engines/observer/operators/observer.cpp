@@ -11,6 +11,7 @@
 
 #include "base/fault_injection.h"
 #include "numerics/signature.h"
+#include "operators/blends.h"
 #include "operators/empty_means.h"
 #include "operators/event_end.h"
 #include "operators/inputs.h"
@@ -52,6 +53,7 @@ inline Frame& push(Thread& thread, const RecordFunction& function, const Operato
   frame.sequence = -1;
   frame.births = thread.born;
   frame.averaged = -1;
+  frame.factor = 0;
   frame.signature = frame.stack = 0;
   frame.accesses = static_cast<uint32_t>(thread.accesses.size());
   frame.depth = thread.depth;
@@ -101,6 +103,9 @@ inline Text known_stack(Thread& thread, const Operator& op) {
   }
   if (frame.op->means) {
     frame.averaged = averaged(*frame.op, inputs);
+  }
+  if (frame.op->blends) {
+    frame.factor = factor_of(inputs);
   }
 }
 
@@ -156,7 +161,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   if (recording.sampled_stacks) {
     frame.stack = known_stack(thread, op);
   }
-  if (__builtin_expect(op.collective != nullptr || op.means || recording.op_stacks, 0)) {
+  if (__builtin_expect(op.collective != nullptr || op.means || op.blends || recording.op_stacks, 0)) {
     begin_rarely(thread, frame, inputs);
   }
   open_event(thread, frame);

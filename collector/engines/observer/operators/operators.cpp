@@ -57,6 +57,13 @@ constexpr std::string_view UNTOUCHING[] = {
     "aten::t_",          "aten::transpose_",     "aten::unsqueeze_",
 };
 
+// Each way to write a moving average has one that gets its weight as a number.
+constexpr std::string_view BLENDS[] = {
+    "aten::_foreach_add_", "aten::_foreach_lerp_", "aten::_foreach_mul_", "aten::add",
+    "aten::add_",          "aten::lerp",           "aten::lerp_",         "aten::mul",
+    "aten::mul_",
+};
+
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
   for (const std::string& pattern : patterns) {
     // Backslashes have no meaning, as in Python's fnmatch.
@@ -116,6 +123,7 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
       handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   op.means = !op.composite && (op.reduction >= 0 || op.name == "aten::mean");
   op.counts_targets = op.name == "aten::nll_loss_forward" || op.name == "aten::nll_loss2d_forward";
+  op.blends = std::find(std::begin(BLENDS), std::end(BLENDS), op.name) != std::end(BLENDS);
   op.touches =
       std::find(std::begin(UNTOUCHING), std::end(UNTOUCHING), op.name) == std::end(UNTOUCHING);
   op.reads = reads_of(op.name, op.collective != nullptr);

@@ -47,6 +47,7 @@ struct alignas(64) Operator {
   bool touches = true;     // reads or writes elements; false: only metadata
   bool births = false;  // observed even if filtered, for the storages that it allocates or writes
   bool means = false;   // may return a mean of all elements
+  bool blends = false;  // adds tensors by weights, as moving averages do
   std::shared_ptr<const CollectivePlan> collective;
 
   bool makes_storage = false;   // a result that aliases no input

@@ -20,6 +20,7 @@ struct Frame {
   const Operator* op;                  // null for nodes and scopes
   int64_t start;
   int64_t averaged;  // elements whose mean it may take; -1: no such mean
+  double factor;     // of a blend; 0: none that is recorded
   int64_t sequence;  // of a node; for an operator the next number at its start; -1: makes no node
   uint64_t births;   // storages allocated on this thread before it began
   int32_t step;
