@@ -119,7 +119,7 @@ its model is first called, or, of fewer than 8 rows, all numbers: how many rows 
 PAIRED_ROWS = "lanescope/training_loop/paired_rows/"
 """Prefix; what is counted of the rows of inputs that came again at a sampled step follows, each up
 to now: "seen", how many did; "same", of these with the target that they had at first; "another",
-with one that other rows had before; "chance", the share of "same" if targets were chosen by
+with another one that some row has as well; "chance", the share of "same" if targets were chosen by
 chance."""
 
 FRESH_OPTIMIZER = "lanescope/training_loop/fresh_optimizer/"

@@ -22,6 +22,7 @@ _MAX_COLUMNS = 16
 """Of a row, evenly spaced."""
 _MIN_COLUMNS = 4
 _MAX_KEPT = 8192
+_MAX_SEEN = 4096
 _MAX_CALLS = 4
 _MAX_NODES = 64
 _MIN_ORDERS = 4
@@ -45,6 +46,7 @@ class PairedRows:
         self._recorder = recorder
         self._calls: list[list[int] | None] = []  # hashes of rows, since the last backward
         self._known: dict[int, float] = {}  # hash of a row -> its first target
+        self._values: Counter[float] = Counter()  # of all targets
         self._targets: Counter[float] = Counter()  # of rows that came again
         self._orders: set[int] = set()
         self._changed: Counter[float] = Counter()  # of these the targets other than the first
@@ -59,12 +61,15 @@ class PairedRows:
     def backward(self, arguments: tuple[Any, ...]) -> None:
         """Compares targets at the begin of a backward, from the engine's arguments."""
         calls, self._calls = self._calls, []
-        if not calls or None in calls or len(calls) >= _MAX_CALLS or self._recorder.thread().busy:
+        rows = [one for one in calls if one is not None]
+        if self._off or not rows or len(rows) < len(calls) or len(rows) >= _MAX_CALLS:
+            return
+        if len({*map(len, rows)}) > 1 or self._recorder.thread().busy:
             return
         with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():
             found = _target(arguments)
             if found is not None:
-                self._compare([*map(hash, zip(*filter(None, calls), strict=True))], *found)
+                self._compare([*map(hash, zip(*rows, strict=True))], *found)
 
     def _compare(self, rows: list[int], targets: list[float], least: int) -> None:
         if len(rows) != len(targets):
@@ -72,8 +77,11 @@ class PairedRows:
         if len({*rows}) < len(rows):  # states of a game, or other inputs that are not samples
             self._off = True
             return
-        self._orders.add(hash(tuple(targets)))
+        if len(self._orders) < _MIN_ORDERS:
+            self._orders.add(hash(tuple(targets)))
         before = self._seen
+        if len(self._values) < _MAX_KEPT:
+            self._values.update(targets)
         for row, target in zip(rows, targets, strict=True):
             first = self._known.get(row)
             if first is None:
@@ -85,13 +93,13 @@ class PairedRows:
             if first != target:
                 self._changed[target] += 1
             self._targets[target] += 1
-        values = {*self._known.values()}
-        if self._seen > before and len(self._orders) >= _MIN_ORDERS and len(values) >= least:
+        if self._seen > before and len(self._orders) >= _MIN_ORDERS and len(self._values) >= least:
             chance = sum(one**2 for one in self._targets.values()) / self._seen**2
-            another = sum(count for one, count in self._changed.items() if one in values)
+            another = sum(count for one, count in self._changed.items() if self._values[one] > 1)
             numbers = (self._seen, self._same, another, chance)
             for name, number in zip(("seen", "same", "another", "chance"), numbers, strict=True):
                 self._recorder.value(f"{PAIRED_ROWS}{name}", float(number))
+        self._off = self._off or self._seen >= _MAX_SEEN
 
 
 def _rows(tensors: Sequence[torch.Tensor]) -> list[int] | None:

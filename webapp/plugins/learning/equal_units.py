@@ -2,8 +2,8 @@
 
 All rows of a weight begin as one row (`nn.init.constant_`, `torch.ones`), and either at each
 sampled step all elements of the bias have a gradient of one size, or the layers after it begin so
-as well: nothing makes one unit differ from the others, but for a bias, so the layer computes hardly more
-than a single unit. Layers at the end are left out: a sum of outputs has such gradients as well.
+as well: nothing makes one unit differ from the others, but for a bias, so the layer computes hardly
+more than a single unit. Layers at the end are left out: a sum of outputs has such gradients too.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _MIN_SEEN = 64
 _MOST_AGREEMENT = 0.2
 """How far "same" is above chance: 0 by chance, 1 where the targets never change."""
 _MOST_CHANCE = 0.8
-_MIN_KNOWN = 0.9
+_MIN_KNOWN = 0.6
 """Of the targets that changed those that other rows had."""
 
 _LOSSES = re.compile(r"NllLoss|BinaryCrossEntropy(WithLogits)?|(Mse|SmoothL1|Huber)Loss")
