@@ -5,10 +5,14 @@ from __future__ import annotations
 import mmap
 from typing import Any
 
-from ..format.names import BLEND_FACTOR, EMPTY_MEAN
+from ..format.loop_names import BLEND_FACTOR
+from ..format.names import EMPTY_MEAN
 from ..format.record_kinds import GradientScope, OpScope, ThreadKind
 from ..journal import background_compactor, journal, segment_ring, string_table
 from ..journal.process_journals import KEPT_ORDINAL, MAIN_ORDINAL
+
+_SERIES = {"EMPTY_MEAN": EMPTY_MEAN, "BLEND_FACTOR": BLEND_FACTOR}
+"""Names of series that the engine writes."""
 
 
 def layout_header() -> str:
@@ -52,8 +56,7 @@ def layout_header() -> str:
         "STALL_STACKS_FILE": journal.STALL_STACKS_FILE,
         "ENDED_FILE": journal.ENDED_FILE,
         "SEGMENT_SUFFIX": journal.SEGMENT_SUFFIX,
-        "EMPTY_MEAN": EMPTY_MEAN,
-        "BLEND_FACTOR": BLEND_FACTOR,
+        **_SERIES,
     }
     return "\n".join(
         (

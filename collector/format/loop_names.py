@@ -113,11 +113,12 @@ EVALUATED_SCALE = "lanescope/training_loop/evaluated_scale/"
 slash: the root of the mean square of some of its elements, in training and in evaluation mode."""
 
 EQUAL_ROWS = "lanescope/training_loop/equal_rows/"
-"""Prefix; the name of a trained weight follows, all rows of which are one row other than zero as
-its model is first called, or, of fewer than 8 rows, all numbers: how many rows it has."""
+"""Prefix; the name of a trained weight follows whose rows are all one row other than zero as its
+model is first called, or, if it has fewer than 8 rows, whose numbers are all the same: how many
+rows it has."""
 
 PAIRED_ROWS = "lanescope/training_loop/paired_rows/"
-"""Prefix; what is counted of the rows of inputs that came again at a sampled step follows, each up
+"""Prefix; the name of a count of rows of inputs that came again at a sampled step follows, each up
 to now: "seen", how many did; "same", of these with the target that they had at first; "another",
 with another one that some row has as well; "chance", the share of "same" if targets were chosen by
 chance."""
@@ -128,6 +129,10 @@ follow, each after a slash: how many parameters its first step has, all as they 
 that file, which has the state of an optimizer of the same settings; the optimizer begins without a
 state."""
 
-SLOPE = "lanescope/training_loop/slope/"
+MEAN_SLOPE = "lanescope/training_loop/slope/"
 """Prefix; the number of a node of tanh or sigmoid in the graph follows: the mean of its derivative
 over some of its results, at the steps of GRAPH_SERIES."""
+
+BLEND_FACTOR = "lanescope/blend_factor"
+"""An operator that begins then multiplies a tensor with this number between 0 and 1, or adds so
+much of it; at the steps of GRAPH_SERIES."""

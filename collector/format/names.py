@@ -263,10 +263,6 @@ EMPTY_MEAN = "lanescope/empty_mean"
 """An operator that begins then takes a mean of no element (0), or of so many targets that are all
 ignored or of classes without weight."""
 
-BLEND_FACTOR = "lanescope/blend_factor"
-"""An operator that begins then multiplies a tensor with this number between 0 and 1, or adds so
-much of it; at the steps of GRAPH_SERIES."""
-
 NAN_LOSS, NEGATIVE_LOSS = "lanescope/nan_loss", "lanescope/negative_loss"
 """A backward begins, and its loss is NaN (1), or is a binary cross-entropy below zero (1)."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
-from tests.faults import two_runs, two_starts
+from tests.faults import mixed_up, two_runs, two_starts
 from tests.faults.base import Fault, Program
 from tests.faults.learning import (
     broadcast,
@@ -22,7 +22,6 @@ from tests.faults.learning import (
     loss_modules,
     losses,
     made_in_forward,
-    mixed_up,
     no_targets,
     noise_and_pairs,
     optimizer_settings,

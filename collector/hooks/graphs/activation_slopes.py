@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...format.loop_names import SLOPE
+from ...format.loop_names import MEAN_SLOPE
 from .node_facts import saved_tensor
 
 _MIN_ELEMENTS, _MAX_ELEMENTS = 64, 4096
@@ -16,7 +16,7 @@ _MAX_NODES = 64
 
 
 def slopes(nodes: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, float]]:
-    """Yields names of SLOPE and numbers, from names and nodes in the order of the graph."""
+    """Yields names of MEAN_SLOPE and numbers, from names and nodes in the order of the graph."""
     numbered = ((number, *one) for number, one in enumerate(nodes))
     known = ((number, name, node) for number, name, node in numbered if name in _SLOPES)
     for number, name, node in islice(known, _MAX_NODES):
@@ -25,7 +25,7 @@ def slopes(nodes: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, float]]:
             continue
         if result.numel() >= _MIN_ELEMENTS and result.is_floating_point():
             few = result.detach().flatten()[:: -(-result.numel() // _MAX_ELEMENTS)].double()
-            yield f"{SLOPE}{number}", float(_SLOPES[name](few).mean())
+            yield f"{MEAN_SLOPE}{number}", float(_SLOPES[name](few).mean())
 
 
 def _of_tanh(result: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ _MAX_SEEN = 4096
 _MAX_CALLS = 4
 _MAX_NODES = 64
 _MIN_ORDERS = 4
-"""Different batches of targets: classes of an episode may be numbered anew in each of them."""
+"""Different batches of targets: classes of an episode may be numbered again in each of them."""
 
 _LOSSES = {
     "NllLossBackward0": 2,

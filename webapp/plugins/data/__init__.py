@@ -135,6 +135,39 @@ PLUGIN = Plugin(
             "of the first backward",
             misses="losses that are summed from several; sums within hooks of parameters; learning "
             "rates that are meant for a sum",
+            "Rows that get other targets each time",
+            "paired_rows:paired_rows",
+            ("wrong_loss",),
+            order=197,
+            area="Learning",
+            recorded=True,
+            needs="level access; a model called as a module with tensors of 8 to 256 rows; 64 rows "
+            "that come again at sampled steps; a loss of torch with one target per row",
+            misses="samples that never come again, as those that are augmented or of a large "
+            "dataset; targets of several numbers; tensors on a device",
+        ),
+        Question(
+            "Functions that are saturated from the first step on",
+            "saturated:saturated",
+            ("dead_parameter",),
+            order=197,
+            area="Learning",
+            recorded=True,
+            native=True,
+            needs="level access; tanh or sigmoid in the graphs of four of the steps 0, 1, 2, 4, 8, "
+            "..., in host memory",
+            misses="functions that saturate later; fused layers",
+        ),
+        Question(
+            "Units that are copies of each other",
+            "equal_units:equal_units",
+            ("dead_parameter",),
+            order=153,
+            area="Learning",
+            recorded=True,
+            needs="level access; 4 sampled optimizer steps; a model in host memory that is called "
+            "as a module",
+            misses="layers without bias; layers of fewer than 8 units; the last layer",
         ),
     ),
 )

@@ -99,17 +99,6 @@ PLUGIN = Plugin(
             "that still have a gradient",
         ),
         Question(
-            "Units that are copies of each other",
-            "equal_units:equal_units",
-            ("dead_parameter",),
-            order=153,
-            area="Learning",
-            recorded=True,
-            needs="level access; 4 sampled optimizer steps; a model in host memory that is called "
-            "as a module",
-            misses="layers without bias; layers of fewer than 8 units; the last layer",
-        ),
-        Question(
             "Training without optimizer steps",
             "no_step:no_step",
             ("dead_parameter",),

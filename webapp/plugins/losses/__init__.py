@@ -130,30 +130,6 @@ PLUGIN = Plugin(
             misses="permutations of numpy and of random; rows that are copied before they are used",
         ),
         Question(
-            "Rows that get other targets each time",
-            "paired_rows:paired_rows",
-            ("wrong_loss",),
-            order=197,
-            area="Learning",
-            recorded=True,
-            needs="level access; a model called as a module with tensors of 8 to 256 rows, 64 of "
-            "which come again at sampled steps; a loss of torch with one target per row",
-            misses="samples that never come again, as those that are augmented or of a large "
-            "dataset; targets of several numbers; tensors on a device",
-        ),
-        Question(
-            "Functions that are saturated from the first step on",
-            "saturated:saturated",
-            ("dead_parameter",),
-            order=197,
-            area="Learning",
-            recorded=True,
-            native=True,
-            needs="level access; tanh or sigmoid in the graphs of four of the steps 0, 1, 2, 4, 8, "
-            "..., in host memory",
-            misses="functions that saturate later; fused layers",
-        ),
-        Question(
             "Padding that the loss counts",
             "padded:padding_in_losses",
             ("wrong_loss",),

@@ -15,6 +15,7 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.compiled_losses import NODES, captured_graphs
+from lanescope.webapp.plugins.losses.later_divergences import later_divergences
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
@@ -102,6 +103,7 @@ def _wrong_input(run: Run, rank: int) -> Finding | None:
         *_losses(run, rank, graph),
         *_divergences(run, rank, graph),
         *_compiled_losses(run, rank),
+        *(_Loss(at, "kl_div", *made) for at, *made in later_divergences(run, rank)),
     )
     wrong = next((loss for loss in losses if (loss.function, loss.made) in _WRONG), None)
     return None if wrong is None else _finding(run, rank, graph, wrong)

@@ -7,7 +7,7 @@ and a layer comes after them. Modules of tanh and sigmoid are judged by what the
 
 from __future__ import annotations
 
-from lanescope.collector.format.loop_names import SLOPE
+from lanescope.collector.format.loop_names import MEAN_SLOPE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
@@ -34,7 +34,7 @@ def saturated(run: Run) -> list[Finding]:
 
 
 def _saturated(run: Run, rank: int) -> Finding | None:
-    rows = logged(run, rank, prefix=SLOPE)
+    rows = logged(run, rank, prefix=MEAN_SLOPE)
     if rows.empty or not (rows["value"] < max(_SLOPES.values())).any():
         return None
     graph = loss_graph(run, rank)
