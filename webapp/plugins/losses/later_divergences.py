@@ -29,8 +29,8 @@ _TARGETS = ("aten::exp", "aten::xlogy")
 _WANTED = re.compile(r"aten::(kl_div|_softmax|sigmoid|mul|exp|xlogy|log_)")
 _CALLS = 4
 
-Divergence = tuple[str | None, str, str | None]
-"""Place of kl_div, name of the node that made its first argument, and place of that."""
+Divergence = tuple[str | None, tuple[str, str | None]]
+"""Place of kl_div; name of the node that made its first argument, and its place."""
 
 
 def later_divergences(run: Run, rank: int) -> Iterator[Divergence]:
@@ -58,7 +58,7 @@ def later_divergences(run: Run, rank: int) -> Iterator[Divergence]:
                 if tensor in made:
                     op = made[tensor]
                     where = own_place(run, rank, None if pd.isna(stack) else int(stack))
-                    yield where, _MADE[str(op["name"])], own_place(run, rank, stack_of(op))
+                    yield where, (_MADE[str(op["name"])], own_place(run, rank, stack_of(op)))
 
 
 def _made(ops: pd.DataFrame, memory: TensorReads) -> dict[Tensor, pd.Series]:

@@ -103,7 +103,7 @@ def _wrong_input(run: Run, rank: int) -> Finding | None:
         *_losses(run, rank, graph),
         *_divergences(run, rank, graph),
         *_compiled_losses(run, rank),
-        *(_Loss(at, "kl_div", *made) for at, *made in later_divergences(run, rank)),
+        *(_Loss(at, "kl_div", *made) for at, made in later_divergences(run, rank)),
     )
     wrong = next((loss for loss in losses if (loss.function, loss.made) in _WRONG), None)
     return None if wrong is None else _finding(run, rank, graph, wrong)
