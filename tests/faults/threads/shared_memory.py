@@ -97,6 +97,25 @@ def workers_count_hits(planted: bool) -> None:
         batch.sum()
 
 
+def _follow(number: int, rounds: Any, shared: nn.Module, own: bool) -> None:
+    model = nn.Linear(8, 4)
+    for name, one in shared.named_parameters():
+        setattr(model, name, nn.Parameter(one.detach(), requires_grad=False))
+    for _ in together(number, rounds):
+        if own and number == 0:
+            shared.weight.data.mul_(0.9)  # named
+        torch._foreach_copy_(list(model.parameters()), [one.data for one in shared.parameters()])
+
+
+def followers_of_shared_weights(planted: bool) -> None:
+    """Two processes load shared weights into models that have this very memory, which changes
+    nothing; with the fault one of them also trains them."""
+    torch.set_num_threads(1)
+    model = nn.Linear(8, 4).requires_grad_(False)
+    model.share_memory()
+    two(mp.get_context("fork"), _follow, model, planted)
+
+
 def _scale(number: int, rounds: Any, table: torch.Tensor, writes: bool) -> None:
     for _ in together(number, rounds):
         if writes or number == 0:
@@ -358,6 +377,7 @@ FAULTS = (
             workers_count_hits,
             monitor_that_normalises,
             turns_by_a_pipe,
+            followers_of_shared_weights,
         )
     )
     + rank_faults(

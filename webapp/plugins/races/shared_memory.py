@@ -5,7 +5,8 @@ earlier one may come before the later one for a reason only if its process did a
 that another can wait for (a lock, a queue, an event, a pipe: any sync event), before the other did
 anything of the kind for the last time. What one process did before the other began, or after it
 ended, is in order. Memory is the same where its file is; forked processes share what their parent
-did.
+did. Two copies of memory onto itself (a model loads a shared state whose memory it has) change
+nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lanescope.webapp.plugins.races.access_table import outermost_accesses
 from lanescope.webapp.plugins.races.races import Race, processes_of
 from lanescope.webapp.plugins.races.racing_pairs import Span, share_bytes
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.types import Int64Array
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 MAX_RANGES = 64
 """Ranges of bytes of a process that are compared, per storage."""
@@ -36,6 +37,7 @@ MAX_RANGES = 64
 _RANGE = ["offset", "bytes", "run", "stride"]
 _COLUMNS = ["start_ns", "duration_ns", "depth", "storage", *_RANGE, "write", "birth"]
 _LAST = 2**62
+_COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_"})
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class _Process:
     """A process of a rank that writes to shared memory."""
 
     pid: int
-    writes: pd.DataFrame  # _COLUMNS, thread, end_ns, file: by start
+    writes: pd.DataFrame  # _COLUMNS, thread, onto_itself, end_ns, file: by start
     since: Int64Array  # ends of its sync events, sorted, and
     starts: Int64Array  # the first start of those that end then or later
     until: Int64Array  # starts of them, sorted, and
@@ -118,7 +120,8 @@ def _processes(run: Run, rank: int, shared: pd.DataFrame) -> list[_Process]:
                 last = max(last, pc.max(ends).as_py())
             rows = rows.filter(pc.is_in(rows["storage"], wanted))
             columns = outermost_accesses({name: rows[name].to_numpy() for name in _COLUMNS})
-            parts.append(pd.DataFrame(columns).assign(thread=thread))
+            one = pd.DataFrame(columns).assign(thread=thread)
+            parts.append(one.assign(onto_itself=_onto_itself(run, rank, thread, one)))
         every = pd.concat(parts).sort_values("start_ns", ignore_index=True)
         born = set(every.loc[every["birth"].astype(bool), "storage"])
         given = given[~given["storage"].isin(born) & (given["since"] < first)]
@@ -133,6 +136,20 @@ def _writes(run: Run, rank: int, thread: str, storages: pa.Array) -> bool:
     rows = run.events("access", rank, thread, columns=["storage", "write", "birth"])
     written = pc.and_not(rows["write"], rows["birth"])
     return bool(pc.any(pc.and_(written, pc.is_in(rows["storage"], storages))).as_py())
+
+
+def _onto_itself(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> BoolArray:
+    """Which writes of a thread are copies of memory onto itself: they change nothing there."""
+    key, write = ["start_ns", "depth", "storage", *_RANGE], rows["write"].astype(bool).to_numpy()
+    keys = pd.MultiIndex.from_frame(rows[key])
+    same: BoolArray = write & keys.isin(keys[~write])
+    if same.any():
+        sites, own = CallSites(), rows[same]
+        numbers, _ = sites.of(
+            run, rank, thread, own["start_ns"].to_numpy(), own["depth"].to_numpy()
+        )
+        same[same] = [sites.known[number].op in _COPIES for number in numbers]
+    return same
 
 
 def _placed(rows: pd.DataFrame, shared: pd.DataFrame) -> pd.DataFrame:
@@ -186,7 +203,7 @@ def _pairs(a: _Process, b: _Process) -> Iterator[tuple[_Process, pd.Series, _Pro
         for mine, rows in ranges[0]:
             for theirs, others in ranges[1]:
                 if share_bytes(_span(mine), _span(theirs)):
-                    pair = _first(a, rows, b, others) or _first(b, others, a, rows)
+                    pair = _changing(a, rows, b, others)
                     if pair is not None:
                         yield pair
 
@@ -194,6 +211,20 @@ def _pairs(a: _Process, b: _Process) -> Iterator[tuple[_Process, pd.Series, _Pro
 def _span(key: Any) -> Span:
     offset, size, run, stride = (int(number) for number in key)
     return Span(offset, offset + size, run, stride)
+
+
+def _changing(
+    a: _Process, rows: pd.DataFrame, b: _Process, others: pd.DataFrame
+) -> tuple[_Process, pd.Series, _Process, pd.Series] | None:
+    """The first two writes that nothing orders and that are not both copies onto themselves."""
+    chosen = [(rows[~rows["onto_itself"]], others)]
+    if rows["onto_itself"].any():
+        chosen.append((rows, others[~others["onto_itself"]]))
+    for mine, theirs in chosen:
+        pair = _first(a, mine, b, theirs) or _first(b, theirs, a, mine)
+        if pair is not None:
+            return pair
+    return None
 
 
 def _first(
