@@ -241,7 +241,7 @@ def seeded_by_a_transform(planted: bool) -> None:
     _seeded(crop)
 
 
-def _trained_on(model: nn.Module, batch: Callable[[], torch.Tensor]) -> None:
+def trained_on(model: nn.Module, batch: Callable[[], torch.Tensor]) -> None:
     """Trains a model of three classes on inputs of some shape."""
     torch.manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -264,7 +264,7 @@ def images_by_view(planted: bool) -> None:
         images = torch.rand(8, 12, 16, 3)
         return images.view(8, 3, 12, 16) if planted else images.permute(0, 3, 1, 2)
 
-    _trained_on(_pooled(3), batch)
+    trained_on(_pooled(3), batch)
 
 
 class LastState(nn.Module):
@@ -285,7 +285,7 @@ def time_first_by_reshape(planted: bool) -> None:
         series = torch.randn(8, 5, 6)
         return series.reshape(5, 8, 6) if planted else series.transpose(0, 1).contiguous()
 
-    _trained_on(LastState(), batch)
+    trained_on(LastState(), batch)
 
 
 def spectra_by_view(planted: bool) -> None:
@@ -296,41 +296,7 @@ def spectra_by_view(planted: bool) -> None:
         bins = torch.randn(8, 30, 20)
         return bins.view(8, 20, 30) if planted else torch.randn(8, 600).view(8, 20, 30)
 
-    _trained_on(model, batch)
-
-
-class Attending(nn.Module):
-    """Attention whose weights are a softmax over some dimension."""
-
-    def __init__(self, dim: int, heads: int = 1, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dim, self.heads, self.dropout = dim, heads, dropout
-        self.three, self.out = nn.Linear(8, 24), nn.Linear(8, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.three(x).chunk(3, -1)
-        if self.heads > 1:
-            q, k, v = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (q, k, v))
-        weights = (q @ k.transpose(-2, -1)).softmax(self.dim)  # named
-        found = F.dropout(weights, self.dropout) @ v
-        if self.heads > 1:
-            found = found.transpose(1, 2).flatten(2)
-        return self.out(found.mean(1))
-
-
-def weights_over_the_batch(planted: bool) -> None:
-    """Weights of one sequence depend on the others."""
-    _trained_on(Attending(0 if planted else -1), lambda: torch.randn(4, 6, 8))
-
-
-def weights_over_heads(planted: bool) -> None:
-    """nn.Softmax(dim=1), right before there were heads."""
-    _trained_on(Attending(1 if planted else 3, heads=2), lambda: torch.randn(4, 6, 8))
-
-
-def weights_over_queries(planted: bool) -> None:
-    """Each key shares itself out between the queries, with dropout behind it."""
-    _trained_on(Attending(1 if planted else 2, dropout=0.1), lambda: torch.randn(4, 6, 8))
+    trained_on(model, batch)
 
 
 FAULTS = (
@@ -378,13 +344,5 @@ FAULTS = (
         images_by_view,
         time_first_by_reshape,
         spectra_by_view,
-    ),
-    *loss_faults(
-        "weights of attention over another dimension",
-        "mixed_samples",
-        "pass dim=-1",
-        weights_over_the_batch,
-        weights_over_heads,
-        weights_over_queries,
     ),
 )

@@ -1,11 +1,14 @@
-"""Masks of padding that are inverted, where only the weights of attention show it."""
+"""Weights of attention: those that show an inverted mask, and those over another dimension."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from tests.faults.base import forms
+from tests.faults.learning.losses import loss_faults
+from tests.faults.learning.made_in_forward import trained_on
 from tests.faults.learning.tokens import HEADS, WIDTH, Classifier, classify
 
 
@@ -48,6 +51,67 @@ def mask_added_to_scores(planted: bool) -> None:
     classify(Classifier(attend, inner))
 
 
+class Attending(nn.Module):
+    """Attention whose weights are a softmax over some dimension."""
+
+    def __init__(self, dim: int, heads: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dim, self.heads, self.dropout = dim, heads, dropout
+        self.three, self.out = nn.Linear(8, 24), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.three(x).chunk(3, -1)
+        if self.heads > 1:
+            q, k, v = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (q, k, v))
+        weights = (q @ k.transpose(-2, -1)).softmax(self.dim)  # named
+        found = F.dropout(weights, self.dropout) @ v
+        if self.heads > 1:
+            found = found.transpose(1, 2).flatten(2)
+        return self.out(found.mean(1))
+
+
+def weights_over_the_batch(planted: bool) -> None:
+    """Weights of one sequence depend on the others."""
+    trained_on(Attending(0 if planted else -1), lambda: torch.randn(4, 6, 8))
+
+
+def weights_over_heads(planted: bool) -> None:
+    """nn.Softmax(dim=1), right before there were heads."""
+    trained_on(Attending(1 if planted else 3, heads=2), lambda: torch.randn(4, 6, 8))
+
+
+def weights_over_queries(planted: bool) -> None:
+    """Each key shares itself out between the queries, with dropout behind it."""
+    trained_on(Attending(1 if planted else 2, dropout=0.1), lambda: torch.randn(4, 6, 8))
+
+
+class Summary(nn.Module):
+    """A few vectors of a sequence: by attention of queries, or by clusters that positions go to."""
+
+    def __init__(self, by_attention: bool) -> None:
+        super().__init__()
+        self.by_attention = by_attention
+        self.inner, self.out = nn.Linear(8, 8), nn.Linear(40, 3)
+        if by_attention:
+            self.queries = nn.Parameter(torch.randn(5, 8))
+        else:
+            self.cluster = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values = self.inner(x)
+        if self.by_attention:
+            scores = self.queries.expand(len(x), -1, -1) @ values.transpose(1, 2)
+            found = (scores / 8**0.5).softmax(1) @ values  # named
+        else:
+            found = values.transpose(1, 2) @ self.cluster(values).softmax(-1)
+        return self.out(found.flatten(1))
+
+
+def weights_of_learned_queries(planted: bool) -> None:
+    """Positions are shared out between queries; in the twin, which means it, between clusters."""
+    trained_on(Summary(planted), lambda: torch.randn(4, 6, 8))
+
+
 FAULTS = forms(
     "mask of padding inverted, by its weights",
     "learning",
@@ -56,4 +120,12 @@ FAULTS = forms(
     layers_with_dropout_hide_the_words,
     weighing_attention_hides_the_words,
     mask_added_to_scores,
+) + loss_faults(
+    "weights of attention over another dimension",
+    "mixed_samples",
+    "pass dim=-1",
+    weights_over_the_batch,
+    weights_over_heads,
+    weights_over_queries,
+    weights_of_learned_queries,
 )

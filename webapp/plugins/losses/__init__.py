@@ -40,8 +40,8 @@ PLUGIN = Plugin(
             area="Learning",
             recorded=True,
             needs="the graph of the first backward",
-            misses="weights that are transposed, masked or scaled after the softmax; products with "
-            "values that need no gradient",
+            misses="weights that are transposed, masked or scaled after the softmax, or not of a "
+            "batched product of queries with keys; products with values that need no gradient",
         ),
         Question(
             "Attention that sees the next tokens",

@@ -3,7 +3,9 @@
 - nll_loss of its logarithms: the classes are dimension 1. A square [N, N] is left out: there it may
   be meant (contrastive losses);
 - a matrix product of weights of attention with values: the weights of a row add up to 1 only where
-  the softmax is over the dimension that the product sums over.
+  the softmax is over the dimension that the product sums over. A layer that shares out positions
+  between clusters (DiffPool, NetVLAD) means another one: it has logits in place of products of
+  queries with keys. No layer means the batch.
 
 Read from the graph of the first backward, where nothing but dropout or a mask stands
 between the two.
@@ -17,6 +19,7 @@ from lanescope.collector.format.names import SOFTMAX_DIM
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
+    SAME_NUMBERS,
     LossGraph,
     LossNode,
     graph_finding,
@@ -27,9 +30,13 @@ from lanescope.webapp.plugins.losses.loss_graph import (
 from lanescope.webapp.runs.run import Run
 
 _CLASSES = 1
+_PRODUCTS = frozenset({"Baddbmm", "Bmm"})
 
 _IN_ORDER = re.compile(r"(Clone|Expand|NativeDropout|ReshapeAlias|ToCopy|UnsafeView|View)")
 """Nodes that leave the numbers in their order, and which of them are in a row."""
+
+_SCORED = re.compile(r"(Add|Clamp|Div|MaskedFill|Mul|NativeDropout|Sub|Tanh|Where)")
+"""Nodes between the product of queries with keys and the softmax, beside SAME_NUMBERS."""
 
 
 def softmax_dims(run: Run) -> list[Finding]:
@@ -62,9 +69,26 @@ def _weights(run: Run, rank: int) -> Finding | None:
                 continue
             shape, summed = shapes[0], -1 - place  # of the first operand the last dimension
             dim = dims[softmax.number] % len(shape)
-            if shape[-2:] == operands[place][-2:] and dim != len(shape) + summed:
+            wrong = shape[-2:] == operands[place][-2:] and dim != len(shape) + summed
+            if wrong and (dim == 0 or _of_queries(graph, softmax)):
                 return _mixing(run, rank, graph, product, softmax, dim, shape, summed)
     return None
+
+
+def _of_queries(graph: LossGraph, softmax: LossNode) -> bool:
+    """Whether a softmax gets products of queries with keys, scaled or masked."""
+    waiting, seen = list(softmax.next), set[int]()
+    while waiting:
+        number = waiting.pop()
+        node = graph.nodes[number]
+        if node.name in _PRODUCTS:
+            return True
+        if number not in seen and (
+            SAME_NUMBERS.fullmatch(node.name) or _SCORED.fullmatch(node.name)
+        ):
+            waiting += node.next
+        seen.add(number)
+    return False
 
 
 def _handed_on(graph: LossGraph, node: LossNode) -> LossNode:
