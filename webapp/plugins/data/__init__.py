@@ -135,6 +135,8 @@ PLUGIN = Plugin(
             "of the first backward",
             misses="losses that are summed from several; sums within hooks of parameters; learning "
             "rates that are meant for a sum",
+        ),
+        Question(
             "Rows that get other targets each time",
             "paired_rows:paired_rows",
             ("wrong_loss",),

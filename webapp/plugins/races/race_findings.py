@@ -12,6 +12,7 @@ from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_threads
+from lanescope.webapp.analysis.stack_frames import in_program, line_and_function
 from lanescope.webapp.plugins.races.default_draws import DEFAULT_GENERATOR, default_draws
 from lanescope.webapp.plugins.races.forked_functions import forked_races
 from lanescope.webapp.plugins.races.hogwild import Hogwild, split_hogwild
@@ -207,15 +208,25 @@ def _of_processes(run: Run, race: Race) -> Finding:
         f"process {pids[touch.thread]} {_verb(touch)} at {touch.place}"
         for touch in (race.first, race.second)
     ]
-    return _race_finding(
-        run,
-        race,
-        f"Data race between processes on {tensor} in shared memory: {sides[0]}, {sides[1]}, in no "
-        "fixed order",
-        "Hold one multiprocessing.Lock around both, or give each process a part of its own; allow "
-        "the finding where updates may be lost on purpose (Hogwild).",
-        confidence="likely",  # a lock on a file, or a flag in that memory, is not recorded
-    )
+    severity: Severity
+    said = f"{tensor} in shared memory: {sides[0]}, {sides[1]}, in no fixed order"
+    if any(map(_by_worker_of_library, (race.first, race.second))):
+        said, severity = f"A library's own processes write {said} that was recorded", "info"
+        advice = "Flags in shared memory, by which libraries take turns, are not recorded."
+    else:
+        said, severity = f"Data race between processes on {said}", "error"
+        advice = "Hold one multiprocessing.Lock around both, or give each process a part of its "
+        advice += "own; allow the finding where updates may be lost on purpose (Hogwild)."
+    # A lock on a file, or a flag in that memory, is not recorded.
+    return _race_finding(run, race, said, advice, severity=severity, confidence="likely")
+
+
+def _by_worker_of_library(touch: MemoryAccess) -> bool:
+    """Whether a process made an access that a library started for a loop of its own: the stack is
+    whole, and no frame of it is the program's."""
+    files = [line_and_function(frame)[0].rpartition(":")[0] for frame in touch.stack]
+    whole = bool(files) and touch.stack[-1].endswith(" <module>")
+    return whole and not any(map(in_program, files))
 
 
 def _published(run: Run, race: Race, tensor: str, names: Mapping[str, str]) -> Finding:
