@@ -40,7 +40,7 @@ class MadeParameters:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         step, state = recorder.step, recorder.thread()
-        if state.busy or not state.in_modules:
+        if state.busy or not state.in_modules or self._is_frozen(data):
             return
         if not is_sampled(step, recorder.options.sample_every):
             return
@@ -55,6 +55,11 @@ class MadeParameters:
         if place not in self._seen:
             self._seen.add(place)
             recorder.value(f"{MADE_PARAMETER}{place}/{self._source(data) or ''}", data.numel())
+
+    def _is_frozen(self, data: torch.Tensor) -> bool:
+        """Returns whether the data is a frozen parameter, or a view of one: nothing trains that."""
+        base = data if data._base is None else data._base
+        return not base.requires_grad and self._modules.parameter_name(base) is not None
 
     def _source(self, data: torch.Tensor) -> str | None:
         """Returns the name of a parameter that the data is, or is computed from; None: of none."""

@@ -57,9 +57,12 @@ class Rewrapped(nn.Module):
         super().__init__()
         self.weight, self.out = nn.Parameter(torch.randn(8, 10) * 0.1), nn.Linear(8, 3)
         self.how = how
+        self.weight.requires_grad_(how != "frozen")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = self.weight
+        if self.how in ("turned", "frozen"):
+            weight = nn.Parameter(self.weight.T).T
         if self.how == "local":
             weight = nn.Parameter(self.weight)
         if self.how == "scaled":
@@ -89,6 +92,11 @@ def normalised_and_wrapped(planted: bool) -> None:
 def replaced_in_forward(planted: bool) -> None:
     """Forward replaces the parameter by a clamped one."""
     _rewrapped("kept" if planted else "")
+
+
+def turned_and_wrapped(planted: bool) -> None:
+    """The transposed weight is wrapped; the twin's weight is frozen, as below an adapter."""
+    _rewrapped("turned" if planted else "frozen")
 
 
 class Prompted(nn.Module):
@@ -320,6 +328,7 @@ FAULTS = (
         wrapped_for_a_call,
         normalised_and_wrapped,
         replaced_in_forward,
+        turned_and_wrapped,
     ),
     *loss_faults(
         "dropout in evaluation",
