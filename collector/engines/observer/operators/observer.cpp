@@ -161,8 +161,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   if (recording.sampled_stacks) {
     frame.stack = known_stack(thread, op);
   }
-  if (__builtin_expect(op.collective != nullptr || op.means || op.blends || recording.op_stacks,
-                       0)) {
+  if (__builtin_expect(op.rare || recording.op_stacks, 0)) {
     begin_rarely(thread, frame, inputs);
   }
   open_event(thread, frame);

@@ -124,6 +124,7 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   op.means = !op.composite && (op.reduction >= 0 || op.name == "aten::mean");
   op.counts_targets = op.name == "aten::nll_loss_forward" || op.name == "aten::nll_loss2d_forward";
   op.blends = std::find(std::begin(BLENDS), std::end(BLENDS), op.name) != std::end(BLENDS);
+  op.rare = op.collective != nullptr || op.means || op.blends;
   op.touches =
       std::find(std::begin(UNTOUCHING), std::end(UNTOUCHING), op.name) == std::end(UNTOUCHING);
   op.reads = reads_of(op.name, op.collective != nullptr);
