@@ -237,8 +237,8 @@ class Batches:
         if next(module.parameters(), None) is None:  # a loss
             return
         given = [*arguments[0], *arguments[1].values()]
-        alone = all(isinstance(one, torch.Tensor) and self._is_plain(one) for one in given)
         with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():
+            alone = all(isinstance(one, torch.Tensor) and self._is_plain(one) for one in given)
             self._pairs.called(given, alone=alone)
 
     def _scale(self, name: str, arguments: Any) -> None:
@@ -279,11 +279,11 @@ class Batches:
     def _list(self, module: torch.nn.Module) -> None:
         with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():
             for name, number in (
-                *equal_rows(module, self._modules),
                 *listed_modules(module, self._modules),
                 *unread_settings(module, self._is_library),
                 *batch_momenta(module),
                 *self._settings.of(unwrap(module)),
+                *equal_rows(module, self._modules),
             ):
                 self._recorder.value(name, number)
 
