@@ -66,7 +66,7 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "layer_made_late": [],
     "rate_of_zero": [("dead_parameter", "no_rate", 0)],
     "rate_of_a_hundredth": [],
-    "rate_decays_per_batch": [("dead_parameter", "no_rate", 4)],
+    "rate_decays_per_batch": [("dead_parameter", "no_rate", 3)],
     "rate_decays_to_zero": [],
     "rate_warms_up": [],
     "rate_never_set": [("dead_parameter", "no_rate", 0)],
