@@ -248,8 +248,13 @@ class Batches:
 
     def _hash(self, prefix: str, tensors_of: _Tensors, module: torch.nn.Module) -> None:
         """Hashes some elements of each tensor of a module."""
-        plain = (one for one in tensors_of(module) if self._is_plain(one[1]))
-        self._read(((f"{prefix}{name}", tensor) for name, tensor in plain), self._write_hash)
+
+        def plain() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in tensors_of(module):
+                if self._is_plain(tensor):
+                    yield f"{prefix}{name}", tensor
+
+        self._read(plain(), self._write_hash)
 
     def _chosen(self, name: str, tree: Any) -> Iterator[tuple[str, torch.Tensor]]:
         plain = filter(self._is_plain, tensors_in(tree))
@@ -264,7 +269,10 @@ class Batches:
         tensors: Iterator[tuple[str, torch.Tensor]],
         write: Callable[[str, int, torch.Tensor], None],
     ) -> None:
-        """Calls `write` with each name, the step and some elements, once these are on the host."""
+        """Calls `write` with each name, the step and some elements, once these are on the host.
+
+        `tensors` looks at them as it is read from: under the recorder's own modes of torch.
+        """
         recorder = self._recorder
         if recorder.thread().busy:
             return
