@@ -65,21 +65,21 @@ def crops_of_two_producers(planted: bool) -> None:
         thread.join()
 
 
-def two_members_with_dropout(planted: bool) -> None:
-    """Two members of an ensemble train side by side; the twin's take turns."""
+def views_that_drop_pixels(planted: bool) -> None:
+    """Tasks of a pool drop pixels; the twin's are waited for one by one."""
     torch.manual_seed(3)
+    images = torch.ones(8, SIZE)
 
-    def member() -> None:
-        net = nn.Sequential(nn.Linear(SIZE, 16), nn.Dropout(0.2), nn.Linear(16, 1))
-        _fit(net, (torch.ones(16, SIZE) for _ in range(12)))
+    def view(number: int) -> torch.Tensor:
+        return nn.functional.dropout(images[number], 0.2)
 
-    threads = [threading.Thread(target=member) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-        if not planted:
-            thread.join()
-    for thread in threads:
-        thread.join()
+    def batch(pool: ThreadPoolExecutor) -> torch.Tensor:
+        if planted:
+            return torch.stack([one.result() for one in [pool.submit(view, n) for n in range(8)]])
+        return torch.stack([pool.submit(view, number).result() for number in range(8)])
+
+    with ThreadPoolExecutor(3) as pool:
+        _fit(nn.Linear(SIZE, 1), (batch(pool) for _ in range(8)))
 
 
 # files -------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def states_that_are_not_read(planted: bool) -> None:
 FAULTS = (
     *(
         Fault("draws of torch's default generator", ROOM, ("race",), one, says="default random")
-        for one in (noise_of_a_pool, crops_of_two_producers, two_members_with_dropout)
+        for one in (noise_of_a_pool, crops_of_two_producers, views_that_drop_pixels)
     ),
     *(
         Fault(

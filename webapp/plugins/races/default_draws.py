@@ -2,8 +2,9 @@
 
 The numbers that each gets then depend on which thread comes first. That matters where the program
 wants the same numbers in each run: it has set the seed, and trains. Programs without a seed of
-their own have other numbers in each run anyway. Counted are threads that draw at one line, as the
-workers of a pool: threads of other kinds often draw for something that nothing compares.
+their own have other numbers in each run anyway. Counted are threads that draw at one line and
+hand on what they make, as the workers of a pool that augments samples: threads that each train a
+model, or draw for different purposes, are seldom meant to repeat themselves.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lanescope.collector.format import schema
 from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.arrow_columns import to_frame
@@ -39,6 +41,8 @@ _DRAWS = (
 )
 """What draws, from the default generator where it got no other one."""
 
+_HANDS_ON = (schema.SyncKind.queue_put.name, schema.SyncKind.future_set.name)
+
 _UNSEEDED = 67280421310721.0
 """torch's seed in a process that sets none."""
 
@@ -58,7 +62,7 @@ def _of_rank(run: Run, rank: int) -> list[Race]:
     python = {t.thread for t in run.threads_of(rank) if t.kind != "native"}
     found = []
     for process in processes_of(run, rank):
-        threads = [t for t in process if t in python]
+        threads = [t for t in process if t in python and _hands_on(run, rank, t)]
         draws = {t: rows for t in threads if len(rows := _draws(run, rank, t))}
         if len(draws) > 1:
             order = order_of(run, rank, process, [*draws])
@@ -75,6 +79,14 @@ def _pairs(order: Order, draws: dict[str, pd.DataFrame]) -> Iterator[list[tuple[
             pair = order.unordered(a, ours, b, theirs)
             if pair is not None:
                 yield [(one, sides[0].iloc[pair[0]]), (other, sides[1].iloc[pair[1]])]
+
+
+def _hands_on(run: Run, rank: int, thread: str) -> bool:
+    """Whether a thread runs no backward, and hands results to others by a queue or a future."""
+    phases = run.events("phase", rank, thread, ["kind"])["kind"].cast(pa.string())
+    events = run.events("sync", rank, thread, ["kind"])["kind"].cast(pa.string())
+    trains = pc.any(pc.equal(phases, schema.PhaseKind.backward.name)).as_py()
+    return not trains and bool(pc.any(pc.is_in(events, pa.array(_HANDS_ON))).as_py())
 
 
 def _seeded(run: Run, rank: int) -> bool:
