@@ -183,8 +183,11 @@ def test_check_against_a_baseline_finds_the_divergence(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", threads=1, steps=2, ops=8, gradient_scale=2.0)
     found = json.loads(called("check", run, "--baseline", base, "--json", status=1))
     (finding,) = found["findings"]
-    title = "Gradients differ from the baseline since step 0, first embed.weight."
-    assert finding["title"] == title
+    assert finding["title"] == (
+        "Gradients differ from the baseline since step 0, first embed.weight. Look at this first: "
+        "all gradients that differ in step 0 are 2 times those of the baseline: a factor of the "
+        "loss or of the gradients, not rounding."
+    )
     evidence = finding.pop("evidence")
     assert evidence["verdict"] == "diverged"
     assert finding == {
