@@ -66,7 +66,7 @@ def pairs_of_ranks(planted: bool) -> None:
         dist.all_reduce(torch.ones(1), group=made[0])
 
 
-# gradients that are summed -----------------------------------------------------------------------
+# gradients that are summed: information, as some mean it (test_summed_gradients.py) ---------
 
 
 def _fit(model: Any, reduce: Any, optimizer: Any = None) -> None:
@@ -211,15 +211,6 @@ def _in_three(*programs: Program) -> tuple[Fault, ...]:
 
 FAULTS = (
     *_in_three(metrics_of_two_ranks, leaders_that_log, pairs_of_ranks),
-    *rank_faults(
-        "gradients that are summed and not averaged",
-        "wrong_gradient",
-        "do not divide them",
-        summed_one_by_one,
-        summed_as_one,
-        summed_by_adam,
-        summed_losses,
-    ),
     *rank_faults(
         "parts of a model that nothing adds up",
         "rank_divergence",

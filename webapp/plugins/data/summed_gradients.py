@@ -7,6 +7,8 @@ Found where
   backward and the optimizer of each step,
 - nothing is multiplied or divided there, and
 - the optimizer is SGD, whose steps are as large as the gradients: those of Adam are not.
+
+Information: some programs choose the learning rate for the sum.
 """
 
 from __future__ import annotations
@@ -117,13 +119,14 @@ def _finding(
         ranks[0],
         first,
         kind="wrong_gradient",
-        severity="warning",
+        severity="info",
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, ranks))} sum their gradients{at} in "
         f"{units.count(steps)} steps, and do not divide them by {len(ranks)}: each loss is the "
         f"mean of a rank's batch, so gradients and steps of SGD are {len(ranks)} times as large "
         "as those of the whole batch, and grow with the number of ranks. Divide by "
-        "dist.get_world_size(), or reduce with ReduceOp.AVG.",
+        "dist.get_world_size(), or reduce with ReduceOp.AVG, unless the learning rate is meant for "
+        "it.",
         ranks=ranks,
         where=where,
         evidence={"cause": "summed", "steps": steps},
