@@ -23,8 +23,8 @@ from ..json_stream import BETWEEN, EVENTS, Document
 from ..spill import Trace
 from .importer import EventReader
 
-MIN_BYTES = 8 << 20
-"""Of a part: a worker takes half a second to start."""
+MIN_BYTES = 64 << 20
+"""Of a part: a worker takes half a second to start, in which it could have read half of that."""
 
 MAX_SEGMENTS = 8
 
