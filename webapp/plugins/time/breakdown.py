@@ -89,6 +89,11 @@ def step_time(run: Run) -> pd.DataFrame:
     """Returns one row per rank and step, by both: rank, step, start_ns, duration_ns, and
     `<category>_ns` for each of CATEGORIES. All are int64 ns, start_ns from the start of the run;
     the categories of a row add up to its duration_ns."""
+    return _step_time(run).copy()
+
+
+@computed_once(maxsize=4)  # a page of many ranks asks for it again with each choice
+def _step_time(run: Run) -> pd.DataFrame:
     tables = [rank_step_time(run, rank) for rank in run.ranks]
     return pd.concat(tables, ignore_index=True)
 

@@ -9,9 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 import lanescope.webapp as lw
+from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.cli import main
 from lanescope.webapp.plugins.time import charts, headlines
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, mean_steps
+from lanescope.webapp.plugins.time.computed_once import computed_once
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import write_run
@@ -55,3 +57,23 @@ def test_on_the_pages(run: Run) -> None:
     figure = headlines.step_length_headline(run)
     assert figure is not None
     assert figure.value == units.duration(float(means["duration_ns"].median()))
+
+
+def test_answers_are_computed_once_and_belong_to_who_asks(run: Run) -> None:
+    table = lw.step_time(run)
+    table["duration_ns"] = 0
+    assert lw.step_time(run)["duration_ns"].all()
+    asked = []
+
+    @computed_once(maxsize=2)
+    def ask(number: int) -> int:
+        asked.append(number)
+        if number:
+            raise NotApplicable("no steps")
+        return number
+
+    for _ in range(2):
+        assert ask(0) == 0
+        with pytest.raises(NotApplicable, match="no steps"):
+            ask(1)
+    assert asked == [0, 1]
