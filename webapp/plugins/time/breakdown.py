@@ -94,8 +94,7 @@ def step_time(run: Run) -> pd.DataFrame:
 
 @computed_once(maxsize=4)  # a page of many ranks asks for it again with each choice
 def _step_time(run: Run) -> pd.DataFrame:
-    tables = [rank_step_time(run, rank) for rank in run.ranks]
-    return pd.concat(tables, ignore_index=True)
+    return pd.concat([rank_step_time(run, rank) for rank in run.ranks], ignore_index=True)
 
 
 @lru_cache(maxsize=256)
@@ -397,7 +396,5 @@ def _launched_gaps(kernels: _Kernels, busy: Intervals) -> Intervals:
 @computed_once(maxsize=4)
 def mean_steps(run: Run) -> pd.DataFrame:
     """Returns one row per step, by step: the columns of `step_time` without rank, each the mean
-    over the ranks that have the step, so the categories still add up. Callers must not change it.
-    """
-    table = step_time(run).drop(columns="rank")
-    return table.groupby("step", sort=True).mean().reset_index()
+    over the ranks that have the step, so they still add up. Callers must not change it."""
+    return step_time(run).drop(columns="rank").groupby("step", sort=True).mean().reset_index()
