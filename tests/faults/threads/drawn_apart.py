@@ -35,8 +35,10 @@ def _fit(net: nn.Module, batches: Any) -> None:
 def noise_of_a_pool(planted: bool) -> None:
     """A pool adds noise to samples in a run with a seed; the twin's has a generator per sample."""
     torch.manual_seed(3)
+    together = threading.Barrier(3)  # else one worker may draw for all samples
 
     def noisy(number: int) -> torch.Tensor:
+        together.wait()
         own = None if planted else torch.Generator().manual_seed(number)
         return torch.ones(SIZE) + 0.1 * torch.randn(SIZE, generator=own)
 
