@@ -18,7 +18,7 @@ import torch.distributed.rpc as rpc
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from tests.faults.base import Fault
+from tests.faults.base import Fault, forms
 from tests.faults.threads.loader_workers import ROOM, SIZE, train
 
 # torch's default generator -----------------------------------------------------------------------
@@ -235,18 +235,14 @@ FAULTS = (
         Fault("draws of torch's default generator", ROOM, ("race",), one, says="default random")
         for one in (noise_of_a_pool, crops_of_two_producers, views_that_drop_pixels)
     ),
-    *(
-        Fault(
-            "open files that workers share",
-            ROOM,
-            ("shared_file",),
-            one,
-            says="share the open file",
-            slow=place > 0,
-        )
-        for place, one in enumerate(
-            (rows_of_one_open_file, members_of_one_open_archive, rows_sought_in_one_file)
-        )
+    *forms(
+        "open files that workers share",
+        ROOM,
+        "shared_file",
+        "share the open file",
+        rows_of_one_open_file,
+        members_of_one_open_archive,
+        rows_sought_in_one_file,
     ),
     *(
         Fault(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from tests.faults.base import Fault
+from tests.faults.base import forms
 from tests.faults.threads.loader_workers import ROOM
 
 _ROUNDS = 12
@@ -101,16 +101,12 @@ def callbacks_after_a_reply(planted: bool) -> None:
     loop.close()
 
 
-FAULTS = tuple(
-    Fault(
-        "updates of one model that mix",
-        ROOM,
-        ("wrong_gradient",),
-        form,
-        says="Updates of one model mix",
-        slow=place > 0,
-    )
-    for place, form in enumerate(
-        (streams_that_log_in_between, generators_in_turns, callbacks_after_a_reply)
-    )
+FAULTS = forms(
+    "updates of one model that mix",
+    ROOM,
+    "wrong_gradient",
+    "Updates of one model mix",
+    streams_that_log_in_between,
+    generators_in_turns,
+    callbacks_after_a_reply,
 )
