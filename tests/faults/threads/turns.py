@@ -42,7 +42,7 @@ def streams_that_log_in_between(planted: bool) -> None:
 
     async def update() -> None:
         model.backward()
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)  # a turn of the loop: they mix however long a pass takes
         model.optimizer.step()
 
     async def main() -> None:
@@ -71,17 +71,20 @@ def generators_in_turns(planted: bool) -> None:
 
 
 def callbacks_after_a_reply(planted: bool) -> None:
-    """The step waits for a reply, by a callback; the twin's callback asks for the next one."""
+    """The step waits for a reply, by a callback; the twin's callback asks for the next one.
+
+    A reply takes a turn of the loop, not a time: so they mix however long a pass takes.
+    """
     model = _Online()
     left = [_ROUNDS, _ROUNDS]
 
     def begin(loop: asyncio.AbstractEventLoop, number: int) -> None:
         model.backward()
         if planted:
-            loop.call_later(0.002, replied, loop, number)
+            loop.call_soon(replied, loop, number)
         else:
             model.optimizer.step()
-            loop.call_later(0.002, again, loop, number)
+            loop.call_soon(again, loop, number)
 
     def replied(loop: asyncio.AbstractEventLoop, number: int) -> None:
         model.optimizer.step()
@@ -90,7 +93,7 @@ def callbacks_after_a_reply(planted: bool) -> None:
     def again(loop: asyncio.AbstractEventLoop, number: int) -> None:
         left[number] -= 1
         if left[number]:
-            loop.call_later(0.001, begin, loop, number)
+            loop.call_soon(begin, loop, number)
         elif not any(left):
             loop.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -109,5 +110,10 @@ def test_a_prediction_is_near_the_changed_program(
         runs.append(open_run(recorded.run))
     steps = [job_steps(one)[2:] for one in runs]
     before, after = (float(np.median([s.end_ns - s.start_ns for s in one])) / MS for one in steps)
-    guess = np.median([predicted(runs[0], spec, one.step) for one in steps[0]])
+    guesses = []
+    for one in steps[0]:  # a busy machine makes a step wait for what is not recorded: it is refused
+        with suppress(NotApplicable):
+            guesses.append(predicted(runs[0], spec, one.step))
+    assert len(guesses) > len(steps[0]) / 2
+    guess = np.median(guesses)
     assert abs(guess - after) < abs(before - after) / 2
