@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
+from typing import Any
 
 import pandas as pd
 
@@ -85,27 +86,26 @@ def _results(
     """What operators made of a parameter: the operators with `of`, the first parameter, `storage`
     and `end_ns`."""
     rows = accesses_among(run, rank, "start_ns", ops["start_ns"], _ACCESS, thread)
-    whole = rows[rows["bytes"] == rows["run"]]
-    of_op = dict(list(whole.groupby(["start_ns", "depth"])))
+    of_op = defaultdict[tuple[int, int], list[Any]](list)
+    for row in rows[rows["bytes"] == rows["run"]].itertuples():
+        of_op[row.start_ns, row.depth].append(row)
     made: dict[int, tuple[str, int]] = {}  # storage -> parameter, bytes
     found = []
     for op in ops.itertuples():
-        own = of_op.get((op.start_ns, op.depth))
-        if own is None:
-            continue
-        born = own[own["birth"]]
-        read = own[~own["write"] & ~own["birth"]]
+        own = of_op.get((op.start_ns, op.depth), [])
         origin = [
-            (parameters[one], size) if one in parameters else made[one]
-            for one, size in zip(read["storage"], read["bytes"], strict=True)
-            if one in parameters or one in made
+            (parameters[one.storage], one.bytes) if one.storage in parameters else made[one.storage]
+            for one in own
+            if not (one.write or one.birth) and (one.storage in parameters or one.storage in made)
         ]
-        for storage, size in zip(born["storage"], born["bytes"], strict=True):
-            made.pop(storage, None)
-            if origin and origin[0][1] == size:
-                made[storage] = origin[0]
+        for one in own:
+            if not one.birth:
+                continue
+            made.pop(one.storage, None)
+            if origin and origin[0][1] == one.bytes:
+                made[one.storage] = origin[0]
                 end = op.start_ns + (0 if pd.isna(op.duration_ns) else op.duration_ns)
-                found.append((op.Index, origin[0][0], storage, int(end)))
+                found.append((op.Index, origin[0][0], one.storage, int(end)))
     extra = pd.DataFrame(found, columns=["op", "of", "storage", "end_ns"]).set_index("op")
     return ops.join(extra, how="inner")
 
