@@ -42,8 +42,8 @@ class Question:
     find: str
     kinds: tuple[str, ...]  # of its findings
     order: int  # in every list of questions
-    area: str = "Set-up"  # under which the first page lists it
-    recorded: bool = False  # needs what only a recording holds, no imported trace
+    area: str = ""  # under which the first page lists it; without, that of the plugin
+    recorded: bool = True  # needs what only a recording holds, no imported trace
     native: bool = False  # needs what the native engine records and the portable one does not
     baseline: bool = False
     needs: str = ""  # what a run has to hold for it; empty: nothing beyond recorded threads
@@ -69,7 +69,7 @@ class Metric:
     kind: str = ""  # of the findings that explain it: errors where the limit is not kept
     evidence: str = ""  # number in the evidence of these that has to keep the same limit
     share: bool = True  # shown as percent
-    area: str = "Set-up"  # under which the first page lists it
+    area: str = ""  # under which the first page lists it; without, that of the plugin
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ class Plugin:
     """All that one folder of `plugins/` brings."""
 
     name: str  # of the folder
+    area: str = "Set-up"  # under which the first page lists its questions and metrics
     depends: tuple[str, ...] = ()  # plugins that it may import from
     kinds: tuple[Kind, ...] = ()
     questions: tuple[Question, ...] = ()
@@ -179,11 +180,17 @@ def _located(folder: str, record: Plugin) -> Plugin:
             replace(one, evidence=at(one.evidence), picture=at(one.picture), marks=at(one.marks))
             for one in record.kinds
         ),
-        questions=tuple(replace(one, find=at(one.find)) for one in record.questions),
+        questions=tuple(
+            replace(one, find=at(one.find), area=one.area or record.area)
+            for one in record.questions
+        ),
         tables=all_at(record.tables),
         changes=all_at(record.changes),
         functions=all_at(record.functions),
-        metrics=tuple(replace(one, measure=at(one.measure)) for one in record.metrics),
+        metrics=tuple(
+            replace(one, measure=at(one.measure), area=one.area or record.area)
+            for one in record.metrics
+        ),
         figures=tuple(replace(one, measure=at(one.measure)) for one in record.figures),
         pages=tuple(
             replace(

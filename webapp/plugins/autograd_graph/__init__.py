@@ -5,6 +5,7 @@ from lanescope.webapp.plugins.autograd_graph.ids import GRAPH_RANK
 
 PLUGIN = Plugin(
     name="autograd_graph",
+    area="Learning",
     kinds=(Kind("untraceable_graph", "checks.md#graph-traceability"),),
     questions=(
         Question(
@@ -12,8 +13,6 @@ PLUGIN = Plugin(
             "traceability:untraceable_graphs",
             ("untraceable_graph",),
             order=90,
-            area="Learning",
-            recorded=True,
             native=True,
             misses="graphs of steps between 1, 2, 4, 8, ...",
         ),
@@ -24,7 +23,6 @@ PLUGIN = Plugin(
             "traceability:graph_traceability",
             "autograd nodes tied to their operators",
             order=30,
-            area="Learning",
             unmeasured="record a backward pass with the native engine",
             bound="at least",
             limit=1.0,

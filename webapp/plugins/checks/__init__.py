@@ -13,6 +13,7 @@ PLUGIN = Plugin(
             order=240,
             needs="5 training steps",
             misses="settings outside of torch",
+            recorded=False,
         ),
         Question(
             "Reductions between accumulated gradients",
@@ -20,7 +21,6 @@ PLUGIN = Plugin(
             ("environment",),
             order=245,
             area="Communication",
-            recorded=True,
             needs="all_reduce in backward, as DistributedDataParallel does it; 4 training steps",
             misses="sharded gradients; backward passes that share less than half of the parameters",
         ),
@@ -30,7 +30,6 @@ PLUGIN = Plugin(
             ("environment",),
             order=247,
             area="Communication",
-            recorded=True,
             needs="gradients reduced in backward; BatchNorm in training mode at a sampled step",
             misses="buffers of other modules",
         ),

@@ -4,6 +4,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 
 PLUGIN = Plugin(
     name="data",
+    area="Learning",
     depends=("learning", "losses"),
     kinds=(Kind("repeated_data", "checks.md#batches", "batches:RepeatedData"),),
     questions=(
@@ -12,8 +13,6 @@ PLUGIN = Plugin(
             "repeated:same_batches",
             ("repeated_data",),
             order=42,
-            area="Learning",
-            recorded=True,
             needs="level access; data-parallel replicas; a model called as a module at 3 sampled "
             "steps",
             misses="ranks that share only some batches; the same batches at other steps",
@@ -23,8 +22,6 @@ PLUGIN = Plugin(
             "repeated:same_order",
             ("repeated_data",),
             order=44,
-            area="Learning",
-            recorded=True,
             needs="level access; two epochs with a DistributedSampler that shuffles",
             misses="samplers that are not torch's DistributedSampler; epochs that end early",
         ),
@@ -33,8 +30,6 @@ PLUGIN = Plugin(
             "random_numbers:same_numbers",
             ("repeated_data",),
             order=45,
-            area="Learning",
-            recorded=True,
             needs="level access; data-parallel replicas whose batches differ; dropout or noise",
             misses="generators of the program's own; numbers that are not torch's",
         ),
@@ -43,8 +38,6 @@ PLUGIN = Plugin(
             "random_numbers:other_numbers",
             ("rank_divergence",),
             order=46,
-            area="Learning",
-            recorded=True,
             needs="level access; collective calls in the passes of a model; dropout",
             misses="parameters that all begin as constants",
         ),
@@ -53,8 +46,6 @@ PLUGIN = Plugin(
             "parts_of_a_model:parts_of_a_model",
             ("rank_divergence",),
             order=46,
-            area="Learning",
-            recorded=True,
             needs="level access; all_reduce in forward and backward of a model called with the "
             "same input on all ranks",
             misses="sharded tensors of torch (DTensor); losses that ranks compute together; "
@@ -65,8 +56,6 @@ PLUGIN = Plugin(
             "sampler_seeds:sampler_seeds",
             ("repeated_data",),
             order=43,
-            area="Learning",
-            recorded=True,
             needs="level access; a DistributedSampler that shuffles on two ranks",
             misses="samplers that are not torch's DistributedSampler",
         ),
@@ -75,8 +64,6 @@ PLUGIN = Plugin(
             "constant:constant_data",
             ("repeated_data",),
             order=47,
-            area="Learning",
-            recorded=True,
             needs="level access; a model called as a module at 4 sampled steps, with 4 rows",
             misses="outputs that hardly depend on the input",
         ),
@@ -85,8 +72,6 @@ PLUGIN = Plugin(
             "loaded:same_loaded",
             ("repeated_data",),
             order=47,
-            area="Learning",
-            recorded=True,
             needs="level access; a torch DataLoader with batches at 4 sampled steps, with 4 rows",
             misses="batches that no DataLoader made; targets that the model gets as an argument",
         ),
@@ -95,8 +80,6 @@ PLUGIN = Plugin(
             "workers:workers",
             ("repeated_data",),
             order=48,
-            area="Learning",
-            recorded=True,
             needs="level access; a torch DataLoader with num_workers",
             misses="random numbers of an IterableDataset, of a collate_fn or of another object "
             "within the dataset; numbers that are drawn after the first batch alone",
@@ -106,8 +89,6 @@ PLUGIN = Plugin(
             "changed_samples:changed_samples",
             ("inplace_modification",),
             order=49,
-            area="Learning",
-            recorded=True,
             needs="level access; a torch DataLoader, and the same sample in three epochs",
             misses="workers that start again in each epoch; samples that the dataset does not hold "
             "by their index",
@@ -117,8 +98,6 @@ PLUGIN = Plugin(
             "shared_offsets:shared_offsets",
             ("shared_file",),
             order=49,
-            area="Learning",
-            recorded=True,
             needs="level access; a torch DataLoader with two workers, and some batches more than "
             "these load ahead",
             misses="files that the dataset does not hold itself, or reads at a given place; those "
@@ -129,8 +108,6 @@ PLUGIN = Plugin(
             "summed_gradients:summed_gradients",
             ("wrong_gradient",),
             order=46,
-            area="Learning",
-            recorded=True,
             needs="level access; replicas that all_reduce gradients after backward; SGD; the graph "
             "of the first backward",
             misses="losses that are summed from several; sums within hooks of parameters; learning "
@@ -141,8 +118,6 @@ PLUGIN = Plugin(
             "paired_rows:paired_rows",
             ("wrong_loss",),
             order=197,
-            area="Learning",
-            recorded=True,
             needs="level access; a model called as a module with tensors of 8 to 256 rows; 64 rows "
             "that come again at sampled steps; a loss of torch with one target per row",
             misses="samples that never come again, as those that are augmented or of a large "
@@ -153,8 +128,6 @@ PLUGIN = Plugin(
             "saturated:saturated",
             ("dead_parameter",),
             order=197,
-            area="Learning",
-            recorded=True,
             native=True,
             needs="level access; tanh or sigmoid in the graphs of four of the steps 0, 1, 2, 4, 8, "
             "..., in host memory",
@@ -165,8 +138,6 @@ PLUGIN = Plugin(
             "equal_units:equal_units",
             ("dead_parameter",),
             order=153,
-            area="Learning",
-            recorded=True,
             needs="level access; 4 sampled optimizer steps; a model in host memory that is called "
             "as a module",
             misses="layers without bias; layers of fewer than 8 units; the last layer",

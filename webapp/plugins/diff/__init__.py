@@ -5,6 +5,7 @@ from lanescope.webapp.plugins.diff.ids import DIFF_RANK
 
 PLUGIN = Plugin(
     name="diff",
+    area="Repeatability",
     kinds=(Kind("divergence", "diff.md"), Kind("nondeterminism", "diff.md#repeats")),
     questions=(
         Question(
@@ -12,19 +13,19 @@ PLUGIN = Plugin(
             "divergence:divergence",
             ("divergence",),
             order=0,
-            area="Repeatability",
             baseline=True,
             needs="--baseline; level numerics to compare values",
             misses="values that no level recorded",
+            recorded=False,
         ),
         Question(
             "Nondeterminism between repeated runs",
             "repeats:nondeterminism",
             ("nondeterminism",),
             order=220,
-            area="Repeatability",
             needs="lanescope repeat",
             misses="differences that did not occur in the repetitions",
+            recorded=False,
         ),
     ),
     functions={
@@ -38,7 +39,6 @@ PLUGIN = Plugin(
             "repeats:gradient_fluctuation",
             "spread of gradient norms over repeated runs",
             order=20,
-            area="Repeatability",
             unmeasured="record with lanescope repeat -n 10 -- COMMAND",
             link="/compare",
             bound="at most",

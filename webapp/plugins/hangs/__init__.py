@@ -4,6 +4,7 @@ from lanescope.webapp.analysis.plugin import Kind, Page, Plugin, Question
 
 PLUGIN = Plugin(
     name="hangs",
+    area="Communication",
     depends=("collectives",),
     kinds=(
         Kind(
@@ -19,9 +20,9 @@ PLUGIN = Plugin(
             "hangs:hangs",
             ("hang", "straggler", "collective_mismatch"),
             order=10,
-            area="Communication",
             misses="hangs of programs that run no operator and no collective; waits of less "
             "than --hang-timeout",
+            recorded=False,
         ),
     ),
     pages=(Page("hang", "Hangs", order=30, within="collectives", height=620, body="page:body"),),

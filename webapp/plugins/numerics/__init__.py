@@ -4,6 +4,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 
 PLUGIN = Plugin(
     name="numerics",
+    area="Numerics",
     kinds=(Kind("nan", "values.md"), Kind("unrecorded_write", "values.md")),
     questions=(
         Question(
@@ -11,8 +12,6 @@ PLUGIN = Plugin(
             "values:not_finite",
             ("nan",),
             order=200,
-            area="Numerics",
-            recorded=True,
             needs="level numerics",
             misses="values that never leave a fused kernel",
         ),
@@ -21,8 +20,6 @@ PLUGIN = Plugin(
             "values:unrecorded_writes",
             ("unrecorded_write",),
             order=210,
-            area="Numerics",
-            recorded=True,
             needs="level numerics",
             misses="writes that leave the values as they were",
         ),

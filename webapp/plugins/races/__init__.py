@@ -4,6 +4,7 @@ from lanescope.webapp.analysis.plugin import Kind, Page, Plugin, Question
 
 PLUGIN = Plugin(
     name="races",
+    area="Threads",
     kinds=(
         Kind("race", "races.md", "race_findings:RaceEvidence"),
         Kind("inplace_modification", "races.md#changed-in-place"),
@@ -14,8 +15,6 @@ PLUGIN = Plugin(
             "race_findings:race_findings",
             ("race",),
             order=50,
-            area="Threads",
-            recorded=True,
             native=True,
             needs="level access",
             misses="memory that is reached without torch; draws that a lock orders; functions of "
@@ -28,7 +27,6 @@ PLUGIN = Plugin(
             ("race",),
             order=52,
             area="Communication",
-            recorded=True,
             native=True,
             needs="level access; a collective with async_op=True, isend or irecv",
             misses="tensors on a device; other threads; what had ended by then",
@@ -38,8 +36,6 @@ PLUGIN = Plugin(
             "inplace:inplace_modifications",
             ("inplace_modification",),
             order=80,
-            area="Threads",
-            recorded=True,
             needs="level access",
             misses="changes of tensors that backward did not come to use",
         ),
@@ -48,8 +44,6 @@ PLUGIN = Plugin(
             "silent_writes:silent_writes",
             ("inplace_modification",),
             order=81,
-            area="Threads",
-            recorded=True,
             native=True,
             needs="level access; a backward pass",
             misses="passes of backward after the first four; tensors that are filled, zeroed or "

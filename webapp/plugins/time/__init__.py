@@ -5,6 +5,7 @@ from lanescope.webapp.plugins.time.ids import FLAME, STEP
 
 PLUGIN = Plugin(
     name="time",
+    area="Learning",
     depends=("collectives", "flame"),
     kinds=(Kind("data_stall", "time.md#data-stalls"),),
     questions=(
@@ -13,18 +14,16 @@ PLUGIN = Plugin(
             "data_stalls:data_stalls",
             ("data_stall",),
             order=38,
-            area="Learning",
             needs="10 steps of a program that iterates over a DataLoader",
             misses="data that is read without a DataLoader; waits below 5 ms or three tenths of a "
             "step",
+            recorded=False,
         ),
         Question(
             "Steps that take longer and longer",
             "slowing:slowing",
             ("growth",),
             order=39,
-            area="Learning",
-            recorded=True,
             needs="more than 40 steps; stacks of the operators",
             misses="growth below half of a step or 2 ms; growth of several places together",
         ),
