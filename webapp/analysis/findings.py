@@ -64,7 +64,7 @@ class Finding:
     severity: Severity
     title: str
     rank: int | None = None
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()  # without, `rank` alone
     thread: str | None = None
     step: int | None = None
     time_ns: int | None = None
@@ -79,6 +79,8 @@ class Finding:
             raise ValueError(f"no finding of severity {self.severity!r}")
         if self.confidence not in CONFIDENCES:
             raise ValueError(f"no finding of confidence {self.confidence!r}")
+        if self.rank is not None and not self.ranks:
+            object.__setattr__(self, "ranks", (self.rank,))
         object.__setattr__(self, "evidence", plain_json(self.evidence))
 
     def __repr__(self) -> str:
@@ -99,20 +101,20 @@ class Finding:
 def finding_at(
     run: Run,
     rank: int,
-    at: int | pd.Series,
+    at: int | pd.Series | Mapping[str, Any],
     *,
     kind: str,
-    severity: Severity,
+    severity: Severity = "warning",
     title: str,
     evidence: Mapping[str, Any],
     ranks: tuple[int, ...] = (),
     where: str | None = None,
+    link: str = "",
     confidence: Confidence = "certain",
 ) -> Finding:
-    """Returns a finding whose link leads to a step of a rank.
+    """Returns a finding whose link leads to a step of a rank, if no other is given.
 
-    `at` is the step, or a row of a table that holds it, with `thread` and with `time_ns` or
-    `start_ns`. Without `ranks` it concerns that rank alone.
+    `at` is the step, or a row that holds it, with `thread` and with `time_ns` or `start_ns`.
     """
     thread, time_ns = None, None
     if not isinstance(at, int):
@@ -123,13 +125,13 @@ def finding_at(
         severity=severity,
         title=title,
         rank=rank,
-        ranks=ranks or (rank,),
+        ranks=ranks,
         thread=thread,
         step=at,
         time_ns=time_ns,
-        where=where,
+        where=where or None,
         evidence=evidence,
-        link=step_link(run, rank, at),
+        link=link or step_link(run, rank, at),
         confidence=confidence,
     )
 
@@ -232,14 +234,16 @@ def known_before(examined: AnalysisResult, before: Sequence[Finding]) -> Analysi
     tensors two threads race for differs from run to run, so there the functions decide.
     """
     known = {_identity(one) for one in before}
-    reason = {"by": "the baseline", "reason": "it has the same finding"}
     findings = tuple(
-        replace(one, severity="info", evidence={**one.evidence, "allowed": reason})
-        if _identity(one) in known
-        else one
+        _allowed(one, "the baseline", "it has the same finding") if _identity(one) in known else one
         for one in examined.findings
     )
     return replace(examined, findings=findings)
+
+
+def _allowed(finding: Finding, by: str, reason: str) -> Finding:
+    allowed = {"by": by, "reason": reason}
+    return replace(finding, severity="info", evidence={**finding.evidence, "allowed": allowed})
 
 
 def _identity(finding: Finding) -> tuple[str, ...]:
@@ -264,10 +268,7 @@ def _weighed(finding: Finding, settings: Settings) -> Finding:
     named = _named(finding)
     for allowed in settings.allowed:
         if allowed.covers(finding.kind, named):
-            reason = {"by": settings.source, "reason": allowed.reason}
-            return replace(
-                finding, severity="info", evidence={**finding.evidence, "allowed": reason}
-            )
+            return _allowed(finding, settings.source, allowed.reason)
     return finding
 
 

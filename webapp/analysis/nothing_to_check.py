@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import LOADER_BEGUN
 from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs.run import Run
 
 _BACKWARD = schema.PhaseKind.backward.name
+
+
+def need_rows(rows: pd.DataFrame, what_to_do: str) -> pd.DataFrame:
+    """Returns the rows; raises NotApplicable, which says what to record, where there are none."""
+    if rows.empty:
+        raise NotApplicable(what_to_do)
+    return rows
+
+
+def need_steps(run: Run) -> pd.DataFrame:
+    """Returns the rows of `gradient_rows`; raises NotApplicable where no optimizer stepped."""
+    return need_rows(gradient_rows(run), "record an optimizer step: the run has no steps")
+
+
+def need_accesses(run: Run) -> None:
+    """Raises NotApplicable where no access of memory was recorded."""
+    if not run.counts["access"]:
+        raise NotApplicable("record with --level access and the native engine")
 
 
 def need_backward(run: Run) -> None:
@@ -17,6 +38,20 @@ def need_backward(run: Run) -> None:
     kinds = run.events("phase", columns=["kind"])["kind"].cast(pa.string())
     if not pc.any(pc.equal(kinds, _BACKWARD)).as_py():
         raise NotApplicable("record a backward pass")
+
+
+def need_loader(run: Run) -> None:
+    """Raises NotApplicable where no DataLoader was iterated."""
+    need_rows(
+        logged(run, None, LOADER_BEGUN),
+        "record an iteration over a DataLoader with --level access",
+    )
+
+
+def need_ranks(run: Run) -> None:
+    """Raises NotApplicable where the job has no two ranks."""
+    if run.world_size < 2:
+        raise NotApplicable("the job has a single rank")
 
 
 def need_threads(run: Run) -> None:

@@ -103,7 +103,7 @@ def align(
             gaps += _between([(low - 1, first - 1), *placed, (high, last)])
         else:
             script = _shortest(a.tolist(), b.tolist())
-            placed = [(low + i, first + j) for i, j in script or _by_occurrence(a, b)]
+            placed = [(low + i, first + j) for i, j in script or _in_order(*by_occurrence(a, b))]
         ties += placed
     left.append(np.array([i for i, _ in ties], np.int64))
     right.append(np.array([j for _, j in ties], np.int64))
@@ -135,10 +135,6 @@ def _anchors(base: Codes, run: Codes) -> list[tuple[int, int]]:
         sides[0][0], sides[1][0], assume_unique=True, return_indices=True
     )
     return _in_order(sides[0][1][left], sides[1][1][right])
-
-
-def _by_occurrence(base: Codes, run: Codes) -> list[tuple[int, int]]:
-    return _in_order(*by_occurrence(base, run))
 
 
 def _in_order(

@@ -65,7 +65,7 @@ def autograd_partner(timeline: Timeline, rank: int, op: dict[str, Any]) -> Place
         made_by = maker(node, rows)
         if made_by is None:
             continue
-        if _is(op, node):
+        if all(op[name] == node[name] for name in ("thread", "start_ns", "name", "scope")):
             found = made_by
         elif op["scope"] != BACKWARD and _within(rows[made_by], op):
             found = k
@@ -95,10 +95,6 @@ def _slice_at(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> Place | Non
                         lane.id, row - rows[0], flat - index.row_begin[rows[0]], start, end
                     )
     return None
-
-
-def _is(op: dict[str, Any], row: dict[str, Any]) -> bool:
-    return all(op[name] == row[name] for name in ("thread", "start_ns", "name", "scope"))
 
 
 def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:

@@ -9,8 +9,9 @@ from typing import Any, TypedDict
 
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_rows
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -43,9 +44,7 @@ def slow_calls(run: Run) -> list[Finding]:
 
     SKELETON: raise NotApplicable where the run does not hold what you need, with the reason.
     """
-    calls = _calls(run)
-    if calls.empty:
-        raise NotApplicable("no operators were recorded")
+    calls = need_rows(_calls(run), "no operators were recorded")
     usual = call_durations(run)
     usual = usual[usual["calls"] >= _MIN_CALLS]
     longest = calls.loc[calls.groupby(_KEYS)["duration_ns"].idxmax()].merge(usual, on=_KEYS)
@@ -75,7 +74,6 @@ def _finding(run: Run, row: Any) -> Finding:
         title=f"{row.name} takes {units.duration(duration)} in step {row.step} of rank {row.rank}, "
         f"{units.number(row.factor)} times its median: look at what runs beside it",
         rank=int(row.rank),
-        ranks=(int(row.rank),),
         thread=str(row.thread),
         step=int(row.step),
         time_ns=start,

@@ -247,7 +247,6 @@ def _finding(run: Run, rank: int, found: list[Walk]) -> Finding:
         f"backward reached in step {worst.step} are not tied to recorded operators: {named}{more}. "
         "Record without --min-duration, and --include these operators.",
         rank=rank,
-        ranks=(rank,),
         thread=worst.thread,
         step=worst.step,
         time_ns=worst.start_ns,

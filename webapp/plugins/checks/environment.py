@@ -160,7 +160,6 @@ def _finding(
         confidence="likely",
         title=f"{title}. Set {setting}.",
         rank=rank,
-        ranks=() if rank is None else (rank,),
         time_ns=start,
         evidence={"name": name, "set": setting},
         link=link,

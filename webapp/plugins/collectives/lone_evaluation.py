@@ -110,7 +110,6 @@ def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Find
         f"in {name}. Share the evaluation among all ranks, or let the others go on "
         "without a collective call.",
         rank=rank,
-        ranks=(rank,),
         step=int(worst["step"]),
         time_ns=since,
         where=where,

@@ -75,7 +75,6 @@ def _finding(
         + (f" at {where}" if where else "")
         + ". Share that work among all ranks, or move it out of the training loop.",
         rank=rank,
-        ranks=(rank,),
         step=int(call["step"]),
         time_ns=first,
         where=where,

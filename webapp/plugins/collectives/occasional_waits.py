@@ -91,7 +91,6 @@ def _finding(run: Run, rank: int, place: SlowPlace, waits: pd.DataFrame, share: 
         f"training), each time {place.words}. If it writes a checkpoint or a log there, write a "
         "copy from another thread, or less often.",
         rank=rank,
-        ranks=(rank,),
         step=int(worst["step"]),
         time_ns=first,
         where=place.where,

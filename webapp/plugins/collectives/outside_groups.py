@@ -6,8 +6,9 @@ from typing import Any
 
 from lanescope.collector.format.marks import OutsideGroup
 from lanescope.webapp.analysis.arrow_columns import marks
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -16,8 +17,7 @@ from lanescope.webapp.runs.run import Run
 
 def outside_groups(run: Run) -> list[Finding]:
     """Findings of kind `collective_mismatch`, one per function and line. Raises NotApplicable."""
-    if run.world_size < 2:
-        raise NotApplicable("the job has a single rank")
+    need_ranks(run)
     calls: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in marks(run, OutsideGroup.PREFIX):
         mark = OutsideGroup.parse(row["name"])
@@ -31,20 +31,18 @@ def _finding(run: Run, function: str, where: str, calls: list[dict[str, Any]]) -
     ranks = tuple(sorted({int(row["rank"]) for row in calls}))
     call, they = ("calls", "it is") if len(ranks) == 1 else ("call", "they are")
     times = f", {units.count(len(calls))} times" if len(calls) > 1 else ""
-    return Finding(
+    return finding_at(
+        run,
+        first["rank"],
+        first,
         kind="collective_mismatch",
-        severity="warning",
         title=f"{units.sentence(ranks_in(run, ranks))} {call} {function}"
         + (f" at {where}" if where else "")
         + f" with a group that {they} not in{times}: the call does nothing there, "
         "and the tensor stays as it is. Make the group of all ranks that need the result "
         "(new_group), or skip the call on the others.",
-        rank=first["rank"],
         ranks=ranks,
-        thread=first["thread"],
-        step=first["step"],
-        time_ns=first["start_ns"],
-        where=where or None,
+        where=where,
         evidence={
             "group": "",
             "sequence": -1,

@@ -17,7 +17,9 @@ import pandas as pd
 
 from lanescope.collector.format.loop_names import LOADED_FILE, SAVED_FILE
 from lanescope.webapp.analysis.collective_calls import rank_calls
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.fault_series import ranks_of
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import own_processes
 from lanescope.webapp.runs import units
@@ -30,8 +32,7 @@ _BARRIER = "Let the others wait for it (torch.distributed.barrier()) before they
 def shared_files(run: Run) -> list[Finding]:
     """Returns findings of kind `shared_file`, one per file and pair of lines. Raises
     NotApplicable."""
-    if run.world_size < 2:
-        raise NotApplicable("the job has a single rank")
+    need_ranks(run)
     saved, loaded = _uses(run, SAVED_FILE), _uses(run, LOADED_FILE)
     found: dict[tuple[str, ...], Finding] = {}
     for key, writes in saved.groupby(["host", "path"], sort=False):
@@ -62,7 +63,7 @@ def _written_together(run: Run, writes: pd.DataFrame) -> Iterator[Finding]:
     """Writes of one file by several ranks that overlap."""
     for one, other in _pairs(writes, writes):
         if one.rank < other.rank and _overlap(run, one, other):
-            ranks = tuple(sorted({int(rank) for rank in writes["rank"]}))
+            ranks = ranks_of(writes)
             title = (
                 f"{units.sentence(ranks_in(run, ranks))} write the same file at the same time: "
                 f"torch.save at {one.where} writes {_name(one)}, and what the file holds in the "
@@ -121,7 +122,6 @@ def _finding(run: Run, row: Any, title: str, ranks: tuple[int, ...]) -> Finding:
         int(row.rank),
         pd.Series(row._asdict()),
         kind="shared_file",
-        severity="warning",
         title=title,
         ranks=ranks,
         where=row.where or None,

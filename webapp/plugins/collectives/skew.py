@@ -35,6 +35,7 @@ from lanescope.webapp.analysis.collective_calls import (
 )
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
+from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
@@ -71,17 +72,13 @@ def comparable_arrivals(run: Run) -> pd.DataFrame:
 
     Raises NotApplicable where there are none, and where the clocks of the ranks were not compared.
     """
-    if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
+    need_ranks(run)
     if not run.clock_calibrated:
         raise NotApplicable(
             "record all ranks with one lanescope record: their clocks were not compared"
         )
     every = arrivals(run)
-    shared = every[every["ranks"] > 1]
-    if shared.empty:
-        raise NotApplicable("record collective calls of two ranks or more")
-    return shared
+    return need_rows(every[every["ranks"] > 1], "record collective calls of two ranks or more")
 
 
 @lru_cache(maxsize=4)

@@ -122,7 +122,6 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
             + (f", and is slower {place.words}: {place.advice}." if place else f". {_ADVICE}")
         ),
         rank=rank,
-        ranks=(rank,),
         step=int(worst["step"]),
         time_ns=int(mine["first_ns"].min()),
         where=place.where if place else None,

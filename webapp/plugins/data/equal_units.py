@@ -13,8 +13,9 @@ import pandas as pd
 
 from lanescope.collector.format.loop_names import EQUAL_ROWS
 from lanescope.collector.format.names import CLIP_VALUE
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.nothing_to_check import need_rows
 from lanescope.webapp.analysis.parameter_history import last_logged, logged, samples
 from lanescope.webapp.plugins.learning.gradient_paths import ways
 from lanescope.webapp.runs.run import Run
@@ -27,9 +28,7 @@ _LISTED = 20
 
 def equal_units(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
-    sampled = samples(run)
-    if sampled.empty:
-        raise NotApplicable("record an optimizer step: no parameter was sampled")
+    sampled = need_rows(samples(run), "record an optimizer step: no parameter was sampled")
     found = []
     for rank in run.ranks:
         rows = logged(run, rank, prefix=EQUAL_ROWS)
@@ -72,7 +71,6 @@ def _finding(run: Run, rank: int, step: int, names: list[str]) -> Finding:
         rank,
         step,
         kind="dead_parameter",
-        severity="warning",
         confidence="likely",
         title=f"All units of {names[0]}{and_more(len(names), 'layer')} are copies of each other: "
         "they begin with the same weights, and get the same gradients, so the layer can do hardly "

@@ -112,7 +112,6 @@ def _finding(run: Run, rank: int, title: str, cause: str, rows: pd.DataFrame) ->
         rank,
         first,
         kind="repeated_data",
-        severity="warning",
         confidence="likely",
         title=title,
         where=phase_place(run, rank, schema.PhaseKind.data.name, None),

@@ -22,8 +22,9 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.plugins.data.random_numbers import dropped_alike, same_inputs
 from lanescope.webapp.plugins.learning.consistency import (
@@ -45,8 +46,7 @@ _FORWARD, _BACKWARD = schema.PhaseKind.forward.name, schema.PhaseKind.backward.n
 
 def parts_of_a_model(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
-    if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
+    need_ranks(run)
     batch_samples(run)
     found = []
     for group, calls in collective_calls(run).groupby("group", sort=True):
@@ -183,7 +183,6 @@ def _finding(
         ranks[0],
         0,
         kind="rank_divergence",
-        severity="warning",
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, ranks))} {words}",
         ranks=ranks,

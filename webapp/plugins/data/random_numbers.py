@@ -24,7 +24,8 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -89,11 +90,9 @@ def dropped_alike(run: Run, ranks: tuple[int, ...]) -> bool:
 @lru_cache(maxsize=4)
 def _states(run: Run) -> pd.DataFrame:
     """The states of a step, as one value: rank, step, value. Raises NotApplicable."""
-    if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
+    need_ranks(run)
     rows = of_last_attempt(run, logged(run, None, prefix=RANDOM_STATE))
-    if rows.empty:
-        raise NotApplicable("record training steps with --level access: no state was sampled")
+    need_rows(rows, "record training steps with --level access: no state was sampled")
     rows = rows.sort_values(["rank", "step", "name"], kind="stable")
     return rows.groupby(["rank", "step"])["value"].agg(tuple).reset_index()
 
@@ -151,7 +150,6 @@ def _same(run: Run, ranks: tuple[int, ...], steps: int, drawn: tuple[str, str | 
         ranks[0],
         0,
         kind="repeated_data",
-        severity="warning",
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, ranks))} draw the same random numbers: their "
         f"generators have equal states at all {units.count(steps)} sampled steps, so "

@@ -20,6 +20,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import SAMPLER_END, SAMPLER_EPOCH
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
 from lanescope.webapp.analysis.parameter_history import logged, sharded_names
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
@@ -36,8 +37,7 @@ _RANDOM = ("aten::dropout", "aten::native_dropout", "aten::bernoulli_", "aten::r
 
 def same_batches(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per group of replicas. Raises NotApplicable."""
-    if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
+    need_ranks(run)
     samples = batch_samples(run)
     if sharded_names(run):
         raise NotApplicable("parameters are sharded: ranks may share batches")
@@ -88,7 +88,6 @@ def _same_batches(run: Run, ranks: tuple[int, ...], steps: list[int]) -> Finding
         rank,
         steps[0],
         kind="repeated_data",
-        severity="warning",
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, ranks))} train on the same batches: at all "
         f"{units.count(len(steps))} sampled steps they call the model with the same "
@@ -103,8 +102,7 @@ def _same_batches(run: Run, ranks: tuple[int, ...], steps: list[int]) -> Finding
 def same_order(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
     begun = logged(run, None, prefix=SAMPLER_EPOCH)
-    if begun.empty:
-        raise NotApplicable("no shuffling DistributedSampler was iterated at level access")
+    need_rows(begun, "no shuffling DistributedSampler was iterated at level access")
     ended = logged(run, None, prefix=SAMPLER_END)
     found: dict[str, list[tuple[int, pd.DataFrame]]] = {}
     for (rank, name), own in begun.groupby(["rank", "name"], observed=True, sort=True):
@@ -137,7 +135,6 @@ def _same_order(run: Run, several: list[tuple[int, pd.DataFrame]]) -> Finding:
         rank,
         second,
         kind="repeated_data",
-        severity="warning",
         title=f"{units.count(len(trained))} epochs use the same order of samples: the epoch of the "
         f"DistributedSampler stays {int(second['value'])}. Call sampler.set_epoch(epoch) before "
         "each epoch.",

@@ -11,6 +11,7 @@ import pandas as pd
 
 from lanescope.collector.format.names import SAMPLER_EPOCH, SAMPLER_SEED
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -21,8 +22,7 @@ _ATTRIBUTES = (("seed", SAMPLER_SEED), ("epoch", SAMPLER_EPOCH))
 
 def sampler_seeds(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per sampler. Raises NotApplicable."""
-    if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
+    need_ranks(run)
     found: dict[str, Finding] = {}
     seen = False
     for what, prefix in _ATTRIBUTES:
@@ -54,7 +54,6 @@ def _finding(run: Run, what: str, own: pd.DataFrame, iteration: int) -> Finding:
         int(mine["rank"]),
         mine,
         kind="repeated_data",
-        severity="warning",
         title=f"The DistributedSamplers of {ranks_in(run, ranks)} shuffle differently: their "
         f"{what} is {values}. Some samples are used by several ranks, and some by none. {advice}",
         ranks=ranks,

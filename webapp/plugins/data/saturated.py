@@ -14,9 +14,9 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
+    each_graph,
     graph_finding,
     loss_graph,
-    of_graphs,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -28,12 +28,9 @@ _MIN_SAMPLES = 4
 _LAYERS = ("Addmm", "Addbmm", "Baddbmm", "Bmm", "Convolution", "Linear", "MkldnnConvolution", "Mm")
 
 
-def saturated(run: Run) -> list[Finding]:
+@each_graph
+def saturated(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _saturated)
-
-
-def _saturated(run: Run, rank: int) -> Finding | None:
     rows = logged(run, rank, prefix=MEAN_SLOPE)
     if rows.empty or not (rows["value"] < max(_SLOPES.values())).any():
         return None

@@ -8,9 +8,9 @@ main process left the file to its workers.
 from __future__ import annotations
 
 from lanescope.collector.format.loader_names import SHARED_OFFSET
-from lanescope.collector.format.names import LOADER_BEGUN
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.fault_series import finding_of_series, series
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.nothing_to_check import need_loader
 from lanescope.webapp.runs.run import Run
 
 _MIN_MOVES = 2
@@ -19,21 +19,17 @@ _MIN_MOVES = 2
 def shared_offsets(run: Run) -> list[Finding]:
     """Returns findings of kind `shared_file`, one per attribute of a dataset. Raises
     NotApplicable."""
-    if logged(run, None, LOADER_BEGUN).empty:
-        raise NotApplicable("record an iteration over a DataLoader with --level access")
-    rows = logged(run, None, prefix=SHARED_OFFSET)
+    need_loader(run)
     found = []
-    for name, own in rows.groupby("name", sort=False, observed=True):
+    for name, own in series(run, SHARED_OFFSET):
         if own["value"].max() < _MIN_MOVES:
             continue
-        kind, attribute, where = str(name).split("/")
-        first = own.sort_values("time_ns", kind="stable").iloc[0]
+        kind, attribute, where = name.split("/")
         at = f" at {where}" if where else ""
         found.append(
-            finding_at(
+            finding_of_series(
                 run,
-                int(first["rank"]),
-                first,
+                own,
                 kind="shared_file",
                 severity="error",
                 confidence="likely",
@@ -41,8 +37,7 @@ def shared_offsets(run: Run) -> list[Finding]:
                 "was opened before they were started, so all of them move one offset, and one "
                 "may read where another has just sought to. Open it in each worker, at its first "
                 "use or in worker_init_fn.",
-                ranks=tuple(sorted({int(one) for one in own["rank"]})),
-                where=where or None,
+                where=where,
                 evidence={"cause": "shared_offset", "file": f"{kind}.{attribute}"},
             )
         )

@@ -20,7 +20,8 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import MEAN_LOSS
 from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.learning.parting_causes import wrapped
@@ -44,8 +45,7 @@ _SCALES = "div|mul|lerp|addc"
 def summed_gradients(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_gradient`, one per group of replicas. Raises
     NotApplicable."""
-    if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
+    need_ranks(run)
     found = []
     for group, ranks in replicas(run).items():
         rank = ranks[0]

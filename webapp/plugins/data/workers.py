@@ -95,7 +95,6 @@ def _finding(
         rank,
         first,
         kind="repeated_data",
-        severity="warning",
         title=title,
         where=where,
         evidence={"cause": cause, "steps": 1},

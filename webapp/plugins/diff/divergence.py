@@ -72,7 +72,6 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
             severity="error",
             title=title,
             rank=first.get("rank"),
-            ranks=(first["rank"],) if first else (),
             thread=first.get("thread"),
             step=first.get("step"),
             time_ns=None if norm else first["run"]["time_ns"],

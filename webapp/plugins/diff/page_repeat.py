@@ -83,7 +83,7 @@ def register(app: Dash, context: Context) -> None:
         Input(frame_ids.THEME, "data"),
     )
     def show(threads: int, theme: Theme | None) -> tuple[go.Figure, list[Any]]:
-        count, spread = _spread(found, threads)
+        count, spread = _cached(found.folder, threads)
         figure = repeat_charts.spread_by_step(spread, limit, theme or "light")
         return figure, parameters(count, spread)
 
@@ -155,7 +155,3 @@ def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
 @lru_cache(maxsize=4)
 def _cached(folder: Any, threads: int) -> tuple[int, pd.DataFrame]:
     return Repetition(folder, ()).spread(threads)
-
-
-def _spread(found: Repetition, threads: int) -> tuple[int, pd.DataFrame]:
-    return _cached(found.folder, threads)

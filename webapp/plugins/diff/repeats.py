@@ -128,7 +128,6 @@ def nondeterminism(run: Run) -> list[Finding]:
             title=f"Repeated runs with {units.counted(entry['threads'], 'thread')} differ,"
             f"{at}{size}. {_advice(first.get('op'))}",
             rank=rank,
-            ranks=() if rank is None else (rank,),
             step=first.get("step"),
             where=first.get("where"),
             evidence=dict(entry),

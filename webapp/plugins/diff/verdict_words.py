@@ -73,7 +73,7 @@ def difference_values(first: dict[str, Any], where: str = "") -> str:
     start += f" in module {first['module']}" if first["module"] else ""
     start += f" ({first['phase']}){where}" if first["phase"] else where
     pairs = list(zip(first["base"]["tensors"], first["run"]["tensors"], strict=True))
-    words = [_tensor(base, run) for base, run in pairs[:_TENSORS]]
+    words = [f"{run['position']} {_apart(base, run)}" for base, run in pairs[:_TENSORS]]
     more = [f"{len(pairs) - _TENSORS} more tensors"] if len(pairs) > _TENSORS else []
     return units.printable(f"{start}: {'; '.join(words + more)}")
 
@@ -113,7 +113,7 @@ def inputs(first: dict[str, Any]) -> list[str]:
     other = other_inputs(first)
     return [
         units.printable(
-            _other_input(base, run)
+            f"{_input(run)}; in the baseline {_input(base)}, {_apart(base, run)}"
             if (base, run) in other
             else f"{_input(run)}, the same in both{_other_parts(base, run)}"
         )
@@ -148,10 +148,6 @@ def _other_parts(base: dict[str, Any], run: dict[str, Any]) -> str:
         return ""
     was, now = (f"{offset} to {offset + length}" for offset, length in pairs[0])
     return f"; it reads bytes {now}, in the baseline {was}"
-
-
-def _other_input(base: dict[str, Any], run: dict[str, Any]) -> str:
-    return f"{_input(run)}; in the baseline {_input(base)}, {_apart(base, run)}"
 
 
 def difference_address(run: Run, first: dict[str, Any]) -> str:
@@ -224,10 +220,6 @@ def _timing_rows(timing: Timing) -> list[str]:
         times = " | ".join(units.duration(ns) for ns in (row.base_ns, row.run_ns))
         lines.append(f"| {name} | {module} | {times} | {ratio_text(row)} | {row.state} |")
     return lines
-
-
-def _tensor(base: dict[str, Any], run: dict[str, Any]) -> str:
-    return f"{run['position']} {_apart(base, run)}"
 
 
 def _apart(base: dict[str, Any], run: dict[str, Any]) -> str:

@@ -62,7 +62,6 @@ def _before(run: Run) -> list[Finding]:
                     f"ended attempt {number} of {len(processes)}. "
                     "The job was started again: all other findings are about the last attempt.",
                     rank=rank,
-                    ranks=(rank,),
                     where=where,
                     time_ns=time,
                     evidence={
@@ -95,7 +94,6 @@ def _death(run: Run, one: RankState, others: list[int]) -> Finding:
         title=f"{units.sentence(ranks_in(run, (one.rank,)))} {doing}. It ended "
         f"{ranks_in(run, others)} too: fix it first.",
         rank=one.rank,
-        ranks=(one.rank,),
         thread=one.thread,
         where=one.where,
         time_ns=one.since_ns,

@@ -14,6 +14,7 @@ import pandas as pd
 
 from lanescope.collector.format.marks import ExpectedGradient
 from lanescope.webapp.analysis.arrow_columns import marks
+from lanescope.webapp.analysis.fault_series import ranks_of
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
@@ -70,7 +71,7 @@ def _judged(
     first = wrong[wrong["step"] == wrong["step"].iloc[0]]
     at, step = first.iloc[0], int(first["step"].iloc[0])
     parameters = list(dict.fromkeys(first["parameter"]))
-    ranks = tuple(sorted({int(rank) for rank in wrong["rank"]}))
+    ranks = ranks_of(wrong)
     frozen = "; it is frozen" if not at["trainable"] else ""
     measured = "no gradient"
     if not at["missing"]:

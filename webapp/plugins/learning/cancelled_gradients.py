@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -22,9 +22,7 @@ _MIN_ELEMENTS = 17  # of a scale or a gate a gradient may well be zero
 
 def cancelled_gradients(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
-    rows = gradient_rows(run)
-    if rows.empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    rows = need_steps(run)
     rows = rows[~is_lora(rows["parameter"])]
     facts = _facts(rows)
     found = []
@@ -70,7 +68,6 @@ def _finding(run: Run, rank: int, rows: pd.DataFrame, names: list[str]) -> Findi
         rank,
         own.iloc[0],
         kind="dead_parameter",
-        severity="warning",
         confidence="likely",
         title=f"{names[0]}{and_more(len(names), 'parameter')} {have} of exactly zero in all "
         f"{steps} steps, and the bias of the same layer learns. What the layer makes of its weight "

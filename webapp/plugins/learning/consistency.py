@@ -33,6 +33,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import group_title
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_bounds, timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.analysis.stack_frames import phase_place
@@ -81,10 +82,8 @@ class Parting:
 def rank_divergence(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`. Raises NotApplicable where nothing can be
     compared."""
-    if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
-    if hashes(run).empty:
-        raise NotApplicable("record with --level access: nothing was hashed")
+    need_ranks(run)
+    need_rows(hashes(run), "record with --level access: nothing was hashed")
     if not replicas(run):
         raise NotApplicable(
             "record from the start of the program: no ranks are known to be replicas"

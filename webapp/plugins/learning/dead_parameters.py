@@ -28,8 +28,9 @@ import pandas as pd
 
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
     logged,
@@ -149,9 +150,7 @@ class DeadParameter(TypedDict):
 
 def dead_parameters(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, one per cause. Raises NotApplicable."""
-    rows = gradient_rows(run)
-    if rows.empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    rows = need_steps(run)
     rows = rows[~is_lora(rows["parameter"]) & (rows["numel"] > 0)]
     sampled = samples(run)
     idle = frozen(sampled)  # with adapters, which are trained, in its groups

@@ -18,10 +18,10 @@ import pandas as pd
 
 from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity, finding_at
+from lanescope.webapp.analysis.findings import Finding, Severity, finding_at
 from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import (
-    gradient_rows,
     last_logged,
     logged,
     rank_gradient_rows,
@@ -47,9 +47,7 @@ def exploding(run: Run) -> list[Finding]:
     NotApplicable."""
     found: dict[int, Finding] = {}
     ranks: dict[int, list[int]] = {}
-    rows = gradient_rows(run)
-    if rows.empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    rows = need_steps(run)
     for rank in sorted(int(one) for one in rows["rank"].unique()):
         for optimizer, one in _of_rank(run, rank).items():
             found.setdefault(optimizer, one)

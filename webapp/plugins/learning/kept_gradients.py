@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
@@ -58,8 +58,7 @@ def kept_gradients(run: Run) -> list[Finding]:
     found = {rank: _of_rank(run, rank) for rank in run.ranks}
     if all(of is None for of in found.values()):
         raise NotApplicable("record an optimizer step: the run has no steps")
-    if not any(run.counts_of(rank)["access"] for rank in run.ranks):
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     return [one for of in found.values() for one in of or ()]
 
 
@@ -94,9 +93,11 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
     step = int(calls["step"].iloc[first + 1])
     where = _where(run, rank, thread, (times[first + 1], ends[first + 1] or 0))
     return [
-        Finding(
+        finding_at(
+            run,
+            rank,
+            {"thread": thread, "step": step, "time_ns": times[first + 1]},
             kind="exploding_gradient",
-            severity="warning",
             confidence="likely",
             title=(
                 "Gradients are never zeroed: in each step backward adds"
@@ -107,11 +108,6 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
             + " to those that the step before has used"
             + (f", at {where}" if where else "")
             + ". Call optimizer.zero_grad() once per step, and step() once per zero_grad().",
-            rank=rank,
-            ranks=(rank,),
-            thread=thread,
-            step=step,
-            time_ns=times[first + 1],
             where=where,
             evidence={
                 "cause": "kept",
@@ -121,7 +117,6 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
                 "pairs_kept": len(kept),
                 "gradients_used": int(calls["count"].iloc[first]),
             },
-            link=step_link(run, rank, step),
         )
     ]
 

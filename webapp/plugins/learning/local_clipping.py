@@ -28,8 +28,8 @@ from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.nothing_to_check import need_backward
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_backward, need_ranks
 from lanescope.webapp.analysis.parameter_history import last_logged, sharded_names
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
@@ -45,8 +45,7 @@ _AS_LARGE = 1e-4
 
 def local_clipping(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
-    if run.world_size == 1:
-        raise NotApplicable("the job has a single rank")
+    need_ranks(run)
     need_backward(run)
     logged = {rank: _logged(run, rank) for rank in run.ranks}
     norms, limits = ({rank: of[side] for rank, of in logged.items()} for side in (0, 1))
@@ -162,7 +161,6 @@ def _finding(
         ranks[0],
         step,
         kind="rank_divergence",
-        severity="warning",
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, ranks))} {what[0]}: norms of {by} at step {step}, so "
         f"{what[1]}",

@@ -26,9 +26,10 @@ import pandas as pd
 
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, samples
+from lanescope.webapp.analysis.nothing_to_check import need_rows, need_steps
+from lanescope.webapp.analysis.parameter_history import last_logged, samples
 from lanescope.webapp.plugins.learning.lost_gradients import end_of_gradient
 from lanescope.webapp.plugins.learning.update_effects import decays, is_undone
 from lanescope.webapp.runs.run import Run
@@ -86,11 +87,8 @@ _Verdict = tuple[int, list[str]] | None
 def lora(run: Run) -> list[Finding]:
     """Returns findings of kind `lora_inactive`, one per adapter and cause. Raises NotApplicable."""
     sampled = _adapters(samples(run))
-    if sampled.empty:
-        raise NotApplicable("the model has no low-rank adapter (lora_A, lora_B)")
-    taken = gradient_rows(run)
-    if taken.empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    need_rows(sampled, "the model has no low-rank adapter (lora_A, lora_B)")
+    taken = need_steps(run)
     gradients = _adapters(taken)
     found: dict[tuple[str, str], list[tuple[int, int, list[str]]]] = {}
     for (rank, adapter), rows in sampled.groupby(["rank", "adapter"], sort=True):

@@ -15,10 +15,10 @@ import pyarrow as pa
 from lanescope.collector.format.names import MADE_PARAMETER
 from lanescope.webapp.analysis.arrow_columns import having, stack_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import (
-    gradient_rows,
     logged,
     samples,
     sharded_names,
@@ -33,9 +33,7 @@ _MIN_STEPS = 3
 
 def made_in_forward(run: Run) -> list[Finding]:
     """Findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
-    held = gradient_rows(run)
-    if held.empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    held = need_steps(run)
     kept = {rank: set(names) for rank, names in samples(run).groupby("rank")["parameter"]}
     of_ranks = dict(tuple(held.groupby("rank")))
     found = []
@@ -87,7 +85,6 @@ def _parameters(run: Run, rank: int, held: pd.DataFrame) -> list[Finding]:
                 rank,
                 step,
                 kind="dead_parameter",
-                severity="warning",
                 confidence="likely",
                 title=f"nn.Parameter(...) at {where} makes a new parameter in each forward: no "
                 "optimizer steps it, and what it would learn is gone with the next forward. Make "

@@ -8,7 +8,7 @@ from functools import partial
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.collector.format.record_kinds import PhaseKind
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.stack_frames import short_place
@@ -72,16 +72,14 @@ def _finding(
     raised = BackwardRaised.parse(str(mark["name"]))
     instant = int(str(mark["start_ns"]))
     called = short_place(raised.caller) if raised else ""
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        mark,
         kind="dead_parameter",
         severity="error",
         title="backward() failed" + (f" at {called}" if called else "") + f": {words}",
-        rank=rank,
-        ranks=(rank,),
-        thread=str(mark["thread"]),
-        step=int(str(mark["step"])),
-        time_ns=instant,
-        where=where or called or None,
+        where=where or called,
         evidence={"cause": cause, "parameters": []},
         link=timeline_address(instant, instant + 1, run.duration_ns),
     )

@@ -102,7 +102,6 @@ def _idle(run: Run, rank: int, kind: str, thrown: pd.DataFrame) -> Finding:
         f"gradients away {units.count(len(thrown))} times, and only other optimizers stepped, so "
         "what it holds is not trained. Call its step() after backward() as well.",
         rank=rank,
-        ranks=(rank,),
         thread=str(thrown["thread"].iloc[0]),
         time_ns=start,
         where=where,

@@ -34,6 +34,7 @@ from lanescope.collector.format.names import (
     SKIPPED_STEPS,
 )
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.fault_series import ranks_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import and_more, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
@@ -87,17 +88,13 @@ def zero_eps(run: Run, rank: int, parameters: list[str]) -> str | None:
         fused = values.get(name.removesuffix("eps") + "fused", 0.0)
         if found is None or fused or not 0 <= eps <= _ROUNDED_AWAY:
             continue
-        if _holds(halves, found[1], int(found[2])):
+        if ((halves["rule"] == found[1]) & (halves["optimizer"] == int(found[2]))).any():
             return (
                 f"The parameters are in float16, where eps={eps:g} of {found[1]} is 0: a step "
                 "divides 0 by 0. Keep them in float32 and compute in float16 by torch.autocast, or "
                 "pass eps=1e-4."
             )
     return None
-
-
-def _holds(rows: pd.DataFrame, rule: str, optimizer: int) -> bool:
-    return bool(((rows["rule"] == rule) & (rows["optimizer"] == optimizer)).any())
 
 
 def scaler_skips(run: Run) -> list[Finding]:
@@ -119,16 +116,15 @@ def scaler_skips(run: Run) -> list[Finding]:
     place = f". The gradients of {where[0]}{more} were not finite" if where else ""
     time = int(at["time_ns"])
     return [
-        Finding(
+        finding_at(
+            run,
+            rank,
+            at,
             kind="scaler_skips",
             severity="error",
             title=f"The loss scale collapses at step {int(at['step'])}: {words}{place}. Lower the "
             "learning rate, or record with --level numerics to find the operator that overflows.",
-            rank=rank,
             ranks=tuple(one[0] for one in found),
-            thread=str(at["thread"]),
-            step=int(at["step"]),
-            time_ns=time,
             evidence={
                 "skipped": len(mine),
                 "updates": int((scales["rank"] == rank).sum()),
@@ -149,7 +145,7 @@ def still_scaled(run: Run) -> list[Finding]:
     found = []
     for name, own in rows[rows["value"] >= MAGNIFIES].groupby("name", sort=False, observed=True):
         own = own.sort_values("time_ns")
-        ranks = tuple(sorted({int(rank) for rank in own["rank"]}))
+        ranks = ranks_of(own)
         own = own[own["rank"] == ranks[0]]
         if len(own) < MIN_DIRECT:
             continue

@@ -25,9 +25,10 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.parameter_history import gradient_rows, rank_gradient_rows, streaks
+from lanescope.webapp.analysis.nothing_to_check import need_steps
+from lanescope.webapp.analysis.parameter_history import rank_gradient_rows, streaks
 from lanescope.webapp.plugins.learning.gradient_paths import layer_norms, relative_to_passed, ways
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.runs.run import Run
@@ -59,9 +60,7 @@ class Vanished:
 def vanishing(run: Run) -> list[Finding]:
     """Returns findings of kind `vanishing_gradient`, one for ranks that are alike. Raises
     NotApplicable."""
-    rows = gradient_rows(run)
-    if rows.empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    rows = need_steps(run)
     found: dict[tuple[Vanished, ...], list[int]] = {}
     for rank in sorted(int(one) for one in rows["rank"].unique()):
         if gone := _of_rank(run, rank):
@@ -135,7 +134,6 @@ def _finding(run: Run, gone: tuple[Vanished, ...], ranks: list[int]) -> Finding:
         ranks[0],
         since,
         kind="vanishing_gradient",
-        severity="warning",
         confidence="likely",
         title=f"The gradient vanishes in {_layer(worst.layer)}{others} since step "
         f"{since}: per element it is {worst.relative:.1e} of that of {worst.against}. Check "

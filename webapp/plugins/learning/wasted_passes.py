@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -38,9 +38,7 @@ _BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimi
 def wasted_passes(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter` or `wrong_gradient`, at most one. Raises
     NotApplicable."""
-    held = gradient_rows(run)
-    if held.empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    held = need_steps(run)
     for rank in run.ranks:
         own = held[held["rank"] == rank]
         if own["optimizer"].nunique() == 1 and own["thread"].nunique() == 1:
@@ -136,7 +134,6 @@ def _finding(run: Run, rank: int, wasted: int, where: str, at: str | None) -> Fi
         rank,
         0,
         kind="dead_parameter",
-        severity="warning",
         confidence="likely",
         title=f"{units.count(wasted)} of {every} backward passes at {where} are thrown away: "
         f"zero_grad(){f' at {at}' if at else ''} runs between them, and step() only after the "

@@ -13,9 +13,9 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     SAME_NUMBERS,
     LossGraph,
     LossNode,
+    each_graph,
     graph_finding,
     loss_graph,
-    of_graphs,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -28,12 +28,9 @@ _SUMS = (*_REDUCES, "Add", "Neg", "Stack", "Sub")
 _FACTORS = ("Div", "Mul")
 
 
-def attached_targets(run: Run) -> list[Finding]:
+@each_graph
+def attached_targets(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _attached)
-
-
-def _attached(run: Run, rank: int) -> Finding | None:
     graph = loss_graph(run, rank)
     if graph is None:
         return None

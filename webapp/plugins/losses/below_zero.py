@@ -34,7 +34,6 @@ def _finding(run: Run, rank: int, where: str | None, step: int, count: int) -> F
         rank,
         step,
         kind="wrong_loss",
-        severity="warning",
         title=f"The binary cross-entropy{f' at {where}' if where else ''} is below zero in "
         f"{units.count(count)} steps: targets are outside of 0 to 1, so it has no lower bound. "
         "Scale them (divide masks of 0 and 255 by 255, map labels of -1 and 1 to 0 and 1).",

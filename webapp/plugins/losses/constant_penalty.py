@@ -18,10 +18,10 @@ from lanescope.webapp.plugins.losses.attached_targets import added_nodes
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
+    each_graph,
     graph_finding,
     input_shapes,
     loss_graph,
-    of_graphs,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -30,12 +30,9 @@ _MOST = 40
 """Operators between gradients and the loss."""
 
 
-def constant_penalty(run: Run) -> list[Finding]:
+@each_graph
+def constant_penalty(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _constant)
-
-
-def _constant(run: Run, rank: int) -> Finding | None:
     graph = loss_graph(run, rank)
     if graph is None or not run.counts_of(rank)["access"]:
         return None

@@ -18,8 +18,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
 from lanescope.webapp.runs import units
@@ -270,19 +269,15 @@ def _finding(run: Run, rank: int, thread: str, losses: list[_Loss]) -> Finding:
     first = losses[0]
     where, table = own_place(run, rank, first.stack), own_place(run, rank, first.lookup)
     at, read = f" at {where}" * bool(where), f" at {table}" * bool(table)
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        {"thread": thread, "step": first.step, "time_ns": first.time_ns},
         kind="wrong_loss",
-        severity="warning",
         confidence="likely",
         title=f"The targets of the loss{at} are the very tokens that the model reads{read}, in all "
         f"{units.count(len(losses))} losses that were looked at: it learns to copy each token. "
         "Predict the next one: compare scores[:, :-1] with tokens[:, 1:].",
-        rank=rank,
-        ranks=(rank,),
-        thread=thread,
-        step=first.step,
-        time_ns=first.time_ns,
         where=where,
         evidence={"cause": "copied", "losses": len(losses), "read_at": table},
-        link=step_link(run, rank, first.step),
     )

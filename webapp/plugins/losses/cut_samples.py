@@ -15,7 +15,7 @@ from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import Operator, forward_rows, outermost, touch
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
-from lanescope.webapp.plugins.losses.loss_graph import graph_finding, loss_graph, of_graphs
+from lanescope.webapp.plugins.losses.loss_graph import each_graph, graph_finding, loss_graph
 from lanescope.webapp.runs.run import Run
 
 _DRAW, _JOIN = "aten::normal", "aten::cat"
@@ -37,12 +37,9 @@ _LAYERS = frozenset(
 )
 
 
-def cut_samples(run: Run) -> list[Finding]:
+@each_graph
+def cut_samples(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_gradient`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _of_rank)
-
-
-def _of_rank(run: Run, rank: int) -> Finding | None:
     nodes, graph = graph_nodes(run, rank), loss_graph(run, rank)
     if graph is None:
         return None

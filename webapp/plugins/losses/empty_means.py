@@ -137,7 +137,6 @@ def _finding(run: Run, rank: int, loss: _Loss, rows: pd.DataFrame, *, hidden: bo
         confidence="likely" if hidden else "certain",
         title=f"{lead} {advice}",
         rank=rank,
-        ranks=(rank,),
         step=step,
         time_ns=int(first["time_ns"]),
         where=loss.where,

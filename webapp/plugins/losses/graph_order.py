@@ -22,10 +22,10 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     SAME_NUMBERS,
     LossGraph,
     LossNode,
+    each_graph,
     graph_finding,
     input_shapes,
     loss_graph,
-    of_graphs,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -39,17 +39,9 @@ _KEEPS_CHANNELS = re.compile(r"(Upsample\w+[23]D|Upsample\w+[23]d|NativeBatchNor
 _FLAT = 2  # dimensions of what has no positions
 
 
-def unmasked_attention(run: Run) -> list[Finding]:
+@each_graph
+def unmasked_attention(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _unmasked)
-
-
-def exchanged_views(run: Run) -> list[Finding]:
-    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _exchanged)
-
-
-def _unmasked(run: Run, rank: int) -> Finding | None:
     tokens = logged(run, rank, NEXT_TOKENS)
     graph = None if tokens.empty else loss_graph(run, rank)
     if graph is None:
@@ -103,7 +95,9 @@ def _scores(graph: LossGraph, node: LossNode) -> LossNode:
     return node
 
 
-def _exchanged(run: Run, rank: int) -> Finding | None:
+@each_graph
+def exchanged_views(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
     views = logged(run, rank, prefix=REORDERED_VIEW)
     graph = loss_graph(run, rank)
     if graph is None:

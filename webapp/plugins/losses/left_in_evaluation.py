@@ -82,7 +82,6 @@ def _finding(run: Run, rank: int, model: str, since: int, steps: pd.Index, layer
         rank,
         int(steps[0]),
         kind="evaluation_mode",
-        severity="warning",
         confidence="likely",
         title=f"{model} trains in evaluation mode since step {int(steps[0])}, for the last "
         f"{units.count(len(steps))} steps: eval() was called and train() was not called after it, "

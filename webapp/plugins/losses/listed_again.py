@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lanescope.collector.format.names import LISTED_MODULE, TRAINING_MODE
+from lanescope.webapp.analysis.fault_series import ranks_of, series
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
@@ -21,15 +22,14 @@ def listed_again(run: Run) -> list[Finding]:
     """Returns findings of kind `shared_parameter`, one per module. Raises NotApplicable."""
     if logged(run, None, prefix=TRAINING_MODE).empty:
         raise NotApplicable("record training steps with --level access: no model was called")
-    rows = logged(run, None, prefix=LISTED_MODULE)
     found = []
-    for name, own in rows.groupby("name", sort=False, observed=True):
-        ranks = tuple(sorted({int(rank) for rank in own["rank"]}))
+    for name, own in series(run, LISTED_MODULE):
+        ranks = ranks_of(own)
         graph = loss_graph(run, ranks[0])
-        place, path, kind, parameter = str(name).split("/", 3)
+        place, path, kind, parameter = name.split("/", 3)
         if graph is not None and _follows_itself(graph, parameter):
             times = int(own["value"].iloc[0])
-            found.append(_finding(run, ranks, place or None, path, kind, parameter, times))
+            found.append(_finding(run, ranks, place, path, kind, parameter, times))
     return found
 
 
@@ -70,7 +70,7 @@ def _users(graph: LossGraph, parameter: str) -> Iterator[int]:
 def _finding(
     run: Run,
     ranks: tuple[int, ...],
-    where: str | None,
+    where: str,
     path: str,
     kind: str,
     parameter: str,
@@ -83,7 +83,6 @@ def _finding(
         ranks[0],
         0,
         kind="shared_parameter",
-        severity="warning",
         confidence="likely",
         title=f"{path}{at} lists one {kind} {several} times: its {several} layers have the same "
         f"parameters ({parameter} and the others), and what they learn is one layer. Make a module "

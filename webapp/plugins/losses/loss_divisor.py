@@ -75,7 +75,6 @@ def _finding(run: Run, rank: int, ranks: int, where: str) -> Finding:
         rank,
         0,
         kind="wrong_loss",
-        severity="warning",
         confidence="likely",
         title=f"The loss is divided by {ranks}, the number of ranks, at {where}, and "
         f"DistributedDataParallel averages the gradients of the {ranks} ranks as well: they are "

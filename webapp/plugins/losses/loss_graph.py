@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any
 
 import pandas as pd
@@ -75,6 +75,16 @@ def of_graphs(run: Run, ask: Callable[[Run, int], Finding | None]) -> list[Findi
     return [one for rank in run.ranks if (one := ask(run, rank)) is not None]
 
 
+def each_graph(ask: Callable[[Run, int], Finding | None]) -> Callable[[Run], list[Finding]]:
+    """Makes of what is asked of a rank what is asked of a run: see `of_graphs`."""
+
+    @wraps(ask)
+    def of_run(run: Run) -> list[Finding]:
+        return of_graphs(run, ask)
+
+    return of_run
+
+
 def graph_finding(
     run: Run,
     rank: int,
@@ -93,7 +103,6 @@ def graph_finding(
         confidence=confidence,
         title=title,
         rank=rank,
-        ranks=(rank,),
         step=graph.step,
         time_ns=graph.time_ns,
         where=where,

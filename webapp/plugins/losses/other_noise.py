@@ -16,8 +16,8 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
     OPERATOR_KEY,
@@ -60,8 +60,7 @@ class _Loss:
 
 def other_noise(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    if not run.counts["access"]:
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     return [one for rank in run.ranks if (one := _of_rank(run, rank)) is not None]
 
 
@@ -147,20 +146,16 @@ def _finding(run: Run, rank: int, thread: str, losses: list[_Loss]) -> Finding:
         own_place(run, rank, stack) for stack in (first.stack, first.drawn, first.added)
     )
     at, of, other = (f" at {one}" if one else "" for one in (where, drawn, added))
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        {"thread": thread, "step": first.step, "time_ns": first.time_ns},
         kind="wrong_loss",
-        severity="warning",
         confidence="likely",
         title=f"The loss{at} compares the output with noise{of} that is not in the input: other "
         f"noise{other} was added there, in all {units.count(len(losses))} losses that were looked "
         "at. Nothing can predict it. Draw the noise once, add it to the data and pass it to the "
         "loss.",
-        rank=rank,
-        ranks=(rank,),
-        thread=thread,
-        step=first.step,
-        time_ns=first.time_ns,
         where=where,
         evidence={"cause": "other_noise", "drawn_at": drawn, "added_at": added},
-        link=step_link(run, rank, first.step),
     )

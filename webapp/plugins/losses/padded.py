@@ -10,9 +10,9 @@ from lanescope.collector.format.loop_names import COUNTED_PADDING, PADDING_ALONE
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
+    each_graph,
     graph_finding,
     loss_graph,
-    of_graphs,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -20,17 +20,9 @@ _MIN_SHARE = 0.1
 """Of the targets."""
 
 
-def padding_in_losses(run: Run) -> list[Finding]:
+@each_graph
+def padding_in_losses(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _counted)
-
-
-def inverted_masks(run: Run) -> list[Finding]:
-    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _inverted)
-
-
-def _counted(run: Run, rank: int) -> Finding | None:
     rows = logged(run, rank, prefix=COUNTED_PADDING)
     rows = rows[rows["value"] >= _MIN_SHARE]
     graph = None if rows.empty else loss_graph(run, rank)
@@ -55,7 +47,9 @@ def _counted(run: Run, rank: int) -> Finding | None:
     )
 
 
-def _inverted(run: Run, rank: int) -> Finding | None:
+@each_graph
+def inverted_masks(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
     rows = logged(run, rank, prefix=PADDING_ALONE)
     graph = None if rows.empty else loss_graph(run, rank)
     if graph is None:

@@ -7,9 +7,10 @@ into the same model, every value is written onto itself.
 from __future__ import annotations
 
 from lanescope.collector.format.names import KEPT_STATE
+from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -19,26 +20,22 @@ def restored_in_vain(run: Run) -> list[Finding]:
     if gradient_rows(run).empty:
         raise NotApplicable("record an optimizer step: nothing was trained")
     found = []
-    rows = logged(run, None, prefix=KEPT_STATE)
-    for name, own in rows.groupby("name", sort=False, observed=True):
-        taken_at, loaded_at, kind = str(name).split("/")
-        first = own.sort_values("time_ns").iloc[0]
+    for name, own in series(run, KEPT_STATE):
+        taken_at, loaded_at, kind = name.split("/")
+        first = own.iloc[0]
         taken, step, time = int(first["value"]), int(first["step"]), int(first["time_ns"])
         passed = f"{units.count(step - taken)} step{'s' * (step - taken != 1)}"
         found.append(
-            Finding(
+            finding_of_series(
+                run,
+                own,
                 kind="shared_parameter",
                 severity="error",
                 title=f"load_state_dict() at {loaded_at} restores nothing: the state of {kind} "
                 f"that was taken at {taken_at} in step {taken} shares the memory of the "
                 f"parameters, so it has changed with them for {passed} of training. Keep a copy: "
                 "copy.deepcopy(model.state_dict()).",
-                rank=int(first["rank"]),
-                ranks=tuple(sorted({int(rank) for rank in own["rank"]})),
-                thread=str(first["thread"]),
-                step=step,
-                time_ns=time,
-                where=taken_at or loaded_at or None,
+                where=taken_at or loaded_at,
                 evidence={
                     "cause": "restored_in_vain",
                     "taken_at": taken_at,

@@ -13,9 +13,9 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
+    each_graph,
     graph_finding,
     loss_graph,
-    of_graphs,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -34,12 +34,9 @@ _SAME = (
 )
 
 
-def self_pairs(run: Run) -> list[Finding]:
+@each_graph
+def self_pairs(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _unmasked)
-
-
-def _unmasked(run: Run, rank: int) -> Finding | None:
     rows = logged(run, rank, prefix=SELF_PAIRS)
     graph = None if rows.empty else loss_graph(run, rank)
     if graph is None:

@@ -18,10 +18,10 @@ from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
+    each_graph,
     graph_finding,
     input_shapes,
     loss_graph,
-    of_graphs,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -48,12 +48,9 @@ class _Layer(NamedTuple):
     stack: int | None
 
 
-def sequence_dims(run: Run) -> list[Finding]:
+@each_graph
+def sequence_dims(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _exchanged)
-
-
-def _exchanged(run: Run, rank: int) -> Finding | None:
     graph = loss_graph(run, rank)
     shapes = _compared(graph) if graph is not None else []
     rows = {one[0] for one in shapes if one}

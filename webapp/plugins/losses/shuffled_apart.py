@@ -18,8 +18,8 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
     OPERATOR_KEY,
@@ -72,8 +72,7 @@ class _Read(NamedTuple):
 
 def shuffled_apart(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    if not run.counts["access"]:
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     return [one for rank in run.ranks if (one := _apart(run, rank)) is not None]
 
 
@@ -184,20 +183,16 @@ def _finding(run: Run, rank: int, thread: str, losses: list[_Loss]) -> Finding:
         own_place(run, rank, stack)
         for stack in (first.stack, first.inputs.stack, first.targets.stack)
     )
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        {"thread": thread, "step": first.step, "time_ns": first.time_ns},
         kind="wrong_loss",
-        severity="warning",
         confidence="likely",
         title="Targets do not belong to their inputs: the rows of the targets of the loss at "
         f"{loss} are chosen at {targets} by another random permutation than those of the inputs "
         f"at {inputs}, in all {units.count(len(losses))} losses that were looked at. Use one "
         "permutation for both.",
-        rank=rank,
-        ranks=(rank,),
-        thread=thread,
-        step=first.step,
-        time_ns=first.time_ns,
         where=targets,
         evidence={"cause": "permutations", "inputs": inputs, "losses": len(losses)},
-        link=step_link(run, rank, first.step),
     )

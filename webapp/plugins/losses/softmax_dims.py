@@ -22,10 +22,10 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     SAME_NUMBERS,
     LossGraph,
     LossNode,
+    each_graph,
     graph_finding,
     input_shapes,
     loss_graph,
-    of_graphs,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -39,23 +39,15 @@ _SCORED = re.compile(r"(Add|Clamp|Div|MaskedFill|Mul|NativeDropout|Sub|Tanh|Wher
 """Nodes between the product of queries with keys and the softmax, beside SAME_NUMBERS."""
 
 
-def softmax_dims(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _over_another)
-
-
-def attention_dims(run: Run) -> list[Finding]:
-    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _weights)
-
-
 def _dims(run: Run, rank: int) -> dict[int, int]:
     """Number of a node of a softmax -> its dimension, as the program gave it."""
     rows = logged(run, rank, prefix=SOFTMAX_DIM)
     return {int(name): int(value) for name, value in zip(rows["name"], rows["value"], strict=True)}
 
 
-def _weights(run: Run, rank: int) -> Finding | None:
+@each_graph
+def attention_dims(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
     graph = loss_graph(run, rank)
     if graph is None:
         return None
@@ -126,7 +118,9 @@ def _mixing(
     )
 
 
-def _over_another(run: Run, rank: int) -> Finding | None:
+@each_graph
+def softmax_dims(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     graph = loss_graph(run, rank)
     if graph is None:
         return None

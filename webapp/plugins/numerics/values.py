@@ -266,7 +266,6 @@ def _place(run: Run, rank: int, thread: str, op: dict[str, Any]) -> dict[str, An
     end = start + (op["duration_ns"] or 0)
     return {
         "rank": rank,
-        "ranks": (rank,),
         "thread": thread,
         "step": op["step"],
         "time_ns": start,

@@ -15,8 +15,10 @@ import pandas as pd
 
 from lanescope.collector.format.names import WORK_ASKED, WORK_BEGUN
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.fault_series import ranks_of
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
@@ -32,8 +34,7 @@ _BYTES = ["storage", "offset", "bytes"]
 
 def before_the_wait(run: Run) -> list[Finding]:
     """Returns findings of kind `race`, one per line. Raises NotApplicable."""
-    if not run.counts["access"]:
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     uses = pd.DataFrame(use for rank in run.ranks for use in _uses(run, rank))
     if uses.empty:
         return []
@@ -109,7 +110,7 @@ def _first_use(
 
 def _finding(run: Run, uses: pd.DataFrame) -> Finding:
     first = uses.iloc[0]
-    rank, ranks = int(first["rank"]), tuple(sorted({int(one) for one in uses["rank"]}))
+    rank, ranks = int(first["rank"]), ranks_of(uses)
     where = first["where"] or None
     begun = own_place(run, rank, stack_of(first, "called"))
     of = f" (at {begun})" if begun else ""

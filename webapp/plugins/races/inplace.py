@@ -225,7 +225,6 @@ def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:
         severity="error",
         title=f"{title}. {_ADVICE}",
         rank=raised.rank,
-        ranks=(raised.rank,),
         thread=thread,
         step=raised.step if change is None else change.culprit.step,
         time_ns=start,

@@ -9,9 +9,9 @@ from typing import Any, TypedDict
 import pandas as pd
 
 from lanescope.webapp.analysis.access_site import MemoryAccess
-from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
+from lanescope.webapp.analysis.findings import Confidence, Finding, Severity
 from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_threads
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_threads
 from lanescope.webapp.analysis.stack_frames import in_program, line_and_function
 from lanescope.webapp.plugins.races.default_draws import DEFAULT_GENERATOR, default_draws
 from lanescope.webapp.plugins.races.forked_functions import forked_races
@@ -44,8 +44,7 @@ class RaceEvidence(TypedDict):
 
 def race_findings(run: Run) -> list[Finding]:
     """Returns findings of kind `race`. Raises NotApplicable."""
-    if not run.counts["access"]:
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     found = all_races(run)
     trained, rest = split_hogwild(run, [race for race in found if not race.of_streams])
     findings = [
@@ -285,7 +284,6 @@ def _race_finding(
         confidence=confidence,
         title=f"{title}. {advice}",
         rank=race.rank,
-        ranks=(race.rank,),
         thread=first.thread,
         step=first.step,
         time_ns=first.start_ns,

@@ -15,10 +15,10 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.access_site import storage_names
 from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, stack_of, to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.forward_ops import BACKWARD, makers
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_backward
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs.run import Run
 
@@ -42,8 +42,7 @@ def silent_writes(run: Run) -> list[Finding]:
     """Returns findings of kind `inplace_modification`, one per line and rank. Raises
     NotApplicable."""
     need_backward(run)
-    if not any(run.counts_of(rank)["access"] for rank in run.ranks):
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     found: dict[tuple[int, str | None], Finding] = {}
     for rank in run.ranks:
         for _, row in _overwritten(run, rank).iterrows():
@@ -140,19 +139,17 @@ def _finding(run: Run, rank: int, row: pd.Series) -> Finding:
     where, saved_at = (own_place(run, rank, stack_of(row, one)) for one in ("stack", "saved_stack"))
     name = storage_names(run, rank).get(int(row["storage"])) or "a tensor"
     at, by = (f" at {one}" if one else "" for one in (where, saved_at))
-    start, step = int(row["start_ns"]), int(row["step"])
-    return Finding(
+    start = int(row["start_ns"])
+    return finding_at(
+        run,
+        rank,
+        row,
         kind="inplace_modification",
         severity="error",
         title=f"{row['name']}{at} changes {name} in place, which {row['saved_name']}{by} saved for "
         "backward, and autograd does not see it (.data, NumPy, or an attribute of ctx): backward "
         "computes gradients from the new numbers. Let the change make a new tensor, or move it "
         "behind backward.",
-        rank=rank,
-        ranks=(rank,),
-        thread=str(row["thread"]),
-        step=step,
-        time_ns=start,
         where=where,
         evidence={"cause": "silent", "tensor": name, "saved_at": saved_at},
         link=timeline_address(start, start + 1, run.duration_ns),

@@ -45,7 +45,6 @@ def _finding(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> Finding:
         f"timer ends wait meanwhile{waits}. Await asyncio.to_thread(...) with that work, or "
         "loop.run_in_executor().",
         rank=rank,
-        ranks=(rank,),
         thread=thread,
         step=int(worst["step"]),
         time_ns=end - lasted,

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_backward
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.plugins.races.races import Race, find_races
 from lanescope.webapp.plugins.threads.overlap import Region, overlap_regions, phase_lanes
 from lanescope.webapp.runs import units
@@ -38,8 +38,7 @@ def concurrent_backwards(run: Run) -> list[Finding]:
 
     Raises NotApplicable where accesses were not recorded.
     """
-    if not run.counts["access"]:
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     need_backward(run)
     groups: dict[tuple[int, tuple[str, ...]], list[Race]] = {}
     for race in backward_races(run):
@@ -131,7 +130,6 @@ def _finding(
         f"same {units.counted(len(tensors), 'gradient')} for {units.duration(both.total)} in all, "
         f"at {places}{also}. {_ADVICE}",
         rank=rank,
-        ranks=(rank,),
         thread=race.first.thread,
         step=race.first.step,
         time_ns=start,

@@ -92,7 +92,6 @@ def lost(
         confidence="likely",
         title=title,
         rank=rank,
-        ranks=(rank,),
         thread=first["thread"],
         step=first["step"],
         time_ns=start,

@@ -231,7 +231,6 @@ def _finding(
         severity=severity,
         title=title,
         rank=process.rank,
-        ranks=(process.rank,),
         thread=use.thread,
         time_ns=use.start_ns,
         where=use.where,

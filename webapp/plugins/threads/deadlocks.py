@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import ORPHANED_LOCK
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
@@ -78,19 +78,17 @@ def _forked(run: Run, rank: int) -> list[Finding]:
         at = f" at {where}" * bool(where) + f" ({several} processes)" * (several > 1)
         time = int(first["time_ns"])
         found.append(
-            Finding(
+            finding_at(
+                run,
+                rank,
+                first,
                 kind="deadlock",
                 severity="error",
                 title=f"Deadlock: a forked process waits for a lock{at}, which a thread of "
                 "the parent held as it forked. That thread is not in the forked process, "
                 "so the lock is never released there. Start processes before threads, or with "
                 "spawn.",
-                rank=rank,
-                ranks=(rank,),
-                thread=str(first["thread"]),
-                step=int(first["step"]),
-                time_ns=time,
-                where=where or None,
+                where=where,
                 evidence={"threads": sorted(set(own["thread"].astype("str")))},
                 link=timeline_address(time, time, run.duration_ns),
             )
@@ -219,7 +217,6 @@ def _circle(run: Run, rank: int, circle: list[_Wait]) -> Finding:
         title=("Deadlock: a thread waits for itself. " if alone else "Deadlock between threads: ")
         + f"{'; '.join(said)}. {advice}",
         rank=rank,
-        ranks=(rank,),
         thread=last.thread,
         step=last.step,
         time_ns=last.since_ns,
@@ -294,7 +291,6 @@ def _stuck(run: Run, rank: int) -> list[Finding]:
                 + (f" at {where}" if where else "")
                 + ". Look in its stack for the call that does not return.",
                 rank=rank,
-                ranks=(rank,),
                 thread=row["thread"],
                 step=phase["step"],
                 time_ns=phase["start_ns"],

@@ -19,6 +19,7 @@ from lanescope.collector.format.names import SHARED_ADDRESS
 from lanescope.webapp.analysis.access_site import CallSite, CallSites, storage_names
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import own_processes
 from lanescope.webapp.analysis.stack_frames import frames_of, own_place
@@ -44,8 +45,7 @@ _LOADER = "torch/utils/data/_utils/worker.py"
 
 def forked_copies(run: Run) -> list[Finding]:
     """Returns findings of kind `lost_work`, one per rank and line. Raises NotApplicable."""
-    if not run.counts["access"]:
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     if not any(one["role"] == "child" for one in run.manifest["processes"]):
         raise NotApplicable("no process was started by another one")
     return [finding for rank in run.ranks for finding in _of_rank(run, rank)]
@@ -150,7 +150,6 @@ def _finding(run: Run, rank: int, rows: list[Any], reads: pd.DataFrame) -> Findi
         rank,
         pd.Series(first._asdict()),
         kind="lost_work",
-        severity="warning",
         confidence="likely",
         title=f"{who}, forked by main, {'write' if len(pids) > 1 else 'writes'} to {tensors[0]}"
         f"{f' and {more} more' if more else ''} at {first.where}, and main reads the old values"

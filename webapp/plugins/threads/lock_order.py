@@ -149,7 +149,6 @@ def _finding(run: Run, rank: int, both: list[tuple[str, int]]) -> Finding:
         f"the other, and {said[1]} does the reverse. When both come at once, each waits for the "
         "other for ever. Take the two in the same order in all threads.",
         rank=rank,
-        ranks=(rank,),
         thread=thread,
         time_ns=start,
         where=places[0] or places[1],

@@ -16,7 +16,7 @@ from lanescope.collector.format.marks import (
 )
 from lanescope.webapp.analysis import process_exits
 from lanescope.webapp.analysis.arrow_columns import marks
-from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.stack_frames import own_place, short_place
 from lanescope.webapp.plugins.threads.contexts import times_text
@@ -129,7 +129,6 @@ def _of_processes(run: Run, rank: int, then: str) -> list[Finding]:
                 title=f"Process {one['pid']}, which rank {rank} started, {said}, {then}. Find out "
                 "what ended that process first: an error, want of memory, os._exit, or a crash.",
                 rank=rank,
-                ranks=(rank,),
                 thread=thread.thread,
                 step=last[0]["step"] if last else None,
                 time_ns=time,
@@ -203,15 +202,12 @@ def _lost(
     evidence: dict[str, Any],
 ) -> Finding:
     time = row["start_ns"]
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        row,
         kind="lost_error",
-        severity="warning",
         title=title,
-        rank=rank,
-        ranks=(rank,),
-        thread=row["thread"],
-        step=row["step"],
-        time_ns=time,
         where=where,
         evidence=evidence,
         link=timeline_address(time, time, run.duration_ns),

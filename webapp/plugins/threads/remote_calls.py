@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.process_exits import endings
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frames_of, own_place
@@ -24,8 +25,7 @@ _MAX_NAMED = 4
 
 def remote_calls(run: Run) -> list[Finding]:
     """Returns at most one finding of kind `deadlock`. Raises NotApplicable."""
-    if run.world_size < 2:
-        raise NotApplicable("the job has a single rank")
+    need_ranks(run)
     last = {rank: _last_dump(run, rank) for rank in run.ranks}
     waiting = [row for rows in last.values() for row in rows if _asks_within_a_call(run, row)]
     if not waiting or not all(last.values()):

@@ -80,7 +80,6 @@ def _finding(run: Run, rank: int, group: str, both: pd.DataFrame) -> Finding:
         "the wrong tensors; a lock does not prevent that. Give one of the threads a group of its "
         "own (torch.distributed.new_group).",
         rank=rank,
-        ranks=(rank,),
         thread=str(last.thread),
         step=int(last.step),
         time_ns=int(last.start_ns),

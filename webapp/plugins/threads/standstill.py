@@ -141,7 +141,6 @@ def _finding(
         confidence="likely" if severity == "warning" else "certain",
         title=f"{_lead(severity, alone=len(waiting) == 1)}: {_waits(own)}{more}. {advice}",
         rank=rank,
-        ranks=(rank,),
         thread=first["thread"],
         step=None,
         time_ns=since,

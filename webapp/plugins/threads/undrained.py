@@ -76,7 +76,6 @@ def interrupted_joins(run: Run, rank: int) -> list[Finding]:
                 title=f"Deadlock: main waits for the end of process {mark.pid} at {where}, which "
                 f"waits for {A_READER}; Ctrl-C ended it. {READ_FIRST}",
                 rank=rank,
-                ranks=(rank,),
                 thread=row["thread"],
                 step=None,
                 time_ns=since,

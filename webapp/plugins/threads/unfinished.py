@@ -52,7 +52,6 @@ def unfinished_work(run: Run) -> list[Finding]:
                 rank,
                 row,
                 kind="lost_work",
-                severity="warning",
                 title=f"The process ends while daemon thread {name} is{at}, and "
                 f"{units.count(count)} item{'s' * (count > 1)} of its queue "
                 f"{'are' if count > 1 else 'is'} left: Python stops daemon threads, so this work "

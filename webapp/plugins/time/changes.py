@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.beside import BASE
-from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.nothing_to_check import need_rows
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, mean_steps
 from lanescope.webapp.runs.run import Run
 
@@ -22,8 +22,7 @@ def step_changes(base: Run, run: Run) -> pd.DataFrame:
     """
     mine, theirs = mean_steps(run), mean_steps(base)
     for name, table in (("run", mine), ("baseline", theirs)):
-        if table.empty:
-            raise NotApplicable(f"the {name} holds no training step")
+        need_rows(table, f"the {name} holds no training step")
     mine = mine.drop(columns="start_ns")
     theirs = theirs.drop(columns="start_ns").add_prefix(BASE)
     if not mine["step"].isin(theirs[f"{BASE}step"]).any():

@@ -12,7 +12,8 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_rows
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -24,9 +25,7 @@ _MIN_SHARE = 0.9  # of the calls
 
 def clipped_late(run: Run) -> list[Finding]:
     """Returns findings of kind `exploding_gradient`, one per rank. Raises NotApplicable."""
-    norms = logged(run, None, CLIP_NORM)
-    if norms.empty:
-        raise NotApplicable("the program does not call clip_grad_norm_")
+    norms = need_rows(logged(run, None, CLIP_NORM), "the program does not call clip_grad_norm_")
     limits = logged(run, None, CLIP_LIMIT)
     found = []
     for rank, own in norms.groupby("rank", sort=True):
@@ -64,7 +63,6 @@ def _finding(run: Run, rank: int, above: pd.DataFrame, count: int) -> Finding:
         rank,
         first,
         kind="exploding_gradient",
-        severity="warning",
         title=f"Gradients are clipped after the optimizer has used them, in {units.count(count)} "
         f"calls: at step {step} it stepped by a norm of {units.number(norm)}, and then "
         f"clip_grad_norm_ scaled it to {units.number(limit)}. Call clip_grad_norm_ between "

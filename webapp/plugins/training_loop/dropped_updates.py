@@ -19,9 +19,9 @@ import pandas as pd
 from lanescope.webapp.analysis.access_site import accesses_among
 from lanescope.webapp.analysis.arrow_columns import ops_named, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.nothing_to_check import need_backward
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -40,8 +40,7 @@ _ACCESS = ["start_ns", "depth", "storage", "bytes", "run", "write", "birth"]
 def dropped_updates(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, one per line and rank. Raises NotApplicable."""
     need_backward(run)
-    if not any(run.counts_of(rank)["access"] for rank in run.ranks):
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     return [one for rank in run.ranks for one in _of_rank(run, rank)]
 
 
@@ -142,7 +141,6 @@ def _finding(
         rank,
         first,
         kind="dead_parameter",
-        severity="warning",
         confidence="likely",
         title=f"What{f' {where}' if where else ' a line'} computes from {names[0]}"
         f"{and_more(len(names), 'parameter')} is never used, in {units.count(steps)} steps: the "

@@ -79,7 +79,6 @@ def _finding(run: Run, rank: int, ops: pd.DataFrame) -> Finding:
         rank,
         first,
         kind="evaluation_mode",
-        severity="warning",
         confidence="likely",
         title=f"Dropout{f' at {where}' if where else ''} is on while the model is in evaluation "
         f"mode, in {units.count(len(ops))} calls: a function of dropout does not follow eval(), "

@@ -125,7 +125,6 @@ def _finding(run: Run, rank: int, calls: pd.DataFrame) -> Finding:
         f"{units.count(len(calls))} calls without gradients: {on}. Call "
         "model.eval() before the evaluation, and model.train() after it.",
         rank=rank,
-        ranks=(rank,),
         step=step,
         time_ns=int(first["start_ns"]),
         where=where,

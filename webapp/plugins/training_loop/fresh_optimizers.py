@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 
 from lanescope.collector.format.loop_names import FRESH_OPTIMIZER, SAVED_FILE
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.fault_series import finding_of_series, series
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.runs.run import Run
 
 _DIGITS = re.compile(r"\d+")
@@ -20,33 +21,23 @@ _DIGITS = re.compile(r"\d+")
 
 def fresh_optimizers(run: Run) -> list[Finding]:
     """Returns findings of kind `not_loaded`, one per line. Raises NotApplicable."""
-    if gradient_rows(run).empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
-    rows = logged(run, None, prefix=FRESH_OPTIMIZER)
-    if rows.empty:
-        return []
-    saved = {
-        _numberless(name.partition("/")[2]) for name in logged(run, None, prefix=SAVED_FILE)["name"]
-    }
+    need_steps(run)
     found = []
-    for name, own in rows.groupby("name", sort=False, observed=True):
-        where, kind, path = str(name).split("/", 2)
+    saved = {_numberless(name.partition("/")[2]) for name, _ in series(run, SAVED_FILE)}
+    for name, own in series(run, FRESH_OPTIMIZER):
+        where, kind, path = name.split("/", 2)
         if _numberless("/" + path) in saved:
-            first = own.sort_values("time_ns").iloc[0]
             found.append(
-                finding_at(
+                finding_of_series(
                     run,
-                    int(first["rank"]),
-                    first,
+                    own,
                     kind="not_loaded",
-                    severity="warning",
                     confidence="likely",
                     title=f"The training is resumed without the state of its optimizer: the file "
                     f"that torch.load(){f' at {where}' if where else ''} reads has it, the model "
                     f"is as it was saved there, and {kind} begins with nothing, so its moments are "
                     "lost. Call optimizer.load_state_dict() with it after the model's.",
-                    ranks=tuple(sorted({int(rank) for rank in own["rank"]})),
-                    where=where or None,
+                    where=where,
                     evidence={"cause": "fresh_optimizer", "file": path.rpartition("/")[2]},
                 )
             )

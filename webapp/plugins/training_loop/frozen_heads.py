@@ -11,8 +11,9 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import rank_gradient_rows, samples
 from lanescope.webapp.runs.run import Run
 
@@ -27,8 +28,7 @@ _MIN_LOADED, _MIN_STEPS = 4, 4  # parameters, and optimizer steps
 
 def frozen_heads(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
-    if not run.counts["access"]:
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     return [one for rank in run.ranks if (one := _of_rank(run, rank)) is not None]
 
 
@@ -115,7 +115,6 @@ def _finding(run: Run, rank: int, rows: pd.DataFrame, head: str, heads: list[str
         rank,
         first,
         kind="dead_parameter",
-        severity="warning",
         confidence="likely",
         title=f"{heads[0]}{and_more(len(heads), 'parameter')} of the last layer {head} "
         f"{'are' if len(heads) > 1 else 'is'} frozen with the random numbers that the layer was "

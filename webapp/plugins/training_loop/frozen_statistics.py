@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format.loop_names import BATCH_MOMENTUM
 from lanescope.collector.format.names import BUFFER_HASH
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
+from lanescope.webapp.analysis.nothing_to_check import need_steps
+from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.runs.run import Run
 
 _MIN_SAMPLED = 3
@@ -26,8 +27,7 @@ _STATISTICS = (_MEAN, ".running_var", ".num_batches_tracked")
 
 def frozen_statistics(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
-    if gradient_rows(run).empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    need_steps(run)
     buffers = logged(run, None, prefix=BUFFER_HASH)
     buffers = buffers[buffers["name"].astype("str").str.endswith(_MEAN)]
     if buffers.empty:
@@ -48,8 +48,7 @@ def frozen_statistics(run: Run) -> list[Finding]:
 
 def newest_batches(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
-    if gradient_rows(run).empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    need_steps(run)
     found = []
     for key, own in logged(run, None, prefix=BATCH_MOMENTUM).groupby("rank", sort=True):
         names = [*own["name"].astype("str").drop_duplicates()]
@@ -106,7 +105,6 @@ def _warning(run: Run, rank: int, title: str, evidence: dict[str, object]) -> Fi
         rank,
         0,
         kind="evaluation_mode",
-        severity="warning",
         confidence="likely",
         title=title,
         evidence=evidence,

@@ -6,14 +6,15 @@ an attribute. What keeps it is not known; the recorder sees that the graphs are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from lanescope.collector.format.names import KEPT_GRAPHS, KEPT_OUTPUT, MODEL_HOOKS, SETTINGS
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.fault_series import of_first_rank, series
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_steps
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -23,15 +24,15 @@ _SHARE = 0.8  # of the steps: as many more hooks
 
 def piling_up(run: Run) -> list[Finding]:
     """Returns findings of kind `growth`, one per line. Raises NotApplicable."""
-    if gradient_rows(run).empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    need_steps(run)
     return [*_outputs(run), *_graphs(run), *_hooks(run)]
 
 
 def _outputs(run: Run) -> list[Finding]:
     found = []
-    for name, rows in _by_name(run, KEPT_OUTPUT):
+    for name, every in series(run, KEPT_OUTPUT):
         where, function, attribute = name.split("/")
+        _, rows = of_first_rank(every)
         last = rows.iloc[-1]
         since = int(last["value"])
         found.append(
@@ -54,8 +55,9 @@ def _graphs(run: Run) -> list[Finding]:
     settings = logged(run, None, prefix=SETTINGS)
     if settings["value"][settings["name"].str.endswith(", differentiable")].any():
         return []  # graphs of inner steps are kept for an outer one
-    for name, rows in _by_name(run, KEPT_GRAPHS):
+    for name, every in series(run, KEPT_GRAPHS):
         where, model = name.split("/")
+        _, rows = of_first_rank(every)
         last = rows.iloc[-1]
         since = int(last["value"])
         at = f" at {where}" if where else ""
@@ -76,8 +78,9 @@ def _graphs(run: Run) -> list[Finding]:
 
 def _hooks(run: Run) -> list[Finding]:
     found = []
-    for name, rows in _by_name(run, MODEL_HOOKS):
+    for name, every in series(run, MODEL_HOOKS):
         where, function = name.split("/")
+        _, rows = of_first_rank(every)
         first, last = rows.iloc[0], rows.iloc[-1]
         steps = int(last["step"] - first["step"])
         more = int(last["value"] - first["value"])
@@ -97,12 +100,6 @@ def _hooks(run: Run) -> list[Finding]:
     return found
 
 
-def _by_name(run: Run, prefix: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yields name and rows of the lowest rank, by time, of each of the series of a prefix."""
-    for name, rows in logged(run, None, prefix=prefix).groupby("name", sort=False, observed=True):
-        yield str(name), rows[rows["rank"] == rows["rank"].min()].sort_values("time_ns")
-
-
 def _finding(
     run: Run, rows: pd.DataFrame, where: str, title: str, evidence: dict[str, Any]
 ) -> Finding:
@@ -112,7 +109,6 @@ def _finding(
         int(last["rank"]),
         last,
         kind="growth",
-        severity="warning",
         title=title,
         where=where or None,
         evidence=evidence,

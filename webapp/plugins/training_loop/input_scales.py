@@ -71,7 +71,6 @@ def _finding(
         rank,
         own.iloc[0],
         kind="evaluation_mode",
-        severity="warning",
         confidence="likely",
         title=f"The inputs of evaluation are on another scale than those of training"
         f"{f' at {where}' if where else ''}: their root mean square is {units.number(other)} in "

@@ -6,8 +6,9 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADED_BY, LOADER_ORDER, NO_BATCH
-from lanescope.collector.format.names import BATCH_STORAGE, LOADER_BEGUN
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.collector.format.names import BATCH_STORAGE
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_loader
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
@@ -85,8 +86,7 @@ def _apart(run: Run, rank: int, pairs: pd.DataFrame) -> Finding:
 
 def lost_batches(run: Run) -> list[Finding]:
     """Returns findings of kind `lost_error`, at most one per rank. Raises NotApplicable."""
-    if logged(run, None, LOADER_BEGUN).empty:
-        raise NotApplicable("record an iteration over a DataLoader with --level access")
+    need_loader(run)
     found = []
     for rank in run.ranks:
         empty = logged(run, rank, NO_BATCH)
@@ -112,7 +112,6 @@ def _finding(
         rank,
         first,
         kind=kind,
-        severity="warning",
         confidence="likely",
         title=title,
         where=phase_place(run, rank, schema.PhaseKind.data.name, None),

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.forward_ops import BACKWARD
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
@@ -96,19 +96,16 @@ def _finding(run: Run, rank: int, losses: pd.DataFrame) -> Finding:
     first, stacks = losses.iloc[0], losses["stack"].dropna()
     where = own_place(run, rank, int(stacks.iloc[0])) if len(stacks) else None
     start = int(first["start_ns"])
-    return Finding(
+    return finding_at(
+        run,
+        rank,
+        first,
         kind="dead_parameter",
-        severity="warning",
         confidence="likely",
         title="Nothing is trained: a model is called in training mode and its loss computed"
         f"{f' at {where}' if where else ''}, {units.count(len(losses))} times, but backward() "
         "never runs, and nothing reads the loss. Look for an exception of each step that is caught "
         "and passed over.",
-        rank=rank,
-        ranks=(rank,),
-        thread=str(first["thread"]),
-        step=int(first["step"]),
-        time_ns=start,
         where=where,
         evidence={"cause": "no_backward", "losses": len(losses)},
         link=timeline_address(start, start + 1, run.duration_ns),

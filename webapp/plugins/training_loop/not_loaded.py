@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lanescope.collector.format.names import OTHER_NAMES
+from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_backward
-from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -14,14 +14,14 @@ from lanescope.webapp.runs.run import Run
 def not_loaded(run: Run) -> list[Finding]:
     """Returns findings of kind `not_loaded`, one per line. Raises NotApplicable."""
     found = []
-    rows = logged(run, None, prefix=OTHER_NAMES)
-    if rows.empty:
+    seen = [*series(run, OTHER_NAMES)]
+    if not seen:
         need_backward(run)
-    for name, own in rows.groupby("name", sort=False, observed=True):
-        first, last = (own.sort_values("time_ns").iloc[place] for place in (0, -1))
-        if not last["value"]:  # another state was loaded into the module
+    for name, own in seen:
+        first = own.iloc[0]
+        if not own["value"].iloc[-1]:  # another state was loaded into the module
             continue
-        where, kind, of_state, of_module = str(name).split("/")
+        where, kind, of_state, of_module = name.split("/")
         said = (
             f"begin with {of_state!r} in the state"
             if of_state
@@ -29,7 +29,9 @@ def not_loaded(run: Run) -> list[Finding]:
         )
         time = int(first["time_ns"])
         found.append(
-            Finding(
+            finding_of_series(
+                run,
+                own,
                 kind="not_loaded",
                 severity="error",
                 title=f"load_state_dict(strict=False) at {where} loads nothing: the names of all "
@@ -41,12 +43,7 @@ def not_loaded(run: Run) -> list[Finding]:
                     else f"Load it into the module behind {of_module.rstrip('.')!r}"
                 )
                 + ", and load with strict=True.",
-                rank=int(first["rank"]),
-                ranks=tuple(sorted({int(rank) for rank in own["rank"]})),
-                thread=str(first["thread"]),
-                step=int(first["step"]),
-                time_ns=time,
-                where=where or None,
+                where=where,
                 evidence={"of_state": of_state, "of_module": of_module},
                 link=timeline_address(time, time, run.duration_ns),
             )

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.fault_series import of_first_rank, series
+from lanescope.webapp.analysis.findings import Confidence, Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.runs.run import Run
 
 
@@ -24,13 +25,11 @@ def of_lines(
     `title` gets " at file.py:12" or nothing, the rest of the name, and the values of one rank in
     their order; None: there is nothing wrong. Raises NotApplicable where nothing was trained.
     """
-    if gradient_rows(run).empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    need_steps(run)
     found = []
-    for name, rows in logged(run, None, prefix=prefix).groupby("name", sort=False, observed=True):
-        where, _, rest = str(name).partition("/")
-        ranks = tuple(sorted({int(rank) for rank in rows["rank"]}))
-        own = rows[rows["rank"] == ranks[0]].sort_values("time_ns")
+    for name, rows in series(run, prefix):
+        where, _, rest = name.partition("/")
+        ranks, own = of_first_rank(rows)
         said = title(f" at {where}" if where else "", rest, own)
         if said is not None:
             found.append(
@@ -39,11 +38,10 @@ def of_lines(
                     ranks[0],
                     own.iloc[0],
                     kind=kind,
-                    severity="warning",
                     confidence=confidence,
                     title=said,
                     ranks=ranks,
-                    where=where or None,
+                    where=where,
                     evidence={"cause": cause, "times": len(own)},
                 )
             )

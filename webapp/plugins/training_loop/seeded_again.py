@@ -15,6 +15,7 @@ from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.loop_names import SEEDED_SAMPLES
 from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_rows
 from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place
 from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
@@ -31,8 +32,7 @@ _MIN_FETCHES, _MIN_SEEDED = 3, 16  # of a place, and samples in all of them
 def seeded_again(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per rank. Raises NotApplicable."""
     rows = logged(run, None, prefix=RANDOM_STATE)
-    if rows.empty:
-        raise NotApplicable("record training steps with --level access: no state was sampled")
+    need_rows(rows, "record training steps with --level access: no state was sampled")
     found = []
     for rank, own in rows.sort_values(["step", "name"]).groupby("rank", sort=True):
         states = own.groupby("step")["value"].agg(tuple)
@@ -47,8 +47,7 @@ def seeded_again(run: Run) -> list[Finding]:
 def same_orders(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per rank and length. Raises NotApplicable."""
     orders = logged(run, None, prefix=LOADER_ORDER)
-    if orders.empty:
-        raise NotApplicable("record iterations over a DataLoader that shuffles with --level access")
+    need_rows(orders, "record iterations over a DataLoader that shuffles with --level access")
     length = orders["name"].astype("str").str.rpartition("/")[2].astype("int64")
     found = []
     for (key, samples), own in orders.groupby([orders["rank"], length], sort=True):
@@ -91,7 +90,6 @@ def _of_samples(run: Run, rank: int, own: pd.DataFrame, where: str, seed: str) -
         rank,
         own.iloc[0],
         kind="repeated_data",
-        severity="warning",
         confidence="likely",
         title=f"torch.manual_seed({seed}) at {where} sets the same seed for each sample that the "
         f"dataset hands out, and random numbers are drawn after it, for "
@@ -117,7 +115,6 @@ def _of_epochs(run: Run, rank: int, own: pd.DataFrame, samples: int) -> Finding:
         rank,
         own.iloc[1],
         kind="repeated_data",
-        severity="warning",
         confidence="likely",
         title=f"All {units.count(len(own))} epochs go through the {units.count(samples)} samples "
         "in the same order, though the DataLoader shuffles: the same seed is set before each, so "
@@ -148,7 +145,6 @@ def _finding(run: Run, rank: int, rows: pd.DataFrame, steps: int, where: str | N
         rank,
         first,
         kind="repeated_data",
-        severity="warning",
         confidence="likely",
         title=f"Dropout{at} drops the same elements in each step: torch's random generator has the "
         f"same state at all {units.count(steps)} sampled steps as the model is called. Set the "

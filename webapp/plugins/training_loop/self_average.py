@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_steps
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -34,10 +34,8 @@ _PLACE = ["thread", "start_ns", "depth"]
 
 def self_average(run: Run) -> list[Finding]:
     """Returns findings of kind `shared_parameter`, one per line and rank. Raises NotApplicable."""
-    if gradient_rows(run).empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
-    if not any(run.counts_of(rank)["access"] for rank in run.ranks):
-        raise NotApplicable("record with --level access and the native engine")
+    need_steps(run)
+    need_accesses(run)
     found = []
     for rank in run.ranks:
         ops = _onto_itself(run, rank)
@@ -97,7 +95,6 @@ def _finding(run: Run, rank: int, stack: int, own: pd.DataFrame, names: list[str
         rank,
         first,
         kind="shared_parameter",
-        severity="warning",
         title=f"The average{at} is of a parameter with itself, {names[0]}"
         f"{and_more(len(names), 'parameter')}, in {units.count(own['step'].nunique())} steps: what "
         "should hold the average is the memory of the model. Begin with copies: "

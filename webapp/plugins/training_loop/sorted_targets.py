@@ -85,7 +85,6 @@ def _finding(run: Run, rank: int, rows: pd.DataFrame) -> Finding:
         rank,
         first,
         kind="repeated_data",
-        severity="warning",
         confidence="likely",
         title=f"The batches of the DataLoader have one class each, at {units.count(steps)} sampled "
         f"steps: the dataset is sorted, and is read in its order (tensor {int(first['position'])} "

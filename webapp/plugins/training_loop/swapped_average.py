@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format.loop_names import BLEND_FACTOR
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_steps
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs.run import Run
@@ -35,10 +36,8 @@ _PLACE = ["thread", "start_ns", "depth"]
 
 def swapped_average(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
-    if gradient_rows(run).empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
-    if not any(run.counts_of(rank)["access"] for rank in run.ranks):
-        raise NotApplicable("record with --level access and the native engine")
+    need_steps(run)
+    need_accesses(run)
     found = []
     for rank in run.ranks:
         ops = _averages(run, rank)
@@ -113,7 +112,6 @@ def _finding(run: Run, rank: int, stack: int, own: pd.DataFrame) -> Finding:
         rank,
         first,
         kind="wrong_average",
-        severity="warning",
         confidence="likely",
         title=f"The moving average{at} is mixed the wrong way round: in each step it takes "
         f"{share:g} of the newest parameters and {1 - share:.3g} of what it was, so it is the "

@@ -11,9 +11,9 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -24,9 +24,7 @@ _LISTED = 20
 
 def updated_twice(run: Run) -> list[Finding]:
     """Returns findings of kind `shared_parameter`, one per rank. Raises NotApplicable."""
-    rows = gradient_rows(run)
-    if rows.empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
+    rows = need_steps(run)
     found = []
     for rank, own in rows.groupby("rank", sort=True):
         if own["optimizer"].nunique() > 1:

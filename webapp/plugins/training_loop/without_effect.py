@@ -17,8 +17,10 @@ from lanescope.collector.format.loop_names import (
     UNREAD_SETTING,
 )
 from lanescope.collector.format.names import TRAINING_MODE
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.fault_series import finding_of_series, series
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.nothing_to_check import need_steps
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -27,9 +29,9 @@ _RATE = "optimizer"
 
 def unread_attributes(run: Run) -> list[Finding]:
     """Returns findings of kind `unread_setting`, one per line. Raises NotApplicable."""
-    _need_steps(run)
+    need_steps(run)
     found = []
-    for name, own in _by_name(run, UNREAD_SETTING):
+    for name, own in series(run, UNREAD_SETTING):
         where, holder, attribute, value, first = name.split("/", 4)
         at = f" at {where}" if where else ""
         number = float(own["value"].iloc[0])
@@ -61,11 +63,9 @@ def _not_frozen(at: str, holder: str, attribute: str, value: str, first: str, co
 
 def broken_ties(run: Run) -> list[Finding]:
     """Returns findings of kind `shared_parameter`, one per tie. Raises NotApplicable."""
-    rows = gradient_rows(run)
-    _need_steps(run)
-    known = set(rows["parameter"].astype("str"))
+    known = set(need_steps(run)["parameter"].astype("str"))
     found = []
-    for name, own in _by_name(run, BROKEN_TIE):
+    for name, own in series(run, BROKEN_TIE):
         where, call, first, other = name.split("/", 3)
         if not all(any(_ends(one, path) for one in known) for path in (first, other)):
             continue  # tied again since
@@ -85,7 +85,7 @@ def reordered_inputs(run: Run) -> list[Finding]:
     if logged(run, None, prefix=TRAINING_MODE).empty:
         raise NotApplicable("record training steps with --level access: no model was called")
     found = []
-    for name, own in _by_name(run, REORDERED_INPUT):
+    for name, own in series(run, REORDERED_INPUT):
         where, kind, shape, before = name.split("/")
         at = f" at {where}" if where else ""
         title = (
@@ -99,20 +99,9 @@ def reordered_inputs(run: Run) -> list[Finding]:
     return found
 
 
-def _need_steps(run: Run) -> None:
-    if gradient_rows(run).empty:
-        raise NotApplicable("record an optimizer step: the run has no steps")
-
-
 def _ends(name: str, path: str) -> bool:
     """Whether two names are of one parameter: one of the two models is within the other."""
     return name == path or name.endswith(f".{path}") or path.endswith(f".{name}")
-
-
-def _by_name(run: Run, prefix: str) -> list[tuple[str, pd.DataFrame]]:
-    rows = logged(run, None, prefix=prefix)
-    groups = rows.sort_values("time_ns").groupby("name", sort=False, observed=True)
-    return [(str(name), own) for name, own in groups]
 
 
 def _finding(
@@ -123,16 +112,12 @@ def _finding(
     title: str,
     evidence: Mapping[str, object],
 ) -> Finding:
-    first = rows.iloc[0]
-    return finding_at(
+    return finding_of_series(
         run,
-        int(first["rank"]),
-        first,
+        rows,
         kind=kind,
-        severity="warning",
         confidence="likely",
         title=title,
-        ranks=tuple(sorted({int(one) for one in rows["rank"]})),
-        where=where or None,
+        where=where,
         evidence=evidence,
     )
