@@ -19,9 +19,11 @@ def _begin() -> None:
 
         bootstrap()
     except ImportError as error:
-        _note(f"without {sys.executable}\n")
+        # A Python that is embedded in another program may have no path.
+        name = sys.executable or f"Python {sys.version.partition(' ')[0]}"
+        _note(f"without {name}\n")
         # As in `lanescope.collector.recorder.messages`, which is missing here.
-        _say(f"not recorded: {sys.executable} has no lanescope installed ({error})")
+        _say(f"not recorded: {name} has no lanescope installed ({error})")
     except Exception as error:
         _say(f"not recorded: {error}")
 

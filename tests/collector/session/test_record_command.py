@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import sys
 import venv
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from lanescope.collector.compaction import manifest as manifests
 from lanescope.collector.compaction.compact import compact
 from lanescope.collector.format.options import Options
+from lanescope.collector.session.launch import STARTUP_FOLDER
 from lanescope.webapp.cli import main
 from lanescope.webapp.runs.run import open_run
 from tests.support.processes import first_line, started
@@ -87,6 +89,18 @@ def test_where_nothing_is_recorded_that_is_said_and_why(
     assert why in said
     assert said.count("\n") == 1
     assert not place.exists()
+
+
+def test_a_python_without_a_path_is_named_by_its_version(tmp_path: Path) -> None:
+    nameless = (
+        f"sys.executable = ''; sys.path.insert(0, {str(STARTUP_FOLDER)!r}); import sitecustomize"
+    )
+    done = run_program(
+        [sys.executable, "-S", "-c", f"import sys; {nameless}"],
+        environment={"LANESCOPE_RECORD": str(tmp_path)},
+    )
+    version = f"Python {platform.python_version()}"
+    assert done.stderr.startswith(f"lanescope: not recorded: {version} has no lanescope installed")
 
 
 def test_a_run_in_which_nothing_was_recorded_is_explained(tmp_path: Path) -> None:
