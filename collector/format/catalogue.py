@@ -6,8 +6,6 @@ written when a run is closed, stands beside the manifest, and may be deleted at 
 it the files are read.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from .columns import INT64

@@ -1,6 +1,4 @@
 """Names of the metadata events by which a trace made by `lanescope export` carries its run."""
 
-from __future__ import annotations
-
 MANIFEST_EVENT = "lanescope_manifest"
 TABLE_EVENT = "lanescope_table"

@@ -1,7 +1,5 @@
 """Tables of other events of threads: collectives, phases, synchronisation, values, stalls."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from .columns import (

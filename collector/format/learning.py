@@ -1,7 +1,5 @@
 """Tables of training: gradients, parameters, activations, graphs."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from .columns import DEVICE, DTYPE, FLOAT64, INT32, INT64, STACK_ID, STEP, TEXT, TIME, Column, Table

@@ -1,7 +1,5 @@
 """Names of values about the iterations over DataLoaders."""
 
-from __future__ import annotations
-
 from .names import BATCHES
 
 LOADER_ORDER = f"{BATCHES}order/"

@@ -1,7 +1,5 @@
 """Tables of a rank that rows of other tables refer to."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from .columns import FRAME, INT32, INT64, PID, TEXT, THREAD_NAME, Column, Table

@@ -3,8 +3,6 @@
 Needs neither torch nor pyarrow.
 """
 
-from __future__ import annotations
-
 BROKEN_TIE = "lanescope/training_loop/broken_tie/"
 """Prefix; file.py:20 of a call, the call, and the names of two parameters of its module follow,
 each after a slash, that were one before it: 1."""

@@ -1,7 +1,5 @@
 """Tables of operators, their memory accesses and their tensors."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from .columns import (

@@ -1,7 +1,5 @@
 """Recognizes the files of the program itself by their paths."""
 
-from __future__ import annotations
-
 import re
 
 RECORDER_FILE = re.compile(r"/collector/(sources|engines|hooks(/[a-z_]+)?)/[a-z_]+[.]py$")

@@ -4,8 +4,6 @@ The recorder runs inside other people's programs and must not load pyarrow there
 re-exports most of this.
 """
 
-from __future__ import annotations
-
 import enum
 
 FORMAT_VERSION = 6

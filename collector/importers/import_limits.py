@@ -4,8 +4,6 @@ A file that exceeds a limit is rejected where the run would be wrong without the
 details would be missing (which call launched a kernel), they are left out and counted.
 """
 
-from __future__ import annotations
-
 
 class ImportRejected(ValueError):
     """A file that cannot be imported: what was found, what was expected, what to do."""
