@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -35,7 +34,7 @@ def chunks_of(thread: ThreadLog, *, ended: bool) -> Iterator[Chunk]:
     held: list[Records] = []
     count, part = 0, thread.parts
     sealed = thread.segments if ended else thread.segments[:-1]
-    if not ended and _most_records(sealed) < CHUNK_RECORDS:
+    if not ended and sum(path.stat().st_size for path in sealed) // RECORD_BYTES < CHUNK_RECORDS:
         return  # asked each second: too few to be read
     for position, path in enumerate(sealed):
         records = thread.read(path)
@@ -53,10 +52,6 @@ def chunks_of(thread: ThreadLog, *, ended: bool) -> Iterator[Chunk]:
         held.append(thread.open_events())
         whole = concatenated(held)
         yield Chunk(part, whole, whole[:0], len(thread.segments))
-
-
-def _most_records(segments: Sequence[Path]) -> int:
-    return sum(path.stat().st_size for path in segments) // RECORD_BYTES
 
 
 def _outermost_end(records: Records) -> int:

@@ -170,6 +170,10 @@ class Patches:
 
         self._undo.append(undo)
 
+    def also_undo(self, undo: Callable[[], object]) -> None:
+        """Calls `undo` as the hooks are removed: before earlier ones, after later ones."""
+        self._undo.append(undo)
+
     def undo(self) -> None:
         """Removes all hooks."""
         while self._undo:

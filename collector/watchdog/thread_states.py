@@ -98,7 +98,7 @@ class ProcessSample:
             if found is not None and not found.name.startswith(OWN):
                 threads[int(entry)] = found
                 known = known or found.call is not None
-        return cls(time_ns, threads, _traced(proc), known)
+        return cls(time_ns, threads, _numbers(proc / "status").get("TracerPid", 0) != 0, known)
 
 
 def call_own_thread(name: str) -> None:
@@ -162,7 +162,3 @@ def _call(path: Path) -> tuple[int, ...] | None:
         return (int(number), *(int(text, 16) for text in arguments))
     except (OSError, ValueError):
         return None
-
-
-def _traced(proc: Path) -> bool:
-    return _numbers(proc / "status").get("TracerPid", 0) != 0

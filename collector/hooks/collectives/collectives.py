@@ -189,6 +189,7 @@ class Collectives:
     def install(self) -> Callable[[], None]:
         """Hooks waits for operations without a future (send, recv, ...)."""
         patches = Patches()
+        patches.also_undo(self._works.clear)
 
         def waited(work: Any, _: Any) -> None:
             held = self._works.pop(id(work), None)
@@ -196,12 +197,7 @@ class Collectives:
                 self._complete(held[1], clock.now())
 
         patches.ends(dist.Work, "wait", lambda work, *_, **__: work, waited)
-
-        def uninstall() -> None:
-            patches.undo()
-            self._works.clear()
-
-        return uninstall
+        return patches.undo
 
     def _watch(self, call: RunningCollective, work: Any) -> None:
         recorder = self._recorder

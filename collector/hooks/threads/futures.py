@@ -221,16 +221,11 @@ def _loop(sync: SyncRecorder, patches: Patches) -> None:
 
 def _hook(context: HookContext) -> Undo:
     errors = LostErrors(context.recorder, context.stacks.is_library)
-    undo = install(context.get(SyncRecorder), errors)
     patches = Patches()
+    patches.also_undo(install(context.get(SyncRecorder), errors))
     patches.ends(asyncio.BaseEventLoop, "call_exception_handler", errors.reported)
-
-    def uninstall() -> None:
-        errors.close()
-        patches.undo()
-        undo()
-
-    return uninstall
+    patches.also_undo(errors.close)
+    return patches.undo
 
 
 HOOK = Hook("order of threads (futures)", _hook)

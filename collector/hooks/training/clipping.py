@@ -8,6 +8,7 @@ Of `clip_grad_value_` the bound is recorded. Calls that get no gradient are reco
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,6 +94,7 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
                 recorder.value(CLIP_VALUE, float(bound))
 
     patches = Patches()
+    patches.also_undo(partial(readback.finish, recorder))
     patches.ends(clip_grad, _BY_VALUE, bounds, also=(torch.nn.utils.__name__,))
     lost = "clipping by functions imported before the recording"
     if optional(clip_grad.__name__, _SCALING, lost) is not None:
@@ -100,11 +102,7 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     else:
         patches.ends(clip_grad, _CLIPPING, clips, clipped, also=(torch.nn.utils.__name__,))
 
-    def uninstall() -> None:
-        patches.undo()
-        readback.finish(recorder)
-
-    return uninstall
+    return patches.undo
 
 
 def _without_gradient(parameters: Any) -> int | None:

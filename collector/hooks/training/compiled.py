@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,9 +17,9 @@ from .modules import Modules
 _HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
 
 
-def install(backend: str | None, compiled: Callable[[], None]) -> Callable[[], None]:
-    """Compiles with `backend`, None: with the program's own; `compiled` is called afterwards."""
-    patches = Patches()
+def _hook(context: HookContext) -> Undo:
+    graphs, modules, patches = context.get(FxGraphs), context.get(Modules), Patches()
+    backend = context.recorder.options.compile_backend
     if not hooks_in_place():  # then modules are hooked by torch's global hooks
         warnings.filterwarnings("ignore", message=_HOOKS_WARNING, category=UserWarning)
     # Mode and options belong to the backend that the program chose.
@@ -29,13 +28,9 @@ def install(backend: str | None, compiled: Callable[[], None]) -> Callable[[], N
     def begins(*args: Any, **given: Any) -> ChangedArguments:
         return ChangedArguments(None, args, given | instead)
 
-    patches.ends(torch, "compile", begins if instead else None, lambda _, __: compiled())
+    begin = begins if instead else None
+    patches.ends(torch, "compile", begin, lambda _, __: graphs.follow(modules))
     return patches.undo
-
-
-def _hook(context: HookContext) -> Undo:
-    graphs, modules = context.get(FxGraphs), context.get(Modules)
-    return install(context.recorder.options.compile_backend, lambda: graphs.follow(modules))
 
 
 HOOK = Hook("torch.compile", _hook)

@@ -316,9 +316,8 @@ def _elements(parameter: torch.Tensor | None) -> int:
     return parameter.numel()
 
 
-def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
-    """Hooks all modules of the process; returns their names and the undo function."""
-    modules, patches = Modules(recorder), Patches()
+def _hook(context: HookContext) -> Undo:
+    modules, patches = context.share(Modules(context.recorder)), Patches()
     entered, left = modules.calls[:2] if modules.calls is not None else (_never, _never)
 
     def enter(module: torch.nn.Module) -> torch.nn.Module | None:
@@ -350,30 +349,20 @@ def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
         patches.ends(
             torch.nn.Module, "_call_impl", enter, leave, raised, self_alone=True, lost=lost
         )
-        return modules, patches.undo
+        return patches.undo
     for hook in (hooked_enter, hooked_leave):
         run_as_it_is(hook)
-    handles = (
+    for handle in (
         nn_module.register_module_forward_pre_hook(hooked_enter),
         nn_module.register_module_forward_hook(hooked_leave, always_call=True),
-    )
-
-    def uninstall() -> None:
-        for handle in handles:
-            handle.remove()
-
-    return modules, uninstall
+    ):
+        patches.also_undo(handle.remove)
+    return patches.undo
 
 
 def _never(module: object) -> bool:
     """Replaces the engine's part of a module call where it has none."""
     return False
-
-
-def _hook(context: HookContext) -> Undo:
-    modules, undo = install(context.recorder)
-    context.share(modules)
-    return undo
 
 
 HOOK = Hook("modules", _hook, required=True)

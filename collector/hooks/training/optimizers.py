@@ -18,6 +18,7 @@ from ...format.record_kinds import PhaseKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
+from ..patches import Patches
 from .gradients import Gradients
 from .settings import record_settings
 
@@ -32,7 +33,8 @@ class Optimizers:
     gone, as where a program trains one model after the other, the next one takes its place: one
     that is new, rather than one that stepped beside it. So does one that steps _TAKES_OVER times
     while that optimizer does not. Where optimizers step during backward, the step ends with that
-    backward. After `mark_step` only the program's own boundaries count.
+    backward. After `mark_step` only the program's own boundaries count. `before(optimizer, number)`
+    and `after(optimizer)` enclose a step.
     """
 
     def __init__(
@@ -160,30 +162,13 @@ class Optimizers:
         return (*args[:1], closure, *args[2:]), kwargs
 
 
-def install(
-    recorder: Recorder,
-    before: Callable[[Optimizer, int], None],
-    after: Callable[[Optimizer], None],
-) -> tuple[Optimizers, Callable[[], None]]:
-    """Hooks all optimizers; `before(optimizer, number)` and `after(optimizer)` enclose a step."""
-    optimizers = Optimizers(recorder, before, after)
-    handles = (
-        register_optimizer_step_pre_hook(optimizers.begin),
-        register_optimizer_step_post_hook(optimizers.end),
-    )
-
-    def uninstall() -> None:
-        for handle in handles:
-            handle.remove()
-
-    return optimizers, uninstall
-
-
 def _hook(context: HookContext) -> Undo:
-    gradients = context.get(Gradients)
-    optimizers, undo = install(context.recorder, gradients.record, gradients.after)
+    gradients, patches = context.get(Gradients), Patches()
+    optimizers = Optimizers(context.recorder, gradients.record, gradients.after)
     context.share(optimizers)
-    return undo
+    patches.also_undo(register_optimizer_step_pre_hook(optimizers.begin).remove)
+    patches.also_undo(register_optimizer_step_post_hook(optimizers.end).remove)
+    return patches.undo
 
 
 HOOK = Hook("optimizers", _hook, required=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,28 +71,17 @@ class Scalers:
 _STEP, _UPDATE = "_maybe_opt_step", "update"
 
 
-def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], None]:
-    """Observes all scalers; calls `skipped(optimizer)` for each skipped step."""
-    scalers = Scalers(recorder, skipped)
-    patches = Patches()
-    handle = register_optimizer_step_pre_hook(scalers.stepped)
-    lost = "optimizer steps that a gradient scaler skips"
-    patches.ends(GradScaler, _STEP, scalers.begins, scalers.ended, lost=lost)
-    patches.ends(GradScaler, _UPDATE, lambda scaler: scaler, scalers.updated, self_alone=True)
-
-    def uninstall() -> None:
-        handle.remove()
-        patches.undo()
-        scalers.readback.finish(recorder)
-
-    return uninstall
-
-
 def _hook(context: HookContext) -> Undo:
     def skipped(optimizer: Any) -> None:
         context.get(Gradients).skipped(optimizer, context.get(Optimizers).ordinal(optimizer))
 
-    return install(context.recorder, skipped)
+    scalers, patches = Scalers(context.recorder, skipped), Patches()
+    patches.also_undo(partial(scalers.readback.finish, context.recorder))
+    lost = "optimizer steps that a gradient scaler skips"
+    patches.ends(GradScaler, _STEP, scalers.begins, scalers.ended, lost=lost)
+    patches.ends(GradScaler, _UPDATE, lambda scaler: scaler, scalers.updated, self_alone=True)
+    patches.also_undo(register_optimizer_step_pre_hook(scalers.stepped).remove)
+    return patches.undo
 
 
 HOOK = Hook("gradient scalers", _hook)

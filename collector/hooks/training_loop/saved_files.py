@@ -70,16 +70,11 @@ def _path(file: Any) -> str:
 def _hook(context: HookContext) -> Undo:
     patches = Patches()
     fresh = FreshOptimizers(context.recorder)
-    handle = register_optimizer_step_pre_hook(fresh.stepping)
+    patches.also_undo(register_optimizer_step_pre_hook(fresh.stepping).remove)
     files = SavedFiles(context.recorder, context.stacks, fresh)
     patches.ends(torch.serialization, "save", files.saves, files.ended, files.ended, lost=_LOST)
     patches.ends(torch.serialization, "load", files.loads, files.loaded, files.ended, lost=_LOST)
-
-    def undo() -> None:
-        handle.remove()
-        patches.undo()
-
-    return undo
+    return patches.undo
 
 
 HOOK = Hook(_LOST, _hook)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from _thread import get_ident
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -139,6 +140,7 @@ def identity(parameter: torch.Tensor) -> tuple[int, int]:
 def _hook(context: HookContext) -> Undo:
     recorder, patches = context.recorder, Patches()
     losses = context.share(ScaledLosses(recorder, context.stacks))
+    patches.also_undo(partial(losses.readback.finish, recorder))
     patches.ends(
         GradScaler,
         "scale",
@@ -146,14 +148,8 @@ def _hook(context: HookContext) -> Undo:
         losses.scaled,
         lost="losses that a gradient scaler scales",
     )
-    handle = register_optimizer_step_pre_hook(losses.steps)
-
-    def undo() -> None:
-        handle.remove()
-        patches.undo()
-        losses.readback.finish(recorder)
-
-    return undo
+    patches.also_undo(register_optimizer_step_pre_hook(losses.steps).remove)
+    return patches.undo
 
 
 HOOK = Hook("scaled losses", _hook)

@@ -97,15 +97,10 @@ def _replaces(stepped: Any, idle: Any) -> bool:
 def _hook(context: HookContext) -> Undo:
     patches = Patches()
     schedulers = Schedulers(context.recorder, context.stacks)
-    handle = register_optimizer_step_pre_hook(schedulers.stepping)
+    patches.also_undo(register_optimizer_step_pre_hook(schedulers.stepping).remove)
     patches.ends(lr_scheduler.LRScheduler, "step", schedulers.steps, self_alone=True)
     patches.ends(lr_scheduler.ReduceLROnPlateau, "step", schedulers.compares)
-
-    def undo() -> None:
-        handle.remove()
-        patches.undo()
-
-    return undo
+    return patches.undo
 
 
 HOOK = Hook("learning rate schedulers", _hook)
