@@ -211,7 +211,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Averages of a model with itself",
-            "self_average:self_average",
+            "moving_averages:self_average",
             ("shared_parameter",),
             order=199,
             native=True,
@@ -220,7 +220,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Averages that take almost all from the newest parameters",
-            "swapped_average:swapped_average",
+            "moving_averages:swapped_average",
             ("wrong_average",),
             order=199,
             native=True,
