@@ -12,7 +12,11 @@ import re
 from lanescope.collector.format.loop_names import PAIRED_ROWS
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.plugins.losses.loss_graph import each_graph, graph_finding, loss_graph
+from lanescope.webapp.plugins.losses.loss_graph import (
+    each_rank_of_graphs,
+    graph_finding,
+    loss_graph,
+)
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -26,7 +30,7 @@ _MIN_KNOWN = 0.6
 _LOSSES = re.compile(r"NllLoss|BinaryCrossEntropy(WithLogits)?|(Mse|SmoothL1|Huber)Loss")
 
 
-@each_graph
+@each_rank_of_graphs
 def paired_rows(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     rows = logged(run, rank, prefix=PAIRED_ROWS)

@@ -16,7 +16,6 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     LossNode,
     each_graph,
     graph_finding,
-    loss_graph,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -29,13 +28,10 @@ _LAYERS = ("Addmm", "Addbmm", "Baddbmm", "Bmm", "Convolution", "Linear", "Mkldnn
 
 
 @each_graph
-def saturated(run: Run, rank: int) -> Finding | None:
+def saturated(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
     rows = logged(run, rank, prefix=MEAN_SLOPE)
     if rows.empty or not (rows["value"] < max(_SLOPES.values())).any():
-        return None
-    graph = loss_graph(run, rank)
-    if graph is None:
         return None
     known = to_frame(run.events("module", rank))
     kinds = known["class"].astype("str").str.rpartition(".")[2]

@@ -15,7 +15,6 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     LossNode,
     each_graph,
     graph_finding,
-    loss_graph,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -29,11 +28,8 @@ _FACTORS = ("Div", "Mul")
 
 
 @each_graph
-def attached_targets(run: Run, rank: int) -> Finding | None:
+def attached_targets(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    graph = loss_graph(run, rank)
-    if graph is None:
-        return None
     for loss in _differences(graph):
         sides = [graph.nodes[number] for number in loss.next]
         added = [_bootstrap(graph, one) for one in sides]

@@ -21,7 +21,6 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     each_graph,
     graph_finding,
     input_shapes,
-    loss_graph,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -31,10 +30,9 @@ _MOST = 40
 
 
 @each_graph
-def constant_penalty(run: Run, rank: int) -> Finding | None:
+def constant_penalty(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    graph = loss_graph(run, rank)
-    if graph is None or not run.counts_of(rank)["access"]:
+    if not run.counts_of(rank)["access"]:
         return None
     sums = [
         one

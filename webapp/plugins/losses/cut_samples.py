@@ -15,7 +15,11 @@ from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import Operator, forward_rows, outermost, touch
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
-from lanescope.webapp.plugins.losses.loss_graph import each_graph, graph_finding, loss_graph
+from lanescope.webapp.plugins.losses.loss_graph import (
+    LossGraph,
+    each_graph,
+    graph_finding,
+)
 from lanescope.webapp.runs.run import Run
 
 _DRAW, _JOIN = "aten::normal", "aten::cat"
@@ -38,11 +42,9 @@ _LAYERS = frozenset(
 
 
 @each_graph
-def cut_samples(run: Run, rank: int) -> Finding | None:
+def cut_samples(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_gradient`, at most one per rank. Raises NotApplicable."""
-    nodes, graph = graph_nodes(run, rank), loss_graph(run, rank)
-    if graph is None:
-        return None
+    nodes = graph_nodes(run, rank)
     rows = forward_rows(run, rank, nodes)
     ops = outermost(rows)
     if not any(op.name == _DRAW for op in ops):

@@ -23,6 +23,7 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
     each_graph,
+    each_rank_of_graphs,
     graph_finding,
     input_shapes,
     loss_graph,
@@ -39,7 +40,7 @@ _KEEPS_CHANNELS = re.compile(r"(Upsample\w+[23]D|Upsample\w+[23]d|NativeBatchNor
 _FLAT = 2  # dimensions of what has no positions
 
 
-@each_graph
+@each_rank_of_graphs
 def unmasked_attention(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     tokens = logged(run, rank, NEXT_TOKENS)
@@ -96,12 +97,9 @@ def _scores(graph: LossGraph, node: LossNode) -> LossNode:
 
 
 @each_graph
-def exchanged_views(run: Run, rank: int) -> Finding | None:
+def exchanged_views(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
     views = logged(run, rank, prefix=REORDERED_VIEW)
-    graph = loss_graph(run, rank)
-    if graph is None:
-        return None
     channels = _viewed_channels(run, rank, graph)
     if channels is not None or views.empty:
         return channels

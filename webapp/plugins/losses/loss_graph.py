@@ -75,7 +75,9 @@ def of_graphs(run: Run, ask: Callable[[Run, int], Finding | None]) -> list[Findi
     return [one for rank in run.ranks if (one := ask(run, rank)) is not None]
 
 
-def each_graph(ask: Callable[[Run, int], Finding | None]) -> Callable[[Run], list[Finding]]:
+def each_rank_of_graphs(
+    ask: Callable[[Run, int], Finding | None],
+) -> Callable[[Run], list[Finding]]:
     """Makes of what is asked of a rank what is asked of a run: see `of_graphs`."""
 
     @wraps(ask)
@@ -83,6 +85,20 @@ def each_graph(ask: Callable[[Run, int], Finding | None]) -> Callable[[Run], lis
         return of_graphs(run, ask)
 
     return of_run
+
+
+def each_graph(
+    ask: Callable[[Run, int, LossGraph], Finding | None],
+) -> Callable[[Run], list[Finding]]:
+    """Does the same for what is asked of a graph."""
+
+    @each_rank_of_graphs
+    @wraps(ask)
+    def of_rank(run: Run, rank: int) -> Finding | None:
+        graph = loss_graph(run, rank)
+        return None if graph is None else ask(run, rank, graph)
+
+    return of_rank
 
 
 def graph_finding(

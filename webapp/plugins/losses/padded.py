@@ -10,7 +10,7 @@ from lanescope.collector.format.loop_names import COUNTED_PADDING, PADDING_ALONE
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
-    each_graph,
+    each_rank_of_graphs,
     graph_finding,
     loss_graph,
 )
@@ -20,7 +20,7 @@ _MIN_SHARE = 0.1
 """Of the targets."""
 
 
-@each_graph
+@each_rank_of_graphs
 def padding_in_losses(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     rows = logged(run, rank, prefix=COUNTED_PADDING)
@@ -47,7 +47,7 @@ def padding_in_losses(run: Run, rank: int) -> Finding | None:
     )
 
 
-@each_graph
+@each_rank_of_graphs
 def inverted_masks(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
     rows = logged(run, rank, prefix=PADDING_ALONE)

@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
-    each_graph,
+    each_rank_of_graphs,
     graph_finding,
     loss_graph,
 )
@@ -34,7 +34,7 @@ _SAME = (
 )
 
 
-@each_graph
+@each_rank_of_graphs
 def self_pairs(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     rows = logged(run, rank, prefix=SELF_PAIRS)

@@ -21,7 +21,6 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     each_graph,
     graph_finding,
     input_shapes,
-    loss_graph,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -49,12 +48,11 @@ class _Layer(NamedTuple):
 
 
 @each_graph
-def sequence_dims(run: Run, rank: int) -> Finding | None:
+def sequence_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    graph = loss_graph(run, rank)
-    shapes = _compared(graph) if graph is not None else []
+    shapes = _compared(graph)
     rows = {one[0] for one in shapes if one}
-    if graph is None or len(rows) != 1:
+    if len(rows) != 1:
         return None
     samples = rows.pop()
     layers = list(_layers(run, rank, graph.time_ns))

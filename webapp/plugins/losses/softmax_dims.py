@@ -25,7 +25,6 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     each_graph,
     graph_finding,
     input_shapes,
-    loss_graph,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -46,11 +45,8 @@ def _dims(run: Run, rank: int) -> dict[int, int]:
 
 
 @each_graph
-def attention_dims(run: Run, rank: int) -> Finding | None:
+def attention_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    graph = loss_graph(run, rank)
-    if graph is None:
-        return None
     dims = _dims(run, rank)
     for product in graph.nodes.values():
         operands = input_shapes(product) if product.name == "Bmm" else []
@@ -119,11 +115,8 @@ def _mixing(
 
 
 @each_graph
-def softmax_dims(run: Run, rank: int) -> Finding | None:
+def softmax_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    graph = loss_graph(run, rank)
-    if graph is None:
-        return None
     dims = _dims(run, rank)
     for loss in graph.nodes.values():
         softmax = _softmax_of(graph, loss) if loss.name.startswith("NllLoss") else None
