@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from lanescope.webapp.analysis.cluster import each_rank as each_rank
     from lanescope.webapp.analysis.findings import Finding as Finding
     from lanescope.webapp.analysis.findings import findings as findings
-    from lanescope.webapp.analysis.gradients import gradient_norms as gradient_norms
-    from lanescope.webapp.analysis.gradients import gradients as gradients
+    from lanescope.webapp.analysis.parameter_history import gradient_norms as gradient_norms
+    from lanescope.webapp.analysis.parameter_history import gradients as gradients
     from lanescope.webapp.bundles.merge_ranks import merge as merge
     from lanescope.webapp.bundles.writer import pack as pack
     from lanescope.webapp.plugins.collectives.collectives import collectives as collectives

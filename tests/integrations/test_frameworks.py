@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.parameter_history import gradients
 from lanescope.webapp.runs.run import Run, open_run
 from tests.integrations.test_training import marks, outer_evaluations, values
 from tests.support.needed import environment_with

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from lanescope.webapp.analysis.checks import Report, check
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.gradients import gradient_norms
+from lanescope.webapp.analysis.parameter_history import gradient_norms
 from lanescope.webapp.analysis.source_lines import named_line
 from lanescope.webapp.exporters.base import ExportRequest
 from lanescope.webapp.exporters.pictures import MAX_LANES, lanes_picture, lines_picture

@@ -11,7 +11,7 @@ import pytest
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import SHARED_ADDRESS, TRAINING_MODE
-from lanescope.webapp.analysis.gradients import gradient_norms as analysed_norms
+from lanescope.webapp.analysis.parameter_history import gradient_norms as analysed_norms
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline import spans

@@ -23,7 +23,7 @@ PLUGIN = Plugin(
             "findings:slow_calls",
             ("skeleton_call",),
             order=1000,  # SKELETON: place in lists of checks
-            recorded=False,
+            recorded=False,  # SKELETON: asked of imported traces as well
         ),
     ),
     # SKELETON: functions from a run to a data frame. They become lw.<name>(run), tables of

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.parameter_history import gradients
 from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.plugins.diff.values.first_difference import draws
 from lanescope.webapp.plugins.diff.verdict_words import difference_address

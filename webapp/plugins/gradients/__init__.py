@@ -7,8 +7,8 @@ PLUGIN = Plugin(
     name="gradients",
     depends=("autograd_graph",),
     tables={
-        "gradients": "lanescope.webapp.analysis.gradients:gradients",
-        "gradient_norms": "lanescope.webapp.analysis.gradients:gradient_norms",
+        "gradients": "lanescope.webapp.analysis.parameter_history:gradients",
+        "gradient_norms": "lanescope.webapp.analysis.parameter_history:gradient_norms",
     },
     functions={
         "added_by_layer": "backward_threads:added_by_layer",

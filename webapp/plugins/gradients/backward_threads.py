@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
-from lanescope.webapp.analysis.gradients import gradients
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.parameter_history import gradients, logged
 from lanescope.webapp.runs.run import Run
 
 THREAD_MEASURES = {

@@ -203,7 +203,7 @@ def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
     """Returns the norm of the whole gradient per step, a line per rank: of those in
     `farthest_ranks`.
 
-    `norms` has the columns rank, step and norm, see `analysis.gradients.gradient_norms`.
+    `norms` has the columns rank, step and norm, see `parameter_history.gradient_norms`.
     """
     norms = norms[norms["rank"].isin(farthest_ranks(norms))]
     figure = step_figure(theme, "gradient norm (L2)", norms["step"], log=log)
@@ -231,7 +231,7 @@ def farthest_ranks(norms: pd.DataFrame) -> list[int]:
 def parameter_norms(gradients: pd.DataFrame, rank: int, theme: Theme, *, log: bool) -> go.Figure:
     """Returns the norm per step of a rank's parameters, a line each: those with the greatest norms.
 
-    `gradients` has the columns rank, step, parameter and norm, see `analysis.gradients.gradients`.
+    `gradients` has the columns rank, step, parameter and norm, see `parameter_history.gradients`.
     """
     mine = gradients[gradients["rank"] == rank]
     figure = step_figure(theme, "gradient norm (L2)", mine["step"], log=log)

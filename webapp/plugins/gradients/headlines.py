@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lanescope.webapp.analysis.gradients import gradient_norms
 from lanescope.webapp.analysis.headlines import Headline
+from lanescope.webapp.analysis.parameter_history import gradient_norms
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
-from lanescope.webapp.analysis.gradients import gradients
-from lanescope.webapp.analysis.parameter_history import layers_of
+from lanescope.webapp.analysis.parameter_history import gradients, layers_of
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 

@@ -10,9 +10,8 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp.analysis.gradients import gradient_norms, gradients
 from lanescope.webapp.analysis.links import step_link
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.parameter_history import gradient_norms, gradient_rows, gradients
 from lanescope.webapp.plugins.gradients import charts, ids
 from lanescope.webapp.plugins.gradients import page_backward_threads as backward_threads
 from lanescope.webapp.plugins.gradients import page_layers as layers

@@ -78,7 +78,7 @@ def of_graphs(run: Run, ask: Callable[[Run, int], Finding | None]) -> list[Findi
 def each_rank_of_graphs(
     ask: Callable[[Run, int], Finding | None],
 ) -> Callable[[Run], list[Finding]]:
-    """Makes of what is asked of a rank what is asked of a run: see `of_graphs`."""
+    """Turns a question about a rank into one about a run, see `of_graphs`."""
 
     @wraps(ask)
     def of_run(run: Run) -> list[Finding]:
@@ -90,7 +90,7 @@ def each_rank_of_graphs(
 def each_graph(
     ask: Callable[[Run, int, LossGraph], Finding | None],
 ) -> Callable[[Run], list[Finding]]:
-    """Does the same for what is asked of a graph."""
+    """Turns a question about the graph of a rank into one about a run, see `of_graphs`."""
 
     @each_rank_of_graphs
     @wraps(ask)

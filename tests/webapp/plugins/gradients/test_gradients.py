@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from lanescope.webapp.analysis.gradients import gradient_norms, gradients
+from lanescope.webapp.analysis.parameter_history import gradient_norms, gradients
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder
 

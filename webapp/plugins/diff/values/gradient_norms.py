@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import plain_keys
-from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.parameter_history import gradients
 from lanescope.webapp.plugins.diff.values.closeness import COARSEST, RELATIVE, SIMPLE, Mode
 from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer, first_gradient
 from lanescope.webapp.plugins.diff.values.noise import Floor
