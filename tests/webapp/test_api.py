@@ -64,6 +64,12 @@ def test_a_finding_is_json_of_the_agreed_shape() -> None:
     }
 
 
+def test_a_finding_about_a_rank_concerns_that_rank_alone() -> None:
+    assert lw.Finding(kind="race", severity="error", title="", rank=3).ranks == (3,)
+    assert lw.Finding(kind="race", severity="error", title="", rank=3, ranks=(3, 4)).ranks == (3, 4)
+    assert lw.Finding(kind="race", severity="error", title="").ranks == ()
+
+
 def test_a_finding_of_an_unknown_severity_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="no finding of severity 'bad'"):
         lw.Finding(kind="race", severity=cast("Any", "bad"), title="")
