@@ -36,6 +36,11 @@ RATE_FACTOR = "lanescope/training_loop/rate_factor/"
 """Prefix; file.py:12 of a step of LambdaLR and the optimizer's first learning rate follow, after a
 slash: by what the scheduler multiplies that rate, where it is another factor than before."""
 
+FADED_RATE = "lanescope/training_loop/faded_rate/"
+"""Prefix; file.py:12 of a scheduler's step, its class and the first learning rate follow, each
+after a slash: what is left of that rate, as a share of it, where it comes next to zero or leaves
+it."""
+
 NUMBERS_DRAWN_AGAIN = "lanescope/training_loop/drawn_again/"
 """Prefix; file.py:12 follows that calls a checkpointed function which draws random numbers, and
 does not keep the generator's state for the second run in backward (1)."""
@@ -130,6 +135,29 @@ state."""
 MEAN_SLOPE = "lanescope/training_loop/slope/"
 """Prefix; the number of a node of tanh or sigmoid in the graph follows: the mean of its derivative
 over some of its results, at the steps of GRAPH_SERIES."""
+
+UNREACHED_TARGETS = "lanescope/training_loop/unreached/"
+"""Prefix; the numbers of a node of a loss and of the function whose results it compares follow,
+after a slash: the share of targets that this function cannot return, at the steps of
+GRAPH_SERIES."""
+
+LONG_TEXTS = "lanescope/training_loop/long_texts/"
+"""Prefix; the number of a node of a CTC loss follows: the share of samples with more labels than
+positions, at the steps of GRAPH_SERIES."""
+
+FLAT_SCORES = "lanescope/training_loop/flat_scores/"
+"""Prefix; the number of a node of log_softmax, how many unit vectors it compares with each one, and
+the factor of their products follow, each after a slash: the least value that a cross-entropy of
+them can have, as a share of that of equal scores; at the steps of GRAPH_SERIES."""
+
+POLICY_RATIO = "lanescope/training_loop/policy_ratio/"
+"""Prefix; the number of a node of exp() follows whose result is clamped and weighted: 1 where it is
+exactly 1 for samples that an earlier graph has weighted, 0 for others, -1 where it is another
+number; at the steps of GRAPH_SERIES."""
+
+NEGATIVE_DIVERGENCE = "lanescope/training_loop/negative_divergence/"
+"""Prefix; the number of a node of exp() or log() in the first graph follows: 1 where the loss adds
+x - exp(x), or log(x) - x, with a positive factor."""
 
 BLEND_FACTOR = "lanescope/blend_factor"
 """An operator that begins then multiplies a tensor with this number between 0 and 1, or adds so

@@ -11,7 +11,6 @@ from lanescope.webapp.runs.run import Run, open_run
 from tests.faults import mixed_up, two_runs, two_starts
 from tests.faults.base import Fault, Program
 from tests.faults.learning import (
-    broadcast,
     cut_off,
     epochs,
     frozen_heads,
@@ -20,6 +19,7 @@ from tests.faults.learning import (
     in_vain,
     left_gradients,
     loss_modules,
+    loss_values,
     losses,
     made_in_forward,
     no_targets,
@@ -63,7 +63,7 @@ _ROOMS = (
     order_of_a_step,
     made_in_forward,
     losses,
-    broadcast,
+    loss_values,
     shared_layers,
     no_targets,
     training_loop,

@@ -29,6 +29,7 @@ from ..stacks import code_place
 from ..training.modules import Modules
 from ..training_loop.growth import Marks
 from .activation_slopes import slopes
+from .loss_facts import LossFacts
 from .node_facts import facts, saved_tensor
 
 _MAX_NODES = 50_000
@@ -67,6 +68,7 @@ class Graphs:
         self._name_of = name_of
         self._counts = counts
         self._sampled = -1  # step
+        self._facts = LossFacts()
         self._kept: dict[str, Marks] = defaultdict(Marks)  # by name of the series
 
     def sample(self, arguments: tuple[Any, ...]) -> None:
@@ -92,8 +94,9 @@ class Graphs:
                 recorder.value(name, float(since))
             self._kept[name].add(node, step)
         with recorder.contain_errors(), recorder.own_torch():
-            for name, slope in slopes((short_name(node), node) for node in nodes[:MAX_DRAWN]):
-                recorder.value(name, slope)
+            named = [(short_name(node), node) for node in nodes[:MAX_DRAWN]]
+            for name, number in (*slopes(named), *self._facts.of(named, first=step == 0)):
+                recorder.value(name, number)
         if step == 0 and len(nodes) <= MAX_DRAWN:
             self._write(nodes)
 

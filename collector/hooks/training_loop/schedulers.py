@@ -1,6 +1,7 @@
 """Records steps of learning rate schedulers that do not do what they are for: their optimizer never
 steps, or a cosine annealing whose length is given in epochs steps with each batch. Of LambdaLR it
-records the factors, of ReduceLROnPlateau what it compares."""
+records the factors, of ReduceLROnPlateau what it compares, of all where the rates come next to
+zero."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ...format.loop_names import PLATEAU, RATE_FACTOR
+from ...format.loop_names import FADED_RATE, PLATEAU, RATE_FACTOR
 from ...format.names import IDLE_SCHEDULER, SHORT_ANNEALING
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -22,6 +23,9 @@ _HALVES = 4
 
 _LONGEST = 100
 """Steps of the optimizer that a rate goes down for at most, which is too short to be meant."""
+
+_FADED = 1e-6
+"""Of the first learning rate what trains nothing."""
 
 _TOGETHER = 0.9
 """Of the steps of a scheduler those of its optimizer, where both are taken in each batch."""
@@ -36,6 +40,7 @@ class Schedulers:
         self._recorder = recorder
         self._is_library = stacks.is_library
         self._stepped: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._faded: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._factors: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
     def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -47,6 +52,7 @@ class Schedulers:
         optimizer = getattr(scheduler, "optimizer", None)
         if optimizer is None or not self._recorder.active:
             return
+        self._fades(scheduler, optimizer)
         if type(scheduler) is lr_scheduler.LambdaLR:
             self._factor(scheduler, optimizer)
         if optimizer in self._stepped:
@@ -72,6 +78,21 @@ class Schedulers:
         if taken == _HALVES * length <= _HALVES * _LONGEST and steps >= _TOGETHER * taken:
             place = program_place(caller(), self._is_library)
             self._recorder.value(f"{SHORT_ANNEALING}{place}", float(length))
+
+    def _fades(self, scheduler: Any, optimizer: Any) -> None:
+        """Records where the rates of all groups come next to zero, and where they leave it."""
+        rates = [group["lr"] for group in optimizer.param_groups]
+        first = getattr(scheduler, "base_lrs", rates)
+        if not all(isinstance(one, (int, float)) for one in (*rates, *first)):
+            return  # to read a tensor could wait for a device
+        most = max((abs(one) for one in first), default=0.0)
+        left = max(map(abs, rates), default=0.0) / most if most else 1.0
+        faded = left <= _FADED
+        if faded != self._faded.get(scheduler, False):
+            self._faded[scheduler] = faded
+            place = program_place(caller(2), self._is_library)
+            kind = f"{type(scheduler).__name__}/{most:g}"
+            self._recorder.value(f"{FADED_RATE}{place}/{kind}", left)
 
     def _factor(self, scheduler: lr_scheduler.LambdaLR, optimizer: Any) -> None:
         first, now = scheduler.base_lrs[0], optimizer.param_groups[0]["lr"]

@@ -1,13 +1,16 @@
-"""Trainings whose epochs shuffle alike, as a seed is set again."""
+"""Trainings whose epochs shuffle alike, as a seed is set again, or whose rates are for epochs."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.faults.base import Fault, Program
+from tests.faults.base import Fault, Program, forms
 
 EPOCHS, ROWS = 4, 64
 
@@ -72,6 +75,44 @@ def trials_of_one_seed() -> None:
         epoch(model, torch.optim.Adam(model.parameters(), lr=rate), loader)
 
 
+def _scheduled(
+    schedule: Callable[[torch.optim.Optimizer], LRScheduler], *, each: int = 1, batches: int = 60
+) -> None:
+    """Trains, and steps with the schedule after each so many batches."""
+    torch.manual_seed(0)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rates = schedule(optimizer)
+    x, y = data().tensors
+    for batch in range(batches):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if (batch + 1) % each == 0:
+            rates.step()  # named
+
+
+def warm_up_of_whole_epochs(planted: bool) -> None:
+    """The rate of the first of two epochs is 0 / 2, as epochs are counted from 0."""
+    _scheduled(lambda one: LambdaLR(one, lambda epoch: (epoch + (not planted)) / 2), each=30)
+
+
+def warm_up_of_whole_numbers(planted: bool) -> None:
+    """A warm-up over half of the batches; // makes it 0 up to its end."""
+    of = (lambda step: step // 30) if planted else (lambda step: step / 30)
+    _scheduled(lambda one: LambdaLR(one, of))
+
+
+def restarts_of_epochs(planted: bool) -> None:
+    """A rate that falls within 10 of 20 steps and then starts again: the lengths do not agree."""
+    length = 10 if planted else 20
+
+    def of(step: int) -> float:
+        return max(0.0, 1 - (step % 20) / length)
+
+    _scheduled(lambda one: LambdaLR(one, of), batches=90)
+
+
 def _fault(program: Program, twin: Program | None = None) -> Fault:
     name, says = "epochs that shuffle alike", "in the same order"
     return Fault(name, "losses and modes", ("repeated_data",), program, twin, says=says)
@@ -81,4 +122,13 @@ FAULTS = (
     _fault(seeded_before_each_epoch),
     _fault(loader_made_for_each_epoch),
     _fault(seeded_by_the_evaluation, trials_of_one_seed),
+    *forms(
+        "a rate that is next to zero",
+        "learning",
+        "dead_parameter",
+        "next to zero",
+        warm_up_of_whole_numbers,
+        warm_up_of_whole_epochs,
+        restarts_of_epochs,
+    ),
 )

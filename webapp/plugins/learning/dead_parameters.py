@@ -50,7 +50,12 @@ from lanescope.webapp.plugins.learning.lost_gradients import (
 )
 from lanescope.webapp.plugins.learning.made_in_forward import made_of
 from lanescope.webapp.plugins.learning.scaling import UNDERFLOWS, underflows
-from lanescope.webapp.plugins.learning.update_effects import decaying_since, decays, unmoved
+from lanescope.webapp.plugins.learning.update_effects import (
+    decaying_since,
+    decays,
+    faded_at,
+    unmoved,
+)
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
@@ -296,7 +301,8 @@ def _finding(
 ) -> Finding:
     first = next(iter(names))
     step, _, ranks = names[first]
-    several, ended_by_it, where = len(names) > 1, False, None
+    several, ended_by_it = len(names) > 1, False
+    where = faded_at(run, ranks[0]) if cause == "no_rate" else None
     *verbs, advice = _WORDS[cause]
     words = f"{_called(first, names[first][1])}{and_more(len(names), 'parameter')} {verbs[several]}"
     if cause == "unused" and UNNAMED.fullmatch(first):
@@ -370,11 +376,10 @@ def _zero_advice(run: Run, rank: int) -> LossPlace:
     known = samples(run)[lambda rows: (rows["rank"] == rank) & (rows["optimizer"] >= 0)]
     if len(known) and not known["norm"].any():
         return None, "All parameters of the optimizers are 0: initialise them, as A of LoRA."
-    flat = "The loss is flat (a margin that all samples keep, everything masked)"
-    cut_off = "the outputs are cut off (a dead ReLU)"
     return thrown_away(run, rank) or (
         None,
-        f"{flat}, {cut_off}, or zero_grad() is called before step().",
+        "The loss is flat (a margin that all samples keep, everything masked), the outputs are cut "
+        "off (a dead ReLU), or zero_grad() is called before step().",
     )
 
 
@@ -382,10 +387,7 @@ def _none_advice(run: Run, rank: int, first: str) -> LossPlace:
     if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", rank)):
         return None, "No backward ran: call loss.backward() before step()."
     if UNNAMED.match(first):
-        return (
-            None,
-            "The model holds other parameters: build the optimizer after they are replaced.",
-        )
+        return None, "The model holds other parameters: build the optimizer after replacing them."
     return where_all_are_lost(run, rank) or (
         None,
         "Call zero_grad() after step(), and check that the loss depends on the parameters.",

@@ -19,8 +19,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from lanescope.collector.format.loop_names import FADED_RATE
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM, CLIP_VALUE
-from lanescope.webapp.analysis.parameter_history import last_logged
+from lanescope.webapp.analysis.parameter_history import last_logged, logged
 from lanescope.webapp.runs.run import Run
 
 CLIPPED_AWAY = 1e4  # times the norm to which it is clipped
@@ -149,6 +150,12 @@ def _without_rate(rows: pd.DataFrame) -> pd.DataFrame:
     )
     learns = tails["grad_norm"].max() > 0
     return tail[tail["parameter"].isin(set(long.index[long & learns]))]
+
+
+def faded_at(run: Run, rank: int) -> str | None:
+    """Returns the line of the scheduler that brought a rate next to zero; None: not of one."""
+    places = {str(name).partition("/")[0] for name in logged(run, rank, prefix=FADED_RATE)["name"]}
+    return next(iter(places)) or None if len(places) == 1 else None
 
 
 STRONGER = 10.0  # times the gradient; at a minimum of the regularised loss both are equal

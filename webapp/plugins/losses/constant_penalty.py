@@ -1,12 +1,17 @@
-"""Finds gradient penalties without effect: `autograd.grad()` without create_graph=True.
+"""Finds terms of a loss without effect: penalties of `autograd.grad()` without create_graph=True,
+and scores of hard decisions, as of argmax.
 
-What it returns is a constant to autograd, so a penalty of it adds a number to the loss and no
-gradient. Found where the loss of the first backward adds a tensor without gradients that was
-computed, by operators without gradients, from what an earlier backward made.
+Both are constants to autograd, so they add a number to the loss and no gradient. Found where the
+loss of the first backward adds a tensor without gradients that was computed, by operators without
+gradients, from what an earlier backward made, or by a hard decision from what the model returned.
 """
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,6 +33,14 @@ _ADDS = ("Add", "Sub")
 _MOST = 40
 """Operators between gradients and the loss."""
 
+_HARD = re.compile(r"aten::(argmax|argmin|ge|gt|le|lt|eq|ne|greater|less|sign|round|bucketize)")
+"""Operators whose results are steps of their inputs, so no gradient passes."""
+
+
+class _Origin(NamedTuple):
+    where: str
+    hard: str  # operator of a hard decision; empty: computed from gradients
+
 
 @each_graph
 def constant_penalty(run: Run, rank: int, graph: LossGraph) -> Finding | None:
@@ -40,8 +53,8 @@ def constant_penalty(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         if one.name in _ADDS and len(one.next) == 1 and len(input_shapes(one)) == 2
     ]
     passes = _passes(run, rank, graph.time_ns) if sums else []
-    for one in sums if passes else ():
-        origin = _origin(run, rank, one, passes)
+    for one in sums:
+        origin = _origin(run, rank, one, passes, graph.thread)
         if origin is not None:
             return _finding(run, rank, graph, one, origin)
     return None
@@ -58,47 +71,87 @@ def _passes(run: Run, rank: int, before_ns: int) -> list[tuple[str, int, int]]:
     return [(str(one.thread), int(one.start_ns), int(one.end)) for one in own.itertuples()]
 
 
-def _origin(run: Run, rank: int, node: LossNode, passes: list[tuple[str, int, int]]) -> str | None:
-    """The line that computes a penalty from gradients; None: the sum adds nothing of the kind."""
-    thread = passes[0][0]
+def _origin(
+    run: Run, rank: int, node: LossNode, passes: list[tuple[str, int, int]], thread: str
+) -> _Origin | None:
+    """Where a term comes from; None: the sum adds nothing of the kind."""
+    thread = passes[0][0] if passes else thread
     window = (0, (node.start_ns or 0) + 1)
-    columns = ["start_ns", "depth", "sequence", "stack"]
+    columns = ["start_ns", "depth", "sequence", "name", "stack"]
     ops = to_frame(run.events("op", rank, thread, columns, window))
-    ops = ops.drop_duplicates(["start_ns", "depth"]).set_index(["start_ns", "depth"])
+    ops = ops.drop_duplicates(["start_ns", "depth"]).set_index(["start_ns", "depth"]).sort_index()
     rows = to_frame(
         run.events("access", rank, thread, [*columns[:2], "storage", "write", "birth"], window)
     )
-    born = rows[rows["birth"]]
+    written = rows[rows["write"]]
     read = dict(list(rows[~rows["write"] & ~rows["birth"]].groupby(["start_ns", "depth"])))
     at = [key for key in read if key[0] == node.start_ns][:1]
-    ahead, seen = [(key, "") for key in at], set[tuple[int, int]]()
+    ahead, seen = [(key, _Origin("", "")) for key in at], set[tuple[int, int]]()
     while ahead and len(seen) < _MOST:
         key, place = ahead.pop()
         seen.add(key)
         for storage in read[key]["storage"].unique() if key in read else ():
-            made = born[(born["storage"] == storage) & (born["start_ns"] < key[0])]
-            if made.empty:
-                continue
-            last = made.iloc[-1]
-            origin = int(last["start_ns"]), int(last["depth"])
-            if any(begin < origin[0] < end for _, begin, end in passes):
-                return place or None
-            if origin in ops.index and origin not in seen:
-                op = ops.loc[origin]
-                if op["sequence"] != op["sequence"]:  # it was computed without gradients
-                    ahead.append((origin, own_place(run, rank, stack_of(op)) or ""))
+            for origin in _writers(written, storage, key[0]):
+                if any(begin < origin[0] < end for _, begin, end in passes):
+                    return _Origin(place.where, "") if place.where else None
+                if origin not in ops.index or origin in seen:
+                    continue
+                if not _has_graph(ops, origin):
+                    ahead.append((origin, _before(run, rank, ops.loc[origin], place)))
+                elif place.hard:
+                    return place
     return None
 
 
-def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, made: str) -> Finding:
+def _writers(written: pd.DataFrame, storage: int, before_ns: int) -> list[tuple[int, int]]:
+    """Begin and depth of the operators that wrote a storage since it was allocated."""
+    own = written[(written["storage"] == storage) & (written["start_ns"] < before_ns)]
+    born = own.loc[own["birth"], "start_ns"]
+    own = own[own["start_ns"] >= born.iloc[-1]] if len(born) else own[:0]
+    return [*dict.fromkeys(zip(own["start_ns"], own["depth"], strict=True))]
+
+
+def _has_graph(ops: pd.DataFrame, key: tuple[int, int]) -> bool:
+    """Returns whether an operator, or one that called it, has a node in the graph."""
+    depth = key[1] + 1
+    before = ops.loc[:key, "sequence"].iloc[::-1]
+    for (_, own), sequence in before.items():
+        if own < depth:
+            depth = own
+            if sequence == sequence:
+                return True
+            if not depth:
+                break
+    return False
+
+
+def _before(run: Run, rank: int, op: pd.Series, place: _Origin) -> _Origin:
+    """The origin so far, one operator further back."""
+    if place.hard:
+        return place
+    name = str(op["name"]) if _HARD.match(str(op["name"])) else ""
+    where = own_place(run, rank, stack_of(op)) or ""
+    return _Origin(where, name.removeprefix("aten::").partition(".")[0])
+
+
+def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, made: _Origin) -> Finding:
     at = f" at {node.where}" if node.where else ""
+    if made.hard:
+        what = (
+            f"from the result of {made.hard}, which passes no gradient, so it adds a number and "
+            "trains nothing. Compute it from probabilities (softmax or sigmoid) instead."
+        )
+    else:
+        what = (
+            "from gradients that are constants to autograd, so it adds a number and trains "
+            "nothing. Pass create_graph=True to autograd.grad() (or backward()), and leave out "
+            "detach()."
+        )
     return graph_finding(
         run,
         rank,
         graph,
-        title=f"What the loss{at} adds is computed at {made} from gradients that are constants to "
-        "autograd, so it adds a number and trains nothing. Pass create_graph=True to "
-        "autograd.grad() (or backward()), and leave out detach().",
-        where=made,
+        title=f"What the loss{at} adds is computed at {made.where} {what}",
+        where=made.where,
         evidence={"cause": "constant_penalty", "added_at": node.where},
     )

@@ -24,10 +24,10 @@ from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, 
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_LOOKUP, _LOSS = "aten::embedding", "aten::nll_loss_forward"
+_LOOKUP, _LOSSES = "aten::embedding", ("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 _RECURRENCE = re.compile(r"aten::(gru|lstm|rnn_tanh|rnn_relu)")
 _NOISE = re.compile(r"aten::(normal|normal_|randn|randn_like|rand_like|uniform_|multinomial)")
-_READ = re.compile(rf"{_LOOKUP}|{_LOSS}|{_RECURRENCE.pattern}|{_NOISE.pattern}")
+_READ = re.compile(rf"{_LOOKUP}|{'|'.join(_LOSSES)}|{_RECURRENCE.pattern}|{_NOISE.pattern}")
 _SHAPE = re.compile(r"\[([^\]]*)\]")
 
 _BY_POSITION = re.compile(
@@ -74,14 +74,15 @@ class _Loss:
 
 def copied_tokens(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    if not run.counts["access"] or _LOSS not in texts_of(run, "op", "name"):
+    if not run.counts["access"] or not texts_of(run, "op", "name").intersection(_LOSSES):
         raise NotApplicable("record a cross-entropy with --level access and the native engine")
     return [one for rank in run.ranks if (one := _copied(run, rank)) is not None]
 
 
 @per_rank
 def _copied(run: Run, rank: int) -> Finding | None:
-    if not {_LOOKUP, _LOSS} <= texts_of(run, "op", "name", rank):
+    names = texts_of(run, "op", "name", rank)
+    if _LOOKUP not in names or not names.intersection(_LOSSES):
         return None
     for thread in run.threads_of(rank):
         losses = _that_copy(_losses(run, rank, thread.thread))
@@ -110,7 +111,7 @@ def _losses(run: Run, rank: int, thread: str) -> Iterator[_Loss]:
     columns = [*_AT, "name", "shapes", "step", "stack", "sequence"]
     ops = ops_named(run, rank, thread, columns, _READ.fullmatch)
     ops = ops.assign(shapes=ops["shapes"].astype("str"))
-    trained = ops[(ops["name"] == _LOSS) & ops["sequence"].notna()].head(_COUNTED)
+    trained = ops[ops["name"].isin(_LOSSES) & ops["sequence"].notna()].head(_COUNTED)
     if len(trained) < _MIN_LOSSES:
         return
     before = -1
@@ -156,7 +157,7 @@ def _rows(lookup: str) -> int:
 
 def _classes(loss: str) -> int:
     scores = _shape(loss, 0)
-    return scores[1] if len(scores) == 2 else -1
+    return scores[1] if len(scores) in (2, 4) else -1
 
 
 def _same_tokens(
@@ -246,7 +247,7 @@ def _keeps_positions(graph: LossGraph, several: list[_Loss]) -> bool:
         scores = graph.source(loss)
         if scores is None or scores.name != "LogSoftmax":
             return False
-        count = prod(_shape(loss.shapes, 0)[:1])
+        count = prod(_shape(loss.shapes, 1))
         ahead, seen = [*scores.next], set[int]()
         while ahead:
             node = graph.nodes[ahead.pop()]

@@ -49,6 +49,7 @@ class LossGraph:
 
     step: int
     time_ns: int
+    thread: str
     nodes: dict[int, LossNode]  # by number, the loss first
 
     def source(self, node: LossNode) -> LossNode | None:
@@ -152,7 +153,7 @@ def loss_graph(run: Run, rank: int) -> LossGraph | None:
             where=own_place(run, rank, stack),
             start_ns=None if op is None else int(op["start_ns"]),
         )
-    return LossGraph(int(rows["step"].iloc[0]), instant, nodes)
+    return LossGraph(int(rows["step"].iloc[0]), instant, thread, nodes)
 
 
 def _forward(run: Run, rank: int, thread: str, before: int) -> dict[float, pd.Series]:

@@ -74,6 +74,17 @@ PLUGIN = Plugin(
             "run ends",
         ),
         Question(
+            "Learning rates next to zero",
+            "schedule_findings:faded_rates",
+            ("dead_parameter",),
+            order=191,
+            area="Learning",
+            recorded=True,
+            needs="a scheduler of torch, and 20 steps",
+            misses="rates above a millionth of the first one; rates that are tensors or are set by "
+            "hand",
+        ),
+        Question(
             "Schedulers of another optimizer",
             "idle_schedulers:idle_schedulers",
             ("dead_parameter",),

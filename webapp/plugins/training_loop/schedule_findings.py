@@ -1,6 +1,6 @@
 """Finds cosine annealings that are given in epochs and step with each batch, functions of LambdaLR
-that return learning rates, plateaus of a loss in mode "max" or of an accuracy in mode "min", and
-optimizers that are made again for each step.
+that return learning rates, plateaus of a loss in mode "max" or of an accuracy in mode "min", rates
+that are next to zero for long, and optimizers that are made again for each step.
 
 The rate of CosineAnnealingLR falls for T_max of its steps, and then rises for as many. One that
 goes up and down within a few batches was to be stepped once per epoch, or to get all steps of the
@@ -9,12 +9,15 @@ training. What Adam and momentum keep of earlier steps is lost with the optimize
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.loop_names import PLATEAU, RATE_FACTOR
+from lanescope.collector.format.loop_names import FADED_RATE, PLATEAU, RATE_FACTOR
 from lanescope.collector.format.names import RENEWED_OPTIMIZER, SHORT_ANNEALING
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.training_loop.of_lines import of_lines
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -29,8 +32,14 @@ _MIN_METRICS, _MOSTLY, _MOST_LEFT = 6, 0.8, 0.7
 _MIN_SHARES, _MOST_SAMPLES, _ROUNDING = 5, 60_000, 3e-7
 """Different accuracies, samples that they are shares of, and rounding of float32 about 1."""
 
+_NO_RATE = 1e-6
+"""As the recorder has it, of the first learning rate."""
+
 _BETTER, _HALF, _PERCENT = 1.2, 0.5, 100.0
 """Times the first accuracy, and what most of the others reach."""
+
+_MIN_FADED, _FADED = 20, 0.3
+"""Steps with a rate next to zero, and the share of all that they are at least."""
 
 _LARGEST_RATE = 0.1
 """First learning rate. A larger one is a scale for factors that are rates, as in Noam's."""
@@ -54,6 +63,34 @@ def rates_for_factors(run: Run) -> list[Finding]:
 def wrong_plateaus(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     return of_lines(run, PLATEAU, _plateau, _KIND, "wrong_plateau")
+
+
+def faded_rates(run: Run) -> list[Finding]:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
+    steps = sorted(gradient_rows(run)["step"].unique())
+    return of_lines(run, FADED_RATE, partial(_faded, steps), _KIND, "faded_rate")
+
+
+def _faded(steps: list[int], at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    scheduler, _, first = rest.partition("/")
+    edges = [*zip(rows["step"], rows["value"] <= _NO_RATE, strict=True)]
+    ends = [step for step, _ in edges[1:]] + [steps[-1] + 1]
+    faded = [
+        step
+        for (begin, low), end in zip(edges, ends, strict=True)
+        for step in steps
+        if low and begin <= step < end
+    ]
+    to_the_end = edges[-1][1] and edges[-1][0] <= (steps[0] + steps[-1]) / 2  # parameters are dead
+    if to_the_end or len(faded) < max(_MIN_FADED, _FADED * len(steps)):
+        return None
+    return (
+        f"The learning rate is next to zero in {units.count(len(faded))} of "
+        f"{units.count(len(steps))} steps since step {faded[0]}, of {first} at first: they train "
+        f"nothing. {scheduler}.step(){at} brings it there. If it counts epochs, call it once per "
+        "epoch; else give it the number of all batches, and use / instead of // in functions that "
+        "it gets."
+    )
 
 
 def _annealing(at: str, rest: str, rows: pd.DataFrame) -> str:

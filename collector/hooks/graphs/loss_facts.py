@@ -1,0 +1,277 @@
+"""Yields what the numbers of a graph show of its loss: targets that the model cannot return, texts
+that are too long for CTC, scores that are flat, ratios that stay 1, a divergence below zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+
+from ...format.loop_names import (
+    FLAT_SCORES,
+    LONG_TEXTS,
+    NEGATIVE_DIVERGENCE,
+    POLICY_RATIO,
+    UNREACHED_TARGETS,
+)
+from .node_facts import saved_tensor
+
+_MAX_NODES = 2000
+_MAX_ELEMENTS = 4096
+_MIN_RATIOS, _MAX_KEPT = 8, 8192
+
+_BOUNDS = {
+    "ReluBackward0": (0.0, math.inf),
+    "SigmoidBackward0": (0.0, 1.0),
+    "SoftmaxBackward0": (0.0, 1.0),
+    "TanhBackward0": (-1.0, 1.0),
+}
+_MARGIN = 0.02
+"""Of the largest target: so far out of reach it is for rounding and for noise."""
+
+_LOSSES = ("HuberLossBackward0", "L1LossBackward0", "MseLossBackward0", "SmoothL1LossBackward0")
+_ERRORS = ("AbsBackward0", "PowBackward0")
+_REDUCES = ("MeanBackward0", "MeanBackward1", "SumBackward0", "SumBackward1")
+_SAME = (
+    "CloneBackward0",
+    "ExpandBackward0",
+    "PermuteBackward0",
+    "ReshapeAliasBackward0",
+    "SqueezeBackward0",
+    "SqueezeBackward1",
+    "TBackward0",
+    "ToCopyBackward0",
+    "TransposeBackward0",
+    "UnsafeViewBackward0",
+    "UnsqueezeBackward0",
+    "ViewBackward0",
+)
+"""Nodes of operators that hand on the numbers of their input."""
+
+_MIN_CLASSES, _NEAR_ONE = 8, 1e-3
+
+
+class LossFacts:
+    """Yields names and numbers of series, from names and nodes in the order of a graph."""
+
+    def __init__(self) -> None:
+        self._weights: set[float] = set()  # of policies, in the graphs before
+
+    def of(self, nodes: Iterable[tuple[str, Any]], *, first: bool) -> Iterator[tuple[str, float]]:
+        """Yields the facts of a graph; `first`: of the process, also those that do not change."""
+        given = [*islice(nodes, _MAX_NODES)]
+        numbers = {node: number for number, (_, node) in enumerate(given)}
+        named = dict(map(reversed, given))
+        for name, node in given:
+            if name in _LOSSES or name in _REDUCES:
+                yield from _unreached(name, node, numbers)
+            elif name.startswith("CtcLoss"):
+                yield from _long_texts(node, numbers[node])
+            elif name == "LogSoftmaxBackward0":
+                yield from _flat(node, numbers[node])
+        yield from self._ratios(given, numbers)
+        if first and given:
+            yield from _negative(given[0][1], numbers, named)
+
+    def _ratios(
+        self, given: Sequence[tuple[str, Any]], numbers: dict[Any, int]
+    ) -> Iterator[tuple[str, float]]:
+        """Of each ratio of probabilities that is clamped: 1 where it is exactly 1 for samples that
+        an earlier graph weighted alike, 0 for new samples, -1 where it is another number."""
+        clamped = {
+            node.next_functions[0][0]
+            for name, node in given
+            if name.startswith("ClampBackward")
+            and _name(node.next_functions[0][0]) == "ExpBackward0"
+        }
+        for name, node in given:
+            sides = [one for one, _ in node.next_functions] if name == "MulBackward0" else []
+            place = next((place for place, one in enumerate(sides) if one in clamped), None)
+            if place is None:
+                continue
+            ratio, other = sides[place], ("other", "self")[place]
+            result = _few(saved_tensor(ratio, "_raw_saved_result"))
+            weights = _few(saved_tensor(node, f"_raw_saved_{other}"))
+            if result is None or weights is None or len(result) < _MIN_RATIOS:
+                continue
+            kept = {one for one in weights.tolist() if one}
+            again = len(kept & self._weights) > len(kept) / 2
+            if len(self._weights) < _MAX_KEPT:
+                self._weights |= kept
+            moved = bool((result != 1).any())
+            yield f"{POLICY_RATIO}{numbers[ratio]}", -1.0 if moved else float(again)
+
+
+def _name(node: Any) -> str:
+    return "" if node is None else str(node.name())
+
+
+def _few(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Returns evenly spaced numbers that can be read without waiting for a device."""
+    if tensor is None or type(tensor) is not torch.Tensor or tensor.device.type != "cpu":
+        return None
+    if not tensor.numel() or not tensor.is_floating_point():
+        return None
+    return tensor.detach().flatten()[:: -(-tensor.numel() // _MAX_ELEMENTS)].double()
+
+
+def _source(node: Any) -> Any:
+    """Returns the node that made the numbers of a node: itself, or one before views of it."""
+    for _ in range(_MAX_ELEMENTS):
+        if _name(node) not in _SAME:
+            break
+        node = node.next_functions[0][0]
+    return node
+
+
+def _unreached(name: str, node: Any, numbers: dict[Any, int]) -> Iterator[tuple[str, float]]:
+    """The share of targets that are outside of what the model's last function returns."""
+    if name in _LOSSES:
+        if getattr(node, "_saved_reduction", 0) == 0:
+            return  # a mask may leave targets out later
+        made, targets = _source(node.next_functions[0][0]), saved_tensor(node, "_raw_saved_target")
+    else:
+        made, targets = _of_difference(node.next_functions[0][0])
+    few = _few(targets)
+    bounds = _BOUNDS.get(_name(made))
+    if bounds is None or few is None or made not in numbers:
+        return
+    low, high = bounds
+    margin = _MARGIN * float(few.abs().max())
+    out = (few < low - margin) | (few > high + margin)
+    yield f"{UNREACHED_TARGETS}{numbers[node]}/{numbers[made]}", float(out.double().mean())
+
+
+def _of_difference(error: Any) -> tuple[Any, torch.Tensor | None]:
+    """The last function and the targets of a loss that is written as a difference, if all numbers
+    of it can be read."""
+    if _name(error) not in _ERRORS or _name(error.next_functions[0][0]) != "SubBackward0":
+        return None, None
+    sides = [one for one, _ in error.next_functions[0][0].next_functions]
+    known = [_source(one) for one in sides if one is not None]
+    result = saved_tensor(known[0], "_raw_saved_result") if len(known) == 1 else None
+    difference = saved_tensor(error, "_raw_saved_self")
+    if result is None or difference is None or result.numel() != difference.numel():
+        return None, None
+    if result.numel() > _MAX_ELEMENTS * _MAX_ELEMENTS or result.device.type != "cpu":
+        return None, None
+    returned = result.detach().reshape(difference.shape)
+    subtracted = sides[0] is None  # targets - outputs
+    return known[0], returned + difference.detach() * (1 if subtracted else -1)
+
+
+def _long_texts(node: Any, number: int) -> Iterator[tuple[str, float]]:
+    """The share of samples whose target has more labels than the input has positions."""
+    inputs, targets = (_lengths(node, name) for name in ("input_lengths", "target_lengths"))
+    if inputs and len(inputs) == len(targets):
+        longer = sum(target > given for given, target in zip(inputs, targets, strict=True))
+        yield f"{LONG_TEXTS}{number}", longer / len(inputs)
+
+
+def _lengths(node: Any, name: str) -> list[int]:
+    lengths = getattr(node, f"_saved_{name}", ())
+    if isinstance(lengths, (tuple, list)):
+        return [*lengths]
+    tensor = saved_tensor(node, f"_raw_saved_{name}")
+    return tensor.tolist() if tensor is not None and tensor.device.type == "cpu" else []
+
+
+def _flat(node: Any, number: int) -> Iterator[tuple[str, float]]:
+    """The least that a cross-entropy of similarities between unit vectors can be, in shares of what
+    it is if all are alike."""
+    result = saved_tensor(node, "_raw_saved_result")
+    if result is None or result.dim() != 2 or result.shape[1] < _MIN_CLASSES:
+        return
+    source, factor = _source(node.next_functions[0][0]), 1.0
+    while _name(source) in ("DivBackward0", "MulBackward0"):
+        times = _scalar(source)
+        if not times:
+            return
+        factor *= 1 / times if _name(source).startswith("Div") else times
+        source = _source(source.next_functions[0][0])
+    if _name(source) != "MmBackward0":
+        return
+    vectors = [saved_tensor(source, f"_raw_saved_{one}") for one in ("self", "mat2")]
+    if all(_are_units(one, dim) for one, dim in zip(vectors, (1, 0), strict=True)):
+        classes, factor = result.shape[1], abs(factor)
+        least = math.log1p((classes - 1) * math.exp(-2 * factor))
+        yield f"{FLAT_SCORES}{number}/{classes}/{factor:.4g}", least / math.log(classes)
+
+
+def _are_units(vectors: torch.Tensor | None, dim: int) -> bool:
+    """Returns whether all rows or columns of a matrix have the norm 1."""
+    if vectors is None or type(vectors) is not torch.Tensor or vectors.device.type != "cpu":
+        return False
+    if vectors.dim() != 2 or vectors.numel() > _MAX_ELEMENTS * _MAX_ELEMENTS:
+        return False
+    norms = vectors.detach().double().norm(dim=dim)
+    return bool((norms - 1).abs().max() < _NEAR_ONE)
+
+
+def _scalar(node: Any) -> float:
+    """Returns the number that a tensor is multiplied with or divided by; 0: it is none."""
+    if sum(one is not None for one, _ in node.next_functions) != 1:
+        return 0.0
+    number = saved_tensor(node, "_raw_saved_other")
+    if number is None or number.dim() or number.device.type != "cpu":
+        return 0.0
+    return float(number.detach())
+
+
+def _negative(
+    root: Any, numbers: dict[Any, int], named: dict[Any, str]
+) -> Iterator[tuple[str, float]]:
+    """Differences x - exp(x) and log(x) - x that the loss adds up: they have no least value."""
+    signs = _signs(root, numbers)
+    for node, sign in signs.items():
+        inner = _source(node.next_functions[0][0]) if node.next_functions else None
+        wrong = _WRONG_SIGNS.get(named[node], 0.0)
+        if sign * wrong > 0 and signs.get(inner, 0.0) * wrong < 0:
+            yield f"{NEGATIVE_DIVERGENCE}{numbers[node]}", 1.0
+            break
+
+
+_WRONG_SIGNS = {"ExpBackward0": -1.0, "LogBackward0": 1.0}
+
+
+def _signs(root: Any, numbers: dict[Any, int]) -> dict[Any, float]:
+    """Returns the nodes whose elements the loss adds up, and with what sign."""
+    found: dict[Any, float] = {}
+    ahead = [(root, 1.0)]
+    while ahead:
+        given, sign = ahead.pop()
+        node = _source(given)
+        if not sign or node not in numbers or node in found:
+            continue
+        found[node] = sign
+        sides = node.next_functions
+        name = _name(node).removesuffix("0").removesuffix("1").removesuffix("Backward")
+        of = _TERMS.get(name)
+        for place, (one, _) in enumerate(sides):
+            if of is not None and one is not None:
+                ahead.append((one, sign * of(node, place)))
+    return found
+
+
+def _same(node: Any, place: int) -> float:
+    return 1.0
+
+
+def _second(node: Any, place: int) -> float:
+    """The sign of a side of a sum; alpha multiplies the second one."""
+    return math.copysign(1.0, getattr(node, "_saved_alpha", 1)) if place else 1.0
+
+
+_TERMS: dict[str, Callable[[Any, int], float]] = {
+    "Add": _second,
+    "Div": lambda node, place: _scalar(node),
+    "Mean": _same,
+    "Mul": lambda node, place: _scalar(node),
+    "Neg": lambda node, place: -1.0,
+    "Rsub": lambda node, place: -1.0,
+    "Sub": lambda node, place: -_second(node, place) if place else 1.0,
+    "Sum": _same,
+}
