@@ -155,6 +155,10 @@ POLICY_RATIO = "lanescope/training_loop/policy_ratio/"
 exactly 1 for samples that an earlier graph has weighted, 0 for others, -1 where it is another
 number; at the steps of GRAPH_SERIES."""
 
+DATA_ROWS = "lanescope/training_loop/data_rows/"
+"""Prefix; the number of a node of a linear layer follows that gets data without a gradient: a hash
+of a row, if all rows are alike and not zero, else 0; at the steps of GRAPH_SERIES."""
+
 NEGATIVE_DIVERGENCE = "lanescope/training_loop/negative_divergence/"
 """Prefix; the number of a node of exp() or log() in the first graph follows: 1 where the loss adds
 x - exp(x), or log(x) - x, with a positive factor."""

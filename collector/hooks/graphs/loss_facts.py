@@ -1,5 +1,6 @@
 """Yields what the numbers of a graph show of its loss: targets that the model cannot return, texts
-that are too long for CTC, scores that are flat, ratios that stay 1, a divergence below zero."""
+that are too long for CTC, scores that are flat, ratios that stay 1, a divergence with the wrong
+sign; and whether layers get the same data for all samples."""
 
 from __future__ import annotations
 
@@ -11,12 +12,15 @@ from typing import Any
 import torch
 
 from ...format.loop_names import (
+    DATA_ROWS,
     FLAT_SCORES,
     LONG_TEXTS,
     NEGATIVE_DIVERGENCE,
     POLICY_RATIO,
     UNREACHED_TARGETS,
 )
+from ..training.batches import few_of, raw_bytes
+from ..training.replication import short_hash
 from .node_facts import saved_tensor
 
 _MAX_NODES = 2000
@@ -51,6 +55,10 @@ _SAME = (
 )
 """Nodes of operators that hand on the numbers of their input."""
 
+_LINEAR = {"AddmmBackward0": (1, "mat1"), "MmBackward0": (0, "self")}
+"""Nodes of linear layers: the position of their input, and its name."""
+
+_MIN_ROWS, _MIN_COLUMNS = 8, 2
 _MIN_CLASSES, _NEAR_ONE = 8, 1e-3
 
 
@@ -70,6 +78,8 @@ class LossFacts:
                 yield from _unreached(name, node, numbers)
             elif name.startswith("CtcLoss"):
                 yield from _long_texts(node, numbers[node])
+            elif name in _LINEAR:
+                yield from _data_rows(node, numbers[node], *_LINEAR[name])
             elif name == "LogSoftmaxBackward0":
                 yield from _flat(node, numbers[node])
         yield from self._ratios(given, numbers)
@@ -169,6 +179,18 @@ def _long_texts(node: Any, number: int) -> Iterator[tuple[str, float]]:
     if inputs and len(inputs) == len(targets):
         longer = sum(target > given for given, target in zip(inputs, targets, strict=True))
         yield f"{LONG_TEXTS}{number}", longer / len(inputs)
+
+
+def _data_rows(node: Any, number: int, place: int, name: str) -> Iterator[tuple[str, float]]:
+    """A hash of what a layer gets for each sample alike, or 0; nothing if that has a gradient."""
+    data = saved_tensor(node, f"_raw_saved_{name}")
+    if node.next_functions[place][0] is not None or _few(data) is None or data is None:
+        return
+    if data.dim() == 2 and data.shape[0] >= _MIN_ROWS and data.shape[1] >= _MIN_COLUMNS:
+        few = few_of(data)
+        alike = bool((few == few[0]).all())
+        if not alike or few.any():
+            yield f"{DATA_ROWS}{number}", short_hash(raw_bytes(few[:1])) if alike else 0.0
 
 
 def _lengths(node: Any, name: str) -> list[int]:

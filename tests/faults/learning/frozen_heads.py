@@ -1,8 +1,9 @@
-"""New heads that are frozen with the rest of a loaded model."""
+"""New heads that are frozen with the rest of a loaded model, and heads that copy a table."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.faults.base import Fault
+from tests.faults.base import Fault, forms
 
 _STEPS, _ROWS, _WIDTH = 8, 32, 12
 
@@ -101,6 +102,65 @@ def random_features_below_a_trained_head() -> None:
     _tuned(model, teacher=_Net(3).requires_grad_(False))
 
 
+# heads that are copies ---------------------------------------------------------------------------
+
+
+class _Words(nn.Module):
+    """A table, what comes in between, and a head with a row per word."""
+
+    def __init__(self, tie: Callable[[Any], None]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.inner = nn.Embedding(20, 16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 20)
+        tie(self)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.inner(self.table(words)).tanh())
+        return out
+
+
+def _follows(model: nn.Module) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(_STEPS):
+        words = torch.randint(20, (_ROWS,))
+        optimizer.zero_grad()
+        F.cross_entropy(model(words), (words + 1) % 20).backward()
+        optimizer.step()
+
+
+def head_of_a_clone(planted: bool) -> None:
+    """The head gets a parameter of its own."""
+
+    def tie(model: Any) -> None:
+        weight = model.table.weight
+        model.head.weight = nn.Parameter(weight.detach().clone()) if planted else weight
+
+    _follows(_Words(tie))
+
+
+def head_that_is_copied_once(planted: bool) -> None:
+    """The numbers are copied; the head of the twin begins with half of them, on purpose."""
+
+    def tie(model: Any) -> None:
+        with torch.no_grad():
+            model.head.weight.copy_(model.table.weight * (1.0 if planted else 0.5))
+
+    _follows(_Words(tie))
+
+
+def head_that_loads_the_table(planted: bool) -> None:
+    """A state is loaded for the head; the twin then ties it."""
+
+    def tie(model: Any) -> None:
+        state = {"weight": model.table.weight, "bias": torch.zeros(20)}
+        model.head.load_state_dict(state)
+        if not planted:
+            model.head.weight = model.table.weight
+
+    _follows(_Words(tie))
+
+
 FAULTS = tuple(
     Fault(
         "frozen new head",
@@ -118,4 +178,12 @@ FAULTS = tuple(
             (head_that_the_state_lacks, random_features_below_a_trained_head),
         )
     )
+) + forms(
+    "head that is a copy",
+    "learning",
+    "shared_parameter",
+    "begins as a copy",
+    head_of_a_clone,
+    head_that_is_copied_once,
+    head_that_loads_the_table,
 )

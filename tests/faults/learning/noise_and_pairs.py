@@ -223,9 +223,12 @@ def inputs_against_the_model() -> None:
 MANY = 64
 
 
-def mixed(planted: bool, mix: Callable[..., tuple[torch.Tensor, float]]) -> None:
+def mixed(
+    planted: bool, mix: Callable[..., tuple[torch.Tensor, float]], *, drawn: bool = False
+) -> None:
     """Trains on mixtures of a batch with itself, in another order; `mix` gets model, rows and the
-    order of the others. Targets have the same order, or one of their own."""
+    order of the others. Targets have the same order, or one of their own. `drawn`: batches are new
+    numbers, not rows of a data set in an order by chance."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, 2))
     data = torch.randn(MANY, WIDTH)
@@ -234,8 +237,9 @@ def mixed(planted: bool, mix: Callable[..., tuple[torch.Tensor, float]]) -> None
     for _ in range(2):
         for rows in torch.randperm(MANY).split(ROWS):
             order = torch.randperm(ROWS)
-            out, share = mix(model, data[rows], order)
-            targets = labels[rows]
+            x = torch.randn(ROWS, WIDTH) if drawn else data[rows]
+            out, share = mix(model, x, order)
+            targets = (x.sum(1) > 0).long() if drawn else labels[rows]
             others = targets[torch.randperm(ROWS) if planted else order]  # named
             first, second = F.cross_entropy(out, targets), F.cross_entropy(out, others)
             optimizer.zero_grad()
@@ -243,9 +247,38 @@ def mixed(planted: bool, mix: Callable[..., tuple[torch.Tensor, float]]) -> None
             optimizer.step()
 
 
+def _of_sums(model: Any, x: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, float]:
+    return model(0.7 * x + 0.3 * x[order]), 0.7
+
+
+def drawn_samples_are_mixed(planted: bool) -> None:
+    """Sums of two samples that were just drawn."""
+    mixed(planted, _of_sums, drawn=True)
+
+
+def drawn_samples_are_chosen(planted: bool) -> None:
+    """Each sample is one of the two, by its first number."""
+
+    def mix(model: Any, x: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, float]:
+        others = x.index_select(0, order)
+        return model(torch.where(x[:, :1] > 0, x, others)), 0.5
+
+    mixed(planted, mix, drawn=True)
+
+
+def drawn_hidden_rows_are_mixed(planted: bool) -> None:
+    """Sums of hidden rows of samples that were just drawn."""
+
+    def mix(model: Any, x: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, float]:
+        hidden = model[0](x)
+        return model[2](model[1](torch.lerp(hidden, hidden[order], 0.2))), 0.8
+
+    mixed(planted, mix, drawn=True)
+
+
 def samples_are_mixed(planted: bool) -> None:
     """Mixup: sums of two samples."""
-    mixed(planted, lambda model, x, order: (model(0.7 * x + 0.3 * x[order]), 0.7))
+    mixed(planted, _of_sums)
 
 
 def features_are_exchanged(planted: bool) -> None:
@@ -295,6 +328,13 @@ FAULTS = (
     ),
     *(
         Fault("mixed apart", "learning", ("wrong_loss",), program, says="another random")
-        for program in (samples_are_mixed, features_are_exchanged, hidden_rows_are_mixed)
+        for program in (
+            samples_are_mixed,
+            features_are_exchanged,
+            hidden_rows_are_mixed,
+            drawn_samples_are_mixed,
+            drawn_samples_are_chosen,
+            drawn_hidden_rows_are_mixed,
+        )
     ),
 )

@@ -4,6 +4,7 @@ at 0."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -78,6 +79,44 @@ def indexed_positions_without_a_shift(planted: bool) -> None:
         return text[places + shift if shift else places]
 
     _reads_slices(cut, 0 if planted else 1)
+
+
+def _classes_second(recurrence: nn.Module, planted: bool, tail: Callable[[Any], Any]) -> None:
+    """Scores have classes in their second dimension, as the loss takes them for sequences."""
+    torch.manual_seed(0)
+    parts = nn.ModuleList([nn.Embedding(_WORDS, _WIDTH), recurrence, nn.Linear(_WIDTH, _WORDS)])
+
+    def loss() -> torch.Tensor:
+        words = torch.randint(_WORDS, (_BATCH, _LENGTH))
+        words = torch.where(torch.rand(_BATCH, _LENGTH) < 0.3, words, words.roll(1, 1))
+        scores = parts[2](tail(recurrence(parts[0](words)))).transpose(1, 2)
+        if planted:
+            return F.cross_entropy(scores, words)  # named
+        return F.cross_entropy(scores[:, :, :-1], words[:, 1:])
+
+    _fit(parts, loss)
+
+
+def sequence_losses_without_a_shift(planted: bool) -> None:
+    """A recurrence between table and scores."""
+    _classes_second(nn.GRU(_WIDTH, _WIDTH, batch_first=True), planted, lambda out: out[0])
+
+
+def sequence_losses_of_cells_without_a_shift(planted: bool) -> None:
+    """Another recurrence, whose output is normalised."""
+    lstm = nn.LSTM(_WIDTH, _WIDTH, batch_first=True)
+    lstm.norm = nn.LayerNorm(_WIDTH)
+    _classes_second(lstm, planted, lambda out: lstm.norm(out[0]))
+
+
+def sequence_losses_of_attention_without_a_shift(planted: bool) -> None:
+    """A layer of attention that sees no later word."""
+    layer = nn.TransformerEncoderLayer(_WIDTH, 2, 24, dropout=0.0, batch_first=True)
+    hides = nn.Transformer.generate_square_subsequent_mask(_LENGTH)
+    layer.register_forward_pre_hook(
+        lambda one, given, named: (given, {"src_mask": hides}), with_kwargs=True
+    )
+    _classes_second(layer, planted, lambda out: out)
 
 
 # channels taken for rows -------------------------------------------------------------------------
@@ -191,6 +230,9 @@ FAULTS = (
         stacked_slices_without_a_shift,
         joined_slices_without_a_shift,
         indexed_positions_without_a_shift,
+        sequence_losses_without_a_shift,
+        sequence_losses_of_cells_without_a_shift,
+        sequence_losses_of_attention_without_a_shift,
     ),
     *forms(
         "channels taken for rows",

@@ -1,12 +1,15 @@
-"""Trainings whose gradients are too large for float32, and whose loss is still finite."""
+"""Trainings whose gradients are too large for float32, and whose loss is still finite, and those
+that lose a number of each sample in whole numbers."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.faults.base import Fault
+from tests.faults.base import Fault, forms
 
 STEPS = 10
 
@@ -51,6 +54,66 @@ def inputs_in_the_smallest_unit(planted: bool) -> None:
     fit(Sums(0.1), 8, factor=1e12 if planted else 1.0)
 
 
+# numbers that are lost ---------------------------------------------------------------------------
+
+
+class Conditioned(nn.Module):
+    """Adds what a layer makes of a condition to what another makes of the sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.sample, self.condition = nn.Linear(6, 24), nn.Linear(8, 24, bias=False)
+        self.out = nn.Sequential(nn.SiLU(), nn.Linear(24, 6))
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(self.sample(x) + self.condition(condition))
+        return out
+
+
+def waves(number: torch.Tensor) -> torch.Tensor:
+    """Sines and cosines of a number per sample."""
+    angles = number[:, None] * torch.tensor([1.0, 3.0, 9.0, 27.0])
+    return torch.cat([angles.sin(), angles.cos()], 1)
+
+
+def _denoises(condition: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    model = Conditioned()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(STEPS + 2):
+        x, noise, steps = torch.randn(32, 6), torch.randn(32, 6), torch.randint(100, (32,))
+        mixed = torch.lerp(x, noise, steps[:, None] / 100)
+        optimizer.zero_grad()
+        F.mse_loss(model(mixed, condition(steps)), noise).backward()
+        optimizer.step()
+
+
+def time_steps_divided_to_zero(planted: bool) -> None:
+    """Time steps are divided by how many there are, without a rest."""
+    _denoises(lambda steps: waves(steps // 100 if planted else steps / 100))
+
+
+def shares_cast_to_whole_numbers(planted: bool) -> None:
+    """A share between 0 and 1 becomes 0; the twin casts after it was scaled."""
+
+    def condition(steps: torch.Tensor) -> torch.Tensor:
+        share = steps / 100
+        buckets = share.long() if planted else (8 * share).long()
+        return F.one_hot(buckets, 8).float()
+
+    _denoises(condition)
+
+
+def condition_of_the_first_sample(planted: bool) -> None:
+    """The condition of sample 0 is given to all; that of the twin is one number, but not always."""
+
+    def condition(steps: torch.Tensor) -> torch.Tensor:
+        one = torch.full_like(steps, 50) if planted else steps[:1].expand(32)
+        return waves(one / 100)
+
+    _denoises(condition)
+
+
 FAULTS = tuple(
     Fault("gradients above float32", "gradients", ("exploding_gradient",), one, says="too large")
     for one in (
@@ -58,4 +121,12 @@ FAULTS = tuple(
         moderate_weights_of_a_long_sequence,
         inputs_in_the_smallest_unit,
     )
+) + forms(
+    "numbers that are lost",
+    "learning",
+    "repeated_data",
+    "same values for all samples",
+    time_steps_divided_to_zero,
+    shares_cast_to_whole_numbers,
+    condition_of_the_first_sample,
 )

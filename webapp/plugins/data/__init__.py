@@ -68,6 +68,17 @@ PLUGIN = Plugin(
             misses="outputs that hardly depend on the input",
         ),
         Question(
+            "Layers that get the same data for all samples",
+            "constant_rows:constant_rows",
+            ("repeated_data",),
+            order=47,
+            area="Learning",
+            recorded=True,
+            needs="linear layers that get tensors without gradients, of 8 rows, at 4 of the steps "
+            "0, 1, 2, 4, 8, ..., in host memory",
+            misses="data that are all zero; other layers; embeddings",
+        ),
+        Question(
             "DataLoaders that hand out the same batch or target",
             "loaded:same_loaded",
             ("repeated_data",),

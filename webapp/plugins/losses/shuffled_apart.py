@@ -128,8 +128,8 @@ def _of_loss(read: _Read) -> _Loss | None:
 
 
 def _of_mixture(losses: list[_Read]) -> _Loss | None:
-    """Losses of one backward that mix rows: beside a choice that is common to inputs and targets, or
-    beside all rows in their order, each has one of its own."""
+    """Losses of one backward that mix rows: beside a choice that is common to inputs and targets,
+    or beside all rows in their order, each has one of its own."""
     targets = [one for read in losses for one in read.targets]
     inputs = [one for one in losses[-1].inputs if one not in targets]
     of_targets, of_inputs = ({one.order for one in own} for own in (targets, inputs))

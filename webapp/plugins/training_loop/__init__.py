@@ -303,6 +303,16 @@ PLUGIN = Plugin(
             misses="ties that other calls break; parameters that are assigned one by one",
         ),
         Question(
+            "Embeddings that were copied, not tied",
+            "without_effect:copied_ties",
+            ("shared_parameter",),
+            order=199,
+            area="Learning",
+            recorded=True,
+            needs="3 sampled optimizer steps",
+            misses="copies that are changed before the first step, or of other layers",
+        ),
+        Question(
             "Inputs whose dimensions view() exchanged",
             "without_effect:reordered_inputs",
             ("mixed_samples",),

@@ -2,6 +2,7 @@
 
 - unread: attributes that torch does not read, as `p.require_grad = False`;
 - broken_tie: parameters that were one, until each module was given its own;
+- copied_tie: an embedding and a layer that begin as copies, in place of one parameter;
 - reordered: an input whose lengths view() put in another order, and its numbers not.
 """
 
@@ -17,13 +18,15 @@ from lanescope.collector.format.loop_names import (
     UNREAD_SETTING,
 )
 from lanescope.collector.format.names import TRAINING_MODE
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.nothing_to_check import need_steps
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
+_MIN_TIED = 64  # elements, whose norms are not the same by chance
 _RATE = "optimizer"
 
 
@@ -59,6 +62,36 @@ def _not_frozen(at: str, holder: str, attribute: str, value: str, first: str, co
     )
     do = f"module{meant}" if holder == "module" else f"parameter{meant}"
     return f"{attribute} = {value}{at} on {first} has no effect: {why}, and {several}. Call {do}."
+
+
+def copied_ties(run: Run) -> list[Finding]:
+    """Returns findings of kind `shared_parameter`, one per pair. Raises NotApplicable."""
+    need_steps(run)
+    found = []
+    rows = samples(run)
+    for rank, own in rows[rows["trainable"].astype(bool)].groupby("rank"):
+        known = to_frame(run.events("module", int(rank)))
+        kinds = dict(zip(known["path"].astype("str"), known["class"].astype("str"), strict=True))
+        first, last = (own.drop_duplicates("parameter", keep=keep) for keep in ("first", "last"))
+        ends = last.set_index("parameter")["norm"]
+        for _, same in first[first["numel"] >= _MIN_TIED].groupby(["numel", "norm"]):
+            names = {_kind_of(kinds, str(one)): str(one) for one in same["parameter"]}
+            pair = [names[one] for one in ("Embedding", "Linear") if one in names]
+            if len(same) == len(pair) == 2 and ends[pair[0]] != ends[pair[1]]:
+                title = (
+                    f"{pair[1]} begins as a copy of {pair[0]}, equal to the last bit, and then "
+                    "both are trained apart: they are not tied. Assign the parameter itself "
+                    "(head.weight = embedding.weight), not a clone or a new Parameter."
+                )
+                evidence = {"cause": "copied_tie", "parameters": pair}
+                found.append(_finding(run, own, "shared_parameter", "", title, evidence))
+    return found
+
+
+def _kind_of(kinds: Mapping[str, str], parameter: str) -> str:
+    """The class of the module that has a weight; empty: of another parameter."""
+    path, _, name = parameter.rpartition(".")
+    return kinds.get(path, "").rpartition(".")[2] if name == "weight" else ""
 
 
 def broken_ties(run: Run) -> list[Finding]:
