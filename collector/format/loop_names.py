@@ -36,6 +36,9 @@ RATE_FACTOR = "lanescope/training_loop/rate_factor/"
 """Prefix; file.py:12 of a step of LambdaLR and the optimizer's first learning rate follow, after a
 slash: by what the scheduler multiplies that rate, where it is another factor than before."""
 
+MAXIMIZES = "lanescope/training_loop/maximizes"
+"""An optimizer steps for the first time that goes uphill (maximize=True): 1."""
+
 FADED_RATE = "lanescope/training_loop/faded_rate/"
 """Prefix; file.py:12 of a scheduler's step, its class and the first learning rate follow, each
 after a slash: what is left of that rate, as a share of it, where it comes next to zero or leaves

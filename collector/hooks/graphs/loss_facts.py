@@ -66,13 +66,13 @@ class LossFacts:
     """Yields names and numbers of series, from names and nodes in the order of a graph."""
 
     def __init__(self) -> None:
-        self._weights: set[float] = set()  # of policies, in the graphs before
+        self._weights: set[int] = set()  # hashes of weights of policies, in the graphs before
 
     def of(self, nodes: Iterable[tuple[str, Any]], *, first: bool) -> Iterator[tuple[str, float]]:
         """Yields the facts of a graph; `first`: of the process, also those that do not change."""
         given = [*islice(nodes, _MAX_NODES)]
         numbers = {node: number for number, (_, node) in enumerate(given)}
-        named = dict(map(reversed, given))
+        named = {node: name for name, node in given}
         for name, node in given:
             if name in _LOSSES or name in _REDUCES:
                 yield from _unreached(name, node, numbers)
@@ -107,10 +107,13 @@ class LossFacts:
             weights = _few(saved_tensor(node, f"_raw_saved_{other}"))
             if result is None or weights is None or len(result) < _MIN_RATIOS:
                 continue
-            kept = {one for one in weights.tolist() if one}
-            again = len(kept & self._weights) > len(kept) / 2
+            weighed = tuple(weights.tolist())
+            if len({*weighed}) < _MIN_RATIOS:  # other samples may be weighted alike
+                continue
+            kept = hash(weighed)
+            again = kept in self._weights
             if len(self._weights) < _MAX_KEPT:
-                self._weights |= kept
+                self._weights.add(kept)
             moved = bool((result != 1).any())
             yield f"{POLICY_RATIO}{numbers[ratio]}", -1.0 if moved else float(again)
 

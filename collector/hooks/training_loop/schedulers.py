@@ -11,7 +11,7 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ...format.loop_names import FADED_RATE, PLATEAU, RATE_FACTOR
+from ...format.loop_names import FADED_RATE, MAXIMIZES, PLATEAU, RATE_FACTOR
 from ...format.names import IDLE_SCHEDULER, SHORT_ANNEALING
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -44,7 +44,9 @@ class Schedulers:
         self._factors: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
     def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Notes that an optimizer steps; global pre-hook."""
+        """Notes that an optimizer steps, and whether uphill; global pre-hook."""
+        if optimizer not in self._stepped and optimizer.param_groups[0].get("maximize"):
+            self._recorder.value(MAXIMIZES, 1.0)
         self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
 
     def steps(self, scheduler: Any) -> None:

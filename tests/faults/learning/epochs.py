@@ -1,8 +1,10 @@
-"""Trainings whose epochs shuffle alike, as a seed is set again, or whose rates are for epochs."""
+"""Trainings whose epochs shuffle alike, as a seed is set again, whose rates are for epochs, or
+whose states are those of another batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -113,6 +115,55 @@ def restarts_of_epochs(planted: bool) -> None:
     _scheduled(lambda one: LambdaLR(one, of), batches=90)
 
 
+# states of other samples -------------------------------------------------------------------------
+
+
+class _Reads(nn.Module):
+    """A recurrence, and a class for each position."""
+
+    def __init__(self, recurrence: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.out = recurrence, nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor, state: Any) -> Any:
+        made, state = self.inner(x, state)
+        return self.out(made), state
+
+
+def _goes_on(
+    recurrence: nn.Module, shuffle: bool, kept: Callable[[Any], Any], chunks: int = 1
+) -> None:
+    torch.manual_seed(0)
+    model = _Reads(recurrence)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    state: Any = None
+    for x, y in DataLoader(data(), batch_size=8, shuffle=shuffle):
+        for rows, classes in zip(x.view(8, 6, 2).chunk(chunks, 1), y.chunk(chunks), strict=False):
+            optimizer.zero_grad()
+            scores, state = model(rows, state)
+            F.cross_entropy(scores[: len(classes), -1], classes).backward()
+            optimizer.step()
+            state = tuple(one.detach() for one in state) if type(state) is tuple else state.detach()
+        state = kept(state)
+
+
+def state_of_the_last_batch(planted: bool) -> None:
+    """The twin goes through the data in their order."""
+    _goes_on(nn.LSTM(2, 16, batch_first=True), planted, lambda state: state)
+
+
+def state_that_is_kept_over_parts(planted: bool) -> None:
+    """Sequences are cut in two; the twin begins each batch without a state."""
+    kept: Callable[[Any], Any] = (lambda state: state) if planted else (lambda state: None)
+    _goes_on(nn.GRU(2, 16, batch_first=True), True, kept, chunks=2)
+
+
+def state_of_two_layers(planted: bool) -> None:
+    """Of a plain recurrence with two layers."""
+    kept: Callable[[Any], Any] = (lambda state: state) if planted else torch.zeros_like
+    _goes_on(nn.RNN(2, 16, num_layers=2, batch_first=True), True, kept)
+
+
 def _fault(program: Program, twin: Program | None = None) -> Fault:
     name, says = "epochs that shuffle alike", "in the same order"
     return Fault(name, "losses and modes", ("repeated_data",), program, twin, says=says)
@@ -130,5 +181,14 @@ FAULTS = (
         warm_up_of_whole_numbers,
         warm_up_of_whole_epochs,
         restarts_of_epochs,
+    ),
+    *forms(
+        "states of other samples",
+        "losses and modes",
+        "mixed_samples",
+        "that of other samples",
+        state_of_the_last_batch,
+        state_that_is_kept_over_parts,
+        state_of_two_layers,
     ),
 )

@@ -135,6 +135,18 @@ PLUGIN = Plugin(
             "dataset; targets of several numbers; tensors on a device",
         ),
         Question(
+            "States of other samples",
+            "carried_states:carried_states",
+            ("mixed_samples",),
+            order=197,
+            area="Learning",
+            recorded=True,
+            native=True,
+            needs="level access; a torch DataLoader that shuffles; LSTM, GRU or RNN of torch",
+            misses="recurrences that are written by hand; samplers other than torch's "
+            "RandomSampler; states that are copied",
+        ),
+        Question(
             "Functions that are saturated from the first step on",
             "saturated:saturated",
             ("dead_parameter",),

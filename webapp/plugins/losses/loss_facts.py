@@ -14,6 +14,7 @@ import pandas as pd
 from lanescope.collector.format.loop_names import (
     FLAT_SCORES,
     LONG_TEXTS,
+    MAXIMIZES,
     NEGATIVE_DIVERGENCE,
     POLICY_RATIO,
     UNREACHED_TARGETS,
@@ -67,6 +68,8 @@ def constant_ratios(run: Run) -> list[Finding]:
 
 def negative_divergences(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    if len(logged(run, None, MAXIMIZES)):
+        return []
     return _findings(run, NEGATIVE_DIVERGENCE, "negative_divergence", _negative)
 
 
