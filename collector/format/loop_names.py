@@ -41,8 +41,7 @@ MAXIMIZES = "lanescope/training_loop/maximizes"
 
 FADED_RATE = "lanescope/training_loop/faded_rate/"
 """Prefix; file.py:12 of a scheduler's step, its class and the first learning rate follow, each
-after a slash: what is left of that rate, as a share of it, where it comes next to zero or leaves
-it."""
+after a slash: the rate as a share of that one, where it comes next to zero or leaves it."""
 
 NUMBERS_DRAWN_AGAIN = "lanescope/training_loop/drawn_again/"
 """Prefix; file.py:12 follows that calls a checkpointed function which draws random numbers, and

@@ -237,7 +237,7 @@ def _are_units(vectors: torch.Tensor | None, dim: int) -> bool:
 
 
 def _scalar(node: Any) -> float:
-    """Returns the number that a tensor is multiplied with or divided by; 0: it is none."""
+    """Returns the number that a tensor is multiplied with or divided by; 0: not known."""
     if sum(one is not None for one, _ in node.next_functions) != 1:
         return 0.0
     number = saved_tensor(node, "_raw_saved_other")

@@ -33,7 +33,7 @@ from lanescope.webapp.runs.run import Run
 _MIN_GRAPHS = 3
 _MIN_TARGETS, _MIN_TEXTS = 0.1, 0.1
 _FLAT = 0.75
-"""Of the loss of equal scores what is left at best."""
+"""The least loss, as a share of that of equal scores."""
 
 _RETURNS = {
     "Relu": "below 0, and relu{made} returns none",

@@ -299,18 +299,11 @@ PLUGIN = Plugin(
             "without_effect:broken_ties",
             ("shared_parameter",),
             order=199,
-            needs="load_state_dict(assign=True) or to_empty() of a model with tied parameters",
-            misses="ties that other calls break; parameters that are assigned one by one",
-        ),
-        Question(
-            "Embeddings that were copied, not tied",
-            "without_effect:copied_ties",
-            ("shared_parameter",),
-            order=199,
             area="Learning",
             recorded=True,
             needs="3 sampled optimizer steps",
-            misses="copies that are changed before the first step, or of other layers",
+            misses="ties that other calls than load_state_dict() and to_empty() break later on; "
+            "copies of an embedding that are changed before the first step",
         ),
         Question(
             "Inputs whose dimensions view() exchanged",

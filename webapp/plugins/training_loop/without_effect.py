@@ -64,27 +64,30 @@ def _not_frozen(at: str, holder: str, attribute: str, value: str, first: str, co
     return f"{attribute} = {value}{at} on {first} has no effect: {why}, and {several}. Call {do}."
 
 
-def copied_ties(run: Run) -> list[Finding]:
-    """Returns findings of kind `shared_parameter`, one per pair. Raises NotApplicable."""
-    need_steps(run)
-    found = []
+def _copied_ties(run: Run) -> list[Finding]:
+    """Findings about tables of words and heads, one per pair."""
     rows = samples(run)
-    for rank, own in rows[rows["trainable"].astype(bool)].groupby("rank"):
-        known = to_frame(run.events("module", int(rank)))
-        kinds = dict(zip(known["path"].astype("str"), known["class"].astype("str"), strict=True))
-        first, last = (own.drop_duplicates("parameter", keep=keep) for keep in ("first", "last"))
-        ends = last.set_index("parameter")["norm"]
-        for _, same in first[first["numel"] >= _MIN_TIED].groupby(["numel", "norm"]):
-            names = {_kind_of(kinds, str(one)): str(one) for one in same["parameter"]}
-            pair = [names[one] for one in ("Embedding", "Linear") if one in names]
-            if len(same) == len(pair) == 2 and ends[pair[0]] != ends[pair[1]]:
-                title = (
-                    f"{pair[1]} begins as a copy of {pair[0]}, equal to the last bit, and then "
-                    "both are trained apart: they are not tied. Assign the parameter itself "
-                    "(head.weight = embedding.weight), not a clone or a new Parameter."
-                )
-                evidence = {"cause": "copied_tie", "parameters": pair}
-                found.append(_finding(run, own, "shared_parameter", "", title, evidence))
+    own = rows[(rows["rank"] == rows["rank"].min()) & rows["trainable"].astype(bool)]
+    if own.empty:
+        return []
+    known = to_frame(run.events("module", int(own["rank"].iloc[0])))
+    kinds = dict(zip(known["path"].astype("str"), known["class"].astype("str"), strict=True))
+    first, last = (own.drop_duplicates("parameter", keep=keep) for keep in ("first", "last"))
+    ends = last.set_index("parameter")["norm"]
+    found = []
+    for _, same in first[(first["numel"] >= _MIN_TIED) & (first["norm"] > 0)].groupby(
+        ["numel", "norm"]
+    ):
+        names = {_kind_of(kinds, str(one)): str(one) for one in same["parameter"]}
+        pair = [names[one] for one in ("Embedding", "Linear") if one in names]
+        if len(same) == len(pair) == 2 and ends[pair[0]] != ends[pair[1]]:
+            title = (
+                f"{pair[1]} begins as a copy of {pair[0]}, equal to the last bit, and then both "
+                "are trained apart: they are not tied. Assign the parameter itself (head.weight = "
+                "embedding.weight), not a clone or a new Parameter."
+            )
+            evidence = {"cause": "copied_tie", "parameters": pair}
+            found.append(_finding(run, own, "shared_parameter", "", title, evidence))
     return found
 
 
@@ -110,7 +113,7 @@ def broken_ties(run: Run) -> list[Finding]:
         )
         evidence = {"cause": "broken_tie", "parameters": [first, other]}
         found.append(_finding(run, own, "shared_parameter", where, title, evidence))
-    return found
+    return found or _copied_ties(run)
 
 
 def reordered_inputs(run: Run) -> list[Finding]:
