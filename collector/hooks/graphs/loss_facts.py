@@ -24,7 +24,7 @@ from ..training.replication import short_hash
 from .node_facts import saved_tensor
 
 _MAX_NODES = 2000
-_MAX_ELEMENTS = 4096
+_MAX_ELEMENTS, _MAX_VECTORS, _MAX_NUMBERS = 4096, 64, 2**20
 _MIN_RATIOS, _MAX_KEPT = 8, 8192
 
 _BOUNDS = {
@@ -169,7 +169,7 @@ def _of_difference(error: Any) -> tuple[Any, torch.Tensor | None]:
     difference = saved_tensor(error, "_raw_saved_self")
     if result is None or difference is None or result.numel() != difference.numel():
         return None, None
-    if result.numel() > _MAX_ELEMENTS * _MAX_ELEMENTS or result.device.type != "cpu":
+    if result.numel() > _MAX_NUMBERS or result.device.type != "cpu":
         return None, None
     returned = result.detach().reshape(difference.shape)
     subtracted = sides[0] is None  # targets - outputs
@@ -227,12 +227,13 @@ def _flat(node: Any, number: int) -> Iterator[tuple[str, float]]:
 
 
 def _are_units(vectors: torch.Tensor | None, dim: int) -> bool:
-    """Returns whether all rows or columns of a matrix have the norm 1."""
+    """Returns whether rows (`dim` 1) or columns of a matrix have the norm 1."""
     if vectors is None or type(vectors) is not torch.Tensor or vectors.device.type != "cpu":
         return False
-    if vectors.dim() != 2 or vectors.numel() > _MAX_ELEMENTS * _MAX_ELEMENTS:
+    if vectors.dim() != 2 or not vectors.numel():
         return False
-    norms = vectors.detach().double().norm(dim=dim)
+    rows = vectors.detach() if dim else vectors.detach().T
+    norms = rows[:: -(-len(rows) // _MAX_VECTORS)].double().norm(dim=1)
     return bool((norms - 1).abs().max() < _NEAR_ONE)
 
 
