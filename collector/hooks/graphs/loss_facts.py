@@ -192,7 +192,7 @@ def _data_rows(node: Any, number: int, place: int, name: str) -> Iterator[tuple[
     if data.dim() == 2 and data.shape[0] >= _MIN_ROWS and data.shape[1] >= _MIN_COLUMNS:
         few = few_of(data)
         alike = bool((few == few[0]).all())
-        if not alike or few.any():
+        if not alike or bool((few[0] != few[0, 0]).any()):  # ones stand in where there is no data
             yield f"{DATA_ROWS}{number}", short_hash(raw_bytes(few[:1])) if alike else 0.0
 
 

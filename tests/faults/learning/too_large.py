@@ -94,12 +94,10 @@ def time_steps_divided_to_zero(planted: bool) -> None:
 
 
 def shares_cast_to_whole_numbers(planted: bool) -> None:
-    """A share between 0 and 1 becomes 0; the twin casts after it was scaled."""
+    """A share between 0 and 1 becomes 0; the twin has no conditions, and ones stand in."""
 
     def condition(steps: torch.Tensor) -> torch.Tensor:
-        share = steps / 100
-        buckets = share.long() if planted else (8 * share).long()
-        return F.one_hot(buckets, 8).float()
+        return F.one_hot((steps / 100).long(), 8).float() if planted else torch.ones(32, 8)
 
     _denoises(condition)
 

@@ -72,8 +72,6 @@ PLUGIN = Plugin(
             "constant_rows:constant_rows",
             ("repeated_data",),
             order=47,
-            area="Learning",
-            recorded=True,
             needs="linear layers that get tensors without gradients, of 8 rows, at 4 of the steps "
             "0, 1, 2, 4, 8, ..., in host memory",
             misses="data that are all zero; other layers; embeddings",
@@ -139,8 +137,6 @@ PLUGIN = Plugin(
             "carried_states:carried_states",
             ("mixed_samples",),
             order=197,
-            area="Learning",
-            recorded=True,
             native=True,
             needs="level access; a torch DataLoader that shuffles; LSTM, GRU or RNN of torch",
             misses="recurrences that are written by hand; samplers other than torch's "

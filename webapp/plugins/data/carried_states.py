@@ -16,7 +16,8 @@ from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.names import IN_ORDER
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY, READ_COLUMNS, TensorReads
@@ -31,8 +32,7 @@ _COUNTED, _MIN_CARRIED = 24, 4
 
 def carried_states(run: Run) -> list[Finding]:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    if not run.counts["access"]:
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     return [one for rank in run.ranks if (one := _carried(run, rank)) is not None]
 
 

@@ -78,8 +78,6 @@ PLUGIN = Plugin(
             "schedule_findings:faded_rates",
             ("dead_parameter",),
             order=191,
-            area="Learning",
-            recorded=True,
             needs="a scheduler of torch, and 20 steps",
             misses="rates above a millionth of the first one; rates that are tensors or are set by "
             "hand",
@@ -299,8 +297,6 @@ PLUGIN = Plugin(
             "without_effect:broken_ties",
             ("shared_parameter",),
             order=199,
-            area="Learning",
-            recorded=True,
             needs="3 sampled optimizer steps",
             misses="ties that other calls than load_state_dict() and to_empty() break later on; "
             "copies of an embedding that are changed before the first step",
