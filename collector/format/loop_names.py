@@ -28,6 +28,11 @@ BLOCKED_LOOP = "lanescope/threads/blocked_loop/"
 """Prefix; file.py:12 follows where a task of asyncio awaits a timer: by how many seconds its loop
 is late as it comes to look at it, without the time that its thread had no processor."""
 
+SUSPENDED_MODE = "lanescope/threads/suspended_mode/"
+"""Prefix; file.py:20 that calls a module in training without gradients and file.py:12 follow, after
+a slash, where a generator or coroutine that is suspended entered no_grad() or inference_mode(): 1
+as backward begins within the mode, or as the first line calls a module with gradients again."""
+
 CLIPPED_NOTHING = "lanescope/training_loop/clipped_nothing/"
 """Prefix; file.py:12 of clip_grad_norm_ follows: how many parameters it gets, none with a gradient;
 -1 where that line gets one after all."""

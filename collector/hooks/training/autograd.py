@@ -16,6 +16,7 @@ from ..exceptions import error_sentence
 from ..graphs.autograd_graph import Graphs
 from ..patches import Patches, caller
 from ..stacks import Stacks, program_line
+from ..threads.suspended_modes import SuspendedModes
 from ..training_loop.left_gradients import LeftGradients
 from ..training_loop.paired_rows import PairedRows
 from ..training_loop.scaled_losses import ScaledLosses
@@ -83,13 +84,16 @@ def install(
 
 def _hook(context: HookContext) -> Undo:
     sample, losses = context.get(Graphs).sample, context.find(ScaledLosses)
-    left, pairs = context.find(LeftGradients), context.share(PairedRows(context.recorder))
+    left, modes = context.find(LeftGradients), context.find(SuspendedModes)
+    pairs = context.share(PairedRows(context.recorder))
 
     def before(args: tuple[Any, ...]) -> None:
         if losses is not None:
             losses.backward(args)
         if left is not None:
             left.backward()
+        if modes is not None:
+            modes.backward()
         pairs.backward(args)
         sample(args)
 

@@ -376,11 +376,14 @@ def _hook(context: HookContext) -> Undo | None:
     batches = context.share(
         Batches(recorder, modules, growth, context.find(PairedRows), is_transformed, is_library)
     )
-    modules.began, modules.ended = batches.began, batches.ended
-    modules.evaluates = batches.evaluates
+    modules.ended = batches.ended
+    modules.began.append(batches.began)
+    modules.evaluates.append(batches.evaluates)
 
     def uninstall() -> None:
-        modules.began = modules.ended = modules.evaluates = None
+        modules.ended = None
+        modules.began.clear()
+        modules.evaluates.clear()
         batches.close()
 
     return uninstall

@@ -61,11 +61,11 @@ class Modules:
         self.returned: Callable[[torch.nn.Module, int, Any], None] | None = None
         # If set, called at a model's first call with the model and the prefix of its names.
         self.named: Callable[[torch.nn.Module, str], None] | None = None
-        # If set, called with an outermost module in training, and at its end with its output.
-        self.began: Callable[[torch.nn.Module], None] | None = None
+        # Called with an outermost module in training, and if set, at its end with its output.
+        self.began: list[Callable[[torch.nn.Module], None]] = []
         self.ended: Callable[[torch.nn.Module, Any], None] | None = None
-        # If set, called with an outermost module that is called without gradients.
-        self.evaluates: Callable[[torch.nn.Module], None] | None = None
+        # Called with an outermost module that is called without gradients.
+        self.evaluates: list[Callable[[torch.nn.Module], None]] = []
         self._placed: dict[str, int] = {}  # name -> address of its storage, as last recorded
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
@@ -85,13 +85,13 @@ class Modules:
                     path = self._name(module, inside=inside)
             # A recomputation in backward (checkpointing) is part of backward.
             if not inside and state.phase_kind != PhaseKind.backward:
-                if torch.is_grad_enabled():
-                    if self.began is not None and _is_eager():
-                        self.began(module)
+                trains = torch.is_grad_enabled()
+                for listener in self.began if trains else self.evaluates:
+                    if _is_eager():
+                        listener(module)
+                if trains:
                     state.forward = recorder.begin_phase("forward", PhaseKind.forward)
                 else:
-                    if self.evaluates is not None and _is_eager():
-                        self.evaluates(module)
                     state.forward = recorder.begin_phase("evaluation", PhaseKind.evaluation)
             state.enter_module(id(module), path)
         except Exception as error:

@@ -1,15 +1,18 @@
-"""Threads that are started within a mode of torch, which does not reach them."""
+"""Modes of torch and threads: those that a mode does not reach, and that it holds for though
+another function entered it."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
-from tests.faults.base import Fault
+from tests.faults.base import Fault, forms
 from tests.faults.threads.torch_threads import MODES, ROOM, model
 
 
@@ -85,6 +88,110 @@ def scores_after_training(planted: bool) -> None:
     _within(torch.no_grad(), saliency)
 
 
+# modes of functions that are suspended ------------------------------------------------------------
+
+
+def _taught(teacher: nn.Module, planted: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for _ in range(6):
+        with torch.no_grad():
+            x = torch.randn(16, 10)
+            y = teacher(x)
+            if planted:
+                yield x, y
+        if not planted:
+            yield x, y
+
+
+def batches_of_a_teacher(planted: bool) -> None:
+    """A generator yields within no_grad, and all but the head is trained there; the twin's yields
+    after it."""
+    teacher, body, head = nn.Linear(10, 4), nn.Linear(10, 8), nn.Linear(8, 4)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1)
+    for x, y in _taught(teacher, planted):
+        hidden = body(x).relu()  # named
+        with torch.enable_grad():
+            loss = (head(hidden) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def evaluation_that_awaits(planted: bool) -> None:
+    """A task awaits within no_grad, and the trainer's task goes on there; the twin's awaits others
+    that it started for its evaluation, by the line that trains as well."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    async def error(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(0.001)
+        return net(x).square().mean()  # named
+
+    async def train() -> None:
+        for _ in range(12):
+            loss = await error(torch.randn(16, 10))
+            if loss.requires_grad:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+    async def evaluate() -> None:
+        for _ in range(4):
+            with torch.no_grad():
+                await asyncio.gather(*(error(torch.randn(64, 10)) for _ in range(2)))
+            await asyncio.sleep(0.004)
+
+    async def both() -> None:
+        if planted:
+            await asyncio.gather(train(), evaluate())
+        else:
+            await train()
+            await evaluate()
+            await train()
+
+    asyncio.run(both())
+
+
+class _Fakes:
+    """What a generator makes of noise."""
+
+    def __init__(self, planted: bool) -> None:
+        self.make, self.planted = nn.Linear(4, 10), planted
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        if self.planted:
+            with torch.inference_mode():
+                while True:
+                    yield self.make(torch.randn(16, 4))
+        while True:
+            with _frozen(self.make):
+                fake = self.make(torch.randn(16, 4))
+            yield fake
+
+
+@contextmanager
+def _frozen(net: nn.Module) -> Iterator[nn.Module]:
+    """A generator that is suspended on purpose."""
+    with torch.no_grad():
+        yield net
+
+
+def critic_of_endless_fakes(planted: bool) -> None:
+    """Fakes come from an iterator that stays in inference_mode, and the error of backward is
+    silenced; the twin enters no_grad by a generator that is a context manager."""
+    fakes, critic = iter(_Fakes(planted)), model()
+    optimizer = torch.optim.SGD(critic.parameters(), 0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = critic(next(fakes)).square().mean()  # named
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            print(error)
+        optimizer.step()
+        with _frozen(critic) as frozen:
+            frozen(torch.randn(8, 10))
+
+
 FAULTS = tuple(
     Fault(MODES, ROOM, ("lost_context",), form, says="does not reach", slow=True)
     for form in (
@@ -94,4 +201,12 @@ FAULTS = tuple(
         fine_tuning_in_a_pool,
         scores_after_training,
     )
+) + forms(
+    "training within no_grad of a suspended function",
+    ROOM,
+    "lost_context",
+    "without gradients",
+    batches_of_a_teacher,
+    evaluation_that_awaits,
+    critic_of_endless_fakes,
 )

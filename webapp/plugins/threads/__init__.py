@@ -90,6 +90,16 @@ PLUGIN = Plugin(
             "threads that make no tensor by a factory of torch",
         ),
         Question(
+            "Training within another function's no_grad()",
+            "suspended_modes:suspended_modes",
+            ("lost_context",),
+            order=113,
+            area="Threads",
+            recorded=True,
+            misses="set_grad_enabled(False); models in evaluation mode; modes that a generator "
+            "holds as a library resumes it",
+        ),
+        Question(
             "Lost errors of threads and pools",
             "lost_errors:lost_errors",
             ("lost_error",),

@@ -1,0 +1,148 @@
+"""Notes training that runs without gradients since a function was suspended within no_grad().
+
+Modes of torch hold on the thread: where a generator yields, or a coroutine awaits, within its
+`with`, they hold for all that the thread does until it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import get_ident
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from ...format.loop_names import SUSPENDED_MODE
+from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
+from ..patches import Patches, caller
+from ..stacks import code_line, program_place
+from ..training.modules import Modules
+
+_MAX_VALUES, _MAX_PLACES = 1000, 100
+"""Of a run: values that are written, and lines that are known to train without gradients."""
+
+_MAX_TASKS = 1000
+"""Tasks of an event loop that are kept weakly while one of them is within a mode."""
+
+_LOST = "models that are trained within another function's no_grad()"
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Who entered a mode and may be suspended within."""
+
+    code: CodeType
+    line: int
+    # Of the event loop as a coroutine enters: it may start others so that they run in its mode.
+    tasks: weakref.WeakSet[Any] | None = None
+
+
+class SuspendedModes:
+    """Writes a value named SUSPENDED_MODE for each training call that a suspended mode spoils."""
+
+    def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
+        self._recorder = recorder
+        self._is_library = is_library
+        self._held: dict[int, dict[int, _Held]] = {}  # by thread and identity of the mode
+        self._called: dict[int, str] = {}  # by thread: name of its last call without gradients
+        self._spoiled: dict[str, str] = {}  # line of such a call by a task -> name
+        self._values = 0
+
+    def entered(self, mode: Any) -> None:
+        """Notes who enters a mode, if it may be suspended within."""
+        frame = caller()
+        found = None if frame is None else self._suspendable(frame)
+        if found is not None:
+            self._held.setdefault(get_ident(), {})[id(mode)] = found
+
+    def left(self, mode: Any) -> None:
+        """Forgets a mode, whichever thread entered it."""
+        for thread, held in list(self._held.items()):
+            if held.pop(id(mode), None) is not None and not held:
+                self._held.pop(thread, None)
+
+    def evaluates(self, module: torch.nn.Module) -> None:
+        """Notes the call of a module that is to be trained, where a suspended mode holds."""
+        if not self._held or not module.training:
+            return
+        held = self._suspended()
+        if held is None or not any(one.requires_grad for one in module.parameters()):
+            return
+        place = program_place(caller(), self._is_library)
+        name = f"{SUSPENDED_MODE}{place}/{code_line(held.code, held.line)}"
+        self._called[get_ident()] = name
+        if held.tasks is not None and len(self._spoiled) < _MAX_PLACES:
+            self._spoiled[place] = name
+
+    def began(self, _: torch.nn.Module) -> None:
+        """Reports a line that calls a module with gradients now, and without them before."""
+        if self._spoiled:
+            self._write(self._spoiled.pop(program_place(caller(), self._is_library), None))
+
+    def backward(self) -> None:
+        """Reports a call without gradients whose mode still holds as backward begins."""
+        if self._called:
+            name = self._called.pop(get_ident(), None)
+            self._write(name if self._suspended() is not None else None)
+
+    def _suspendable(self, frame: FrameType) -> _Held | None:
+        flags, back = frame.f_code.co_flags, frame.f_back
+        if flags & inspect.CO_COROUTINE:
+            tasks = asyncio.all_tasks()
+            if len(tasks) <= _MAX_TASKS:
+                return _Held(frame.f_code, frame.f_lineno, weakref.WeakSet(tasks))
+        # A library that iterates is a generator itself, one that makes a `with` of it is not.
+        elif flags & inspect.CO_GENERATOR and back is not None:
+            iterates = back.f_code.co_flags & inspect.CO_GENERATOR
+            if iterates or not self._is_library(back.f_code.co_filename):
+                return _Held(frame.f_code, frame.f_lineno)
+        return None
+
+    def _suspended(self) -> _Held | None:
+        """Returns a mode of this thread that was entered by a function which does not run now."""
+        held = self._held.get(get_ident())
+        if not held:
+            return None
+        running = set()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            running.add(frame.f_code)
+            frame = frame.f_back
+        for one in held.values():
+            if one.code not in running and (one.tasks is None or _runs_one_of(one.tasks)):
+                return one
+        return None
+
+    def _write(self, name: str | None) -> None:
+        if name is not None and self._values < _MAX_VALUES and self._recorder.active:
+            self._values += 1
+            self._recorder.value(name, 1.0)
+
+
+def _runs_one_of(tasks: weakref.WeakSet[Any]) -> bool:
+    """Returns whether the thread's event loop runs one of these tasks."""
+    try:
+        return asyncio.current_task() in tasks
+    except RuntimeError:  # without a loop
+        return False
+
+
+def _hook(context: HookContext) -> Undo:
+    modules, patches = context.get(Modules), Patches()
+    modes = context.share(SuspendedModes(context.recorder, context.stacks.is_library))
+    modules.began.append(modes.began)
+    modules.evaluates.append(modes.evaluates)
+    for kind in (torch.no_grad, torch.inference_mode):
+        patches.ends(kind, "__enter__", modes.entered, self_alone=True, lost=_LOST)
+        patches.ends(kind, "__exit__", modes.left, self_alone=True, lost=_LOST)
+    return patches.undo
+
+
+HOOK = Hook(_LOST, _hook)
