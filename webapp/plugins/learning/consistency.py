@@ -42,6 +42,7 @@ from lanescope.webapp.plugins.learning.parting_causes import (
     Cause,
     ignored,
     left_whole,
+    other_order,
     other_settings,
     replaced,
     skipped_step,
@@ -278,6 +279,8 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
     )
     if known is None and parting.what == "parameter":
         known = other_settings(run, parting.ranks, parting.step)
+    elif known is None:
+        known = other_order(parting.rows)
     if known is None and parting.last_equal is not None:
         known = skipped_step(run, parting.ranks, parting.step)
     if known is not None:

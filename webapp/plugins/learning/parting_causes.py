@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+import pandas as pd
+
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import (
     LEFT_OUT,
@@ -23,6 +25,10 @@ from lanescope.webapp.runs.run import Run
 
 _OF_RANKS = ("seed", "threads", "environment ")
 """Beginnings of settings that may differ by rank."""
+
+
+_MIN_CROSSED = 2
+"""Gradients that another rank has for other parameters."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,28 @@ def other_settings(run: Run, ranks: tuple[int, ...], step: int) -> Cause | None:
     if not apart:
         return None
     return Cause(f"{'; '.join(apart[:3])}. Give all ranks the same settings.")
+
+
+def other_order(rows: pd.DataFrame) -> Cause | None:
+    """Returns gradients that a rank reduces with those of other parameters: a sum is under one name
+    on a rank, and under another one on the next.
+
+    `rows`: rank, parameter and hash of gradients that differ.
+    """
+    # Gradients that are equal within a rank, as all of zero are, say nothing.
+    alone = rows[~rows.duplicated(["rank", "hash"], keep=False)]
+    pairs = alone.merge(alone, on="hash", suffixes=("", "_other"))
+    pairs = pairs[(pairs["rank"] < pairs["rank_other"])]
+    crossed = pairs[pairs["parameter"] != pairs["parameter_other"]]
+    if len(crossed) < _MIN_CROSSED:
+        return None
+    first = crossed.iloc[0]
+    return Cause(
+        f"The ranks reduce them in different orders: the sum that rank {first['rank']} has for "
+        f"{first['parameter']} is what rank {first['rank_other']} has for "
+        f"{first['parameter_other']}. Reduce in the order of model.parameters(), not in that of a "
+        "set, or in which hooks happen to run."
+    )
 
 
 def skipped_step(run: Run, ranks: tuple[int, ...], until: int) -> Cause | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import pandas as pd
@@ -17,6 +18,9 @@ EQUAL_SHARE = 0.5
 _ITEM_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
 
 _REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
+
+_LOOSE = re.compile(r"(\w+#\d+|[A-Z]\w*)?")
+"""Prefix of the parameters of a layer that is called on its own: that of the first is empty."""
 
 
 @lru_cache(maxsize=4)
@@ -81,7 +85,30 @@ def hashes(run: Run) -> pd.DataFrame:
     for name in ("grad_hash", "param_hash"):
         frame[name] = pd.array(events[name].to_pylist(), dtype="Int64")
     frame = of_last_attempt(run, frame)
-    return frame[frame["param_hash"].notna() | frame["grad_hash"].notna()]
+    return _named_alike(frame[frame["param_hash"].notna() | frame["grad_hash"].notna()])
+
+
+def _named_alike(rows: pd.DataFrame) -> pd.DataFrame:
+    """Gives layers the names that they have on the first rank: those without a model are numbered
+    as they are called, which ranks may do in different orders. A layer is known by its first
+    values."""
+    known = rows[rows["param_hash"].notna()].drop_duplicates(["rank", "parameter"])
+    known = known[~known.duplicated(["rank", "param_hash"], keep=False)]
+    parts = known["parameter"].str.rpartition(".")
+    known = known.assign(layer=parts[0], own=parts[2])
+    first = known[known["rank"] == known["rank"].min()]
+    pairs = known.merge(first, on=["param_hash", "own"], suffixes=("", "_first"))
+    pairs = pairs[pairs["layer"] != pairs["layer_first"]]
+    for rank, moved in pairs.groupby("rank"):
+        names = dict(zip(moved["layer"], moved["layer_first"], strict=True))
+        # Within a model, equal values under another name are no other name.
+        if {*names} == {*names.values()} and all(map(_LOOSE.fullmatch, names)):
+            own = rows["rank"] == rank
+            parts = rows.loc[own, "parameter"].str.rpartition(".")
+            layers = parts[0].replace(names)
+            renamed = layers + layers.ne("").map({True: ".", False: ""}) + parts[2]
+            rows = rows.assign(parameter=rows["parameter"].mask(own, renamed))
+    return rows
 
 
 def common_hashes(rows: pd.DataFrame, ranks: tuple[int, ...], column: str) -> pd.DataFrame:
