@@ -33,6 +33,12 @@ SUSPENDED_MODE = "lanescope/threads/suspended_mode/"
 a slash, where a generator or coroutine that is suspended entered no_grad() or inference_mode(): 1
 as backward begins within the mode, or as the first line calls a module with gradients again."""
 
+FORKED_STATE = "lanescope/threads/forked_state"
+"""A hash, below 2^52, of the state of torch's default generator as a forked process begins."""
+
+STATE_SET = "lanescope/threads/state_set"
+"""A forked process sets a seed or a state of torch's default generator for the first time: 1."""
+
 CLIPPED_NOTHING = "lanescope/training_loop/clipped_nothing/"
 """Prefix; file.py:12 of clip_grad_norm_ follows: how many parameters it gets, none with a gradient;
 -1 where that line gets one after all."""

@@ -23,6 +23,7 @@ from ..hooks.collectives.collectives import Collectives
 from ..hooks.devices.cuda_contexts import CudaContexts
 from ..hooks.devices.device import Device
 from ..hooks.graphs import fx_graphs
+from ..hooks.threads.forked_numbers import ForkedNumbers
 from ..hooks.threads.sync_events import SyncRecorder
 from ..hooks.training import memory, optimizers
 from ..hooks.training.thread_gradients import ThreadGradients
@@ -144,6 +145,8 @@ class Session:
             if (cuda := context.find(CudaContexts)) is not None:
                 cuda.forked()
             context.get(ThreadGradients).forked()
+            if (numbers := context.find(ForkedNumbers)) is not None:
+                numbers.forked()
             if self._watchdog is not None:
                 self._watchdog.start(forked=True)
         except Exception as error:

@@ -14,6 +14,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..patches import Patches, caller
 from ..stacks import Stacks, program_place
+from ..threads.forked_numbers import ForkedNumbers
 from ..training.replication import generator_state
 
 _MAX_FETCHES = 64
@@ -74,9 +75,14 @@ class SeededSamples:
 
 
 def _hook(context: HookContext) -> Undo:
-    patches = Patches()
+    patches, forked = Patches(), context.get(ForkedNumbers)
     samples = context.share(SeededSamples(context.recorder, context.stacks))
-    patches.ends(torch, "manual_seed", samples.seeds, samples.seeded, lost=_LOST)
+
+    def seeds(seed: Any) -> str | None:
+        forked.sets()
+        return samples.seeds(seed)
+
+    patches.ends(torch, "manual_seed", seeds, samples.seeded, lost=_LOST)
     return patches.undo
 
 

@@ -4,6 +4,7 @@ remote functions that no caller gets."""
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import queue
 import tempfile
@@ -230,6 +231,75 @@ def states_that_are_not_read(planted: bool) -> None:
     _serve(work)
 
 
+# forked processes --------------------------------------------------------------------------------
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def _act(number: int) -> list[float]:
+    _waits["all"].wait()  # else one worker may do all
+    if number:
+        torch.manual_seed(number)
+    return torch.randn(SIZE).tolist()  # named
+
+
+_waits: dict[str, Any] = {}
+"""A barrier of the workers, which begin with it."""
+
+
+def rollouts_of_a_forked_pool(planted: bool) -> None:
+    """Workers of a pool draw noise, from a seed for each task in the twin."""
+    torch.set_num_threads(1)
+    net, _waits["all"] = nn.Linear(SIZE, 1), _FORK.Barrier(2)
+    for epoch in range(2):
+        numbers = [0, 0] if planted else [2 * epoch + 1, 2 * epoch + 2]
+        with _FORK.Pool(2) as pool:
+            rows = pool.map(_act, numbers, chunksize=1)
+        _fit(net, [torch.tensor(rows)])
+
+
+def _sample(number: int, own: bool, samples: Any) -> None:
+    generator = torch.Generator().manual_seed(number) if own else None
+    policy = nn.Linear(SIZE, SIZE)
+    for _ in range(4):
+        x = torch.rand(SIZE, generator=generator)  # named
+        samples.put(policy(x).detach().numpy())
+
+
+def noise_of_forked_actors(planted: bool) -> None:
+    """Processes sample for a trainer; those of the twin have generators of their own, and draw for
+    their layers alone from the common state."""
+    torch.set_num_threads(1)
+    samples = _FORK.Queue()
+    actors = [
+        _FORK.Process(target=_sample, args=(number, not planted, samples)) for number in range(2)
+    ]
+    for one in actors:
+        one.start()
+    _fit(nn.Linear(SIZE, 1), [torch.from_numpy(samples.get()) for _ in range(8)])
+    for one in actors:
+        one.join()
+
+
+def _learn(net: nn.Module) -> None:
+    numbers = (torch.randint(0, 9, (4, SIZE)) for _ in range(4))  # named
+    _fit(net, (one.float() / 9 for one in numbers))
+
+
+def learners_of_one_model(planted: bool) -> None:
+    """Processes train a shared model with samples that each draws; before each fork of the twin,
+    main draws."""
+    torch.set_num_threads(1)
+    net = nn.Linear(SIZE, 1).share_memory()
+    learners = []
+    for _ in range(2):
+        if not planted:
+            torch.rand(1)
+        learners.append(_FORK.Process(target=_learn, args=(net,)))
+        learners[-1].start()
+        learners[-1].join()
+
+
 FAULTS = (
     *(
         Fault("draws of torch's default generator", ROOM, ("race",), one, says="default random")
@@ -255,5 +325,14 @@ FAULTS = (
             slow=place > 0,
         )
         for place, one in enumerate((sums_that_fail, pushes_that_fail, states_that_are_not_read))
+    ),
+    *forms(
+        "random numbers that forked processes have in common",
+        ROOM,
+        "repeated_data",
+        "forked processes draw the same",
+        rollouts_of_a_forked_pool,
+        noise_of_forked_actors,
+        learners_of_one_model,
     ),
 )

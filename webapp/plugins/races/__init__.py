@@ -32,6 +32,18 @@ PLUGIN = Plugin(
             misses="tensors on a device; other threads; what had ended by then",
         ),
         Question(
+            "Random numbers of forked processes",
+            "forked_numbers:forked_numbers",
+            ("repeated_data",),
+            order=54,
+            area="Threads",
+            recorded=True,
+            native=True,
+            needs="level access; a forked process",
+            misses="numbers of numpy and random; dropout; programs that do not train; states that "
+            "a generator of torch is given by its own methods",
+        ),
+        Question(
             "In-place changes of tensors that backward needs",
             "inplace:inplace_modifications",
             ("inplace_modification",),

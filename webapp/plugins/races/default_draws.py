@@ -63,7 +63,7 @@ def _of_rank(run: Run, rank: int) -> list[Race]:
     found = []
     for process in processes_of(run, rank):
         threads = [t for t in process if t in python and _hands_on(run, rank, t)]
-        draws = {t: rows for t in threads if len(rows := _draws(run, rank, t))}
+        draws = {t: rows for t in threads if len(rows := draws_of_thread(run, rank, t))}
         if len(draws) > 1:
             order = order_of(run, rank, process, [*draws])
             found += [_race(run, rank, pair) for pair in _pairs(order, draws)]
@@ -96,10 +96,10 @@ def _seeded(run: Run, rank: int) -> bool:
     return bool(len(seeds)) and not (seeds == _UNSEEDED).any()
 
 
-def _draws(run: Run, rank: int, thread: str) -> pd.DataFrame:
-    """Operators of a thread that draw from the default generator: name, start_ns, line and
-    others, by start."""
-    columns = ["name", "start_ns", "duration_ns", "stack", "step", "phase"]
+def draws_of_thread(run: Run, rank: int, thread: str) -> pd.DataFrame:
+    """Returns operators of a thread that draw from the default generator: name, start_ns, depth,
+    line and others, by start."""
+    columns = ["name", "start_ns", "duration_ns", "depth", "stack", "step", "phase"]
     rows = run.events("op", rank, thread, columns)
     rows = rows.filter(pc.is_in(rows["name"].cast(pa.string()), pa.array(_DRAWS)))
     if not len(rows):
