@@ -37,7 +37,7 @@ from tests.faults.learning import (
     underflow,
     unused_results,
 )
-from tests.faults.ranks import by_hand, data, files, kept_models, one_model, parts, slow
+from tests.faults.ranks import by_hand, data, files, kept_models, one_model, parts, reduced, slow
 from tests.faults.threads import (
     drawn_apart,
     failed_processes,
@@ -101,6 +101,7 @@ _ROOMS = (
     data,
     parts,
     by_hand,
+    reduced,
     kept_models,
     files,
     slow,

@@ -194,74 +194,6 @@ def experts_that_are_not_joined(planted: bool) -> None:
     _fit_parts(model)
 
 
-# gradients that each rank reduces in an order of its own -----------------------------------------
-
-
-def _experts(order: Any, reduce: Any, *, hooked: bool = False) -> None:
-    """Trains layers of one shape; `order` is that in which a rank adds up their results, and
-    `reduce` gets them in that order and as they were made."""
-    rank = begin()
-    torch.manual_seed(0)
-    layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(4))
-    numbers = torch.Generator().manual_seed(rank + 1)
-    optimizer = sgd(layers)
-    if hooked:
-        for one in layers:
-            one.weight.register_post_accumulate_grad_hook(_mean)
-    for _ in range(STEPS):
-        x = torch.randn(16, 8, generator=numbers)
-        chosen = [layers[place] for place in order(rank)]
-        result = x
-        for one in chosen:
-            result = result + one(result).tanh()
-        optimizer.zero_grad()
-        (result - x.flip(1)).square().mean().backward()
-        reduce(chosen, list(layers))
-        optimizer.step()
-
-
-def _mean(parameter: torch.Tensor) -> None:
-    parameter.grad /= dist.get_world_size()
-    dist.all_reduce(parameter.grad)
-
-
-def largest_gradients_first(planted: bool) -> None:
-    """Gradients are reduced by their size; the twin's in the order of the layers."""
-
-    def reduce(_: object, layers: list[nn.Linear]) -> None:
-        weights = [one.weight for one in layers]
-        if planted:
-            weights.sort(key=lambda weight: -float(weight.grad.norm()))
-        for weight in weights:
-            _mean(weight)
-
-    _experts(lambda rank: range(4), reduce)
-
-
-def hooks_in_the_order_of_backward(planted: bool) -> None:
-    """Each rank begins with another expert, and hooks reduce gradients as they come; the twin's
-    begin with the first."""
-    _experts(
-        lambda rank: [(place + rank * planted) % 4 for place in range(4)],
-        lambda used, layers: None,
-        hooked=True,
-    )
-
-
-def buckets_in_the_order_of_use(planted: bool) -> None:
-    """Gradients are reduced as one vector, in the order in which layers were used; the twin's in
-    that in which they were made."""
-
-    def reduce(used: list[nn.Linear], layers: list[nn.Linear]) -> None:
-        own = [one.weight.grad for one in (used if planted else layers)]
-        flat = nn.utils.parameters_to_vector(own) / dist.get_world_size()
-        dist.all_reduce(flat)
-        for grad, mean in zip(own, flat.view(4, 8, 8), strict=True):
-            grad.copy_(mean)
-
-    _experts(lambda rank: range(4) if rank else range(3, -1, -1), reduce)
-
-
 def _in_three(*programs: Program) -> tuple[Fault, ...]:
     return tuple(
         Fault(
@@ -286,13 +218,5 @@ FAULTS = (
         halves_without_a_sum,
         halves_whose_loss_is_logged,
         experts_that_are_not_joined,
-    ),
-    *rank_faults(
-        "gradients that each rank reduces in an order of its own",
-        "rank_divergence",
-        "in different orders",
-        largest_gradients_first,
-        hooks_in_the_order_of_backward,
-        buckets_in_the_order_of_use,
     ),
 )

@@ -42,10 +42,12 @@ from lanescope.webapp.plugins.learning.parting_causes import (
     Cause,
     ignored,
     left_whole,
+    mixed_parts,
     other_order,
     other_settings,
     replaced,
     skipped_step,
+    wrapped,
 )
 from lanescope.webapp.plugins.learning.replicas import (
     _REDUCES,
@@ -279,12 +281,15 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
     )
     if known is None and parting.what == "parameter":
         known = other_settings(run, parting.ranks, parting.step)
+        if known is None and parting.last_equal is None:
+            known = mixed_parts(run, parting.ranks, parting.rows)
     elif known is None:
         known = other_order(parting.rows)
     if known is None and parting.last_equal is not None:
         known = skipped_step(run, parting.ranks, parting.step)
     if known is not None:
         return known
+    whole = len(names) == parting.compared
     if parting.last_equal is None and parting.what == "parameter":
         words = "It was never equal: broadcast it from one rank at the start."
     elif _was_cut_off(run, parting):
@@ -297,7 +302,13 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
             "Nothing was reduced in that step: call the DDP wrapper, not the module in it, and "
             "let the last backward of a step run outside of no_sync()."
         )
-    elif len(names) < parting.compared:
+    elif parting.what == "gradient" and parting.ranks[0] not in wrapped(run) and whole:
+        words = (
+            "Gradients were reduced by hand in that step, but none is equal as the optimizer uses "
+            "them: hand all_reduce() the gradient itself rather than a copy, or write the result "
+            "back; wait for it, and do the same on all ranks afterwards."
+        )
+    elif not whole:
         words = "The others are equal: check that it is synchronised as they are."
     else:
         words = "No parameter is equal any more: compare what the ranks do in that step."

@@ -16,16 +16,20 @@ from lanescope.collector.format.names import (
     SETTINGS,
 )
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.collective_calls import collective_calls
+from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import logged, sharded_names
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
 _OF_RANKS = ("seed", "threads", "environment ")
 """Beginnings of settings that may differ by rank."""
 
+
+_JOINS = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "all_to_all")
+_MIN_STEPS = 3
 
 _MIN_CROSSED = 2
 """Gradients that another rank has for other parameters."""
@@ -127,6 +131,35 @@ def other_order(rows: pd.DataFrame) -> Cause | None:
         f"{first['parameter_other']}. Reduce in the order of model.parameters(), not in that of a "
         "set, or in which hooks happen to run."
     )
+
+
+def mixed_parts(run: Run, ranks: tuple[int, ...], rows: pd.DataFrame) -> Cause | None:
+    """Returns that ranks hold parts of one model and reduce the gradients of all parts together.
+
+    Ranks with equal values hold the same part; groups of ranks with other parts reduce or gather
+    something in each step. `rows`: rank, parameter and hash of values that differ.
+    """
+    layouts = {
+        frozenset(frozenset(part) for part in own.groupby("hash")["rank"].agg(set))
+        for _, own in rows.groupby("parameter")
+    }
+    parts = sorted(next(iter(layouts)), key=min) if len(layouts) == 1 else []
+    if len(parts) < 2 or any(len(part) < 2 for part in parts):
+        return None
+    calls = collective_calls(run)
+    calls = calls[calls["name"].isin(_JOINS)]
+    for group, members in group_members(run).items():
+        across = all(len(part & {*members}) < 2 for part in parts)
+        steps = calls.loc[calls["group"] == group, "step"].nunique()
+        if len(members) > 1 and {*members} < {*ranks} and across and steps >= _MIN_STEPS:
+            said = ranks_in(run, tuple(sorted(parts[0])))
+            return Cause(
+                f"They hold parts of one model: {said} hold the same one, and "
+                f"{ranks_in(run, tuple(members))} join theirs in each step. Reduce gradients among "
+                f"ranks that hold the same part alone: dist.new_group({sorted(parts[0])}), and "
+                "likewise for each other part."
+            )
+    return None
 
 
 def skipped_step(run: Run, ranks: tuple[int, ...], until: int) -> Cause | None:
