@@ -55,7 +55,7 @@ def _two_by_two(reduce: Any, planted: bool, *, gathers: bool = False) -> None:
 
 
 def sums_over_all_ranks(planted: bool) -> None:
-    """Gradients of halves are averaged over all ranks, in the twin over those that hold the same."""
+    """Gradients of halves are averaged over all ranks; the twin takes those with the same half."""
 
     def reduce(weight: torch.Tensor, group: Any) -> None:
         dist.all_reduce(weight.grad, group=group)
