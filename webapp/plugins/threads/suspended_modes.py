@@ -23,13 +23,14 @@ def suspended_modes(run: Run) -> list[Finding]:
     rows = logged(run, None, prefix=SUSPENDED_MODE)
     groups = rows.groupby(["rank", "name"], sort=True, observed=True)
     return [
-        _finding(run, int(rank), *str(name).split("/", 1), own.sort_values("time_ns"))
+        _finding(run, int(rank), str(name), own.sort_values("time_ns"))
         for (rank, name), own in groups
         if len(own) >= _MIN_TIMES
     ]
 
 
-def _finding(run: Run, rank: int, where: str, entered: str, rows: pd.DataFrame) -> Finding:
+def _finding(run: Run, rank: int, name: str, rows: pd.DataFrame) -> Finding:
+    where, _, entered = name.partition("/")
     return finding_at(
         run,
         rank,
