@@ -283,7 +283,7 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
         known = other_settings(run, parting.ranks, parting.step)
         if known is None and parting.last_equal is None:
             known = mixed_parts(run, parting.ranks, parting.rows)
-    elif known is None:
+    elif known is None and parting.synchronised and not _was_cut_off(run, parting):
         known = other_order(parting.rows)
     if known is None and parting.last_equal is not None:
         known = skipped_step(run, parting.ranks, parting.step)

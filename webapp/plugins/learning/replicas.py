@@ -94,6 +94,8 @@ def _named_alike(rows: pd.DataFrame) -> pd.DataFrame:
     values."""
     known = rows[rows["param_hash"].notna()].drop_duplicates(["rank", "parameter"])
     known = known[~known.duplicated(["rank", "param_hash"], keep=False)]
+    if known.empty:
+        return rows
     parts = known["parameter"].str.rpartition(".")
     known = known.assign(layer=parts[0], own=parts[2])
     first = known[known["rank"] == known["rank"].min()]
