@@ -42,9 +42,8 @@ def _hook(context: HookContext) -> Undo:
     numbers, patches = context.share(ForkedNumbers(context.recorder)), Patches()
     # torch.manual_seed has a hook in seeded_samples.py.
     for name in ("seed", "set_rng_state"):
-        patches.ends(torch, name, numbers.sets, lost=_LOST)
+        patches.ends(torch, name, numbers.sets)
     return patches.undo
 
 
-_LOST = "random numbers of forked processes"
-HOOK = Hook(_LOST, _hook, levels=("access", "numerics"))
+HOOK = Hook("random numbers of forked processes", _hook, levels=("access", "numerics"))
