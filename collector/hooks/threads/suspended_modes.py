@@ -73,7 +73,11 @@ class SuspendedModes:
         if not self._held or not module.training:
             return
         held = self._suspended()
-        if held is None or not any(one.requires_grad for one in module.parameters()):
+        if held is None:
+            return
+        with self._recorder.own_torch():
+            trained = [*filter(lambda one: one.requires_grad, module.parameters())]
+        if not trained:
             return
         place = program_place(caller(), self._is_library)
         name = f"{SUSPENDED_MODE}{place}/{code_line(held.code, held.line)}"
@@ -95,8 +99,8 @@ class SuspendedModes:
     def _suspendable(self, frame: FrameType) -> _Held | None:
         flags, back = frame.f_code.co_flags, frame.f_back
         if flags & inspect.CO_COROUTINE:
-            tasks = asyncio.all_tasks()
-            if len(tasks) <= _MAX_TASKS:
+            tasks = _tasks()
+            if 0 < len(tasks) <= _MAX_TASKS:
                 return _Held(frame.f_code, frame.f_lineno, weakref.WeakSet(tasks))
         # A library that iterates is a generator itself, one that makes a `with` of it is not.
         elif flags & inspect.CO_GENERATOR and back is not None:
@@ -126,11 +130,19 @@ class SuspendedModes:
             self._recorder.value(name, 1.0)
 
 
+def _tasks() -> set[asyncio.Task[Any]]:
+    """Returns the tasks of the thread's event loop; none where nothing runs one."""
+    try:
+        return asyncio.all_tasks()
+    except RuntimeError:
+        return set()
+
+
 def _runs_one_of(tasks: weakref.WeakSet[Any]) -> bool:
     """Returns whether the thread's event loop runs one of these tasks."""
     try:
         return asyncio.current_task() in tasks
-    except RuntimeError:  # without a loop
+    except RuntimeError:
         return False
 
 

@@ -36,8 +36,6 @@ PLUGIN = Plugin(
             "forked_numbers:forked_numbers",
             ("repeated_data",),
             order=54,
-            area="Threads",
-            recorded=True,
             native=True,
             needs="level access; a forked process",
             misses="numbers of numpy and random; dropout; programs that do not train; states that "

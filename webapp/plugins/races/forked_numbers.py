@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import FORKED_STATE, STATE_SET
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.races.default_draws import draws_of_thread
 from lanescope.webapp.runs import units
@@ -33,8 +34,7 @@ fills a tensor in place may be a parameter's first value."""
 
 def forked_numbers(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per rank and line. Raises NotApplicable."""
-    if not run.counts["access"]:
-        raise NotApplicable("record with --level access and the native engine")
+    need_accesses(run)
     states = logged(run, None, FORKED_STATE)
     if states.empty:
         raise NotApplicable("no process was forked")

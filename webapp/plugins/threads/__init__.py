@@ -94,8 +94,6 @@ PLUGIN = Plugin(
             "suspended_modes:suspended_modes",
             ("lost_context",),
             order=113,
-            area="Threads",
-            recorded=True,
             misses="set_grad_enabled(False); models in evaluation mode; modes that a generator "
             "holds as a library resumes it",
         ),
