@@ -111,7 +111,7 @@ def test_a_prediction_is_near_the_changed_program(
     steps = [job_steps(one)[2:] for one in runs]
     before, after = (float(np.median([s.end_ns - s.start_ns for s in one])) / MS for one in steps)
     guesses = []
-    for one in steps[0]:  # a busy machine makes a step wait for what is not recorded: it is refused
+    for one in steps[0]:  # one with waits that were not recorded, as on a busy machine, is refused
         with suppress(NotApplicable):
             guesses.append(predicted(runs[0], spec, one.step))
     assert len(guesses) > len(steps[0]) / 2
