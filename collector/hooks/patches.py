@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, ClassVar
 
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
 from ..recorder.private_names import optional, unavailable
 from .not_compiled import run_as_it_is
 from .trampolines import CONCURRENT, SELF_ALONE, ChangedArguments, Ends, LockEnds, Trampolines
@@ -169,6 +171,11 @@ class Patches:
                 assign(owner, name, original)
 
         self._undo.append(undo)
+
+    def before_steps(self, begin: Callable[[Any], None]) -> None:
+        """Calls `begin` with the optimizer before each step of an optimizer of torch."""
+        handle = register_optimizer_step_pre_hook(lambda one, *_: _call_safely(begin, one))
+        self.also_undo(handle.remove)
 
     def also_undo(self, undo: Callable[[], object]) -> None:
         """Calls `undo` as the hooks are removed: before earlier ones, after later ones."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...format.names import LOSS_SCALE, SKIPPED_STEPS
 from ...recorder.recorder import Recorder
@@ -31,13 +30,13 @@ class Scalers:
         self._steps = 0
         self.readback = DeviceReadback()
 
-    def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Counts steps; global step pre-hook."""
+    def stepped(self, optimizer: Any) -> None:
+        """Counts steps."""
         self._steps += 1
         # A fused optimizer gets a flag for NaN or Inf gradients, and skips the step itself.
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, torch.Tensor) and self._recorder.active:
-            with self._recorder.contain_errors(), self._recorder.own_torch():
+            with self._recorder.own_torch():
                 self.readback.enqueue(found, lambda sum_: self._skip() if sum_.item() else None)
 
     def begins(self, scaler: Any, optimizer: Any, *_: Any, **__: Any) -> tuple[int, Any]:
@@ -80,7 +79,7 @@ def _hook(context: HookContext) -> Undo:
     lost = "optimizer steps that a gradient scaler skips"
     patches.ends(GradScaler, _STEP, scalers.begins, scalers.ended, lost=lost)
     patches.ends(GradScaler, _UPDATE, lambda scaler: scaler, scalers.updated, self_alone=True)
-    patches.also_undo(register_optimizer_step_pre_hook(scalers.stepped).remove)
+    patches.before_steps(scalers.stepped)
     return patches.undo
 
 

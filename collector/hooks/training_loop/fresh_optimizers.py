@@ -40,7 +40,7 @@ class FreshOptimizers:
         """Looks at what torch.load has returned."""
         if not isinstance(content, Mapping):
             return
-        with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():
+        with self._recorder.own_torch(), torch.no_grad():
             groups = [one["param_groups"] for one in _states(content) if one["state"]]
             if groups:
                 tensors = islice(_tensors(content), _MAX_TENSORS)
@@ -49,15 +49,15 @@ class FreshOptimizers:
                 if len(self._files) > _MAX_FILES:
                     self._files.pop(next(iter(self._files)))
 
-    def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Looks at an optimizer that steps for the first time; global pre-hook."""
+    def stepping(self, optimizer: Optimizer) -> None:
+        """Looks at an optimizer that steps for the first time."""
         if not self._files or optimizer in self._stepped:
             return
         self._stepped.add(optimizer)
         if not self._recorder.active or optimizer.state:
             return
         own = [one for group in optimizer.param_groups for one in group["params"]]
-        with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():
+        with self._recorder.own_torch(), torch.no_grad():
             if not own or not all(map(_is_plain, own)):
                 return
             hashes = {*map(_hash, own)}

@@ -9,16 +9,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...format.loop_names import LEFT_GRADIENTS
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
-from ..patches import caller
+from ..patches import Patches, caller
 from ..stacks import Stacks, program_place
 from ..training.modules import Modules
 from .scaled_losses import TrainingThread, first_trained, identity
@@ -81,24 +79,23 @@ class LeftGradients:
                 held.mixed |= held.added and held.other is not None and held.other not in touched
                 held.left, held.added = held.now(), True
 
-    def steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Looks at an optimizer's step; global pre-hook."""
+    def steps(self, optimizer: Optimizer) -> None:
+        """Looks at an optimizer that steps."""
         if not self._thread.is_alone():
             return
-        with self._recorder.contain_errors():
-            own = self._held.get(optimizer)
-            if own is None:
-                with self._recorder.own_torch():
-                    trained = first_trained(optimizer)
-                if not trained:
-                    return
-                own = self._held[optimizer] = _Held(trained)
-            if own.mixed and own.other is not None:
-                self._write(own, self._held[own.other])
-            own.forget()
-            for held in self._held.values():
-                if held.added and not any(one is own.first[0] for one in held.first):
-                    held.other = optimizer
+        own = self._held.get(optimizer)
+        if own is None:
+            with self._recorder.own_torch():
+                trained = first_trained(optimizer)
+            if not trained:
+                return
+            own = self._held[optimizer] = _Held(trained)
+        if own.mixed and own.other is not None:
+            self._write(own, self._held[own.other])
+        own.forget()
+        for held in self._held.values():
+            if held.added and not any(one is own.first[0] for one in held.first):
+                held.other = optimizer
 
     def _write(self, own: _Held, other: _Held) -> None:
         if self._recorder.active:
@@ -110,7 +107,9 @@ class LeftGradients:
 def _hook(context: HookContext) -> Undo:
     names = context.get(Modules).parameter_name
     left = context.share(LeftGradients(context.recorder, context.stacks, names))
-    return register_optimizer_step_pre_hook(left.steps).remove
+    patches = Patches()
+    patches.before_steps(left.steps)
+    return patches.undo
 
 
 HOOK = Hook("gradients that other losses left", _hook)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...format.names import RENEWED_OPTIMIZER
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
-from ..patches import caller
+from ..patches import Patches, caller
 from ..stacks import program_place
 
 _IN_A_ROW = 5
@@ -33,8 +32,8 @@ class RenewedOptimizers:
         self._held: weakref.ref[Any] | None = None  # first parameter of what stepped last
         self._count = 0  # that stepped once
 
-    def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Looks at an optimizer that steps; global pre-hook."""
+    def stepping(self, optimizer: Optimizer) -> None:
+        """Looks at an optimizer that steps."""
         held = next((one for group in optimizer.param_groups for one in group["params"]), None)
         known = self._stepped.get(id(optimizer)) is optimizer  # a wrapper keeps nothing of its own
         if known or held is None or self._held is None or self._held() is not held:
@@ -51,8 +50,9 @@ class RenewedOptimizers:
 
 def _hook(context: HookContext) -> Undo:
     renewed = RenewedOptimizers(context.recorder, context.stacks.is_library)
-    handle = register_optimizer_step_pre_hook(renewed.stepping)
-    return handle.remove
+    patches = Patches()
+    patches.before_steps(renewed.stepping)
+    return patches.undo
 
 
 HOOK = Hook("optimizers that are made again", _hook)

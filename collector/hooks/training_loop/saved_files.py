@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...format.loop_names import LOADED_FILE, SAVED_FILE
 from ...journal import clock
@@ -70,7 +69,7 @@ def _path(file: Any) -> str:
 def _hook(context: HookContext) -> Undo:
     patches = Patches()
     fresh = FreshOptimizers(context.recorder)
-    patches.also_undo(register_optimizer_step_pre_hook(fresh.stepping).remove)
+    patches.before_steps(fresh.stepping)
     files = SavedFiles(context.recorder, context.stacks, fresh)
     patches.ends(torch.serialization, "save", files.saves, files.ended, files.ended, lost=_LOST)
     patches.ends(torch.serialization, "load", files.loads, files.loaded, files.ended, lost=_LOST)

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...format.names import SCALED_STEP
 from ...recorder.recorder import Recorder
@@ -86,15 +85,14 @@ class ScaledLosses:
         if self._scaled and self._thread.is_alone():
             self._left = {id(one): identity(one) for some in self._first.values() for one in some}
 
-    def steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Looks at an optimizer's step; global pre-hook."""
+    def steps(self, optimizer: Optimizer) -> None:
+        """Looks at an optimizer that steps."""
         if not self._thread.is_alone() or not self._scalers:
             return
-        with self._recorder.contain_errors():
-            scaled, plain = self._scaled, self._plain
-            self._scaled = self._plain = False
-            if scaled and not plain and self._is_direct(optimizer) and self._is_left(optimizer):
-                self._write(optimizer)
+        scaled, plain = self._scaled, self._plain
+        self._scaled = self._plain = False
+        if scaled and not plain and self._is_direct(optimizer) and self._is_left(optimizer):
+            self._write(optimizer)
 
     def _is_direct(self, optimizer: Optimizer) -> bool:
         if getattr(optimizer, "grad_scale", None) is not None:  # a fused one unscales itself
@@ -148,7 +146,7 @@ def _hook(context: HookContext) -> Undo:
         losses.scaled,
         lost="losses that a gradient scaler scales",
     )
-    patches.also_undo(register_optimizer_step_pre_hook(losses.steps).remove)
+    patches.before_steps(losses.steps)
     return patches.undo
 
 

@@ -9,7 +9,6 @@ import weakref
 from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...format.loop_names import FADED_RATE, MAXIMIZES, PLATEAU, RATE_FACTOR
 from ...format.names import IDLE_SCHEDULER, SHORT_ANNEALING
@@ -43,9 +42,10 @@ class Schedulers:
         self._faded: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._factors: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
-    def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Notes that an optimizer steps, and whether uphill; global pre-hook."""
-        if optimizer not in self._stepped and optimizer.param_groups[0].get("maximize"):
+    def stepping(self, optimizer: Optimizer) -> None:
+        """Notes that an optimizer steps, and whether uphill."""
+        first = optimizer not in self._stepped
+        if first and any(group.get("maximize") for group in optimizer.param_groups):
             self._recorder.value(MAXIMIZES, 1.0)
         self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
 
@@ -120,7 +120,7 @@ def _replaces(stepped: Any, idle: Any) -> bool:
 def _hook(context: HookContext) -> Undo:
     patches = Patches()
     schedulers = Schedulers(context.recorder, context.stacks)
-    patches.also_undo(register_optimizer_step_pre_hook(schedulers.stepping).remove)
+    patches.before_steps(schedulers.stepping)
     patches.ends(lr_scheduler.LRScheduler, "step", schedulers.steps, self_alone=True)
     patches.ends(lr_scheduler.ReduceLROnPlateau, "step", schedulers.compares)
     return patches.undo

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...format.loop_names import UNREAD_SETTING
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
+from ..patches import Patches
 from ..stacks import code_line
 from ..training.modules import clean_paths
 
@@ -90,27 +90,28 @@ class UnreadRates:
         self._is_library = is_library
         self._seen: set[int] = set()
 
-    def stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Looks at an optimizer that steps; global pre-hook."""
+    def stepping(self, optimizer: Optimizer) -> None:
+        """Looks at an optimizer that steps."""
         held = vars(optimizer)
         if not any(name in held for name in _RATES) or id(optimizer) in self._seen:
             return
         recorder, kind = self._recorder, type(optimizer)
-        with recorder.contain_errors():
-            if not kind.__module__.startswith("torch.optim.") or not recorder.active:
-                return
-            rates = [float(group["lr"]) for group in optimizer.param_groups]
-            for name in _RATES:
-                value = held.get(name)
-                if isinstance(value, Real) and float(value) not in rates:
-                    self._seen.add(id(optimizer))
-                    said = f"{_assigned(name, self._is_library)}/optimizer/{name}/{value}"
-                    recorder.value(f"{UNREAD_SETTING}{said}/{kind.__name__}", rates[0])
+        if not kind.__module__.startswith("torch.optim.") or not recorder.active:
+            return
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        for name in _RATES:
+            value = held.get(name)
+            if isinstance(value, Real) and float(value) not in rates:
+                self._seen.add(id(optimizer))
+                said = f"{_assigned(name, self._is_library)}/optimizer/{name}/{value}"
+                recorder.value(f"{UNREAD_SETTING}{said}/{kind.__name__}", rates[0])
 
 
 def _hook(context: HookContext) -> Undo:
     rates = UnreadRates(context.recorder, context.stacks.is_library)
-    return register_optimizer_step_pre_hook(rates.stepping).remove
+    patches = Patches()
+    patches.before_steps(rates.stepping)
+    return patches.undo
 
 
 HOOK = Hook("attributes that torch does not read", _hook)

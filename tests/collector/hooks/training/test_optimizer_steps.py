@@ -145,3 +145,23 @@ def test_a_helper_beside_models_that_follow_one_another_ends_no_long_steps(
     rows = gradient_rows(run)
     steps = rows[rows["parameter"].str.endswith("weight")]["step"]
     assert least <= steps.nunique() <= 82
+
+
+STRANGE = """
+    import torch
+    weights = [torch.nn.Parameter(torch.ones(2))]
+    emptied = torch.optim.SGD(weights, 0.1)
+    emptied.param_groups.clear()
+    emptied.step()
+    class Own(torch.optim.Optimizer):
+        def step(self, closure=None):
+            return 7
+    own = Own(weights, {"lr": 0.1})
+    own.param_groups = [{"weights": weights}]
+    assert own.step() == 7
+"""
+
+
+def test_optimizers_with_groups_of_their_own_step(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, STRANGE)
+    assert recorded.status == 0, recorded.stderr
