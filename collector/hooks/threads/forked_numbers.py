@@ -6,6 +6,8 @@ draw the same numbers.
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 
 import torch
@@ -22,10 +24,17 @@ class ForkedNumbers:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._alone = False  # the forking thread was the only one
         self._inherits = False  # this process was forked, and has set no state yet
+
+    def forking(self) -> None:
+        """Notes before a fork whether other threads run."""
+        self._alone = threading.active_count() == 1
 
     def forked(self) -> None:
         """Records the state that this process begins with."""
+        if not self._alone:  # another may have held the generator's lock, which stays held here
+            return
         with self._recorder.own_torch():
             state = short_hash(generator_state(torch.default_generator))
         self._recorder.value(FORKED_STATE, state)
@@ -43,6 +52,7 @@ def _hook(context: HookContext) -> Undo:
     # torch.manual_seed has a hook in seeded_samples.py.
     for name in ("seed", "set_rng_state"):
         patches.ends(torch, name, numbers.sets)
+    os.register_at_fork(before=numbers.forking)
     return patches.undo
 
 

@@ -349,6 +349,30 @@ def test_interpreter_shutdown_ends_daemon_threads_in_hooked_functions(tmp_path: 
     assert recorded.stderr.count("\n") == 1
 
 
+FORKS = """
+    import os, threading, torch
+    ended = threading.Event()
+    def draws():
+        while not ended.is_set():
+            torch.randn(1_000_000)
+    thread = threading.Thread(target=draws)
+    thread.start()
+    for _ in range(20):
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+    ended.set()
+    thread.join()
+"""
+
+
+def test_forks_while_another_thread_draws(tmp_path: Path) -> None:
+    """The generator is locked in such a child for ever."""
+    recorded = record_program(tmp_path, FORKS)
+    assert recorded.status == 0, recorded.stderr
+
+
 @pytest.mark.slow
 def test_exec_into_another_program(tmp_path: Path) -> None:
     recorded = record_program(

@@ -38,8 +38,8 @@ PLUGIN = Plugin(
             order=54,
             native=True,
             needs="level access; a forked process",
-            misses="numbers of numpy and random; dropout; programs that do not train; states that "
-            "a generator of torch is given by its own methods",
+            misses="numbers of numpy and random; dropout; programs that do not train, or that fork "
+            "while other threads run; states that a generator of torch is given by its own methods",
         ),
         Question(
             "In-place changes of tensors that backward needs",
