@@ -10,7 +10,7 @@ from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Request
 RUN = "RUN"
 """Header by which a server of several runs knows which is meant."""
 
-TIMEOUT_MS = 30_000  # a page that never comes to rest fails the test instead of hanging it
+TIMEOUT_MS = 90_000  # a page that never comes to rest fails the test instead of hanging it
 
 _IDLE = """patience => Promise.race([
   lanescope.idle(),
