@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
@@ -149,8 +150,9 @@ def _runs_one_of(tasks: weakref.WeakSet[Any]) -> bool:
 def _hook(context: HookContext) -> Undo:
     modules, patches = context.get(Modules), Patches()
     modes = context.share(SuspendedModes(context.recorder, context.stacks.is_library))
-    modules.began.append(modes.began)
-    modules.evaluates.append(modes.evaluates)
+    for listeners, one in ((modules.began, modes.began), (modules.evaluates, modes.evaluates)):
+        listeners.append(one)
+        patches.also_undo(partial(listeners.remove, one))
     for kind in (torch.no_grad, torch.inference_mode):
         patches.ends(kind, "__enter__", modes.entered, self_alone=True, lost=_LOST)
         patches.ends(kind, "__exit__", modes.left, self_alone=True, lost=_LOST)

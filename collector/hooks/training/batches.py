@@ -382,8 +382,8 @@ def _hook(context: HookContext) -> Undo | None:
 
     def uninstall() -> None:
         modules.ended = None
-        modules.began.clear()
-        modules.evaluates.clear()
+        modules.began.remove(batches.began)
+        modules.evaluates.remove(batches.evaluates)
         batches.close()
 
     return uninstall

@@ -86,8 +86,9 @@ class Modules:
             # A recomputation in backward (checkpointing) is part of backward.
             if not inside and state.phase_kind != PhaseKind.backward:
                 trains = torch.is_grad_enabled()
-                for listener in self.began if trains else self.evaluates:
-                    if _is_eager():
+                listeners = self.began if trains else self.evaluates
+                if listeners and _is_eager():
+                    for listener in listeners:
                         listener(module)
                 if trains:
                     state.forward = recorder.begin_phase("forward", PhaseKind.forward)

@@ -14,9 +14,8 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
+    each_graph,
     graph_finding,
-    loss_graph,
-    of_graphs,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -24,18 +23,10 @@ from lanescope.webapp.runs.run import Run
 _MIN_GRAPHS = 4
 
 
-def constant_rows(run: Run) -> list[Finding]:
+@each_graph
+def constant_rows(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `repeated_data`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _constant)
-
-
-def _constant(run: Run, rank: int) -> Finding | None:
     rows = logged(run, rank, prefix=DATA_ROWS)
-    if rows.empty:
-        return None
-    graph = loss_graph(run, rank)
-    if graph is None:
-        return None
     by_node = rows.groupby("name", observed=True)["value"]
     facts = pd.DataFrame({"count": by_node.size(), "one": by_node.nunique(), "of": by_node.max()})
     facts = facts[facts["count"] >= _MIN_GRAPHS]

@@ -23,9 +23,8 @@ from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
+    each_graph,
     graph_finding,
-    loss_graph,
-    of_graphs,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -74,10 +73,9 @@ def negative_divergences(run: Run) -> list[Finding]:
 
 
 def _findings(run: Run, prefix: str, cause: str, says: _Said) -> list[Finding]:
-    def ask(run: Run, rank: int) -> Finding | None:
-        rows, graph = logged(run, rank, prefix=prefix), loss_graph(run, rank)
-        if graph is None:
-            return None
+    @each_graph
+    def of_graph(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+        rows = logged(run, rank, prefix=prefix)
         for name, own in rows.groupby("name", sort=False, observed=True):
             facts = str(name).split("/")
             node = graph.nodes.get(int(facts[0]))
@@ -89,7 +87,7 @@ def _findings(run: Run, prefix: str, cause: str, says: _Said) -> list[Finding]:
                 )
         return None
 
-    return of_graphs(run, ask)
+    return of_graph(run)
 
 
 def _at(graph: LossGraph, number: str) -> str:
