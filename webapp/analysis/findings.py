@@ -20,7 +20,7 @@ from lanescope.collector.format.names import UNSEEN_BY
 from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
-from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, named_line
+from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, layer_line, named_line
 from lanescope.webapp.analysis.stack_frames import line_and_function, short_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -149,9 +149,8 @@ def _html_of(finding: Finding) -> str:
     step = [] if finding.step is None else [f"step {finding.step}"]
     place = ", ".join([*since, *step, *([f"at {finding.where}"] if finding.where else [])])
     lines = "".join(f"<code>{text(named_line(one))}</code><br>" for one in finding.source)
-    evidence = json.dumps(dict(finding.evidence), indent=1)
-    # Of several lines, so line by line.
-    shown = "\n".join(text(line) for line in evidence.splitlines())
+    evidence = json.dumps(dict(finding.evidence), indent=1).splitlines()
+    shown = "\n".join(map(text, evidence))
     colour = COLOURS[finding.severity]
     return (
         f'<div><b style="color:{colour}">{finding.severity}</b> {text(finding.kind)}: '
@@ -323,10 +322,11 @@ def run_question(
 
 
 def _with_source(run: Run, finding: Finding) -> Finding:
-    """Returns the finding with the lines of the program that the run holds."""
+    """Returns the finding with its place, or that of its layer, and the lines that are recorded."""
     ranks = finding.ranks if finding.rank is None else (finding.rank, *finding.ranks)
-    source = excerpts_of(run, ranks, finding.where, finding.evidence)
-    return replace(finding, source=source) if source else finding
+    where = finding.where or layer_line(run, ranks, finding.evidence)
+    source = excerpts_of(run, ranks, where, finding.evidence)
+    return replace(finding, where=where, source=source)
 
 
 def _found(question: Question, run: Run, baseline: Run | None, noise: Run | None) -> list[Finding]:

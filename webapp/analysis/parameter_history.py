@@ -18,7 +18,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from lanescope.collector.format.names import CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
@@ -258,3 +260,11 @@ def _no_rows(columns: pa.Schema) -> pd.DataFrame:
 def last_logged(run: Run, rank: int, name: str) -> pd.Series:
     """Returns the last value of each step, by step. Callers must not change it."""
     return logged(run, rank, name).groupby("step")["value"].last()
+
+
+def clip_place(run: Run, rank: int) -> str | None:
+    """Returns file.py:12 at which the program first called clip_grad_norm_; None where it did
+    not."""
+    for _, row in logged(run, rank, CLIP_NORM).head(1).iterrows():
+        return place_before(run, rank, str(row["thread"]), int(row["time_ns"]))
+    return None

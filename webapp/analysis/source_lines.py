@@ -9,7 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypedDict
 
-from lanescope.webapp.analysis.stack_frames import line_and_function, program_places, short_place
+from lanescope.webapp.analysis.stack_frames import (
+    layer_place,
+    line_and_function,
+    program_places,
+    short_place,
+)
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -21,6 +26,10 @@ _MAX_PLACES = 4
 
 _MAX_CHARACTERS = 200
 """Characters of a line, as it is recorded; a run of another origin may hold longer ones."""
+
+_PARAMETERS = ("parameter", "parameters")
+_LAYERS = ("layer", "layers", "modules", *_PARAMETERS)
+"""Of evidence: what names a layer, or a parameter of one."""
 
 _OF_BASELINE = "base"
 """Evidence about another run, in which a line of the same number may be another one."""
@@ -105,6 +114,18 @@ def excerpts_of(
     frames = {line_and_function(frame)[0] for frame in _stacks(evidence)}
     found = (_excerpt_at(run, ranks, place, frames) for place in named)
     return tuple([one for one in found if one is not None][:_MAX_PLACES])
+
+
+def layer_line(run: Run, ranks: Sequence[int], evidence: Mapping[str, Any]) -> str | None:
+    """Returns file.py:12 at which the program calls the first layer that a finding's evidence
+    names; None without."""
+    for key, names in evidence.items():
+        first = names[0] if isinstance(names, (list, tuple)) and names else names
+        named = first.get("layer") if isinstance(first, Mapping) else first
+        if key in _LAYERS and isinstance(named, str) and ranks:
+            layer = named.rpartition(".")[0] if key in _PARAMETERS else named
+            return layer_place(run, ranks[0], layer) if layer else None
+    return None
 
 
 def _excerpt_at(run: Run, ranks: Sequence[int], place: str, frames: set[str]) -> Excerpt | None:

@@ -19,6 +19,9 @@ from lanescope.webapp.runs.run import Run
 _FRAME = re.compile(r"(.*?:\d+)(?: (.*))?", re.DOTALL)
 """A file's path may have blanks in it, and so may the name of a function."""
 
+_MAX_BEFORE_NS = 1_000_000_000
+"""How long before an instant an operator may have been that belongs to the same call."""
+
 _NOT_THE_PROGRAM = re.compile(rf"^<|{INSTALLED_FILE.pattern}")
 
 
@@ -101,6 +104,30 @@ def phase_place(run: Run, rank: int, kind: str, window: tuple[int, int] | None) 
     for rows in run.pieces("op", rank, columns=columns) if window is None else whole:
         rows = rows.filter(pc.is_in(rows["phase"].cast("string"), names.cast("string")))
         stacks = pc.unique(rows["stack"]).drop_null().to_pylist()
+        where = next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
+        if where is not None:
+            return where
+    return None
+
+
+def place_before(run: Run, rank: int, thread: str, time_ns: int) -> str | None:
+    """Returns file.py:12 at which the program called the last operator of a thread before an
+    instant; None where that is long ago."""
+    window = max(0, time_ns - _MAX_BEFORE_NS), time_ns
+    stacks = run.events("op", rank, thread, columns=["stack"], window=window)["stack"].drop_null()
+    return own_place(run, rank, stacks[-1].as_py()) if len(stacks) else None
+
+
+def layer_place(run: Run, rank: int, layer: str) -> str | None:
+    """Returns file.py:12 at which the program called a layer's first operator; None where none has
+    a stack.
+
+    `layer` is the path of a module: "blocks.0.mlp".
+    """
+    for rows in run.pieces("op", rank, columns=["module", "stack"]):
+        path = rows["module"].cast("string")
+        within = pc.or_(pc.equal(path, layer), pc.starts_with(path, f"{layer}."))
+        stacks = pc.unique(rows["stack"].filter(within)).drop_null().to_pylist()
         where = next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
         if where is not None:
             return where

@@ -30,7 +30,7 @@ from ..training.modules import Modules
 from ..training_loop.growth import Marks
 from .activation_slopes import slopes
 from .loss_facts import LossFacts
-from .node_facts import facts, saved_tensor
+from .node_facts import facts, saved_tensor, short_name
 
 _MAX_NODES = 50_000
 """Nodes of the largest graph that is walked; bounds the pause."""
@@ -185,11 +185,6 @@ def _reached(roots: Sequence[Any]) -> list[Any]:
                 seen[node] = None
                 waiting.append(node)
     return list(seen)
-
-
-def short_name(node: Any) -> str:
-    """Returns the node's name without its namespace."""
-    return str(node.name().rpartition("::")[2])
 
 
 def _hook(context: HookContext) -> None:

@@ -21,7 +21,7 @@ from ...format.loop_names import (
 )
 from ..training.batches import few_of, raw_bytes
 from ..training.replication import short_hash
-from .node_facts import saved_tensor
+from .node_facts import saved_tensor, short_name
 
 _MAX_NODES = 2000
 _MAX_ELEMENTS, _MAX_VECTORS, _MAX_NUMBERS = 4096, 64, 2**20
@@ -95,7 +95,7 @@ class LossFacts:
             node.next_functions[0][0]
             for name, node in given
             if name.startswith("ClampBackward")
-            and _name(node.next_functions[0][0]) == "ExpBackward0"
+            and short_name(node.next_functions[0][0]) == "ExpBackward0"
         }
         for name, node in given:
             sides = [one for one, _ in node.next_functions] if name == "MulBackward0" else []
@@ -118,10 +118,6 @@ class LossFacts:
             yield f"{POLICY_RATIO}{numbers[ratio]}", -1.0 if moved else float(again)
 
 
-def _name(node: Any) -> str:
-    return "" if node is None else str(node.name())
-
-
 def _few(tensor: torch.Tensor | None) -> torch.Tensor | None:
     """Returns evenly spaced numbers that can be read without waiting for a device."""
     if tensor is None or type(tensor) is not torch.Tensor or tensor.device.type != "cpu":
@@ -134,7 +130,7 @@ def _few(tensor: torch.Tensor | None) -> torch.Tensor | None:
 def _source(node: Any) -> Any:
     """Returns the node that made the numbers of a node: itself, or one before views of it."""
     for _ in range(_MAX_ELEMENTS):
-        if _name(node) not in _SAME:
+        if short_name(node) not in _SAME:
             break
         node = node.next_functions[0][0]
     return node
@@ -149,7 +145,7 @@ def _unreached(name: str, node: Any, numbers: dict[Any, int]) -> Iterator[tuple[
     else:
         made, targets = _of_difference(node.next_functions[0][0])
     few = _few(targets)
-    bounds = _BOUNDS.get(_name(made))
+    bounds = _BOUNDS.get(short_name(made))
     if bounds is None or few is None or made not in numbers:
         return
     low, high = bounds
@@ -161,7 +157,7 @@ def _unreached(name: str, node: Any, numbers: dict[Any, int]) -> Iterator[tuple[
 def _of_difference(error: Any) -> tuple[Any, torch.Tensor | None]:
     """The last function and the targets of a loss that is written as a difference, if all numbers
     of it can be read."""
-    if _name(error) not in _ERRORS or _name(error.next_functions[0][0]) != "SubBackward0":
+    if short_name(error) not in _ERRORS or short_name(error.next_functions[0][0]) != "SubBackward0":
         return None, None
     sides = [one for one, _ in error.next_functions[0][0].next_functions]
     known = [_source(one) for one in sides if one is not None]
@@ -211,13 +207,13 @@ def _flat(node: Any, number: int) -> Iterator[tuple[str, float]]:
     if result is None or result.dim() != 2 or result.shape[1] < _MIN_CLASSES:
         return
     source, factor = _source(node.next_functions[0][0]), 1.0
-    while _name(source) in ("DivBackward0", "MulBackward0"):
+    while short_name(source) in ("DivBackward0", "MulBackward0"):
         times = _scalar(source)
         if not times:
             return
-        factor *= 1 / times if _name(source).startswith("Div") else times
+        factor *= 1 / times if short_name(source).startswith("Div") else times
         source = _source(source.next_functions[0][0])
-    if _name(source) != "MmBackward0":
+    if short_name(source) != "MmBackward0":
         return
     vectors = [saved_tensor(source, f"_raw_saved_{one}") for one in ("self", "mat2")]
     if all(_are_units(one, dim) for one, dim in zip(vectors, (1, 0), strict=True)):
@@ -274,7 +270,7 @@ def _signs(root: Any, numbers: dict[Any, int]) -> dict[Any, float]:
             continue
         found[node] = sign
         sides = node.next_functions
-        name = _name(node).removesuffix("0").removesuffix("1").removesuffix("Backward")
+        name = short_name(node).removesuffix("0").removesuffix("1").removesuffix("Backward")
         of = _TERMS.get(name)
         for place, (one, _) in enumerate(sides):
             if of is not None and one is not None:

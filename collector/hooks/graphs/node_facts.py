@@ -123,6 +123,11 @@ def _seen(mask: torch.Tensor | None, hides: float = _HIDES) -> list[torch.Tensor
     return [mask if mask.dtype == torch.bool else mask > hides]
 
 
+def short_name(node: Any) -> str:
+    """Returns the node's name without its namespace; empty for None."""
+    return "" if node is None else str(node.name().rpartition("::")[2])
+
+
 def saved_tensor(node: Any, name: str) -> torch.Tensor | None:
     """Returns a tensor that autograd has saved; None without it.
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lanescope.webapp.analysis.findings import findings
-from lanescope.webapp.analysis.source_lines import excerpt, excerpts_of, source_coverage
+from lanescope.webapp.analysis.source_lines import excerpt, excerpts_of, layer_line, source_coverage
 from lanescope.webapp.analysis.tables import table_pieces
 from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.exporters.report import report_markdown
@@ -58,6 +58,29 @@ def test_a_finding_has_the_lines_that_ran(recorded: Run) -> None:
     assert found["lines"][2] == {"line": 5, "text": "    for _ in range(3):"}
     assert found["lines"][3] == {"line": 6, "text": LINE}
     assert [one["line"] for one in found["lines"]] == list(range(3, 10))
+
+
+CLIPPED = """
+    import torch
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(12):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4) + 9).sum().backward()
+        optimizer.step()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+"""
+
+
+def test_a_layer_or_a_call_of_a_library_leads_to_the_line_of_the_program(tmp_path: Path) -> None:
+    run = open_run(record_program(tmp_path, CLIPPED).run)
+    late = next(one for one in findings(run) if one.evidence.get("cause") == "clipped_late")
+    assert late.where == "program.py:9"
+    assert late.source
+    for evidence in ({"layers": ["2"]}, {"parameter": "2.weight"}, {"layers": [{"layer": "2"}]}):
+        assert layer_line(run, (0,), evidence) == "program.py:7"
+    assert layer_line(run, (0,), {"layers": ["absent"]}) is None
+    assert layer_line(run, (0,), {"group": "2"}) is None
 
 
 @pytest.mark.slow

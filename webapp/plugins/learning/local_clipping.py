@@ -30,7 +30,7 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_backward, need_ranks
-from lanescope.webapp.analysis.parameter_history import last_logged, sharded_names
+from lanescope.webapp.analysis.parameter_history import clip_place, last_logged, sharded_names
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -165,6 +165,7 @@ def _finding(
         title=f"{units.sentence(ranks_in(run, ranks))} {what[0]}: norms of {by} at step {step}, so "
         f"{what[1]}",
         ranks=ranks,
+        where=clip_place(run, ranks[0]),
         evidence={
             "group": group,
             "group_title": group_title(run, group),

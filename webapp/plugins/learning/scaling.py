@@ -37,7 +37,7 @@ from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.fault_series import ranks_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import and_more, timeline_address
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
+from lanescope.webapp.analysis.parameter_history import clip_place, gradient_rows, logged, samples
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -202,6 +202,7 @@ def clipped_while_scaled(run: Run) -> list[Finding]:
             f"{scale:g}, and then unscaled: since step {step} a norm of {units.number(left)} is "
             "left. Call scaler.unscale_(optimizer) before clip_grad_norm_.",
             ranks=tuple(found),
+            where=clip_place(run, rank),
             evidence={
                 "cause": "clipped_while_scaled",
                 "scale": scale,

@@ -14,7 +14,7 @@ from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_rows
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.parameter_history import clip_place, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Int64Array
@@ -67,5 +67,6 @@ def _finding(run: Run, rank: int, above: pd.DataFrame, count: int) -> Finding:
         f"calls: at step {step} it stepped by a norm of {units.number(norm)}, and then "
         f"clip_grad_norm_ scaled it to {units.number(limit)}. Call clip_grad_norm_ between "
         "backward() and step().",
+        where=clip_place(run, rank),
         evidence={"cause": "clipped_late", "norm": norm, "max_norm": limit, "steps": count},
     )

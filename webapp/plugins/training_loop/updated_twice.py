@@ -14,6 +14,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_steps
+from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -73,6 +74,7 @@ def _finding(run: Run, rank: int, twice: pd.DataFrame) -> Finding:
         f"the same gradient, after each of {units.count(passes)} backward passes since step "
         f"{step}: it moves twice per step. Leave it out of one of them, as a tied weight belongs "
         "to one optimizer.",
+        where=phase_place(run, rank, schema.PhaseKind.optimizer.name, None),
         evidence={
             "cause": "updated_twice",
             "parameters": [str(name) for name in twice["parameter"][:_LISTED]],
