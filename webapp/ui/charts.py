@@ -200,6 +200,12 @@ def share_bars(
     return figure
 
 
+def rank_rows(figure: go.Figure) -> None:
+    """Sets the vertical axis of a heat map with a row per rank, the first one on top."""
+    # The browser measures each name on an axis.
+    figure.update_yaxes(autorange="reversed", type="category", nticks=20, showgrid=False)
+
+
 def colour_bar(title: str, **more: Any) -> dict[str, Any]:
     """Returns the bar beside a heat map; `more` are further settings of Plotly's."""
     words = {"text": title, "side": "right", "font": {"size": 12}}

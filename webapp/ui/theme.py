@@ -49,7 +49,7 @@ def template(theme: Theme) -> go.layout.Template:
         "showline": True,
         "ticks": "",
         "automargin": True,
-        "ticklabeloverflow": "allow",  # with room for all of them, none needs to be measured again
+        "ticklabeloverflow": "allow",  # there is room: none needs to be measured
         "title": {"font": {"color": colour["muted"], "size": 13}, "standoff": 8},
         "tickfont": {"color": colour["muted"], "size": 12},
         "exponentformat": "power",
@@ -57,6 +57,7 @@ def template(theme: Theme) -> go.layout.Template:
     scale = {
         "title": {"font": {"color": colour["muted"], "size": 12}},
         "tickfont": {"color": colour["muted"], "size": 12},
+        "ticklabeloverflow": "allow",
     }
     return go.layout.Template(
         layout={

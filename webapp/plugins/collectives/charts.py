@@ -20,6 +20,7 @@ from lanescope.webapp.ui.charts import (
     greatest_rows,
     marked_line,
     nothing,
+    rank_rows,
     share_bars,
 )
 from lanescope.webapp.ui.colours import Theme, tokens
@@ -82,7 +83,7 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
         "<extra></extra>",
     )
     figure.update_xaxes(title_text="sequence number", type="category", nticks=20, showgrid=False)
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    rank_rows(figure)
     return figure
 
 

@@ -23,6 +23,7 @@ from lanescope.webapp.ui.charts import (
     escaped,
     greatest_of_bins,
     nothing,
+    rank_rows,
 )
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, step_axis, template
@@ -342,7 +343,7 @@ def _heat(
         **bounds,
     )
     figure.update_xaxes(step_axis(first))
-    figure.update_yaxes(autorange="reversed", type="category")
+    rank_rows(figure)
     return figure
 
 
