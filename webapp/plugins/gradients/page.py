@@ -147,11 +147,12 @@ def _figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.F
         if _sharded(run):
             note = "Parameters are sharded: a line is the norm of what its rank holds of them. "
         elif rank == _ALL and len(run.ranks) > 1 and _alike(norms):
-            note = "All ranks have the same norms: their lines coincide. "
+            note = "All ranks have the same norms: one line is drawn for all. "
+            chosen = norms[norms["rank"] == norms["rank"].min()]
         ranks = int(chosen["rank"].nunique())
         if ranks > MAX_LINES:
-            which = "" if note else ", those farthest from the median of all"
-            note += f"{MAX_LINES} of {units.count(ranks)} ranks are drawn{which}. "
+            note += f"{MAX_LINES} of {units.count(ranks)} ranks are drawn, those farthest from the "
+            note += "median of all. "
         if _constant(chosen):
             note += "The norm hardly changes: gradients are clipped to it before the step."
         return charts.total_norms(chosen, theme, log=log), note
@@ -178,8 +179,9 @@ def _constant(norms: pd.DataFrame) -> bool:
 
 
 def _alike(norms: pd.DataFrame) -> bool:
-    spread = norms.groupby("step")["norm"].agg(["min", "max"])
-    return bool(((spread["max"] - spread["min"]) <= spread["max"].abs() * 1e-6).all())
+    spread = norms.groupby("step")["norm"].agg(["min", "max", "count"])
+    same = (spread["max"] - spread["min"]) <= spread["max"].abs() * 1e-6
+    return bool((same & (spread["count"] == norms["rank"].nunique())).all())
 
 
 def _table(run: Run) -> Component:
