@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypedDict
 
+from lanescope.collector.format.record_kinds import PhaseKind
 from lanescope.webapp.analysis.stack_frames import (
     layer_place,
     line_and_function,
+    phase_place,
     program_places,
     short_place,
 )
@@ -124,7 +126,9 @@ def layer_line(run: Run, ranks: Sequence[int], evidence: Mapping[str, Any]) -> s
         named = first.get("layer") if isinstance(first, Mapping) else first
         if key in _LAYERS and isinstance(named, str) and ranks:
             layer = named.rpartition(".")[0] if key in _PARAMETERS else named
-            return layer_place(run, ranks[0], layer) if layer else None
+            if layer:
+                return layer_place(run, ranks[0], layer)
+            return phase_place(run, ranks[0], PhaseKind.forward.name, None)  # the model itself
     return None
 
 

@@ -77,7 +77,8 @@ def test_a_layer_or_a_call_of_a_library_leads_to_the_line_of_the_program(tmp_pat
     late = next(one for one in findings(run) if one.evidence.get("cause") == "clipped_late")
     assert late.where == "program.py:9"
     assert late.source
-    for evidence in ({"layers": ["2"]}, {"parameter": "2.weight"}, {"layers": [{"layer": "2"}]}):
+    named = ({"layers": ["2"]}, {"parameter": "2.weight"}, {"layers": [{"layer": "2"}]})
+    for evidence in (*named, {"parameters": ["of_the_model_itself"]}):
         assert layer_line(run, (0,), evidence) == "program.py:7"
     assert layer_line(run, (0,), {"layers": ["absent"]}) is None
     assert layer_line(run, (0,), {"group": "2"}) is None
