@@ -74,8 +74,10 @@ def read_plan(operator: Any) -> ReadPlan | None:
         if collective:  # schemas of collectives lack this, so argument names are used
             writes = writes or "output" in name or (in_place and "input" not in name)
             reads = "output" not in name and name != "barrier"
-        elif "batch_norm" in schema.name:  # the schema omits writes to running statistics
-            writes = writes or name.startswith("running_")
+        elif "batch_norm" in schema.name and name.startswith("running_"):
+            # The schema omits that they are written; backward of a training pass needs none.
+            backward = "backward" in schema.name
+            reads, writes = reads and not backward, writes or not backward
         arguments.append(Argument(position, name, reads, writes, not argument.kwarg_only))
     return ReadPlan(
         arguments=tuple(arguments),

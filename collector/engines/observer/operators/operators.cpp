@@ -96,13 +96,16 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
       op.training = static_cast<int>(i);
     }
   }
-  // Their schemas do not say it: running statistics are written in training.
+  // Their schemas do not say it: training writes running statistics, its backward needs none.
   const bool normalizes = op.name.find("batch_norm") != std::string::npos;
+  const bool backward = op.name.find("backward") != std::string::npos;
   op.workspace = op.name.find("_rnn") != std::string::npos;
   bool writes = false;
   for (Argument& argument : op.arguments) {
     const std::string& name = arguments[argument.position].name();
-    argument.statistics = normalizes && name.compare(0, 8, "running_") == 0;
+    const bool running = normalizes && name.compare(0, 8, "running_") == 0;
+    argument.reads = argument.reads && !(running && backward);
+    argument.statistics = running && !backward;
     argument.writes = argument.writes || argument.statistics;
     writes = writes || argument.writes;
   }

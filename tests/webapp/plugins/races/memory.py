@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from tests.webapp.plugins.races.common import together
@@ -120,6 +121,24 @@ def of_another_shape() -> None:
     together(turn, read)
 
 
+def statistics_between_backwards() -> None:
+    """A lock orders the passes that use running statistics; backward runs outside of it."""
+    norm, lock = nn.BatchNorm1d(3), threading.Lock()
+
+    def train() -> None:
+        for _ in range(3):
+            with lock:
+                made = norm.train()(torch.randn(5, 3)).square().sum()
+            made.backward()
+
+    def evaluate() -> None:
+        for _ in range(3):
+            with lock, torch.no_grad():
+                norm.eval()(torch.randn(5, 3))
+
+    together(train, evaluate)
+
+
 def run() -> None:
     for clean in (
         arrays,
@@ -130,5 +149,6 @@ def run() -> None:
         collated_by_a_worker,
         filled_by_another,
         of_another_shape,
+        statistics_between_backwards,
     ):
         clean()
