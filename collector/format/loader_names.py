@@ -16,3 +16,7 @@ SHARED_OFFSET = f"{BATCHES}shared_offset/"
 """Prefix; the class of a dataset, its attribute and file.py:12 of its __getitem__ follow, each
 after a slash: how often the offset of that open file has moved between two batches of a DataLoader
 with two workers or more, which have it from the process that records this."""
+
+SAMPLED_SUBSET = f"{BATCHES}subset/"
+"""Prefix; the number of a distributed sampler that shuffles follows: a hash, below 2^52, of the
+indices of the Subset that it shares out among all ranks of the job."""

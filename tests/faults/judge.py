@@ -37,7 +37,17 @@ from tests.faults.learning import (
     underflow,
     unused_results,
 )
-from tests.faults.ranks import by_hand, data, files, kept_models, one_model, parts, reduced, slow
+from tests.faults.ranks import (
+    by_hand,
+    data,
+    files,
+    kept_models,
+    one_model,
+    parts,
+    reduced,
+    slow,
+    splits,
+)
 from tests.faults.threads import (
     drawn_apart,
     failed_processes,
@@ -105,6 +115,7 @@ _ROOMS = (
     kept_models,
     files,
     slow,
+    splits,
     two_runs,
     two_starts,
 )

@@ -30,9 +30,6 @@ from ...format.names import (
     IN_ORDER,
     LOADER_BEGUN,
     LOADER_END,
-    SAMPLER_END,
-    SAMPLER_EPOCH,
-    SAMPLER_SEED,
     TRAINING_MODE,
 )
 from ...recorder.private_names import optional
@@ -42,6 +39,7 @@ from ..cuda_graphs import capturing
 from ..patches import caller
 from ..stacks import program_place
 from ..training_loop.batch_momentum import batch_momenta
+from ..training_loop.distributed_samplers import DistributedSamplers
 from ..training_loop.equal_rows import equal_rows
 from ..training_loop.growth import Growth
 from ..training_loop.loader_orders import LoaderOrders
@@ -123,34 +121,32 @@ class Batches:
         self.orders = LoaderOrders(recorder)
         self._growth = growth
         self._pairs = pairs
-        self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._samplers = DistributedSamplers(recorder)
 
     def iterates(self, iterator: Any) -> None:
         """Records that an iteration over a loader begins, and the epoch of its sampler."""
         if not getattr(iterator, "_num_yielded", 1):
-            self._edge(LOADER_BEGUN, iterator, {SAMPLER_EPOCH: "epoch", SAMPLER_SEED: "seed"})
+            self._edge(LOADER_BEGUN, iterator)
             if self._recorder.active:
                 self._copies.begins(iterator)
                 self._offsets.begins(iterator)
 
     def exhausted(self, iterator: Any) -> None:
         """Records that an iteration over a loader ended with its last batch."""
-        self._edge(LOADER_END, iterator, {SAMPLER_END: "epoch"})
+        self._edge(LOADER_END, iterator)
 
-    def _edge(self, edge: str, iterator: Any, attributes: dict[str, str]) -> None:
+    def _edge(self, edge: str, iterator: Any) -> None:
         if not self._recorder.active:
             return
         self._recorder.value(edge, 1.0)
         outer = getattr(iterator, "_index_sampler", None)
         sampler = getattr(outer, "sampler", outer)
-        if edge == LOADER_BEGUN:
-            in_order = type(sampler) is torch.utils.data.SequentialSampler
-            self._recorder.value(IN_ORDER, float(in_order))
-        if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
+        if edge == LOADER_END:
+            self._samplers.ends(sampler)
             return
-        number = self._samplers.setdefault(sampler, len(self._samplers))
-        for prefix, name in attributes.items():
-            self._recorder.value(f"{prefix}{number}", float(getattr(sampler, name)))
+        in_order = type(sampler) is torch.utils.data.SequentialSampler
+        self._recorder.value(IN_ORDER, float(in_order))
+        self._samplers.begins(sampler)
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Samples a batch of a DataLoader."""

@@ -57,7 +57,7 @@ PLUGIN = Plugin(
             ("repeated_data",),
             order=43,
             needs="level access; a DistributedSampler that shuffles on two ranks",
-            misses="samplers that are not torch's DistributedSampler",
+            misses="samplers that are not torch's DistributedSampler; splits other than a Subset",
         ),
         Question(
             "Inputs and outputs that do not vary",
