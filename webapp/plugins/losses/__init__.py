@@ -251,5 +251,15 @@ PLUGIN = Plugin(
             needs="level access; a model with dropout or batch normalisation, called as a module",
             misses="models that are in evaluation mode from the first step on",
         ),
+        Question(
+            "Evaluation mode that another thread sets",
+            "left_in_evaluation:switched_by_threads",
+            ("evaluation_mode",),
+            order=200,
+            area="Threads",
+            needs="level access; a model with dropout or batch normalisation that one thread "
+            "trains and another one evaluates",
+            misses="modes that change within a call; models that several threads train",
+        ),
     ),
 )
