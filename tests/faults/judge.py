@@ -51,6 +51,7 @@ from tests.faults.ranks import (
 from tests.faults.threads import (
     drawn_apart,
     failed_processes,
+    forked_operators,
     handed_over,
     loader_workers,
     lock_orders,
@@ -97,6 +98,7 @@ _ROOMS = (
     waiting,
     waiting_processes,
     failed_processes,
+    forked_operators,
     handed_over,
     lost_work,
     second_backward,

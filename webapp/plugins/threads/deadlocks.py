@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.loop_names import ORPHANED_LOCK
+from lanescope.collector.format.loop_names import FORKED_STATE, ORPHANED_LOCK
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
@@ -52,7 +52,7 @@ def deadlocks(run: Run) -> list[Finding]:
 
 @per_rank
 def _of_rank(run: Run, rank: int) -> list[Finding]:
-    forked = _forked(run, rank)
+    forked = _forked(run, rank) + _without_threads(run, rank)
     locked = {thread for one in forked for thread in one.evidence["threads"]}
     known = {thread: wait for thread, wait in _waits(run, rank).items() if thread not in locked}
     waits = {thread: wait for thread, wait in known.items() if not wait.ended}
@@ -94,6 +94,58 @@ def _forked(run: Run, rank: int) -> list[Finding]:
             )
         )
     return found
+
+
+_REST_NS = 5_000_000_000
+"""An operator that rests for so long waits for something that does not come."""
+
+
+def _without_threads(run: Run, rank: int) -> list[Finding]:
+    """Forked processes at rest within an operator: one per line.
+
+    The threads by which the parent computed (OpenMP) are not in a forked process, and an operator
+    that is large enough to be shared with them waits for them.
+    """
+    forked = set(logged(run, rank, FORKED_STATE)["thread"].astype("str"))
+    rows = run.events("stall", rank).sort_by([("time_ns", "ascending")]).to_pylist() * bool(forked)
+    lines: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
+    for row in {row["thread"]: row for row in rows if row["reason"] != "signal"}.values():
+        waits = row["waiting"] or row["collective"] or at_work(row)
+        if row["thread"] not in forked or waits or row["duration_ns"] < _REST_NS:
+            continue
+        columns = ["name", "start_ns", "duration_ns", "depth", "stack", "step", "thread"]
+        ops = run.events("op", rank, row["thread"], columns=columns)
+        opened = ops.filter(pc.is_null(ops["duration_ns"])).sort_by("depth").to_pylist()
+        if opened and pc.max(ops["start_ns"]).as_py() == opened[-1]["start_ns"]:
+            where = own_place(run, rank, row["stack"]) or ""
+            lines.setdefault(where, []).append((opened[-1], row))
+    return [_stuck_in_fork(run, rank, where, several) for where, several in lines.items()]
+
+
+def _stuck_in_fork(
+    run: Run, rank: int, where: str, several: list[tuple[dict[str, Any], dict[str, Any]]]
+) -> Finding:
+    op, row = several[0]
+    at = f" at {where}" * bool(where) + f" ({len(several)} processes)" * (len(several) > 1)
+    return finding_at(
+        run,
+        rank,
+        op,
+        kind="deadlock",
+        severity="error",
+        title=f"Deadlock: a forked process rests in {op['name']}{at}: it has only the thread that "
+        "forked it, and the operator waits for the threads by which the parent computed before "
+        "(OpenMP). Start processes with spawn, or before the first operator, or call "
+        "torch.set_num_threads(1) before the fork.",
+        where=where,
+        evidence={
+            "threads": sorted(other["thread"] for _, other in several),
+            "op": op["name"],
+            "idle_ns": row["duration_ns"],
+            "stack": _stack(run, rank, row["stack"]),
+        },
+        link=timeline_address(op["start_ns"], row["time_ns"], run.duration_ns),
+    )
 
 
 def _left(run: Run, rank: int, holder: str) -> str:

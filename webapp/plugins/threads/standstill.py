@@ -53,6 +53,8 @@ waits for another one it is more than that: a warning, as a signal's handler mig
 and an error where one of them has raised an exception."""
 
 
+_TASKS = "the tasks of a queue"
+
 _BROUGHT_BY_THREADS = frozenset(
     {
         "a condition",
@@ -68,7 +70,7 @@ _BROUGHT_BY_THREADS = frozenset(
         "the end of a thread",
         "the others of a barrier",
         "the result of a future",
-        "the tasks of a queue",
+        _TASKS,
     }
 )
 """What only a thread of the same process can bring, in the words of the watchdog."""
@@ -313,6 +315,11 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> s
         return (
             "Start processes before threads, or with spawn: a forked process has only the thread "
             "that forked it, and locks of the other threads stay locked in it."
+        )
+    if {_TASKS, "an item of a queue"} <= {row["waiting"] for row in rows}:
+        return (
+            "Call task_done() for each item that get() returned, also where the work on it is "
+            "skipped or raises (try, finally): join() waits for as many calls as there were items."
         )
     for row in rows:
         callers = _callers(run, rank, row)
