@@ -230,9 +230,9 @@ an outermost module in training is called."""
 
 LEFT_OUT = f"{BATCHES}left_out/"
 """Prefix; the name of a parameter follows whose gradients the DistributedDataParallel around its
-model does not reduce: 1 where it ignores it on purpose, 0 where it does not know it."""
+model does not reduce: why, as a place in LEFT_OUT_CAUSES."""
 
-LEFT_OUT_CAUSES = ("unknown", "ignored")
+LEFT_OUT_CAUSES = ("unknown", "ignored", "unfrozen")
 """Words of LEFT_OUT's values."""
 
 BUFFER_HASH = f"{BATCHES}buffer/"

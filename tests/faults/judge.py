@@ -47,6 +47,8 @@ from tests.faults.ranks import (
     reduced,
     slow,
     splits,
+    summed_parts,
+    unfrozen,
 )
 from tests.faults.threads import (
     drawn_apart,
@@ -120,6 +122,8 @@ _ROOMS = (
     files,
     slow,
     splits,
+    summed_parts,
+    unfrozen,
     two_runs,
     two_starts,
 )

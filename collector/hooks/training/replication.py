@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,7 @@ MAX_LISTED = 20
 HASH_BITS = 52
 """Exact in the float64 of a value."""
 
-_UNKNOWN, _IGNORED = map(LEFT_OUT_CAUSES.index, ("unknown", "ignored"))
+_UNKNOWN, _IGNORED, _UNFROZEN = map(LEFT_OUT_CAUSES.index, ("unknown", "ignored", "unfrozen"))
 
 
 def short_hash(data: bytes) -> float:
@@ -48,6 +49,11 @@ def generator_state(generator: torch.Generator) -> bytes:
     return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
+_frozen: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()
+"""Wrappers -> ids of parameters that were frozen when they were first called: a wrapper reduces
+none that is frozen as it is made."""
+
+
 def replication(module: torch.nn.Module) -> Iterator[tuple[str, float]]:
     """Yields between how many ranks a wrapper reduces gradients, and parameters it leaves out."""
     wrapper = data_parallel(module)
@@ -55,6 +61,8 @@ def replication(module: torch.nn.Module) -> Iterator[tuple[str, float]]:
         return
     yield REPLICAS, float(dist.get_world_size(wrapper.process_group))
     reduced = {id(one) for one in getattr(wrapper, "_module_parameters", ())}
+    if wrapper not in _frozen:
+        _frozen[wrapper] = {id(one) for one in wrapper.parameters() if not one.requires_grad}
     if reduced:
         yield from islice(_left_out(wrapper, reduced), MAX_LISTED)
 
@@ -105,6 +113,11 @@ def _left_out(wrapper: Any, reduced: set[int]) -> Iterator[tuple[str, float]]:
     for path, part in clean_paths(wrapper):
         for name, parameter in part._parameters.items():
             trained = parameter is not None and parameter.requires_grad
-            if trained and id(parameter) not in reduced:
-                cause = _IGNORED if id(parameter) in ignored else _UNKNOWN
-                yield f"{LEFT_OUT}{path}.{name}" if path else f"{LEFT_OUT}{name}", float(cause)
+            if not trained:
+                continue
+            cause = _IGNORED if id(parameter) in ignored else _UNKNOWN
+            if id(parameter) in reduced:
+                if id(parameter) not in _frozen[wrapper]:
+                    continue
+                cause = _UNFROZEN
+            yield f"{LEFT_OUT}{path}.{name}" if path else f"{LEFT_OUT}{name}", float(cause)

@@ -14,6 +14,9 @@ that get the same input, hold parts of one model; with parts that are added up, 
 the same on all ranks. Where the parameter nearest to the loss begins equal and parts, while others
 begin unequal, a sum is missing between them. (Models with one trunk and a head of its own on each
 rank differ nearest to the loss.)
+
+The fourth: ranks with unequal parts sum in forward, so that their outputs are equal at first, and
+never in backward. Where a parameter that all of them hold parts, its gradient is that of one part.
 """
 
 from __future__ import annotations
@@ -51,9 +54,13 @@ def parts_of_a_model(run: Run) -> list[Finding]:
     found = []
     for group, calls in collective_calls(run).groupby("group", sort=True):
         ranks = tuple(rank for rank in group_members(run)[str(group)] if rank in run.ranks)
-        if len(ranks) < 2 or not _sums_activations(calls) or not same_inputs(run, ranks):
+        steps = _sums_activations(calls)
+        if len(ranks) < 2 or steps is None or not same_inputs(run, ranks):
             continue
         if any(rank in wrapped(run) for rank in ranks) or not dropped_alike(run, ranks):
+            continue
+        if not steps:
+            found += _not_summed_back(run, ranks)
             continue
         equal, unequal = began_random(run, ranks)
         outputs = _equal_outputs(run, ranks)
@@ -112,13 +119,38 @@ def _by_distance(run: Run, rank: int) -> list[str]:
     return [graph.nodes[one].parameter for one in pending if graph.nodes[one].parameter]
 
 
-def _sums_activations(calls: pd.DataFrame) -> bool:
-    """Whether a group sums in forward and backward of some steps, and calls nothing beside."""
+def _sums_activations(calls: pd.DataFrame) -> set[int] | None:
+    """Steps in which a group sums in forward and in backward, empty where it never does in
+    backward; None where it sums in forward of too few, or calls anything beside."""
     sums = calls[calls["name"] == "all_reduce"]
     steps = [set(sums.loc[sums["phase"] == one, "step"]) for one in (_FORWARD, _BACKWARD)]
     beside = calls[~calls["phase"].isin((_FORWARD, _BACKWARD)) & calls["step"].isin(steps[0])]
     beside = beside[beside["step"] > 0]  # broadcasts before the first step
-    return len(steps[0] & steps[1]) >= _MIN_STEPS and beside.empty
+    both = steps[0] & steps[1]
+    few = len(both if steps[1] else steps[0]) < _MIN_STEPS
+    return None if few or not beside.empty else both
+
+
+def _not_summed_back(run: Run, ranks: tuple[int, ...]) -> list[Finding]:
+    """The fourth rule. Where the ranks are taken for replicas, they are reported as such."""
+    if ranks in replicas(run).values():
+        return []
+    _, unequal = began_random(run, ranks)
+    apart, outputs = first_apart(run, ranks), _equal_outputs(run, ranks)
+    if not unequal or apart is None or len(outputs) < _MIN_STEPS or not outputs.iloc[0]:
+        return []
+    return [
+        _finding(
+            run,
+            ranks,
+            "not_summed_back",
+            [apart[0]],
+            f"hold parts of one model and sum activations in forward, and nothing in backward: "
+            f"{apart[0]}, which all of them hold, began equal and differs since step {apart[1]}, "
+            "as each rank has the gradient of its own part. Sum the gradient of what the split "
+            "layers get: all_reduce it in the backward of their input.",
+        )
+    ]
 
 
 def _equal_outputs(run: Run, ranks: tuple[int, ...]) -> pd.Series:

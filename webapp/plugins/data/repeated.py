@@ -3,7 +3,7 @@
 Same batches: at every sampled step all ranks of a group of data-parallel replicas called the model
 with the same arguments, bit for bit, these were not the same at each step, and the outputs were the
 same too (or dropout made them differ). Where ranks each take a part of the same arguments within
-the model, outputs differ.
+the model, outputs differ. Ranks that sum activations in forward by hand hold parts of one model.
 
 Same order: a DistributedSampler that shuffles was iterated to the end twice or more with backward
 in between, always with the same epoch, from which and its seed it computes the order.
@@ -24,7 +24,8 @@ from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
 from lanescope.webapp.analysis.parameter_history import logged, sharded_names
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
-from lanescope.webapp.plugins.learning.replicas import replicas
+from lanescope.webapp.plugins.learning.parting_causes import wrapped
+from lanescope.webapp.plugins.learning.replicas import gradient_reductions, replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -45,7 +46,9 @@ def same_batches(run: Run) -> list[Finding]:
     if not groups:
         raise NotApplicable("no ranks are known to be data-parallel replicas")
     found = []
-    for ranks in groups.values():
+    for group, ranks in groups.items():
+        if _hold_parts(run, group, ranks[0]):
+            continue
         own = samples[samples["rank"].isin(ranks)]
         inputs = given_to_models(own)
         steps = _same_steps(inputs, ranks)
@@ -53,6 +56,13 @@ def same_batches(run: Run) -> list[Finding]:
             continue
         found.append(_same_batches(run, ranks, steps))
     return found
+
+
+def _hold_parts(run: Run, group: str, rank: int) -> bool:
+    """Whether ranks sum activations: they hold parts of one model, and have to get one input."""
+    calls = gradient_reductions(run, group, rank)
+    forward = calls["phase"] == schema.PhaseKind.forward.name
+    return rank not in wrapped(run) and calls.loc[forward, "step"].nunique() >= _MIN_STEPS
 
 
 def _same_steps(samples: pd.DataFrame, ranks: tuple[int, ...]) -> list[int]:

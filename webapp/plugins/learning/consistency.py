@@ -47,6 +47,8 @@ from lanescope.webapp.plugins.learning.parting_causes import (
     other_settings,
     replaced,
     skipped_step,
+    sums_activations_alone,
+    unfrozen,
     wrapped,
 )
 from lanescope.webapp.plugins.learning.replicas import (
@@ -277,8 +279,11 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
     known = (
         replaced(run, parting.group, parting.ranks)
         or ignored(run, parting.group, parting.ranks, names)
+        or unfrozen(run, parting.group, parting.ranks, names)
         or left_whole(run, names)
     )
+    if known is None and parting.what == "gradient":
+        known = sums_activations_alone(run, parting.group, parting.ranks, parting.step)
     if known is None and parting.what == "parameter":
         known = other_settings(run, parting.ranks, parting.step)
         if known is None and parting.last_equal is None:

@@ -31,6 +31,8 @@ _OF_RANKS = ("seed", "threads", "environment ")
 _JOINS = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "all_to_all")
 _MIN_STEPS = 3
 
+_FORWARD = schema.PhaseKind.forward.name
+
 _MIN_CROSSED = 2
 """Gradients that another rank has for other parameters."""
 
@@ -88,6 +90,21 @@ def ignored(run: Run, group: str, ranks: tuple[int, ...], parting: list[str]) ->
     )
 
 
+def unfrozen(run: Run, group: str, ranks: tuple[int, ...], parting: list[str]) -> Cause | None:
+    """Returns parameters that part, and that were frozen when their model was wrapped."""
+    names = left_out(run, ranks, "unfrozen")
+    names = [name for name in names if any(_same(name, one) for one in parting)]
+    if not names:
+        return None
+    return Cause(
+        f"DistributedDataParallel does not reduce {names[0]}{and_more(len(names), 'parameter')}: "
+        "frozen when the model was wrapped, and unfrozen since. Wrap the model again after "
+        "requires_grad is set.",
+        _wrapping_place(run, group, ranks[0]),
+        tuple(names),
+    )
+
+
 def left_whole(run: Run, parting: list[str]) -> Cause | None:
     """Returns parameters that part and that each rank holds whole, beside others that are
     sharded."""
@@ -100,6 +117,21 @@ def left_whole(run: Run, parting: list[str]) -> Cause | None:
         "not: call fully_shard() on the whole model after its layers, once its last layer is in "
         "place, or reduce these gradients before each step.",
         parameters=tuple(parting),
+    )
+
+
+def sums_activations_alone(run: Run, group: str, ranks: tuple[int, ...], step: int) -> Cause | None:
+    """Returns why gradients part at a step in which ranks with parts of one model sum activations
+    in forward, and nothing in backward or after it."""
+    calls = collective_calls(run)
+    mine = (calls["group"] == group) & (calls["rank"] == ranks[0]) & (calls["step"] == step)
+    phases = calls.loc[mine & calls["name"].isin(_JOINS), "phase"]
+    if ranks[0] in wrapped(run) or phases.empty or (phases != _FORWARD).any():
+        return None
+    return Cause(
+        "The ranks sum activations in forward, as those with parts of one model do, and nothing in "
+        "backward, so each has the gradient of its own part. Sum the gradient of what the split "
+        "layers get: all_reduce it in the backward of their input."
     )
 
 

@@ -1,0 +1,112 @@
+"""Ranks with parts of one model that sum what these return, and not the gradients before them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+from tests.faults.ranks.one_model import begin, rank_faults, sgd
+
+_STEPS, _WIDTH = 12, 16
+
+
+class _SumForward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return _all(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+class _SumBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return _all(grad)
+
+
+def _all(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    dist.all_reduce(x)
+    return x
+
+
+class _Split(nn.Module):
+    """What all ranks hold, before and behind a part of this rank."""
+
+    def __init__(self, part: nn.Module, planted: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.planted = planted
+        self.before, self.head = nn.Linear(8, _WIDTH), nn.Linear(_WIDTH, 4)
+        self.part = part
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.before(x)
+        own = h if self.planted else _SumBackward.apply(h)
+        out: torch.Tensor = self.head(h + _SumForward.apply(self.part(own)))
+        return out
+
+
+def _train(part: nn.Module, planted: bool) -> None:
+    model = _Split(part, planted)
+    optimizer = sgd(model, 0.05)
+    torch.manual_seed(7)
+    for _ in range(_STEPS):
+        x = torch.randn(64, 8)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), (x.sum(1) > 0).long()).backward()
+        optimizer.step()
+
+
+def columns_and_rows(planted: bool) -> None:
+    """A feed-forward block is split by its columns, then by its rows."""
+    torch.manual_seed(10 + begin())
+    part = nn.Sequential(
+        nn.Linear(_WIDTH, 2 * _WIDTH), nn.ReLU(), nn.Linear(2 * _WIDTH, _WIDTH, bias=False)
+    )
+    _train(part, planted)
+
+
+class _Gated(nn.Module):
+    """Each rank has some of the heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.value = nn.Linear(_WIDTH, 8), nn.Linear(_WIDTH, 8)
+        self.out = nn.Linear(8, _WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.out(self.gate(x).sigmoid() * self.value(x))
+        return made
+
+
+def heads_of_each_rank(planted: bool) -> None:
+    """Gated heads are shared out."""
+    torch.manual_seed(20 + begin())
+    _train(_Gated(), planted)
+
+
+def experts_of_each_rank(planted: bool) -> None:
+    """Each rank has an expert, and the results of all are added up."""
+    torch.manual_seed(30 + begin())
+    _train(nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Tanh(), nn.Linear(_WIDTH, _WIDTH)), planted)
+
+
+FAULTS = rank_faults(
+    "parts whose gradients are not summed before them",
+    "rank_divergence",
+    "and nothing in backward",
+    columns_and_rows,
+    heads_of_each_rank,
+    experts_of_each_rank,
+)
