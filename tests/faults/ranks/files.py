@@ -166,7 +166,7 @@ FAULTS = (
     *rank_faults(
         "a file that a rank reads too early",
         "shared_file",
-        "and so gets an older one",
+        "and so gets an old one or none",
         best_model_read_by_all,
         statistics_of_the_data,
         averaged_weights_for_the_evaluation,

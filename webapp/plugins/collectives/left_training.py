@@ -39,7 +39,10 @@ class Leaving:
                 "Give all ranks the same number of batches (drop_last, DistributedSampler), or "
                 "train within model.join()."
             )
-        return "Let all ranks train for the same number of steps, or decide together when to stop."
+        return (
+            "Let all ranks train for the same number of steps, or decide together when to stop. If "
+            "the call belongs to a checkpoint or an evaluation, make it on all ranks."
+        )
 
 
 @lru_cache(maxsize=4)

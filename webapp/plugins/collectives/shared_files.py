@@ -88,7 +88,7 @@ def _read_early(run: Run, writes: pd.DataFrame, reads: pd.DataFrame) -> Iterator
         if _overlap(run, write, read):
             yield _finding(run, read, f"{said}, and may meet half a file. {_BARRIER}", ranks)
         elif read.end < write.begin and _reads_it(reads, write):
-            yield _finding(run, read, f"{said}, and so gets an older one. {_BARRIER}", ranks)
+            yield _finding(run, read, f"{said}, and so gets an old one or none. {_BARRIER}", ranks)
 
 
 def _reads_it(reads: pd.DataFrame, write: Any) -> bool:
