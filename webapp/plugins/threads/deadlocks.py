@@ -116,7 +116,8 @@ def _without_threads(run: Run, rank: int) -> list[Finding]:
         columns = ["name", "start_ns", "duration_ns", "depth", "stack", "step", "thread"]
         ops = run.events("op", rank, row["thread"], columns=columns)
         opened = ops.filter(pc.is_null(ops["duration_ns"])).sort_by("depth").to_pylist()
-        if opened and pc.max(ops["start_ns"]).as_py() == opened[-1]["start_ns"]:
+        last = opened and pc.max(ops["start_ns"]).as_py() == opened[-1]["start_ns"]
+        if last and opened[-1]["name"].startswith("aten::"):  # others may wait for anything
             where = own_place(run, rank, row["stack"]) or ""
             lines.setdefault(where, []).append((opened[-1], row))
     return [_stuck_in_fork(run, rank, where, several) for where, several in lines.items()]
