@@ -15,8 +15,8 @@ from torch import nn
 from tests.faults.base import forms
 from tests.faults.threads.torch_threads import ROOM
 
-_MOST, _SPOILED = 2000, 4
-"""Steps, and how many of them a planted program waits to see spoiled."""
+_MOST, _SPOILED = 4000, 4
+"""Steps, and how often a planted program waits to see the mode of another thread begin."""
 
 
 def _model() -> nn.Sequential:
@@ -33,11 +33,12 @@ def _evaluate(net: nn.Module, batches: int = 20) -> None:
 
 
 def _steps(net: nn.Module, planted: bool) -> Iterator[None]:
-    """Trains before each item; until some steps were in evaluation mode, or for 60 steps."""
-    optimizer, spoiled = torch.optim.SGD(net.parameters(), 0.01), 0
+    """Trains before each item; until evaluation mode began some times, or for 60 steps."""
+    optimizer, spoiled, trained = torch.optim.SGD(net.parameters(), 0.01), 0, True
     for step in range(_MOST):
         optimizer.zero_grad()
-        spoiled += not net.training
+        before, trained = trained, net.training
+        spoiled += before and not trained
         net(torch.randn(16, 10)).square().mean().backward()
         optimizer.step()
         yield
