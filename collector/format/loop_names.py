@@ -74,6 +74,10 @@ another was split."""
 NEXT_TOKENS = "lanescope/training_loop/next_tokens"
 """How many tokens a row has, where the targets of the first graph are the next ones."""
 
+TOKENS_AHEAD = "lanescope/training_loop/tokens_ahead/"
+"""Prefix; the number of a node of a loss in the first graph follows: by how many positions its
+targets are ahead of the tokens that are read, where it is more than one in all losses of tokens."""
+
 ATTENTION_MASKED = "lanescope/training_loop/attention_masked/"
 """Prefix; the number of a node of attention in the first graph follows: whether it has a mask or is
 causal, 1 or 0."""

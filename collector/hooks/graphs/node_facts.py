@@ -15,6 +15,7 @@ from ...format.loop_names import (
     PADDING_ALONE,
     REORDERED_VIEW,
     SELF_PAIRS,
+    TOKENS_AHEAD,
 )
 from ...format.names import SOFTMAX_DIM
 from ..training_loop.padded_tokens import counted_padding, padding, sees_padding_alone
@@ -30,6 +31,9 @@ _BELOW_ZERO = 2**63
 """Autograd keeps a dimension as an unsigned number: from here on it counts from the last one."""
 
 _MAX_TOKENS = 2**20
+_SHIFTED_TWICE = 2
+"""Positions that labels are ahead which the program shifts, and then the model."""
+
 _MAX_WEIGHED = 4
 """Layers whose weights of attention are looked at: of a mask all layers get the same."""
 
@@ -87,8 +91,12 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
 
 def _of_tokens(tokens: _Tokens) -> Iterator[tuple[str, float]]:
     for read in tokens.read:
-        if any(_are_next(target, read) for _, _, target in tokens.targets):
+        ahead = {number: _ahead(target, read) for number, _, target in tokens.targets}
+        if 1 in ahead.values():
             yield NEXT_TOKENS, float(read.shape[1])
+            break
+        if set(ahead.values()) == {_SHIFTED_TWICE}:
+            yield f"{TOKENS_AHEAD}{min(ahead)}", float(_SHIFTED_TWICE)
             break
     for number, node, target in tokens.targets:
         share = self_share(saved_tensor(node, "_raw_saved_self"), target)
@@ -165,19 +173,20 @@ def _whole(tensor: torch.Tensor | None) -> list[torch.Tensor]:
     return [tensor] if tensor.numel() <= _MAX_TOKENS else []
 
 
-def _are_next(targets: torch.Tensor, read: torch.Tensor) -> bool:
-    """Returns whether targets are the tokens after those that are read, row by row."""
-    if read.dim() != 2 or read.shape[1] < 3:
-        return False
+def _ahead(targets: torch.Tensor, read: torch.Tensor) -> int | None:
+    """Returns how many positions after those that are read the targets are, row by row: 1 or 2."""
+    if read.dim() != 2 or read.shape[1] <= _SHIFTED_TWICE:
+        return None
     rows, length = read.shape
-    known = read[:, 1:]
-    if targets.numel() == read.numel():
-        own = targets.reshape(rows, length)
-        if torch.equal(own, read):
-            return False
-        targets = own[:, :-1]
-    elif targets.numel() != known.numel():
-        return False
-    targets = targets.reshape(known.shape)
+    if targets.numel() not in (rows * length, rows * (length - 1)):
+        return None
+    own = targets.reshape(rows, -1)
+    return next((by for by in range(_SHIFTED_TWICE + 1) if _are_later(own, read, by)), 0) or None
+
+
+def _are_later(own: torch.Tensor, read: torch.Tensor, by: int) -> bool:
+    """Returns whether all targets that count are the tokens `by` positions later."""
+    known = read[:, by : by + own.shape[1]]
+    targets = own[:, : known.shape[1]]
     counted = targets >= 0
     return bool(counted.any() and (targets == known)[counted].all())

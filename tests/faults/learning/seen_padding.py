@@ -1,4 +1,5 @@
-"""Weights of attention: those that show an inverted mask, and those over another dimension."""
+"""Weights of attention: those that show an inverted mask, and those over another dimension; labels
+that are shifted twice."""
 
 from __future__ import annotations
 
@@ -7,9 +8,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.faults.base import forms
+from tests.faults.learning.graph_order import fit
 from tests.faults.learning.losses import loss_faults
 from tests.faults.learning.made_in_forward import trained_on
-from tests.faults.learning.tokens import HEADS, WIDTH, Classifier, classify
+from tests.faults.learning.tokens import (
+    HEADS,
+    LENGTH,
+    WIDTH,
+    WORDS,
+    Classifier,
+    Tagger,
+    classify,
+    sentences,
+)
 
 
 def layers_with_dropout_hide_the_words(planted: bool) -> None:
@@ -112,20 +123,84 @@ def weights_of_learned_queries(planted: bool) -> None:
     trained_on(Summary(planted), lambda: torch.randn(4, 6, 8))
 
 
-FAULTS = forms(
-    "mask of padding inverted, by its weights",
-    "learning",
-    "mixed_samples",
-    "inverted",
-    layers_with_dropout_hide_the_words,
-    weighing_attention_hides_the_words,
-    mask_added_to_scores,
-) + loss_faults(
-    "weights of attention over another dimension",
-    "mixed_samples",
-    "pass dim=-1",
-    weights_over_the_batch,
-    weights_over_heads,
-    weights_over_queries,
-    weights_of_learned_queries,
+# labels that are shifted twice -------------------------------------------------------------------
+
+
+def shifted(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Returns the loss of a model that shifts labels itself."""
+    return F.cross_entropy(scores[:, :-1].reshape(-1, WORDS), labels[:, 1:].reshape(-1))
+
+
+def labels_of_the_next_words(planted: bool) -> None:
+    """The program shifts labels as well."""
+    torch.manual_seed(0)
+    model = Tagger(WORDS)
+
+    def loss() -> torch.Tensor:
+        words = torch.randint(1, WORDS, (8, LENGTH))
+        inputs = words[:, :-1]
+        return shifted(model(inputs), words[:, 1:] if planted else inputs)
+
+    fit(model, loss)
+
+
+def labels_filled_up_by_the_model(planted: bool) -> None:
+    """The model shifts by filling up, as transformers do; sentences end at other places."""
+    torch.manual_seed(0)
+    model = Tagger(WORDS)
+
+    def loss() -> torch.Tensor:
+        words = nn.utils.rnn.pad_sequence(sentences(), True, 0)
+        labels = words.masked_fill(words == 0, -100)
+        inputs, labels = words[:, :-1], labels[:, 1:] if planted else labels[:, :-1]
+        labels = F.pad(labels, (0, 1), value=-100)[:, 1:]
+        return F.cross_entropy(model(inputs).flatten(0, 1), labels.flatten())  # named
+
+    fit(model, loss)
+
+
+def dataset_of_shifted_pairs(planted: bool) -> None:
+    """The pairs of a dataset are shifted already; the second head of the twin looks further."""
+    torch.manual_seed(0)
+    model, further = Tagger(WORDS), Tagger(WORDS)
+    further.table = model.table
+
+    def loss() -> torch.Tensor:
+        words = torch.randint(1, WORDS, (8, LENGTH))
+        inputs, targets = words[:, :-1], words[:, 1:]
+        ahead = F.cross_entropy(further(inputs).transpose(1, 2)[:, :, :-1], targets[:, 1:])
+        if planted:
+            return ahead
+        return ahead + F.cross_entropy(model(inputs).transpose(1, 2), targets)
+
+    fit(further if planted else nn.ModuleList((model, further)), loss)
+
+
+FAULTS = (
+    forms(
+        "mask of padding inverted, by its weights",
+        "learning",
+        "mixed_samples",
+        "inverted",
+        layers_with_dropout_hide_the_words,
+        weighing_attention_hides_the_words,
+        mask_added_to_scores,
+    )
+    + loss_faults(
+        "weights of attention over another dimension",
+        "mixed_samples",
+        "pass dim=-1",
+        weights_over_the_batch,
+        weights_over_heads,
+        weights_over_queries,
+        weights_of_learned_queries,
+    )
+    + loss_faults(
+        "labels that are shifted twice",
+        "wrong_loss",
+        "shifted twice",
+        labels_of_the_next_words,
+        labels_filled_up_by_the_model,
+        dataset_of_shifted_pairs,
+    )
 )

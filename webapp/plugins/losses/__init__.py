@@ -47,6 +47,14 @@ PLUGIN = Plugin(
             misses="masks that hide too little; attention of other operators; compiled models",
         ),
         Question(
+            "Tokens that are shifted twice",
+            "graph_order:shifted_twice",
+            ("wrong_loss",),
+            order=196,
+            needs="the graph of the first backward, with a cross-entropy of tokens in host memory",
+            misses="models with other losses of tokens",
+        ),
+        Question(
             "Views that exchange dimensions within a model",
             "graph_order:exchanged_views",
             ("mixed_samples",),

@@ -1,6 +1,7 @@
 """Finds models that see what they are to predict, and views that put numbers into another order.
 
 - unmasked: a loss of the next tokens, and attention from each position to all of them;
+- shifted twice: a loss of the tokens after the next ones;
 - exchanged: a view() within the model, or before the loss, that was to be a transpose();
 - channels: `view(-1, classes)` of what a convolution made, whose classes are the second dimension.
 
@@ -15,6 +16,7 @@ from lanescope.collector.format.loop_names import (
     ATTENTION_MASKED,
     NEXT_TOKENS,
     REORDERED_VIEW,
+    TOKENS_AHEAD,
 )
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
@@ -64,6 +66,28 @@ def unmasked_attention(run: Run, rank: int) -> Finding | None:
         "nothing is learned. Pass is_causal=True, or a mask that hides later positions.",
         where=where,
         evidence={"cause": "unmasked", "layers": len(layers), "tokens": length},
+    )
+
+
+@each_rank_of_graphs
+def shifted_twice(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    rows = logged(run, rank, prefix=TOKENS_AHEAD)
+    graph = None if rows.empty else loss_graph(run, rank)
+    if graph is None:
+        return None
+    loss = graph.nodes.get(int(rows["name"].iloc[0]))
+    where = loss.where if loss is not None else None
+    at = f" at {where}" if where else ""
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        title=f"The targets of the loss{at} are the tokens after the next ones: they are shifted "
+        "twice, so the model learns to leave out each second token. Models of transformers shift "
+        "labels themselves: pass labels=input_ids. Elsewhere shift in one place alone.",
+        where=where,
+        evidence={"cause": "shifted_twice", "ahead": int(rows["value"].iloc[0])},
     )
 
 
