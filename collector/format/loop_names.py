@@ -50,6 +50,11 @@ slash: by what the scheduler multiplies that rate, where it is another factor th
 MAXIMIZES = "lanescope/training_loop/maximizes"
 """An optimizer steps for the first time that goes uphill (maximize=True): 1."""
 
+SLOW_CYCLE = "lanescope/training_loop/slow_cycle/"
+"""Prefix; file.py:12 of a step of OneCycleLR, the steps of its cycle and those of an epoch follow
+(0: not given), each after a slash: how many steps its optimizer has taken, where it took several
+since the scheduler's step before."""
+
 FADED_RATE = "lanescope/training_loop/faded_rate/"
 """Prefix; file.py:12 of a scheduler's step, its class and the first learning rate follow, each
 after a slash: the rate as a share of that one, where it comes next to zero or leaves it."""

@@ -1,7 +1,7 @@
 """Records steps of learning rate schedulers that do not do what they are for: their optimizer never
 steps, or a cosine annealing whose length is given in epochs steps with each batch. Of LambdaLR it
-records the factors, of ReduceLROnPlateau what it compares, of all where the rates come next to
-zero."""
+records the factors, of ReduceLROnPlateau what it compares, of OneCycleLR the steps of its optimizer
+between its own, of all where the rates come next to zero."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 
-from ...format.loop_names import FADED_RATE, MAXIMIZES, PLATEAU, RATE_FACTOR
+from ...format.loop_names import FADED_RATE, MAXIMIZES, PLATEAU, RATE_FACTOR, SLOW_CYCLE
 from ...format.names import IDLE_SCHEDULER, SHORT_ANNEALING
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -26,6 +26,12 @@ _LONGEST = 100
 _FADED = 1e-6
 """Of the first learning rate what trains nothing."""
 
+_SMALL = 1.001e-3  # with rounding
+"""Of the first learning rate what trains hardly anything: no schedule of epochs spends long there,
+but one of them that steps with each batch."""
+
+_OF_EPOCHS = (lr_scheduler.ExponentialLR, lr_scheduler.MultiStepLR, lr_scheduler.StepLR)
+
 _TOGETHER = 0.9
 """Of the steps of a scheduler those of its optimizer, where both are taken in each batch."""
 
@@ -40,6 +46,8 @@ class Schedulers:
         self._is_library = stacks.is_library
         self._stepped: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._faded: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._cycles: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._factors: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
     def stepping(self, optimizer: Optimizer) -> None:
@@ -49,12 +57,29 @@ class Schedulers:
             self._recorder.value(MAXIMIZES, 1.0)
         self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
 
+    def cycles(
+        self,
+        scheduler: Any,
+        optimizer: Any = None,
+        max_lr: Any = None,
+        total_steps: Any = None,
+        epochs: Any = None,
+        steps_per_epoch: Any = None,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        """Notes how many steps an epoch of a new OneCycleLR has."""
+        if isinstance(steps_per_epoch, int):
+            self._cycles[scheduler] = steps_per_epoch
+
     def steps(self, scheduler: Any) -> None:
         """Looks at a scheduler's step."""
         optimizer = getattr(scheduler, "optimizer", None)
         if optimizer is None or not self._recorder.active:
             return
         self._fades(scheduler, optimizer)
+        if type(scheduler) is lr_scheduler.OneCycleLR:
+            self._cycle(scheduler, self._stepped.get(optimizer, 0))
         if type(scheduler) is lr_scheduler.LambdaLR:
             self._factor(scheduler, optimizer)
         if optimizer in self._stepped:
@@ -89,12 +114,24 @@ class Schedulers:
             return  # to read a tensor could wait for a device
         most = max((abs(one) for one in first), default=0.0)
         left = max(map(abs, rates), default=0.0) / most if most else 1.0
-        faded = left <= _FADED
+        faded = left <= (_SMALL if self._too_often(scheduler, optimizer) else _FADED)
         if faded != self._faded.get(scheduler, False):
             self._faded[scheduler] = faded
             place = program_place(caller(2), self._is_library)
             kind = f"{type(scheduler).__name__}/{most:g}"
             self._recorder.value(f"{FADED_RATE}{place}/{kind}", left)
+
+    def _too_often(self, scheduler: Any, optimizer: Any) -> bool:
+        """Returns whether a schedule that epochs are counted in steps as often as its optimizer."""
+        steps = self._stepped.get(optimizer, 0)
+        return type(scheduler) in _OF_EPOCHS and scheduler.last_epoch >= _TOGETHER * steps > 0
+
+    def _cycle(self, scheduler: lr_scheduler.OneCycleLR, taken: int) -> None:
+        before, self._since[scheduler] = self._since.get(scheduler, 0), taken
+        if taken - before > 1:
+            place = program_place(caller(2), self._is_library)
+            sizes = f"{scheduler.total_steps}/{self._cycles.get(scheduler, 0)}"
+            self._recorder.value(f"{SLOW_CYCLE}{place}/{sizes}", float(taken))
 
     def _factor(self, scheduler: lr_scheduler.LambdaLR, optimizer: Any) -> None:
         first, now = scheduler.base_lrs[0], optimizer.param_groups[0]["lr"]
@@ -121,6 +158,7 @@ def _hook(context: HookContext) -> Undo:
     patches = Patches()
     schedulers = Schedulers(context.recorder, context.stacks)
     patches.before_steps(schedulers.stepping)
+    patches.ends(lr_scheduler.OneCycleLR, "__init__", schedulers.cycles)
     patches.ends(lr_scheduler.LRScheduler, "step", schedulers.steps, self_alone=True)
     patches.ends(lr_scheduler.ReduceLROnPlateau, "step", schedulers.compares)
     return patches.undo

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import (
+    ExponentialLR,
+    LambdaLR,
+    LRScheduler,
+    MultiStepLR,
+    OneCycleLR,
+    StepLR,
+)
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.faults.base import Fault, Program, forms
@@ -115,6 +122,65 @@ def restarts_of_epochs(planted: bool) -> None:
     _scheduled(lambda one: LambdaLR(one, of), batches=90)
 
 
+def _cycle(optimizer: torch.optim.Optimizer, **steps: int) -> LRScheduler:
+    return OneCycleLR(optimizer, max_lr=0.5, cycle_momentum=False, **steps)
+
+
+def cycle_of_all_batches(planted: bool) -> None:
+    """It steps once in 15 of its 60 batches."""
+    _scheduled(lambda one: _cycle(one, total_steps=60), each=15 if planted else 1)
+
+
+def cycle_of_the_batches_of_epochs(planted: bool) -> None:
+    """A run that ends early; the cycle of the twin is one of epochs."""
+    each = 10 if planted else 1
+    _scheduled(lambda one: _cycle(one, epochs=8, steps_per_epoch=each), each=10, batches=40)
+
+
+def cycle_that_steps_with_evaluations(planted: bool) -> None:
+    """Evaluations take place after each sixth batch."""
+    _scheduled(lambda one: _cycle(one, epochs=6, steps_per_epoch=10), each=6 if planted else 1)
+
+
+def _stepped_down(
+    schedule: Callable[[torch.optim.Optimizer], LRScheduler], *, batches: int, epochs: int = 12
+) -> None:
+    """Trains by a DataLoader; the schedule steps after each epoch, or so many batches."""
+    torch.manual_seed(0)
+    model, loader = net(), DataLoader(data(), batch_size=8, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rates, count = schedule(optimizer), 0
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            count += 1
+            if count % batches == 0:
+                rates.step()
+
+
+def steps_of_epochs() -> None:
+    """A tenth after each 10 epochs."""
+    _stepped_down(lambda one: StepLR(one, 10), batches=1)
+
+
+def steps_of_whole_datasets() -> None:
+    """The twin of that: each batch is the dataset, so each step is an epoch."""
+    _scheduled(lambda one: StepLR(one, 10, gamma=0.1))
+
+
+def decay_of_epochs(planted: bool) -> None:
+    """Four fifths of the rate before it."""
+    _stepped_down(lambda one: ExponentialLR(one, 0.8), batches=1 if planted else 8)
+
+
+def milestones_of_epochs(planted: bool) -> None:
+    """Three of them; those of the twin are batches."""
+    at = [10, 20, 30] if planted else [48, 72, 88]
+    _stepped_down(lambda one: MultiStepLR(one, at), batches=1)
+
+
 # states of other samples -------------------------------------------------------------------------
 
 
@@ -181,6 +247,31 @@ FAULTS = (
         warm_up_of_whole_numbers,
         warm_up_of_whole_epochs,
         restarts_of_epochs,
+    ),
+    *forms(
+        "cycle of batches that steps with epochs",
+        "learning",
+        "dead_parameter",
+        "OneCycleLR",
+        cycle_of_all_batches,
+        cycle_of_the_batches_of_epochs,
+        cycle_that_steps_with_evaluations,
+    ),
+    *(
+        Fault(
+            "schedule of epochs that steps with batches",
+            "learning",
+            ("dead_parameter",),
+            program,
+            twin,
+            "hardly anything",
+            slow=twin is None,
+        )
+        for program, twin in (
+            (steps_of_epochs, steps_of_whole_datasets),
+            (decay_of_epochs, None),
+            (milestones_of_epochs, None),
+        )
     ),
     *forms(
         "states of other samples",

@@ -79,8 +79,8 @@ PLUGIN = Plugin(
             ("dead_parameter",),
             order=191,
             needs="a scheduler of torch, and 20 steps",
-            misses="rates above a millionth of the first one; rates that are tensors or are set by "
-            "hand",
+            misses="rates above a millionth of the first one (a thousandth for schedules of epochs "
+            "that step with each batch of a DataLoader); rates that are tensors or are set by hand",
         ),
         Question(
             "Schedulers of another optimizer",
@@ -97,6 +97,14 @@ PLUGIN = Plugin(
             order=192,
             needs="CosineAnnealingLR of torch, for twice its length",
             misses="other schedulers; lengths above 100; runs that end earlier",
+        ),
+        Question(
+            "Cycles given in batches that step with epochs",
+            "schedule_findings:slow_cycles",
+            ("dead_parameter",),
+            order=192,
+            needs="OneCycleLR of torch, and 2 of its steps",
+            misses="other schedulers; cycles that get total_steps in runs that end earlier",
         ),
         Question(
             "Plateaus in the wrong mode",

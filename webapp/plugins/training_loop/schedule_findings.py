@@ -1,6 +1,6 @@
-"""Finds cosine annealings that are given in epochs and step with each batch, functions of LambdaLR
-that return learning rates, plateaus of a loss in mode "max" or of an accuracy in mode "min", rates
-that are next to zero for long, and optimizers that are made again for each step.
+"""Finds schedules that are given in epochs and step with each batch, or the other way round,
+functions of LambdaLR that return learning rates, plateaus of a loss in mode "max" or of an accuracy
+in mode "min", rates that are next to zero for long, and optimizers that are made for each step.
 
 The rate of CosineAnnealingLR falls for T_max of its steps, and then rises for as many. One that
 goes up and down within a few batches was to be stepped once per epoch, or to get all steps of the
@@ -10,14 +10,15 @@ training. What Adam and momentum keep of earlier steps is lost with the optimize
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.loop_names import FADED_RATE, PLATEAU, RATE_FACTOR
-from lanescope.collector.format.names import RENEWED_OPTIMIZER, SHORT_ANNEALING
+from lanescope.collector.format.loop_names import FADED_RATE, PLATEAU, RATE_FACTOR, SLOW_CYCLE
+from lanescope.collector.format.names import LOADER_BEGUN, RENEWED_OPTIMIZER, SHORT_ANNEALING
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.plugins.training_loop.of_lines import of_lines
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -34,6 +35,13 @@ _MIN_SHARES, _MOST_SAMPLES, _ROUNDING = 5, 60_000, 3e-7
 
 _NO_RATE = 1e-6
 """As the recorder has it, of the first learning rate."""
+
+_SMALL_RATE = 1.001e-3
+_OF_EPOCHS = ("ExponentialLR", "MultiStepLR", "StepLR")
+"""As the recorder has them: schedules that are given in epochs, and step with each batch."""
+
+_MIN_BATCHES = 2  # of a DataLoader in an epoch, on average
+_MIN_CYCLED, _TOGETHER = 2, 0.9  # steps of OneCycleLR, and of the batches of an epoch between them
 
 _BETTER, _HALF, _PERCENT = 1.2, 0.5, 100.0
 """Times the first accuracy, and what most of the others reach."""
@@ -65,15 +73,24 @@ def wrong_plateaus(run: Run) -> list[Finding]:
     return of_lines(run, PLATEAU, _plateau, _KIND, "wrong_plateau")
 
 
+def slow_cycles(run: Run) -> list[Finding]:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
+    return of_lines(run, SLOW_CYCLE, _slow_cycle, _KIND, "slow_cycle")
+
+
 def faded_rates(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     steps = sorted(gradient_rows(run)["step"].unique())
-    return of_lines(run, FADED_RATE, partial(_faded, steps), _KIND, "faded_rate")
+    epochs = logged(run, None, LOADER_BEGUN)["step"].nunique()
+    batches = len(steps) / epochs if epochs else 0.0
+    return of_lines(run, FADED_RATE, partial(_faded, steps, batches), _KIND, "faded_rate")
 
 
-def _faded(steps: list[int], at: str, rest: str, rows: pd.DataFrame) -> str | None:
+def _faded(steps: list[int], batches: float, at: str, rest: str, rows: pd.DataFrame) -> str | None:
     scheduler, _, first = rest.partition("/")
-    edges = [*zip(rows["step"], rows["value"] <= _NO_RATE, strict=True)]
+    by_epoch = scheduler in _OF_EPOCHS
+    least = _SMALL_RATE if by_epoch and batches >= _MIN_BATCHES else _NO_RATE
+    edges = [*zip(rows["step"], rows["value"] <= least, strict=True)]
     ends = [step for step, _ in edges[1:]] + [steps[-1] + 1]
     faded = [
         step
@@ -81,15 +98,32 @@ def _faded(steps: list[int], at: str, rest: str, rows: pd.DataFrame) -> str | No
         for step in steps
         if low and begin <= step < end
     ]
-    to_the_end = edges[-1][1] and edges[-1][0] <= (steps[0] + steps[-1]) / 2  # parameters are dead
-    if to_the_end or len(faded) < max(_MIN_FADED, _FADED * len(steps)):
+    dead = edges[-1][1] and edges[-1][0] <= (steps[0] + steps[-1]) / 2 and not by_epoch
+    if dead or len(faded) < max(_MIN_FADED, _FADED * len(steps)):
         return None
+    below, train = ("next to zero", "nothing")
+    if least > _NO_RATE:
+        below, train = "a thousandth of the first one or less", "hardly anything"
     return (
-        f"The learning rate is next to zero in {units.count(len(faded))} of "
+        f"The learning rate is {below} in {units.count(len(faded))} of "
         f"{units.count(len(steps))} steps since step {faded[0]}, of {first} at first: they train "
-        f"nothing. {scheduler}.step(){at} brings it there. If it counts epochs, call it once per "
+        f"{train}. {scheduler}.step(){at} brings it there. If it counts epochs, call it once per "
         "epoch; else give it the number of all batches, and use / instead of // in functions that "
         "it gets."
+    )
+
+
+def _slow_cycle(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    total, per_epoch = map(int, rest.split("/"))
+    taken = [0, *map(int, rows["value"])]
+    each = [after - before for before, after in pairwise(taken)]
+    as_planned = per_epoch > 1 and min(each) >= _TOGETHER * per_epoch
+    if len(each) < _MIN_CYCLED or not (as_planned or taken[-1] == total):
+        return None
+    return (
+        f"OneCycleLR.step(){at} is called once in {units.count(each[0])} steps of the optimizer, "
+        f"{units.count(len(each))} times, and its cycle has {units.count(total)} steps: the "
+        "learning rate stays where it begins and never comes near max_lr. Call it after each batch."
     )
 
 
