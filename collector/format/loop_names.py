@@ -55,6 +55,11 @@ SLOW_CYCLE = "lanescope/training_loop/slow_cycle/"
 (0: not given), each after a slash: how many steps its optimizer has taken, where it took several
 since the scheduler's step before."""
 
+FRESH_STATISTICS = "lanescope/training_loop/fresh_statistics/"
+"""Prefix; the name of a model that is called in evaluation mode and of its first batch
+normalisation follow, after a slash: a hash of the model's first parameter, where the running
+statistics are those it was built with, else -1."""
+
 FADED_RATE = "lanescope/training_loop/faded_rate/"
 """Prefix; file.py:12 of a scheduler's step, its class and the first learning rate follow, each
 after a slash: the rate as a share of that one, where it comes next to zero or leaves it."""

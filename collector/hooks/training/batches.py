@@ -41,6 +41,7 @@ from ..stacks import program_place
 from ..training_loop.batch_momentum import batch_momenta
 from ..training_loop.distributed_samplers import DistributedSamplers
 from ..training_loop.equal_rows import equal_rows
+from ..training_loop.fresh_statistics import FreshStatistics
 from ..training_loop.growth import Growth
 from ..training_loop.loader_orders import LoaderOrders
 from ..training_loop.paired_rows import PairedRows
@@ -119,6 +120,7 @@ class Batches:
         self._copies = WorkerCopies(recorder)
         self._offsets = SharedOffsets(recorder)
         self.orders = LoaderOrders(recorder)
+        self._statistics = FreshStatistics(recorder, self._readback, self._is_plain)
         self._growth = growth
         self._pairs = pairs
         self._samplers = DistributedSamplers(recorder)
@@ -191,6 +193,7 @@ class Batches:
             self._scales[name] += 1
             if self._scales[name] <= _MAX_SCALES:
                 self._scale(f"{EVALUATED_SCALE}{name}", _arguments())
+            self._statistics.evaluates(inner, name)
         if self._sampled() and int(self._recorder.process.get("world_size", 1)) > 1:
             name = self._modules.model_name(module)
             if self._due(f"kept/{name}", 1):

@@ -1,7 +1,9 @@
-"""New heads that are frozen with the rest of a loaded model, and heads that copy a table."""
+"""New heads that are frozen with the rest of a loaded model, heads that copy a table, and averages
+of a model without its running statistics."""
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 from itertools import pairwise
@@ -10,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
 
 from tests.faults.base import Fault, forms
 
@@ -161,29 +164,112 @@ def head_that_loads_the_table(planted: bool) -> None:
     _follows(_Words(tie))
 
 
-FAULTS = tuple(
-    Fault(
-        "frozen new head",
-        "learning",
-        ("dead_parameter",),
-        program,
-        twin,
-        "frozen with the random numbers",
-        slow=place > 0,
-    )
-    for place, (program, twin) in enumerate(
-        (
-            (all_but_the_last_block_frozen, None),
-            (frozen_after_the_head_was_replaced, None),
-            (head_that_the_state_lacks, random_features_below_a_trained_head),
+# averages without running statistics --------------------------------------------------------------
+
+
+def _normalised() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(_WIDTH, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def _evaluated(
+    model: nn.Module, average: nn.Module, update: Callable[[], object], first: bool = False
+) -> None:
+    """Trains for some epochs, and evaluates the average after each of them; `first`: and before."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for epoch in range(4):
+        for _ in range(0 if first and not epoch else 3):
+            x = 3 * torch.randn(_ROWS, _WIDTH) + 2
+            optimizer.zero_grad()
+            F.cross_entropy(model.train()(x), x[:, :3].argmax(1)).backward()
+            optimizer.step()
+            update()
+        with torch.no_grad():
+            average.eval()(3 * torch.randn(_ROWS, _WIDTH) + 2).argmax(1)
+
+
+def average_of_parameters_alone(planted: bool) -> None:
+    """The twin copies the buffers as well; it is evaluated once before it trains."""
+    model = _normalised()
+    average = copy.deepcopy(model).requires_grad_(False)
+
+    @torch.no_grad()
+    def update() -> None:
+        for one, other in zip(average.parameters(), model.parameters(), strict=True):
+            one.mul_(0.9).add_(other, alpha=0.1)
+        if not planted:
+            for one, other in zip(average.buffers(), model.buffers(), strict=True):
+                one.copy_(other)
+
+    _evaluated(model, average, update, first=not planted)
+
+
+def shadow_that_is_loaded_for_evaluations(planted: bool) -> None:
+    """A dict of averages; another model gets them. torch's AveragedModel copies buffers too."""
+    model = _normalised()
+    if not planted:
+        mean = AveragedModel(model)
+        _evaluated(model, mean, lambda: mean.update_parameters(model))
+        return
+    shadow = {name: one.detach().clone() for name, one in model.named_parameters()}
+    other = _normalised()
+
+    @torch.no_grad()
+    def update() -> None:
+        for name, one in model.named_parameters():
+            shadow[name] = 0.8 * shadow[name] + 0.2 * one
+        other.load_state_dict(shadow, strict=False)
+
+    _evaluated(model, other, update)
+
+
+def target_that_follows_by_parameters(planted: bool) -> None:
+    """A target network; that of the twin is a random one that stays as it was made."""
+    model, target = _normalised(), _normalised().requires_grad_(False)
+
+    @torch.no_grad()
+    def update() -> None:
+        for one, other in zip(target.parameters(), model.parameters(), strict=True):
+            one.lerp_(other, 0.2 if planted else 0.0)
+
+    _evaluated(model, target, update)
+
+
+FAULTS = (
+    tuple(
+        Fault(
+            "frozen new head",
+            "learning",
+            ("dead_parameter",),
+            program,
+            twin,
+            "frozen with the random numbers",
+            slow=place > 0,
+        )
+        for place, (program, twin) in enumerate(
+            (
+                (all_but_the_last_block_frozen, None),
+                (frozen_after_the_head_was_replaced, None),
+                (head_that_the_state_lacks, random_features_below_a_trained_head),
+            )
         )
     )
-) + forms(
-    "head that is a copy",
-    "learning",
-    "shared_parameter",
-    "begins as a copy",
-    head_of_a_clone,
-    head_that_is_copied_once,
-    head_that_loads_the_table,
+    + forms(
+        "head that is a copy",
+        "learning",
+        "shared_parameter",
+        "begins as a copy",
+        head_of_a_clone,
+        head_that_is_copied_once,
+        head_that_loads_the_table,
+    )
+    + forms(
+        "evaluation with statistics of no batch",
+        "losses and modes",
+        "evaluation_mode",
+        "it was built with",
+        average_of_parameters_alone,
+        shadow_that_is_loaded_for_evaluations,
+        target_that_follows_by_parameters,
+    )
 )

@@ -227,6 +227,15 @@ PLUGIN = Plugin(
             misses="momenta below 0.9; momenta that are set after the first call of the model",
         ),
         Question(
+            "Evaluation with statistics of no batch",
+            "frozen_statistics:fresh_statistics",
+            ("evaluation_mode",),
+            order=200,
+            needs="level access; two evaluations of a model with batch normalisation, without "
+            "gradients",
+            misses="models whose first batch normalisation has other statistics",
+        ),
+        Question(
             "Averages of a model with itself",
             "moving_averages:self_average",
             ("shared_parameter",),

@@ -1,6 +1,7 @@
 """Finds batch normalisation with running statistics that are not meant.
 
-Layers are frozen and their statistics go on changing, or a momentum keeps the last batch alone.
+Layers are frozen and their statistics go on changing, a momentum keeps the last batch alone, or a
+model is evaluated whose parameters changed and whose statistics are those it was built with.
 
 No optimizer has its weight and bias, which are frozen and written by no operator, and in training
 mode each batch changes running_mean: the layer is not what was loaded. An encoder that follows
@@ -12,7 +13,7 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow.compute as pc
 
-from lanescope.collector.format.loop_names import BATCH_MOMENTUM
+from lanescope.collector.format.loop_names import BATCH_MOMENTUM, FRESH_STATISTICS
 from lanescope.collector.format.names import BUFFER_HASH
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
@@ -21,6 +22,7 @@ from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.runs.run import Run
 
 _MIN_SAMPLED = 3
+_MIN_EVALUATED = 2  # evaluations with other parameters
 _MEAN = ".running_mean"
 _STATISTICS = (_MEAN, ".running_var", ".num_batches_tracked")
 
@@ -60,6 +62,29 @@ def newest_batches(run: Run) -> list[Finding]:
             f"training. Other frameworks count the other way: pass momentum={1 - momentum:.2g}."
         )
         evidence = {"cause": "momentum", "modules": names[:20], "momentum": momentum}
+        found.append(_warning(run, int(str(key)), title, evidence))
+    return found
+
+
+def fresh_statistics(run: Run) -> list[Finding]:
+    """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
+    need_steps(run)
+    found = []
+    for key, own in logged(run, None, prefix=FRESH_STATISTICS).groupby("rank", sort=True):
+        values = own.groupby("name", sort=False, observed=True)["value"]
+        fresh = (values.min() >= 0) & (values.nunique() >= _MIN_EVALUATED)
+        if not fresh.any():
+            continue
+        model, _, layer = str(fresh.index[fresh][0]).partition("/")
+        times = int(values.size()[fresh.index[fresh][0]])
+        title = (
+            f"Batch normalisation {layer} of {model} has the running statistics that it was built "
+            f"with, mean 0 and variance 1, in {times} evaluations between which the parameters of "
+            "the model changed: it never saw a batch in training mode, as an average that takes "
+            "parameters alone. Copy the buffers as well, zip(average.buffers(), model.buffers()), "
+            "or use torch.optim.swa_utils.AveragedModel, which does."
+        )
+        evidence: dict[str, object] = {"cause": "fresh_statistics", "model": model, "layer": layer}
         found.append(_warning(run, int(str(key)), title, evidence))
     return found
 
