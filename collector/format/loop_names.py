@@ -50,6 +50,10 @@ slash: by what the scheduler multiplies that rate, where it is another factor th
 MAXIMIZES = "lanescope/training_loop/maximizes"
 """An optimizer steps for the first time that goes uphill (maximize=True): 1."""
 
+LEFT_LOOP = "lanescope/training_loop/left_loop/"
+"""Prefix; file.py:20 of a return that ends the body of a loop over a DataLoader, file.py:12 of that
+loop and the batches of an epoch follow, each after a slash: 1 for each iteration that begins."""
+
 SLOW_CYCLE = "lanescope/training_loop/slow_cycle/"
 """Prefix; file.py:12 of a step of OneCycleLR, the steps of its cycle and those of an epoch follow
 (0: not given), each after a slash: how many steps its optimizer has taken, where it took several

@@ -119,7 +119,7 @@ class Batches:
         self._settings = ModuleSettings()
         self._copies = WorkerCopies(recorder)
         self._offsets = SharedOffsets(recorder)
-        self.orders = LoaderOrders(recorder)
+        self.orders = LoaderOrders(recorder, is_library)
         self._statistics = FreshStatistics(recorder, self._readback, self._is_plain)
         self._growth = growth
         self._pairs = pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,14 +10,18 @@ import torch
 
 from ...format.loader_names import LOADED_BY, LOADER_ORDER, NO_BATCH
 from ...recorder.recorder import Recorder
+from ..patches import caller
 from ..training.replication import short_hash
+from .left_loops import LeftLoops
 
 
 class LoaderOrders:
-    """Writes values named LOADER_ORDER, LOADED_BY and NO_BATCH."""
+    """Writes values named LOADER_ORDER, LOADED_BY and NO_BATCH, and LEFT_LOOP of each iteration."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
         self._recorder = recorder
+        self._is_library = is_library
+        self._loops = LeftLoops(recorder)
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._iterations = 0
 
@@ -29,6 +34,11 @@ class LoaderOrders:
         number = self._numbers[iterator] = self._iterations
         self._iterations += 1
         outer = getattr(iterator, "_index_sampler", None)
+        frame = caller()
+        while frame is not None and self._is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None:
+            self._loops.begins(outer, frame)
         sampler = getattr(outer, "sampler", outer)
         if type(sampler) is torch.utils.data.RandomSampler:
             name = f"{LOADER_ORDER}{number}/{len(sampler)}"

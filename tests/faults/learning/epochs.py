@@ -181,6 +181,104 @@ def milestones_of_epochs(planted: bool) -> None:
     _stepped_down(lambda one: MultiStepLR(one, at), batches=1)
 
 
+# loops that return in their first round ----------------------------------------------------------
+
+
+def _run_epochs(train: Callable[[Any, Any, Any], float]) -> None:
+    torch.manual_seed(0)
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(EPOCHS):
+        train(model, optimizer, DataLoader(data(), batch_size=8, shuffle=True))
+
+
+def _mean_of_an_epoch(model: nn.Module, optimizer: Any, loader: Any) -> float:
+    total = 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+        return total / len(loader)
+    return total
+
+
+def return_within_the_loop(planted: bool) -> None:
+    """The mean is returned one level too deep; the twin looks at the time first."""
+
+    def until_it_is_good(model: nn.Module, optimizer: Any, loader: Any) -> float:
+        last = 0.0
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            last = loss.item()
+            if last < 0.01:
+                return last
+        return last
+
+    _run_epochs(_mean_of_an_epoch if planted else until_it_is_good)
+
+
+def return_after_a_closure(planted: bool) -> None:
+    """The optimizer gets a closure; the twin asks for one batch per step, on purpose."""
+
+    def first(loader: Any) -> Any:
+        for one in loader:
+            return one
+        return None
+
+    def by_closure(model: nn.Module, optimizer: Any, loader: Any) -> float:
+        for number, (x, y) in enumerate(loader):
+
+            def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                return loss
+
+            return float(optimizer.step(closure)) + number
+        return 0.0
+
+    def by_one_batch(model: nn.Module, optimizer: Any, loader: Any) -> float:
+        x, y = first(loader)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    _run_epochs(by_closure if planted else by_one_batch)
+
+
+def return_of_a_generator(planted: bool) -> None:
+    """Losses are yielded; the loop of the twin goes on after some of its batches."""
+
+    def losses(model: nn.Module, optimizer: Any, loader: Any) -> Any:
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+            if not planted and loss.item() > 0:
+                continue
+            return
+
+    def first_losses(model: nn.Module, optimizer: Any, loader: Any) -> Any:
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+            return
+
+    _run_epochs(lambda *of: sum((first_losses if planted else losses)(*of)))
+
+
 # states of other samples -------------------------------------------------------------------------
 
 
@@ -272,6 +370,15 @@ FAULTS = (
             (decay_of_epochs, None),
             (milestones_of_epochs, None),
         )
+    ),
+    *forms(
+        "loop that returns in its first round",
+        "losses and modes",
+        "repeated_data",
+        "at the end of its first round",
+        return_within_the_loop,
+        return_after_a_closure,
+        return_of_a_generator,
     ),
     *forms(
         "states of other samples",

@@ -285,6 +285,15 @@ PLUGIN = Plugin(
             misses="batches of several tensors; three DataLoaders",
         ),
         Question(
+            "Loops over a DataLoader that return in their first round",
+            "loader_findings:left_loops",
+            ("repeated_data",),
+            order=49,
+            needs="level access; a torch DataLoader, and 3 epochs",
+            misses="loops that end by break, or call a function that trains; samplers other than "
+            "torch's",
+        ),
+        Question(
             "DataLoaders that hand out None",
             "loader_findings:lost_batches",
             ("lost_error",),

@@ -1,4 +1,5 @@
-"""Finds DataLoaders that shuffle inputs and targets apart, or hand out None for most batches."""
+"""Finds DataLoaders that shuffle inputs and targets apart, or hand out None for most batches, and
+loops over them that return in their first round."""
 
 from __future__ import annotations
 
@@ -6,18 +7,22 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADED_BY, LOADER_ORDER, NO_BATCH
+from lanescope.collector.format.loop_names import LEFT_LOOP
 from lanescope.collector.format.names import BATCH_STORAGE
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_loader
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
+from lanescope.webapp.plugins.training_loop.of_lines import of_lines
 from lanescope.webapp.plugins.training_loop.sorted_targets import CLASSIFIES, read_by_a_loss
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_STEPS = 4  # sampled steps
 _MIN_NONE, _MIN_SHARE = 4, 0.5  # of the batches those that are None
+
+_MIN_EPOCHS = 3
 
 _LOSSES = (*CLASSIFIES, "mse_loss", "l1_loss", "huber_loss")
 
@@ -102,6 +107,24 @@ def lost_batches(run: Run) -> list[Finding]:
             evidence = {"cause": "none", "batches": len(empty)}
             found.append(_finding(run, rank, empty.iloc[0], "lost_error", title, evidence))
     return found
+
+
+def left_loops(run: Run) -> list[Finding]:
+    """Returns findings of kind `repeated_data`, one per line. Raises NotApplicable."""
+    need_loader(run)
+    return of_lines(run, LEFT_LOOP, _left_loop, "repeated_data", "left_loop")
+
+
+def _left_loop(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    loop, batches = rest.rsplit("/", 1)
+    epochs = rows["step"].nunique()
+    if epochs < _MIN_EPOCHS or int(batches) < 2:
+        return None
+    return (
+        f"The loop over the DataLoader at {loop} returns{at} at the end of its first round, in "
+        f"{units.count(epochs)} epochs: one of {units.count(int(batches))} batches of an epoch is "
+        "trained on, and the others never. Move the return behind the loop."
+    )
 
 
 def _finding(

@@ -42,7 +42,11 @@ def of_lines(
                     title=said,
                     ranks=ranks,
                     where=where,
-                    evidence={"cause": cause, "times": len(own)},
+                    evidence={
+                        "cause": cause,
+                        "times": len(own),
+                        "steps": int(own["step"].nunique()),
+                    },
                 )
             )
     return found
