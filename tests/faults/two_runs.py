@@ -263,6 +263,32 @@ def plain_dropping() -> None:
     dropping()
 
 
+# losses ------------------------------------------------------------------------------------------
+
+
+def weighed_classes(planted: bool) -> None:
+    """Classes of one run have weights."""
+    weights = torch.tensor([1.0, 3.0, 1.0, 1.0]) if planted else None
+    train(net(), lambda out, y: F.cross_entropy(out, y, weight=weights))
+
+
+def mean_of_two_means(planted: bool) -> None:
+    """Parts of unequal size count alike."""
+
+    def loss(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if not planted:
+            return F.cross_entropy(out, y)
+        means = [F.cross_entropy(out[part], y[part]) for part in (slice(3), slice(3, ROWS))]
+        return torch.stack(means).mean()
+
+    train(net(), loss)
+
+
+def smoothed_targets(planted: bool) -> None:
+    """An argument of a function; modules have none that differs."""
+    train(net(), lambda out, y: F.cross_entropy(out, y, label_smoothing=0.1 * planted))
+
+
 def two_run_faults(
     name: str, says: str, *programs: tuple[Program, Program], options: tuple[str, ...] = ()
 ) -> tuple[Fault, ...]:
@@ -297,6 +323,13 @@ FAULTS = (
         (other_epsilon, plain_adamw),
         (other_betas, plain_adamw),
         (other_order, plain_adamw),
+    ),
+    *two_run_faults(
+        "another loss",
+        "compare the losses",
+        (weighed_classes, plain),
+        (mean_of_two_means, plain),
+        (smoothed_targets, plain),
     ),
     *two_run_faults(
         "another logged value",

@@ -17,6 +17,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.cluster import Executor, spread
 from lanescope.webapp.bundles.comparable import comparable
+from lanescope.webapp.plugins.diff.other_losses import loss_notes
 from lanescope.webapp.plugins.diff.pairing.call_counts import call_counts
 from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed
 from lanescope.webapp.plugins.diff.pairing.resumed import continued, resumed_notes
@@ -174,7 +175,7 @@ def compare(
         *(values.notes if values else [_no_values(base, run)]),
         *_floor_notes(floors),
         *_alone_notes(base, run, alone, names),
-        *_explained(base, run, norms, values),
+        *(_explained(base, run, norms, values) or loss_notes(base, run, layer, first)),
     ]
     return Comparison(
         mode=mode,

@@ -22,6 +22,7 @@ _CAUSES = (
     "the first parameters differ",
     "the data differs",
     "all gradients that differ",
+    "all modules return",
     "the logged value",
     "the first module",
     "the command",
