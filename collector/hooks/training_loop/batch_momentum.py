@@ -9,7 +9,9 @@ from torch import nn
 from ...format.loop_names import BATCH_MOMENTUM
 from ..training.modules import clean_paths
 
-_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+"""Classes with running statistics."""
+
 _MOST = 0.9
 """From here on momentum is written as other frameworks define it, as the weight of the past."""
 
@@ -17,7 +19,7 @@ _MOST = 0.9
 def batch_momenta(root: nn.Module) -> Iterator[tuple[str, float]]:
     """Yields names of BATCH_MOMENTUM of a model that trains, and the momenta."""
     for path, module in clean_paths(root):
-        if isinstance(module, _BATCH_NORM) and module.training and module.track_running_stats:
+        if isinstance(module, BATCH_NORM) and module.training and module.track_running_stats:
             momentum = module.momentum
             if momentum is not None and _MOST <= momentum < 1:
                 yield f"{BATCH_MOMENTUM}{path}/{type(module).__name__}", momentum

@@ -7,17 +7,19 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 
 from ...format.loop_names import FRESH_STATISTICS
 from ...recorder.recorder import Recorder
 from ..training.device_readback import DeviceReadback
+from ..training.modules import clean_paths
 from ..training.replication import short_hash
+from .batch_momentum import BATCH_NORM
 
 _MOST = 8
 """Evaluations of a model that are looked at."""
-_ROWS, _ELEMENTS = 4, 64
-"""Of each tensor."""
+_TENSORS, _ROWS, _ELEMENTS = 3, 4, 64
+"""Mean, variance and a parameter; of each so much."""
 
 
 class FreshStatistics:
@@ -32,9 +34,9 @@ class FreshStatistics:
         self._recorder = recorder
         self._readback = readback
         self._is_plain = is_plain
-        self._looked: WeakKeyDictionary[torch.nn.Module, list[int]] = WeakKeyDictionary()
+        self._looked: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
 
-    def evaluates(self, model: torch.nn.Module, name: str) -> None:
+    def evaluates(self, model: nn.Module, name: str) -> None:
         """Looks at a model that is called in evaluation mode, once in a step."""
         recorder = self._recorder
         steps = self._looked.setdefault(model, [])
@@ -42,10 +44,11 @@ class FreshStatistics:
             return
         steps.append(recorder.step)
         with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
-            layer, norm = next(filter(_has_statistics, model.named_modules()), ("", None))
+            layer, norm = next(filter(_has_statistics, clean_paths(model)), ("", None))
             own = () if norm is None else (norm.running_mean, norm.running_var)
-            tensors = [*own, next(model.parameters(), None)]
-            if norm is None or not all(one is not None and self._is_plain(one) for one in tensors):
+            tensors = [one for one in (*own, next(model.parameters(), None)) if one is not None]
+            plain = all(map(self._is_plain, tensors)) and len(tensors) == _TENSORS
+            if not plain or len({one.device for one in tensors}) > 1:
                 steps.extend([-1] * _MOST)
                 return
             few = [one.detach()[:_ROWS].flatten()[:_ELEMENTS].float() for one in tensors]
@@ -62,5 +65,5 @@ class FreshStatistics:
             steps.extend([-1] * _MOST)
 
 
-def _has_statistics(named: tuple[str, torch.nn.Module]) -> bool:
-    return isinstance(named[1], _BatchNorm) and named[1].running_mean is not None
+def _has_statistics(named: tuple[str, nn.Module]) -> bool:
+    return isinstance(named[1], BATCH_NORM) and named[1].running_mean is not None

@@ -224,15 +224,18 @@ def shadow_that_is_loaded_for_evaluations(planted: bool) -> None:
 
 
 def target_that_follows_by_parameters(planted: bool) -> None:
-    """A target network; that of the twin is a random one that stays as it was made."""
+    """A target network; that of the twin is a random one that stays as it was made, and its model
+    keeps its first statistics on purpose."""
     model, target = _normalised(), _normalised().requires_grad_(False)
+    if not planted:
+        model.train = lambda mode=True: nn.Module.train(model, mode=False)
 
     @torch.no_grad()
     def update() -> None:
         for one, other in zip(target.parameters(), model.parameters(), strict=True):
             one.lerp_(other, 0.2 if planted else 0.0)
 
-    _evaluated(model, target, update)
+    _evaluated(model, target if planted else model, update)
 
 
 FAULTS = (

@@ -233,7 +233,8 @@ PLUGIN = Plugin(
             order=200,
             needs="level access; two evaluations of a model with batch normalisation, without "
             "gradients",
-            misses="models whose first batch normalisation has other statistics",
+            misses="models whose first batch normalisation has other statistics; models that are "
+            "called with gradients as well",
         ),
         Question(
             "Averages of a model with itself",

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from lanescope.collector.format.loop_names import BATCH_MOMENTUM, FRESH_STATISTICS
-from lanescope.collector.format.names import BUFFER_HASH
+from lanescope.collector.format.names import BUFFER_HASH, TRAINING_MODE
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_steps
@@ -70,7 +70,11 @@ def fresh_statistics(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
     need_steps(run)
     found = []
-    for key, own in logged(run, None, prefix=FRESH_STATISTICS).groupby("rank", sort=True):
+    trained = set(logged(run, None, prefix=TRAINING_MODE)["name"].astype("str"))
+    rows = logged(run, None, prefix=FRESH_STATISTICS)
+    # One that is itself called with gradients trains with the same statistics, maybe on purpose.
+    rows = rows[~rows["name"].astype("str").str.partition("/")[0].isin(trained)]
+    for key, own in rows.groupby("rank", sort=True):
         values = own.groupby("name", sort=False, observed=True)["value"]
         fresh = (values.min() >= 0) & (values.nunique() >= _MIN_EVALUATED)
         if not fresh.any():
