@@ -123,7 +123,7 @@ def _left_loop(at: str, rest: str, rows: pd.DataFrame) -> str | None:
     return (
         f"The loop over the DataLoader at {loop} returns{at} at the end of its first round, in "
         f"{units.count(epochs)} epochs: one of {units.count(int(batches))} batches of an epoch is "
-        "trained on, and the others never. Move the return behind the loop."
+        "trained on. Move the return behind the loop."
     )
 
 
