@@ -183,13 +183,10 @@ def recorded(fault: Fault, program: Program, run: Path, *, planted: bool = False
 def _grave(run: Run, baseline: Run | None, kinds: tuple[str, ...] = ()) -> list[Finding]:
     """Errors and warnings, of the questions that find these kinds or of all questions."""
     asked = [*questions(), *(questions(baseline=True) if baseline is not None else ())]
-    return [
-        one
-        for question in asked
-        if not kinds or set(kinds).intersection(question.kinds)
-        for one in run_question(question, run, baseline).findings
-        if one.severity != "info"
-    ]
+    chosen = [one for one in asked if not kinds or set(kinds).intersection(one.kinds)]
+    answers = [run_question(question, run, baseline) for question in chosen]
+    assert not (failed := [one.failed for one in answers if one.failed]), failed
+    return [one for answer in answers for one in answer.findings if one.severity != "info"]
 
 
 def _is_right(fault: Fault, finding: Finding) -> bool:

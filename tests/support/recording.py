@@ -99,6 +99,7 @@ class Recorded:
         a small program takes to record."""
         run = open_run(self.run)
         asked = [run_question(one, run) for one in questions() if kind in one.kinds]
+        assert not (failed := [one.failed for one in asked if one.failed]), failed
         return [found for answer in asked for found in answer.findings if found.kind == kind]
 
 

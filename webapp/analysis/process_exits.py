@@ -238,7 +238,7 @@ def of_last_attempt(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     ]
     if not earlier or frame.empty:  # of no rows pandas makes no columns of parts
         return frame
-    pids = frame["thread"].astype(str).str.partition("-")[0].astype("int64")
+    pids = frame["thread"].astype(str).str.split("-", n=1).str[0].astype("int64")
     rows = pd.MultiIndex.from_arrays([frame["rank"], pids])
     return frame[~rows.isin(earlier)]
 

@@ -59,7 +59,7 @@ def _copies(run: Run, rank: int, sampled: pd.DataFrame, equal: dict[str, float])
 
 def _same_gradients(sampled: pd.DataFrame) -> bool:
     """Whether all elements of a layer's bias have a gradient of one size at each sampled step."""
-    bias = sampled["parameter"].astype("str").str.rpartition(".")[2].eq("bias")
+    bias = sampled["parameter"].astype("str").str.rsplit(".", n=1).str[-1].eq("bias")
     own = sampled[bias & (sampled["grad_norm"] > 0)]
     apart = (own["grad_max"] * np.sqrt(own["numel"]) - own["grad_norm"]).abs()
     return len(own) >= _MIN_SAMPLES and bool((apart <= _ROUNDING * own["grad_norm"]).all())

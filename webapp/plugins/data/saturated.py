@@ -34,7 +34,7 @@ def saturated(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     if rows.empty or not (rows["value"] < max(_SLOPES.values())).any():
         return None
     known = to_frame(run.events("module", rank))
-    kinds = known["class"].astype("str").str.rpartition(".")[2]
+    kinds = known["class"].astype("str").str.rsplit(".", n=1).str[-1]
     modules = set(known.loc[kinds.isin(_SLOPES), "path"].astype("str"))
     groups = rows.groupby("name", observed=True)["value"]
     highest = groups.max()[groups.size() >= _MIN_SAMPLES]

@@ -52,7 +52,7 @@ def _cancelled(facts: pd.DataFrame) -> set[str]:
     """Weights without a gradient in layers whose bias always has one."""
     if not facts["zero"].any() or facts.groupby("layer")["zero"].all().any():
         return set()  # a dead layer before gives an input of zeros
-    last = facts.index.to_series().str.rpartition(".")[2]
+    last = facts.index.to_series().str.rsplit(".", n=1).str[-1]
     learning = set(facts.loc[(last == "bias") & facts["some"], "layer"])
     dead = (last == "weight") & facts["zero"] & facts["layer"].isin(learning)
     dead &= (facts["steps"] >= _MIN_STEPS) & (facts["numel"] >= _MIN_ELEMENTS)

@@ -29,8 +29,8 @@ def kept_models(run: Run) -> list[Finding]:
     rows = of_last_attempt(run, logged(run, None, prefix=KEPT_HASH))
     if rows.empty or not replicas(run):
         raise NotApplicable("record replicas that call a model without gradients")
-    models = rows["name"].str.partition("/")[0]
-    classes = models.str.partition("#")[0]
+    models = rows["name"].str.split("/", n=1).str[0]
+    classes = models.str.split("#", n=1).str[0]
     rows = rows[models.groupby(classes).transform("nunique") == 1]
     apart = {one.group for one in partings(run)}  # of a model that is trained apart, so are they
     found: dict[str, Finding] = {}

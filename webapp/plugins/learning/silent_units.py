@@ -56,7 +56,7 @@ def _dead(run: Run, rank: int, sampled: pd.DataFrame) -> list[Finding]:
     inner = [layer for layer, passed in zip(known.layers, known.some, strict=True) if passed.any()]
     if rows.empty or few.any() or not inner:
         return []
-    bias = sampled["parameter"].astype("str").str.rpartition(".")[2].eq("bias")
+    bias = sampled["parameter"].astype("str").str.rsplit(".", n=1).str[-1].eq("bias")
     own = sampled[bias & sampled["layer"].isin(inner) & (sampled["numel"] >= MIN_UNITS)]
     own = own[own["trainable"].astype(bool) & own["grad_zeros"].notna()]
     groups = own.groupby("layer", sort=False)
@@ -86,7 +86,7 @@ def _saturated(run: Run, rank: int) -> list[Finding]:
     rows = rows[rows["training"].astype(bool)]
     if rows.empty or modules.empty:
         return []
-    kind = rows["module"].map(modules["class"].astype("str").str.rpartition(".")[2])
+    kind = rows["module"].map(modules["class"].astype("str").str.rsplit(".", n=1).str[-1])
     layer = rows["module"].map(modules["parameters"]).fillna(0) > 0
     last = rows["time_ns"].where(layer).groupby(rows["step"]).transform("max")
     square = rows["norm"] ** 2 / rows["numel"]

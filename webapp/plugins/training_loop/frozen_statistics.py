@@ -73,7 +73,7 @@ def fresh_statistics(run: Run) -> list[Finding]:
     trained = set(logged(run, None, prefix=TRAINING_MODE)["name"].astype("str"))
     rows = logged(run, None, prefix=FRESH_STATISTICS)
     # One that is itself called with gradients trains with the same statistics, maybe on purpose.
-    rows = rows[~rows["name"].astype("str").str.partition("/")[0].isin(trained)]
+    rows = rows[~rows["name"].astype("str").str.split("/", n=1).str[0].isin(trained)]
     for key, own in rows.groupby("rank", sort=True):
         values = own.groupby("name", sort=False, observed=True)["value"]
         fresh = (values.min() >= 0) & (values.nunique() >= _MIN_EVALUATED)
@@ -105,7 +105,7 @@ def _kept(run: Run, rank: int, layers: set[str], since_ns: int, last_ns: int) ->
     after another: they were not replaced either."""
     storages = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
     names = storages["name"].astype("str")
-    storages["layer"] = names.str.rpartition(".")[0]
+    storages["layer"] = names.str.rsplit(".", n=1).str[0]
     storages = storages[storages["layer"].isin(layers) & ~names.str.endswith(_STATISTICS)]
     columns, window = ["start_ns", "storage", "write", "birth"], (since_ns, run.duration_ns)
     accesses = run.events("access", rank, columns=columns, window=window)

@@ -48,7 +48,7 @@ def same_orders(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per rank and length. Raises NotApplicable."""
     orders = logged(run, None, prefix=LOADER_ORDER)
     need_rows(orders, "record iterations over a DataLoader that shuffles with --level access")
-    length = orders["name"].astype("str").str.rpartition("/")[2].astype("int64")
+    length = orders["name"].astype("str").str.rsplit("/", n=1).str[-1].astype("int64")
     found = []
     for (key, samples), own in orders.groupby([orders["rank"], length], sort=True):
         rank, own = int(str(key)), own.sort_values("time_ns")

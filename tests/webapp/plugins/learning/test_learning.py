@@ -155,7 +155,9 @@ def learning(run: Path) -> list[Finding]:
     opened, found = open_run(run), []
     for question in questions():
         if question.find.rpartition(".")[2] in ENTRIES:
-            found += run_question(question, opened).findings
+            answer = run_question(question, opened)
+            assert not answer.failed, answer.failed
+            found += answer.findings
     return found
 
 
