@@ -166,7 +166,9 @@ def raised_at(exception: str) -> tuple[str, str | None]:
 
 def raised_beside(run: Run, rank: int) -> str:
     """Returns what a thread raised without ending its process, as the end of a sentence; or ""."""
-    process = own_processes(run)[rank]
+    process = own_processes(run).get(rank)
+    if process is None:
+        return ""
     raised = process["exception"]
     if not raised or process["ended"] == "exception":
         errors = [error for _, error in error_marks(run, rank) if error.of == "thread"]
@@ -224,7 +226,8 @@ def attempts(run: Run) -> Mapping[int, tuple[schema.Process, ...]]:
 
 
 def own_processes(run: Run) -> dict[int, schema.Process]:
-    """Returns the process of each rank that is the rank: that of the last attempt."""
+    """Returns the process of each rank that is the rank: that of the last attempt. A rank of which
+    only processes that it started recorded anything has none."""
     return {rank: processes[-1] for rank, processes in attempts(run).items()}
 
 

@@ -106,7 +106,8 @@ def _made_apart(run: Run) -> list[Finding]:
 def _made(run: Run, rank: int) -> list[_Made]:
     """The groups of a rank by number, the default one first; nothing where that is not known."""
     rows = marks(run, NewGroup.PREFIX, rank)
-    pid = str(own_processes(run)[rank]["pid"])
+    own = own_processes(run).get(rank)
+    pid = "" if own is None else str(own["pid"])
     found = [
         (row, mark)
         for row in rows

@@ -52,7 +52,10 @@ def forked_copies(run: Run) -> list[Finding]:
 
 
 def _of_rank(run: Run, rank: int) -> list[Finding]:
-    parent = own_processes(run)[rank]["pid"]
+    own = own_processes(run).get(rank)
+    if own is None:  # it recorded nothing, so it read nothing
+        return []
+    parent = own["pid"]
     children = [
         one["pid"]
         for one in run.manifest["processes"]

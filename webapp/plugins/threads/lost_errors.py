@@ -106,12 +106,13 @@ _IN_VAIN = re.compile(
 
 def _of_processes(run: Run, rank: int, then: str) -> list[Finding]:
     """Processes that a rank started, and that failed."""
-    pid = process_exits.own_processes(run)[rank]["pid"]
+    own = process_exits.own_processes(run).get(rank)
     found = []
     for one in run.manifest["processes"]:
         failed = process_exits.failure_of(one)
         thread = next((t for t in run.threads_of(rank) if t.pid == one["pid"]), None)
-        if one["parent_pid"] != pid or not failed or thread is None:
+        started = own is not None and one["parent_pid"] == own["pid"]
+        if not started or not failed or thread is None:
             continue
         ops = run.events("op", rank, thread.thread, columns=["name", "stack", "step"])
         last = ops.slice(max(0, len(ops) - 1)).to_pylist()
