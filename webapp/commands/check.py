@@ -92,6 +92,10 @@ def check(
     ctx.exit(1 if failed else 0)
 
 
+_MAX_QUESTIONS = 4
+"""Not checked for one reason, that are named one by one."""
+
+
 def _show(report: Report, console: Console) -> None:
     """Prints checks, what was not checked, and last, where the eye rests, the findings."""
     for one in report.checks:
@@ -105,7 +109,9 @@ def _show(report: Report, console: Console) -> None:
         if name not in done:
             console.print(Text(f"   -    {name}: {_measured(value)}", style="dim"))
     for reason, questions in report.unanswered.items():
-        words = f"   -    not checked ({reason}): {'; '.join(questions)}"
+        shown, more = questions[:_MAX_QUESTIONS], len(questions) - _MAX_QUESTIONS
+        shown = [*shown, f"and {more} more (--json lists all)"] if more > 1 else questions
+        words = f"   -    not checked ({reason}): {'; '.join(shown)}"
         console.print(Text(units.printable(words), style="dim"))
     for finding in report.findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "")

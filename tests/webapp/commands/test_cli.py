@@ -203,7 +203,13 @@ def test_check_against_a_baseline_finds_the_divergence(tmp_path: Path) -> None:
         "link": finding["link"],
         "title": finding["title"],
     }
-    called("check", base, "--baseline", base)
+    unchecked = [
+        line
+        for line in called("check", base, "--baseline", base).splitlines()
+        if "not checked (" in line
+    ]
+    assert any(" more (--json lists all)" in line for line in unchecked)
+    assert max(line.count("; ") for line in unchecked) <= 4
 
 
 def test_check_says_where_a_report_cannot_go(run: Path, tmp_path: Path) -> None:
