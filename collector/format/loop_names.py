@@ -28,6 +28,10 @@ BLOCKED_LOOP = "lanescope/threads/blocked_loop/"
 """Prefix; file.py:12 follows where a task of asyncio awaits a timer: by how many seconds its loop
 is late as it comes to look at it, without the time that its thread had no processor."""
 
+SAMPLED_LINE = "lanescope/threads/line/"
+"""Prefix; file:12 of the program follows at which a training thread was, or ? where the sample had
+to wait for Python's lock: how many seconds before."""
+
 SUSPENDED_MODE = "lanescope/threads/suspended_mode/"
 """Prefix; file.py:20 that calls a module in training without gradients and file.py:12 follow, after
 a slash, where a generator or coroutine that is suspended entered no_grad() or inference_mode(): 1

@@ -17,6 +17,7 @@ from .threads import (
     locks,
     queues,
     ray_tasks,
+    sampled_lines,
     suspended_modes,
     sync_events,
     threads,
@@ -96,6 +97,7 @@ BEFORE_ENGINE: tuple[Hook, ...] = (
     contexts.HOOK,
     threads.HOOK,
     ray_tasks.HOOK,
+    sampled_lines.HOOK,
 )
 """Before the engine records: its first operator needs the names of modules."""
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from _thread import start_new_thread  # imported before the hook replaces it
+from _thread import get_ident, start_new_thread  # imported before the hook replaces it
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+_running: dict[int, int] = {}
+"""Ident of each of these threads -> process: a forked child may give their idents to others."""
 
 
 @contextmanager
@@ -26,4 +31,17 @@ def start_thread(function: Callable[..., object], *arguments: object) -> None:
     delivered to this thread and end the process.
     """
     with signals_blocked():
-        start_new_thread(function, arguments)
+        start_new_thread(_run, (function, *arguments))
+
+
+def is_own(ident: int) -> bool:
+    """Returns True for a thread of the recorder that runs in this process."""
+    return _running.get(ident) == os.getpid()
+
+
+def _run(*call: Any) -> None:
+    _running[get_ident()] = os.getpid()
+    try:
+        call[0](*call[1:])
+    finally:
+        del _running[get_ident()]

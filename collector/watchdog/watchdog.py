@@ -324,7 +324,7 @@ class Watchdog:
         threads = [
             describe_thread(ident, frame, known, share)
             for ident, frame in sys._current_frames().items()
-            if ident != threading.get_ident()
+            if not own_threads.is_own(ident)
         ]
         threads += stuck_children(self._recorder.folder)
         return {"time_ns": now, "duration_ns": idle, "threads": threads}

@@ -5,13 +5,15 @@ Over a stretch of the run, per place of the program and round:
     excess(place) = time of the rank at the place - mean over the other ranks
 
 Time at a place is the self time of the operators that it called, and the time in which nothing was
-recorded on the thread, from one operator to the next: of that the two places around it are known.
-The largest excess is the answer, where it explains half of the delay.
+recorded on the thread, from one operator to the next: of that the two places around it are known,
+and samples of the line in between. The largest excess is the answer, where it explains half of the
+delay.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,8 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import SAMPLED_LINE
 from lanescope.webapp.analysis.collective_calls import calls
-from lanescope.webapp.analysis.stack_frames import own_frames, place_of
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import own_frames, place_of, short_place
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
@@ -31,6 +35,9 @@ MIN_GAP_NS = 1_000_000
 
 EXPLAINS = 0.5
 """Share of the delay that a place must account for."""
+
+_MIN_SAMPLES = 3
+"""Samples of one line, and half of all, show that a thread is there between two operators."""
 
 _COLUMNS = ["name", "start_ns", "duration_ns", "self_ns", "module", "stack"]
 
@@ -52,7 +59,8 @@ def slow_place(
 
     `window` [t0, t1) in ns from the start of the run holds `rounds` of them.
     """
-    mine = times_by_place(run, rank, _driving(run, rank), window)
+    thread = _driving(run, rank)
+    mine = times_by_place(run, rank, thread, window)
     others = [
         times_by_place(run, other, _driving(run, other), window)
         for other in run.ranks
@@ -68,15 +76,17 @@ def slow_place(
     if key is None or excess(key) < EXPLAINS * delay_ns:
         return None
     before, after = key
+    line = line_between(run, rank, thread, window, key)
     if before == after:
         words, advice = f"at {before}", "compare the amount of work there between the ranks"
     elif _DATA in mine and excess(_DATA) >= excess(key) / 2:
         words = f"waiting for data between {before} and {after}"
         advice = "give its DataLoader more workers, or check the storage that it reads"
     else:
-        words = f"between {before} and {after}, where no operator runs"
+        words = f"at {line}" if line else f"between {before} and {after}"
+        words += ", where no operator runs"
         advice = "look there for a sleep, input or output, or data preparation"
-    where = None if before.startswith(_UNPLACED) else before
+    where = line or (None if before.startswith(_UNPLACED) else before)
     return SlowPlace(words, advice, where, int(excess(key)))
 
 
@@ -84,19 +94,51 @@ _DATA = ("", "")  # loading data, wherever
 _UNPLACED = "operator "
 
 
+_Place = tuple[str, str]
+
+
 def times_by_place(
     run: Run, rank: int, thread: str, window: tuple[int, int]
-) -> dict[tuple[str, str], int]:
+) -> Mapping[_Place, int]:
     """Returns the ns that a thread spends per place, as (place, place), and in gaps, as the places
     around; data loading is ("", "")."""
+    return _by_place(run, rank, thread, window)[0]
+
+
+def line_between(
+    run: Run, rank: int, thread: str, window: tuple[int, int], around: _Place
+) -> str | None:
+    """Returns file.py:12 at which most samples found a thread in the gaps of `times_by_place`
+    between two places; None where there are too few."""
+    gaps = _by_place(run, rank, thread, window)[1].get(around)
+    if not gaps:
+        return None
+    starts, ends = np.array(gaps).T
+    samples = logged(run, rank, prefix=SAMPLED_LINE)
+    samples = samples[samples["thread"] == thread]
+    instants = samples["time_ns"].to_numpy() - (samples["value"].to_numpy() * 1e9).astype(np.int64)
+    at = np.searchsorted(starts, instants, "right") - 1
+    lines = samples["name"].astype("str")[(at >= 0) & (instants < ends[at])].value_counts()
+    most = lines.max() if len(lines) else 0
+    if most < max(_MIN_SAMPLES, lines.sum() / 2) or lines.idxmax() == "?":
+        return None
+    return short_place(str(lines.idxmax()))
+
+
+@lru_cache(maxsize=16)
+def _by_place(
+    run: Run, rank: int, thread: str, window: tuple[int, int]
+) -> tuple[Mapping[_Place, int], Mapping[_Place, list[tuple[int, int]]]]:
+    """Returns `times_by_place`, and the gaps [start, end) in ns, in order."""
     rows = run.events("op", rank, thread, _COLUMNS, window=window)
-    found: dict[tuple[str, str], int] = defaultdict(int)
+    found: dict[_Place, int] = defaultdict(int)
+    between: dict[_Place, list[tuple[int, int]]] = defaultdict(list)
     rows = rows.set_column(5, "stack", rows["stack"].fill_null(-1))
     placed = pc.greater_equal(rows["stack"], 0)
     if pc.any(placed).as_py():  # a scope has none, and nothing to add to what runs in it
         rows = rows.filter(placed)
     if not rows.num_rows:
-        return found
+        return found, between
     code, sites = _sites(rows)
     own = np.bincount(code, rows["self_ns"].fill_null(0).to_numpy(), len(sites))
     for site, time in zip(sites, own.tolist(), strict=True):
@@ -107,11 +149,13 @@ def times_by_place(
     latest = np.maximum.accumulate(np.where(ends == last, np.arange(len(ends)), 0))
     gaps = starts[1:] - last[:-1]
     for i in np.flatnonzero(gaps >= MIN_GAP_NS).tolist():
-        found[lines_around(run, rank, sites[code[latest[i]]], sites[code[i + 1]])] += int(gaps[i])
+        around = lines_around(run, rank, sites[code[latest[i]]], sites[code[i + 1]])
+        found[around] += int(gaps[i])
+        between[around].append((int(last[i]), int(starts[i + 1])))
     phases = run.events("phase", rank, thread, ["kind", "duration_ns"], window=window)
     loads = pc.equal(phases["kind"].cast(pa.string()), schema.PhaseKind.data.name)
     found[_DATA] = int(pc.sum(phases.filter(loads)["duration_ns"]).as_py() or 0)
-    return found
+    return found, between
 
 
 _Site = tuple[int, str, str]  # stack, operator, module
@@ -133,7 +177,7 @@ def _sites(rows: pa.Table) -> tuple[Int64Array, list[_Site]]:
     return code, [(of, names[one], modules[two]) for of, one, two in texts]
 
 
-def lines_around(run: Run, rank: int, before: _Site, after: _Site) -> tuple[str, str]:
+def lines_around(run: Run, rank: int, before: _Site, after: _Site) -> _Place:
     """Returns file.py:12 of both: of the innermost function that both were called from, where each
     has a stack; else the operator and its module."""
     first, second = (own_frames(run, rank, site[0]) for site in (before, after))

@@ -9,7 +9,11 @@ import pyarrow as pa
 
 from lanescope.webapp.analysis.arrow_columns import ends_ns
 from lanescope.webapp.analysis.stack_frames import where_of
-from lanescope.webapp.plugins.collectives.slow_places import MIN_GAP_NS, lines_around
+from lanescope.webapp.plugins.collectives.slow_places import (
+    MIN_GAP_NS,
+    line_between,
+    lines_around,
+)
 from lanescope.webapp.plugins.time.breakdown import (
     autograd_threads,
     between_operators,
@@ -28,6 +32,9 @@ About = tuple[str, tuple[str, ...], str]
 
 _CATEGORY: Mapping[str, str] = {"data": "data_loading"}
 _KINDS = ("data", "forward", "backward", "optimizer")
+_STEPS_NEAR = 5
+"""Steps before and after whose samples say at which line a gap between two operators is."""
+
 _OPS = ["start_ns", "duration_ns", "name", "module", "stack", "depth"]
 
 
@@ -39,6 +46,7 @@ class LaneWork:
         first, last = window
         # From a step before: a gap at the start of this one has its line from the last operator.
         early = 2 * first - last
+        self._near = first - _STEPS_NEAR * (last - first), last + _STEPS_NEAR * (last - first)
         ops = run.events("op", *lane, _OPS, window=(early, last))
         self._start = ops["start_ns"].to_numpy()
         self._end = end = ends_ns(ops, run)
@@ -125,7 +133,7 @@ class LaneWork:
         return ("idle", "idle", "") if self._between == "idle" else ("python", "Python", "")
 
     def _around(self, i: int) -> str:
-        """The line of the program in which a gap between two operators begins."""
+        """The line of the program at which most of such gaps are, or where they begin."""
         begin = self._edges[i]
         known = self._stacks >= 0
         before = np.flatnonzero(known & (self._start < begin))
@@ -137,8 +145,9 @@ class LaneWork:
             (int(self._stacks[op]), self._names[op], self._modules[op] or "")
             for op in (before[np.argmax(ends)], after[0])
         ]
-        first = lines_around(self._run, self._lane[0], sites[0], sites[1])[0]
-        return "" if first.startswith("operator ") else first
+        around = lines_around(self._run, self._lane[0], sites[0], sites[1])
+        line = line_between(self._run, *self._lane, self._near, around)
+        return line or ("" if around[0].startswith("operator ") else around[0])
 
     def _line(self, stack: int) -> str:
         if stack not in self._where:

@@ -12,7 +12,11 @@ import numpy as np
 
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
-from lanescope.webapp.plugins.collectives.slow_places import EXPLAINS, times_by_place
+from lanescope.webapp.plugins.collectives.slow_places import (
+    EXPLAINS,
+    line_between,
+    times_by_place,
+)
 from lanescope.webapp.plugins.time.breakdown import rank_step_time, training_thread
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -58,6 +62,9 @@ def _of_rank(run: Run, rank: int) -> Finding | None:
     if place is None:
         return None
     (here, there), (less, more) = place
+    thread = training_thread(run, rank).thread
+    line = line_between(run, rank, thread, windows[-1], (here, there))
+    here, there = (line, line) if line else (here, there)
     between = f"at {here}" if here == there else f"between {here} and {there}"
     step = int(steps["step"].iloc[-1])
     return finding_at(

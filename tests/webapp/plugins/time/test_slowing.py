@@ -38,5 +38,5 @@ def test_steps_that_take_longer(tmp_path: Path, steps: int, sleep: str, grows: b
     found = record_program(tmp_path, program).findings("growth")
     assert [(one.severity, one.evidence["cause"]) for one in found] == [("info", "slowing")] * grows
     for one in found:
-        assert "What grows is between program.py:11 and program.py:" in one.title
-        assert one.where == "program.py:11"
+        assert "What grows is at program.py:12, from" in one.title
+        assert one.where == "program.py:12"
