@@ -40,7 +40,7 @@ def test_no_violation_on_any_page(opened: Opener, theme: Literal["light", "dark"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
 def test_no_violation_while_at_work(opened: Opener, theme: Literal["light", "dark"]) -> None:
     page = opened("/timeline?q=aten::mul&overlaps=1&pin=0&lanes=rank", theme=theme)
     page.press("ArrowDown", "ArrowDown", "Shift+T")

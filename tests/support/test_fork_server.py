@@ -71,7 +71,7 @@ gloo's pool: one or several take the calls."""
 MEMORY = {"lanescope/rss", "lanescope/recorder_memory"}
 """Series of bytes."""
 
-SLOW = pytest.mark.slow
+SLOW, SOAK = pytest.mark.slow, pytest.mark.soak
 
 
 def content(recorded: Recorded, folder: Path, ranks: int) -> dict[tuple[int, str], Counter[str]]:
@@ -134,9 +134,9 @@ def processes(recorded: Recorded) -> list[dict[str, Any]]:
     ("observer", "ranks"),
     [
         ("native", 0),
-        pytest.param("portable", 0, marks=SLOW),
+        pytest.param("portable", 0, marks=SOAK),
         pytest.param("native", 2, marks=SLOW),
-        pytest.param("portable", 2, marks=SLOW),
+        pytest.param("portable", 2, marks=SOAK),
     ],
 )
 @pytest.mark.slow

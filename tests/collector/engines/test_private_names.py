@@ -38,7 +38,9 @@ def _without(*arguments: str, environment: dict[str, str]) -> list[dict[str, obj
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["all", "once", pytest.param("each", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "how", ["all", *(pytest.param(one, marks=pytest.mark.soak) for one in ("once", "each"))]
+)
 def test_a_version_without_private_names_is_recorded(
     tmp_path: Path, native: Path, how: str
 ) -> None:

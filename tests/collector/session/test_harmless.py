@@ -176,7 +176,7 @@ def test_an_exception_in_the_observer_changes_nothing(tmp_path: Path, native: Pa
         assert [r["name"] for r in calls if r["phase"] == phase] == ["all_reduce"] * 2
 
 
-@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
+@pytest.mark.parametrize("engine", ["auto", pytest.param("portable", marks=pytest.mark.soak)])
 @pytest.mark.slow
 def test_a_full_disk(tmp_path: Path, engine: str) -> None:
     """A real tmpfs of 1 MB: the journal fills it while training goes on."""
