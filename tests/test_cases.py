@@ -31,6 +31,9 @@ cases = loaded()
 STARTED = ("hang", "overlap")
 """Cases that `make demo` starts here as well, one with ranks and one without; others are forked."""
 
+AT_THE_LINE = ("straggler", "mismatch", "race", "lost_context")
+"""Cases whose finding is at the line that the page explains; others name a cause apart from it."""
+
 
 def forked(name: str, output: Path, arguments: tuple[str, ...]) -> Run:
     """The run of a case's program, recorded with its options."""
@@ -51,7 +54,11 @@ def test_a_case_has_its_finding(name: str, tmp_path: Path) -> None:
         run = open_run(output)
     else:
         run = forked(name, output, case.arguments)
-    assert case.kind in {one.kind for one in check(run, base).findings}
+    places = {one.kind: one.where for one in check(run, base).findings}
+    assert case.kind in places
+    if name in AT_THE_LINE:
+        page = (ROOT / f"docs/cases/{name}.md").read_text(encoding="utf-8")
+        assert f"`{places[case.kind]}`: `" in page
 
 
 def test_every_case_has_a_program_and_a_page_that_names_its_line() -> None:

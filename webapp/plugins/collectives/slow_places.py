@@ -77,14 +77,14 @@ def slow_place(
         return None
     before, after = key
     line = line_between(run, rank, thread, window, key)
-    if before == after:
+    gap = f"at {line}" if line else f"between {before} and {after}"
+    if before == after and line is None:
         words, advice = f"at {before}", "compare the amount of work there between the ranks"
     elif _DATA in mine and excess(_DATA) >= excess(key) / 2:
-        words = f"waiting for data between {before} and {after}"
+        words = f"waiting for data {gap}"
         advice = "give its DataLoader more workers, or check the storage that it reads"
     else:
-        words = f"at {line}" if line else f"between {before} and {after}"
-        words += ", where no operator runs"
+        words = f"{gap}, where no operator runs"
         advice = "look there for a sleep, input or output, or data preparation"
     where = line or (None if before.startswith(_UNPLACED) else before)
     return SlowPlace(words, advice, where, int(excess(key)))
@@ -109,11 +109,11 @@ def line_between(
     run: Run, rank: int, thread: str, window: tuple[int, int], around: _Place
 ) -> str | None:
     """Returns file.py:12 at which most samples found a thread in the gaps of `times_by_place`
-    between two places; None where there are too few."""
-    gaps = _by_place(run, rank, thread, window)[1].get(around)
-    if not gaps:
+    between two places; None where there are too few, or operators take more of the time."""
+    times, gaps = _by_place(run, rank, thread, window)
+    starts, ends = np.array(gaps.get(around, []), np.int64).reshape(-1, 2).T
+    if not len(starts) or (ends - starts).sum() < times[around] / 2:
         return None
-    starts, ends = np.array(gaps).T
     samples = logged(run, rank, prefix=SAMPLED_LINE)
     samples = samples[samples["thread"] == thread]
     instants = samples["time_ns"].to_numpy() - (samples["value"].to_numpy() * 1e9).astype(np.int64)
