@@ -107,16 +107,8 @@ def _not_summed(run: Run) -> list[Finding]:
 def _by_distance(run: Run, rank: int) -> list[str]:
     """Parameters of the first graph, those nearest to the loss first."""
     graph = loss_graph(run, rank)
-    if graph is None:
-        return []
-    pending = [next(iter(graph.nodes))]
-    seen = {*pending}
-    for number in pending:
-        for one in graph.nodes[number].next:
-            if one not in seen:
-                seen.add(one)
-                pending.append(one)
-    return [graph.nodes[one].parameter for one in pending if graph.nodes[one].parameter]
+    nodes = graph.below(next(iter(graph.nodes))) if graph else ()
+    return [node.parameter for node in nodes if node.parameter]
 
 
 def _sums_activations(calls: pd.DataFrame) -> set[int] | None:
@@ -166,19 +158,11 @@ def _without_sums(graph: LossGraph | None) -> set[str]:
     """Parameters that the loss reaches by torch's own operators: the sum is one of the program."""
     if graph is None:
         return set()
-    root = next(iter(graph.nodes))
-    pending, seen, found = [root], {root}, set()
-    while pending:
-        node = graph.nodes[pending.pop()]
-        if node.parameter:
-            found.add(node.parameter)
-        if not node.op.startswith("aten::") and not SAME_NUMBERS.fullmatch(node.name):
-            continue
-        for one in node.next:
-            if one not in seen:
-                seen.add(one)
-                pending.append(one)
-    return found
+    nodes = graph.below(
+        next(iter(graph.nodes)),
+        passes=lambda one: one.op.startswith("aten::") or SAME_NUMBERS.fullmatch(one.name),
+    )
+    return {node.parameter for node in nodes if node.parameter}
 
 
 def _apart(run: Run, ranks: tuple[int, ...], held: set[str]) -> Finding:

@@ -49,14 +49,8 @@ def saturated(run: Run, rank: int, graph: LossGraph) -> Finding | None:
 
 def _before_layers(graph: LossGraph) -> set[int]:
     """Numbers of nodes whose results a layer gets."""
-    found: set[int] = set()
-    waiting = [one for node in graph.nodes.values() if node.name in _LAYERS for one in node.next]
-    while waiting:
-        number = waiting.pop()
-        if number not in found:
-            found.add(number)
-            waiting.extend(graph.nodes[number].next)
-    return found
+    layers = (node for node in graph.nodes.values() if node.name in _LAYERS)
+    return {one.number for one in graph.below(*(number for own in layers for number in own.next))}
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, slope: float) -> Finding:

@@ -61,13 +61,11 @@ def _advantage(run: Run, rank: int, graph: LossGraph) -> Finding | None:
 
 def added_nodes(graph: LossGraph) -> list[LossNode]:
     """Returns nodes whose elements the loss adds up, with a sign or a factor."""
-    found, ahead = [], [next(iter(graph.nodes))]
-    for number in ahead:
-        node = graph.nodes[number]
-        found.append(node)
-        if node.name in _SUMS or (node.name in _FACTORS and len(node.next) == 1):
-            ahead += [one for one in node.next if one not in ahead]
-    return found
+    return [*graph.below(next(iter(graph.nodes)), passes=_adds_up)]
+
+
+def _adds_up(node: LossNode) -> bool:
+    return node.name in _SUMS or (node.name in _FACTORS and len(node.next) == 1)
 
 
 def _differences(graph: LossGraph) -> list[LossNode]:
@@ -101,13 +99,7 @@ def _numbers(graph: LossGraph, node: LossNode) -> LossNode | None:
 
 def _parameters(graph: LossGraph, node: LossNode) -> set[str]:
     """Names of parameters that a node leads to."""
-    pending, seen = [node.number], {node.number}
-    while pending:
-        for number in graph.nodes[pending.pop()].next:
-            if number not in seen:
-                seen.add(number)
-                pending.append(number)
-    return {name for number in seen if (name := graph.nodes[number].parameter)}
+    return {one.parameter for one in graph.below(node.number) if one.parameter}
 
 
 def _of_policy(run: Run, rank: int, graph: LossGraph, loss: LossNode, error: LossNode) -> Finding:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import pandas as pd
@@ -20,7 +21,7 @@ from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_o
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.stack_frames import own_place
-from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
+from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, LossNode, loss_graph
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -248,16 +249,15 @@ def _keeps_positions(graph: LossGraph, several: list[_Loss]) -> bool:
         if scores is None or scores.name != "LogSoftmax":
             return False
         count = prod(_shape(loss.shapes, 1))
-        ahead, seen = [*scores.next], set[int]()
-        while ahead:
-            node = graph.nodes[ahead.pop()]
+        for node in graph.below(*scores.next, passes=partial(_keeps_rows, count=count)):
             if node.name == "Embedding" and (not wanted or node.start_ns in wanted):
                 return True
-            by_row = _BY_POSITION.fullmatch(node.name) and _has_positions(node.shapes, count)
-            if node.number not in seen and (by_row or SAME_NUMBERS.fullmatch(node.name)):
-                ahead += node.next
-            seen.add(node.number)
     return False
+
+
+def _keeps_rows(node: LossNode, count: int) -> bool:
+    by_row = _BY_POSITION.fullmatch(node.name) and _has_positions(node.shapes, count)
+    return bool(by_row or SAME_NUMBERS.fullmatch(node.name))
 
 
 def _has_positions(shapes: str, count: int) -> bool:

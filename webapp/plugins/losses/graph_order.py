@@ -112,12 +112,12 @@ def _is_open(graph: LossGraph, node: LossNode) -> bool:
 
 def _scores(graph: LossGraph, node: LossNode) -> LossNode:
     """The node that made the scores of a softmax, but for a factor."""
-    for _ in graph.nodes:  # a damaged file may hold a circle
-        node = graph.nodes[node.next[0]] if node.next else node
-        scaled = node.name in _SCALES and len(node.next) == 1
-        if not scaled and not SAME_NUMBERS.fullmatch(node.name):
-            break
-    return node
+    first = graph.nodes[node.next[0]] if node.next else node
+    return graph.down(first, lambda one: _is_scaled(one) or SAME_NUMBERS.fullmatch(one.name))
+
+
+def _is_scaled(node: LossNode) -> bool:
+    return node.name in _SCALES and len(node.next) == 1
 
 
 @each_graph

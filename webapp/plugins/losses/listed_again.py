@@ -36,16 +36,7 @@ def listed_again(run: Run) -> list[Finding]:
 def _follows_itself(graph: LossGraph, parameter: str) -> bool:
     """Whether a node that uses a parameter leads to another that uses it too."""
     users = set(_users(graph, parameter))
-    for user in users:
-        pending, seen = list(graph.nodes[user].next), {user}
-        while pending:
-            node = pending.pop()
-            if node in users and node != user:
-                return True
-            if node not in seen:
-                seen.add(node)
-                pending += graph.nodes[node].next
-    return False
+    return any(node.number in users - {user} for user in users for node in graph.below(user))
 
 
 def _users(graph: LossGraph, parameter: str) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import Any
@@ -54,13 +54,32 @@ class LossGraph:
 
     def source(self, node: LossNode) -> LossNode | None:
         """Returns the node that made the numbers of a node's first input; None: a leaf."""
+        if not node.next:
+            return None
+        made = self.down(self.nodes[node.next[0]], lambda one: SAME_NUMBERS.fullmatch(one.name))
+        return None if SAME_NUMBERS.fullmatch(made.name) else made
+
+    def down(self, node: LossNode, passes: Callable[[LossNode], object]) -> LossNode:
+        """Returns the first node that does not pass, or a leaf: from a node along first inputs."""
         for _ in self.nodes:  # a damaged file may hold a circle
-            if not node.next:
+            if not node.next or not passes(node):
                 break
             node = self.nodes[node.next[0]]
-            if not SAME_NUMBERS.fullmatch(node.name):
-                return node
-        return None
+        return node
+
+    def below(
+        self, *numbers: int, passes: Callable[[LossNode], object] = lambda node: True
+    ) -> Iterator[LossNode]:
+        """Yields some nodes and those below them, the nearest first; none that only nodes lead to
+        that do not pass."""
+        ahead = [*dict.fromkeys(numbers)]
+        seen = {*ahead}
+        for number in ahead:
+            node = self.nodes[number]
+            yield node
+            if passes(node):
+                ahead += dict.fromkeys(one for one in node.next if one not in seen)
+                seen.update(node.next)
 
 
 def input_shapes(node: LossNode) -> list[list[int]]:

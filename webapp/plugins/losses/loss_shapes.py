@@ -66,13 +66,10 @@ def _broadcast(graph: LossGraph, node: LossNode) -> int:
 
 def _is_parameter(graph: LossGraph, node: LossNode) -> bool:
     """Returns whether a node hands on a parameter, through operators of one tensor at most."""
-    for _ in graph.nodes:
-        if not node.next:
-            return node.name == "AccumulateGrad"
-        if len(node.next) > 1 or sum(map(bool, input_shapes(node))) > 1:
-            return False
-        node = graph.nodes[node.next[0]]
-    return False
+    end = graph.down(
+        node, lambda one: len(one.next) == 1 and sum(map(bool, input_shapes(one))) <= 1
+    )
+    return not end.next and end.name == "AccumulateGrad"
 
 
 def _is_reduced(graph: LossGraph, node: LossNode) -> bool:

@@ -62,21 +62,14 @@ def _is_square(graph: LossGraph, loss: LossNode) -> bool:
 
 def _handed_on(graph: LossGraph, node: LossNode) -> LossNode:
     """The node that made the scores, but for a factor."""
-    for _ in graph.nodes:  # a damaged file may hold a circle
-        if len(node.next) != 1:
-            break
-        node = graph.nodes[node.next[0]]
-        if node.name not in _SCALES and node.name not in _SAME:
-            break
-    return node
+    if len(node.next) != 1:
+        return node
+    first = graph.nodes[node.next[0]]
+    return graph.down(first, lambda one: one.name in _SCALES + _SAME and len(one.next) == 1)
 
 
 def _origin(graph: LossGraph, node: LossNode) -> int:
-    for _ in graph.nodes:
-        if node.name not in _SAME or len(node.next) != 1:
-            break
-        node = graph.nodes[node.next[0]]
-    return node.number
+    return graph.down(node, lambda one: one.name in _SAME and len(one.next) == 1).number
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, loss: LossNode, share: float) -> Finding:

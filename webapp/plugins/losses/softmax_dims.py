@@ -65,28 +65,20 @@ def attention_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
 
 def _of_queries(graph: LossGraph, softmax: LossNode) -> bool:
     """Whether a softmax gets products of queries with keys, scaled or masked."""
-    waiting, seen = list(softmax.next), set[int]()
-    while waiting:
-        number = waiting.pop()
-        node = graph.nodes[number]
-        if node.name in _PRODUCTS:
-            return True
-        if number not in seen and (
-            SAME_NUMBERS.fullmatch(node.name) or _SCORED.fullmatch(node.name)
-        ):
-            waiting += node.next
-        seen.add(number)
-    return False
+    scored = graph.below(
+        *softmax.next,
+        passes=lambda one: SAME_NUMBERS.fullmatch(one.name) or _SCORED.fullmatch(one.name),
+    )
+    return any(node.name in _PRODUCTS for node in scored)
 
 
 def _handed_on(graph: LossGraph, node: LossNode) -> LossNode:
     """The node whose numbers, in their order, a matrix product gets."""
-    for _ in graph.nodes:  # a damaged file may hold a circle
-        masked = node.name == "Mul" and len(node.next) == 1  # dropout is one, on the host
-        if not (masked or _IN_ORDER.fullmatch(node.name)) or not node.next:
-            break
-        node = graph.nodes[node.next[0]]
-    return node
+    return graph.down(node, lambda one: _is_masked(one) or _IN_ORDER.fullmatch(one.name))
+
+
+def _is_masked(node: LossNode) -> bool:
+    return node.name == "Mul" and len(node.next) == 1  # dropout is one, on the host
 
 
 def _mixing(
