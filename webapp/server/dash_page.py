@@ -12,7 +12,7 @@ import flask
 from dash import Dash, ctx
 
 from lanescope import assets
-from lanescope.webapp.ui.fixed import fixed
+from lanescope.webapp.ui.elements import fixed
 from lanescope.webapp.ui.parts import Parts
 
 CHARTS = assets.FOLDER / "vendor/plotly/plotly-charts.min.js"
@@ -76,7 +76,7 @@ def serve_charts(server: flask.Flask) -> None:
 class DashPage(Dash):
     """Dash whose own scripts are held back until the lanes are drawn: see dash_scripts.js. Its
     callbacks are counted in `parts`, and answer with as few components as will do (see
-    `ui.fixed`)."""
+    `ui.elements`)."""
 
     def __init__(self, parts: Parts, *places: Any, **options: Any) -> None:
         super().__init__(*places, **options)

@@ -28,7 +28,7 @@ from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.analysis.plugin import Page, load, pages
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.server import finding_routes, frame, table_routes
+from lanescope.webapp.server import data_routes, frame
 from lanescope.webapp.server.auth import LOCAL_NAMES, TOKEN_PARAMETER
 from lanescope.webapp.server.callback_checks import check_callbacks
 from lanescope.webapp.server.dash_page import DashPage, index_html, serve_charts
@@ -39,8 +39,8 @@ from lanescope.webapp.timeline.search.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
 from lanescope.webapp.ui import ids, states
 from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.elements import fixed
 from lanescope.webapp.ui.examination import Examination
-from lanescope.webapp.ui.fixed import fixed
 
 PAGE_SCRIPT = "page/main.js"
 """The module that starts the page."""
@@ -96,8 +96,7 @@ def make_app(
     routes.register(app.server, opened, live=live)
     search_routes.register(app.server, opened)
     note_routes.register(app.server, opened)
-    table_routes.register(app.server, run, baseline)
-    finding_routes.register(app.server, context)
+    data_routes.register(app.server, context)
     listed = [page for page in pages() if not page.shown or load(page.shown)(run)]
     app.layout = fixed(frame.layout(context, listed))
     frame.register(app, context, listed)

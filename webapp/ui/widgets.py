@@ -16,7 +16,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids
 from lanescope.webapp.ui.charts import nothing
-from lanescope.webapp.ui.in_sight import InSight
+from lanescope.webapp.ui.elements import InSight
 from lanescope.webapp.ui.theme import GRAPH_CONFIG
 
 Child = Component | str

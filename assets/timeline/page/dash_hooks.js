@@ -82,7 +82,7 @@ const watched = (place, seen) => {
   return leave;
 };
 
-/** The components of webapp/ui/fixed.py and in_sight.py. React is there before any component is made. */
+/** The components of webapp/ui/elements.py. React is there before any component is made. */
 window.lanescope_elements = {
   Fixed: ({ tree }) => window.React.createElement(window.React.Fragment, null, ...tree.map(made)),
   InSight: ({ id, style, children }) => {

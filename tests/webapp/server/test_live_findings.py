@@ -10,8 +10,8 @@ from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.findings import AnalysisResult, Finding
 from lanescope.webapp.analysis.plugin import Question
 from lanescope.webapp.runs.run import open_run
-from lanescope.webapp.server import live_findings
-from lanescope.webapp.server.live_findings import TIMES_ANSWER, Examining
+from lanescope.webapp.server import live_run
+from lanescope.webapp.server.live_run import TIMES_ANSWER, Examining
 from tests.support.synthetic import START_NS, Builder
 
 QUICK = Question("Quick?", "quick:quick", ("nan",), order=1)
@@ -36,7 +36,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr(live_findings, "run_question", world.run_question)
+    monkeypatch.setattr(live_run, "run_question", world.run_question)
     return world
 
 

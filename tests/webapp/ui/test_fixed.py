@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dash import dcc, html
 
-from lanescope.webapp.ui.fixed import Fixed, fixed
+from lanescope.webapp.ui.elements import Fixed, fixed
 
 
 def test_elements_without_an_id_become_one_component() -> None:

@@ -17,7 +17,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.cluster import Executor, spread
 from lanescope.webapp.bundles.comparable import comparable
-from lanescope.webapp.plugins.diff.other_losses import loss_notes
+from lanescope.webapp.plugins.diff.notes import draws_notes, loss_notes, start_notes
 from lanescope.webapp.plugins.diff.pairing.call_counts import call_counts
 from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed
 from lanescope.webapp.plugins.diff.pairing.resumed import continued, resumed_notes
@@ -28,9 +28,7 @@ from lanescope.webapp.plugins.diff.pairing.unpaired import (
     settings_words,
     unpaired_calls,
 )
-from lanescope.webapp.plugins.diff.random_draws import draws_notes
 from lanescope.webapp.plugins.diff.settings import data_notes, settings_notes
-from lanescope.webapp.plugins.diff.start_differences import start_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.values import world_sizes
 from lanescope.webapp.plugins.diff.values.closeness import MODES, RELATIVE, Mode

@@ -13,10 +13,9 @@ from dash.development.base_component import Component
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import gradient_norms, gradient_rows, gradients
 from lanescope.webapp.plugins.gradients import charts, ids
-from lanescope.webapp.plugins.gradients import page_backward_threads as backward_threads
 from lanescope.webapp.plugins.gradients import page_layers as layers
 from lanescope.webapp.plugins.gradients import page_rank_layers as rank_layers
-from lanescope.webapp.plugins.gradients import page_thread_layers as thread_layers
+from lanescope.webapp.plugins.gradients import page_threads as threads
 from lanescope.webapp.plugins.gradients.parameter_table import NORMS, asked_rows, parameter_table
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -71,8 +70,8 @@ def body(context: Context) -> list[Component]:
     return [
         *layers.section(context),
         *rank_layers.section(context),
-        *backward_threads.section(context),
-        *thread_layers.section(context),
+        *threads.section(context),
+        *threads.layers_section(context),
         html.H2("Parameters"),
         html.P(
             "Every trainable parameter, in forward order, also without a gradient; norms of its "
@@ -89,8 +88,7 @@ def body(context: Context) -> list[Component]:
 
 def register(app: Dash, context: Context) -> None:
     """Draws the chart for its controls and the theme; a click leads to the step."""
-    backward_threads.register(app, context)
-    thread_layers.register(app, context)
+    threads.register(app, context)
     layers.register(app, context)
     rank_layers.register(app, context)
 

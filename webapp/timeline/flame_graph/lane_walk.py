@@ -20,14 +20,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.arrow_columns import ends_ns, having
-from lanescope.webapp.analysis.forward_ops import BACKWARD
+from lanescope.webapp.analysis.arrow_columns import ends_ns, having, to_frame
+from lanescope.webapp.analysis.forward_ops import BACKWARD, makers
 from lanescope.webapp.analysis.stack_frames import frames_of
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.types import Int64Array, Window
-from lanescope.webapp.timeline.flame_graph.backward_modules import backward_modules
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT, Frame, FrameTree
 from lanescope.webapp.timeline.span_nesting import sub_rows
 from lanescope.webapp.timeline.styles import coded
@@ -193,3 +193,33 @@ def _at(values: list[int], places: NDArray[np.integer[Any]]) -> Int64Array:
     """Returns the value at each place."""
     found: Int64Array = np.array(values or [0], np.int64)[places]
     return found
+
+
+_MAKER_COLUMNS = ["thread", "start_ns", "name", "scope", "module", "sequence"]
+
+
+def backward_modules(run: Run, thread: Thread, window: Window, nodes: pa.Table) -> list[str]:
+    """Returns the module of each of some nodes (rows of op, by start) of a window of a thread.
+
+    Makers are looked for from the start of the step on in which the window begins. Of several
+    that fit it is the latest before the node, on the node's thread if there is one. Empty: none.
+    """
+    earlier = (_step_begin(run, thread.rank, window), window[1])
+    made = _numbered(run.events("op", thread.rank, columns=_MAKER_COLUMNS, window=earlier))
+    made = made[made["module"] != ""]
+    wanted = _numbered(nodes.select(["start_ns", "name", "sequence"]))
+    found = makers(wanted.assign(thread=thread.thread), made)
+    modules = [*made["module"], ""]
+    return [modules[at] for at in found.tolist()]
+
+
+def _numbered(rows: pa.Table) -> pd.DataFrame:
+    """Returns the rows that have a sequence number."""
+    return to_frame(rows.filter(pc.is_valid(rows["sequence"]))).astype({"sequence": "int64"})
+
+
+def _step_begin(run: Run, rank: int, window: Window) -> int:
+    """Returns the start of the step in which a window begins; without, as long before as it is."""
+    steps = run.steps(rank)
+    at = int(np.searchsorted(steps.start_ns, window[0], side="right")) - 1
+    return int(steps.start_ns[at]) if at >= 0 else max(2 * window[0] - window[1], 0)

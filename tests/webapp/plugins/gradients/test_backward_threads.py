@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lanescope.collector.format.schema import ADDED_NORM, ADDED_NORM_OF
-from lanescope.webapp.plugins.gradients import page_backward_threads as page
+from lanescope.webapp.plugins.gradients import page_threads as page
 from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer, backward_threads
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.collector.format.schema import ADDED_NORM_OF
-from lanescope.webapp.plugins.gradients import page_thread_layers as page
+from lanescope.webapp.plugins.gradients import page_threads as page
 from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.lanes import COUNTER, lanes_of
@@ -74,7 +74,7 @@ def test_what_threads_add_to_layers(tmp_path: Path) -> None:
 
 def test_what_the_page_offers(tmp_path: Path) -> None:
     run = run_of(tmp_path / "two")
-    dropdown = page.section(Context(run))[1].children[0].children[1]
+    dropdown = page.layers_section(Context(run))[1].children[0].children[1]
     assert [one["label"] for one in dropdown.options] == [
         "all threads",
         "Thread-1, by step",
@@ -83,7 +83,7 @@ def test_what_the_page_offers(tmp_path: Path) -> None:
     assert COUNTER not in {lane.kind for lane, _ in lanes_of(run, SpanNames())}  # they are too many
     empty = Builder(tmp_path / "none")
     empty.op(START_NS, 5)
-    assert page.section(Context(open_run(empty.write()))) == []
+    assert page.layers_section(Context(open_run(empty.write()))) == []
 
 
 def test_recorded(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""The findings as the timeline leads from one to the next: GET /api/findings.
+"""Tables to take away, and the findings as the timeline leads from one to the next.
 
-Null where the run is still being examined: who wants them asks again.
+GET /table/<name>.csv, /table/<name>.parquet and /api/findings: null where the run is still being
+examined, who wants them asks again.
 """
 
 from __future__ import annotations
@@ -9,13 +10,35 @@ from typing import Any
 
 import flask
 
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.plugin import changes, tables
+from lanescope.webapp.analysis.tables import MAX_ANSWER_ROWS, table_pieces
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.units import count
 from lanescope.webapp.ui import states
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.finding_places import address_of, marks_of
+from lanescope.webapp.ui.table_files import TABLE_FORMATS, file_of
 
 
 def register(server: flask.Flask, context: Context) -> None:
-    """Adds the route."""
+    """Adds the routes."""
+    run = context.run
+
+    @server.get("/table/<name>.<kind>")
+    def table(name: str, kind: str) -> Any:
+        if kind not in TABLE_FORMATS or name not in {*schema.TABLES, *tables(), *changes()}:
+            flask.abort(404)
+        if name in schema.TABLES and run.counts[name] > MAX_ANSWER_ROWS:
+            words = (
+                f"{name} has {count(run.counts[name])} rows, more than the page gives out: "
+                f"lanescope export RUN --to {kind} --table {name} -o FILE"
+            )
+            return {"error": words}, 413
+        try:
+            return file_of(name, kind, table_pieces(run, name, baseline=context.baseline))
+        except RunError as error:
+            return {"error": str(error)}, 500
 
     @server.get("/api/findings")
     def findings() -> dict[str, Any]:

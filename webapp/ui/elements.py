@@ -1,4 +1,5 @@
-"""Parts of a page that no callback reads or writes, sent as bare elements.
+"""Parts of a page that are sent as bare elements, as no callback reads or writes them, and parts
+that the browser makes once they come into sight.
 
 Dash asks each of its components at each change of anything on the page whether it is concerned:
 with hundreds of cells and words this takes longer than all else. An element without an id can only
@@ -88,3 +89,23 @@ def _flat(children: Any) -> Iterator[Any]:
             yield from _flat(child)
     elif children is not None:
         yield children
+
+
+class InSight(Component):
+    """A component in a place of its height, which is empty until it is scrolled (nearly) to.
+
+    A chart takes longer to draw than all else on a page, and on a long page most are out of sight.
+    Dash knows the component at once: callbacks fill it before it is drawn, so that it is drawn
+    once (see assets/timeline/page/dash_hooks.js).
+    """
+
+    _namespace = "lanescope_elements"
+    _type = "InSight"
+
+    def __init__(self, children: Component, id: str, height: str) -> None:
+        self._prop_names = ["children", "id", "style"]
+        self._base_nodes = ["children"]
+        self._valid_wildcard_attributes: list[str] = []
+        self.children = children
+        self.id = id
+        self.style = {"height": height}
