@@ -6,7 +6,7 @@ A frame is a row {file, line, function}, or one line of text, "file:line functio
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
@@ -84,6 +84,16 @@ def own_place(run: Run, rank: int, stack: int | None) -> str | None:
     return next(map(place_of, own_frames(run, rank, stack)), None)
 
 
+def first_place(run: Run, rank: int, stacks: Iterable[int | None]) -> str | None:
+    """Returns the `own_place` of the first of some stacks that has one."""
+    return next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
+
+
+def at_place(where: str | None) -> str:
+    """Returns " at file.py:12", which goes on a sentence; empty without a place."""
+    return f" at {where}" if where else ""
+
+
 def where_of(run: Run, rank: int, stack: int | None) -> str | None:
     """Returns file.py:12 of the program's innermost frame; of a stack without one, of the
     innermost."""
@@ -104,7 +114,7 @@ def phase_place(run: Run, rank: int, kind: str, window: tuple[int, int] | None) 
     for rows in run.pieces("op", rank, columns=columns) if window is None else whole:
         rows = rows.filter(pc.is_in(rows["phase"].cast("string"), names.cast("string")))
         stacks = pc.unique(rows["stack"]).drop_null().to_pylist()
-        where = next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
+        where = first_place(run, rank, stacks)
         if where is not None:
             return where
     return None
@@ -128,7 +138,7 @@ def layer_place(run: Run, rank: int, layer: str) -> str | None:
         path = rows["module"].cast("string")
         within = pc.or_(pc.equal(path, layer), pc.starts_with(path, f"{layer}."))
         stacks = pc.unique(rows["stack"].filter(within)).drop_null().to_pylist()
-        where = next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
+        where = first_place(run, rank, stacks)
         if where is not None:
             return where
     return None

@@ -28,8 +28,7 @@ from ..base import Hook, HookContext
 from ..stacks import code_place
 from ..training.modules import Modules
 from ..training_loop.growth import Marks
-from .activation_slopes import slopes
-from .loss_facts import LossFacts
+from .loss_facts import LossFacts, slopes
 from .node_facts import facts, saved_tensor, short_name
 
 _MAX_NODES = 50_000

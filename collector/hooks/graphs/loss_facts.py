@@ -1,6 +1,6 @@
 """Yields what the numbers of a graph show of its loss: targets that the model cannot return, texts
 that are too long for CTC, scores that are flat, ratios that stay 1, a divergence with the wrong
-sign; and whether layers get the same data for all samples."""
+sign; whether layers get the same data for all samples, and the mean slope of tanh and sigmoid."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ...format.loop_names import (
     DATA_ROWS,
     FLAT_SCORES,
     LONG_TEXTS,
+    MEAN_SLOPE,
     NEGATIVE_DIVERGENCE,
     POLICY_RATIO,
     UNREACHED_TARGETS,
 )
 from ..training.batches import few_of, raw_bytes
 from ..training.replication import short_hash
-from .node_facts import saved_tensor, short_name
+from .node_facts import on_host, saved_tensor, short_name
 
 _MAX_NODES = 2000
 _MAX_ELEMENTS, _MAX_VECTORS, _MAX_NUMBERS = 4096, 64, 2**20
@@ -60,6 +61,22 @@ _LINEAR = {"AddmmBackward0": (1, "mat1"), "MmBackward0": (0, "self")}
 
 _MIN_ROWS, _MIN_COLUMNS = 8, 2
 _MIN_CLASSES, _NEAR_ONE = 8, 1e-3
+
+_SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "TanhBackward0": lambda result: 1 - result.square(),
+    "SigmoidBackward0": lambda result: result * (1 - result),
+}
+_MAX_SLOPES, _MIN_ELEMENTS = 64, 64
+"""Nodes, and elements of the result of each."""
+
+
+def slopes(nodes: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, float]]:
+    """Yields names of MEAN_SLOPE and numbers, from names and nodes in the order of the graph."""
+    known = ((number, *one) for number, one in enumerate(nodes) if one[0] in _SLOPES)
+    for number, name, node in islice(known, _MAX_SLOPES):
+        few = _few(saved_tensor(node, "_raw_saved_result"))
+        if few is not None and len(few) >= _MIN_ELEMENTS:
+            yield f"{MEAN_SLOPE}{number}", float(_SLOPES[name](few).mean())
 
 
 class LossFacts:
@@ -120,9 +137,7 @@ class LossFacts:
 
 def _few(tensor: torch.Tensor | None) -> torch.Tensor | None:
     """Returns evenly spaced numbers that can be read without waiting for a device."""
-    if tensor is None or type(tensor) is not torch.Tensor or tensor.device.type != "cpu":
-        return None
-    if not tensor.numel() or not tensor.is_floating_point():
+    if not on_host(tensor) or not tensor.numel() or not tensor.is_floating_point():
         return None
     return tensor.detach().flatten()[:: -(-tensor.numel() // _MAX_ELEMENTS)].double()
 
@@ -224,9 +239,7 @@ def _flat(node: Any, number: int) -> Iterator[tuple[str, float]]:
 
 def _are_units(vectors: torch.Tensor | None, dim: int) -> bool:
     """Returns whether rows (`dim` 1) or columns of a matrix have the norm 1."""
-    if vectors is None or type(vectors) is not torch.Tensor or vectors.device.type != "cpu":
-        return False
-    if vectors.dim() != 2 or not vectors.numel():
+    if not on_host(vectors) or vectors.dim() != 2 or not vectors.numel():
         return False
     rows = vectors.detach() if dim else vectors.detach().T
     norms = rows[:: -(-len(rows) // _MAX_VECTORS)].double().norm(dim=1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
@@ -20,7 +21,6 @@ from ...format.loop_names import (
 from ...format.names import SOFTMAX_DIM
 from ..training_loop.padded_tokens import counted_padding, padding, sees_padding_alone
 from ..training_loop.reordered_inputs import mixes
-from ..training_loop.self_pairs import self_share
 
 _SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
 _WEIGHTS = ("SafeSoftmaxBackward0", "SoftmaxBackward0")
@@ -36,6 +36,9 @@ _SHIFTED_TWICE = 2
 
 _MAX_WEIGHED = 4
 """Layers whose weights of attention are looked at: of a mask all layers get the same."""
+
+_MIN_PAIRS, _MAX_PAIRS = 4, 4096
+"""Samples of a loss of pairs."""
 
 _MEAN = 1
 """How autograd keeps reduction="mean"; 0 is "none", where a program may mask losses later."""
@@ -99,7 +102,7 @@ def _of_tokens(tokens: _Tokens) -> Iterator[tuple[str, float]]:
             yield f"{TOKENS_AHEAD}{min(ahead)}", float(_SHIFTED_TWICE)
             break
     for number, node, target in tokens.targets:
-        share = self_share(saved_tensor(node, "_raw_saved_self"), target)
+        share = _self_share(saved_tensor(node, "_raw_saved_self"), target)
         if share is not None:
             yield f"{SELF_PAIRS}{number}", share
     for padded in filter(None, map(padding, tokens.read)):
@@ -124,11 +127,41 @@ def _weighs_all(node: Any) -> bool:
 
 def _seen(mask: torch.Tensor | None, hides: float = _HIDES) -> list[torch.Tensor]:
     """Returns what a mask of attention lets through: true there, or numbers above `hides`."""
-    if mask is None or type(mask) is not torch.Tensor or mask.device.type != "cpu":
-        return []
-    if mask.numel() > _MAX_TOKENS:
+    if not on_host(mask) or mask.numel() > _MAX_TOKENS:
         return []
     return [mask if mask.dtype == torch.bool else mask > hides]
+
+
+def _self_share(scores: torch.Tensor | None, targets: torch.Tensor) -> float | None:
+    """Returns how much of a loss of pairs goes to the pairs of a sample with itself: the mean
+    probability on the diagonal of logarithms of probabilities [N, N]; None if a target is there, or
+    if it is not above 1 / N."""
+    if not on_host(scores) or targets.dim() != 1:  # of a single sample, or of positions
+        return None
+    count = len(targets)
+    if scores.shape != (count, count) or not _MIN_PAIRS <= count <= _MAX_PAIRS:
+        return None
+    if bool((targets == torch.arange(count, device="cpu")).any()):
+        return None
+    share = float(scores.diagonal().detach().double().exp().mean())
+    return share if share * count > 1 else None
+
+
+def on_host(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    """Returns whether a tensor can be read without waiting for a device; false of a subclass."""
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu"
+
+
+def nodes_below(root: Any) -> Iterator[Any]:
+    """Yields a node of a graph and those below it, the nearest first."""
+    waiting = deque([root])
+    seen = {None, root}
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        following = [one for one, _ in node.next_functions if one not in seen]
+        seen.update(following)
+        waiting.extend(dict.fromkeys(following))
 
 
 def short_name(node: Any) -> str:
@@ -167,10 +200,9 @@ def _lengths(node: Any) -> tuple[list[int], list[int]]:
 
 def _whole(tensor: torch.Tensor | None) -> list[torch.Tensor]:
     """Returns whole numbers that can be read without waiting for a device."""
-    readable = tensor is not None and type(tensor) is torch.Tensor and tensor.device.type == "cpu"
-    if tensor is None or not readable or tensor.dtype != torch.int64:
+    if not on_host(tensor) or tensor.dtype != torch.int64 or tensor.numel() > _MAX_TOKENS:
         return []
-    return [tensor] if tensor.numel() <= _MAX_TOKENS else []
+    return [tensor]
 
 
 def _ahead(targets: torch.Tensor, read: torch.Tensor) -> int | None:

@@ -11,6 +11,7 @@ import torch
 from ...format.names import MADE_PARAMETER
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
+from ..graphs.node_facts import nodes_below
 from ..patches import Patches, caller
 from ..stacks import code_line
 from .modules import Modules
@@ -65,13 +66,11 @@ class MadeParameters:
         """Returns the name of a parameter that the data is, or is computed from; None: of none."""
         if data.grad_fn is None:
             return self._modules.parameter_name(data)
-        waiting = [data.grad_fn]
-        for node in islice(waiting, _MAX_NODES):
+        for node in islice(nodes_below(data.grad_fn), _MAX_NODES):
             variable = getattr(node, "variable", None)
             name = None if variable is None else self._modules.parameter_name(variable)
             if name is not None:
                 return name
-            waiting += [one for one, _ in node.next_functions if one is not None]
         return None
 
 

@@ -7,7 +7,7 @@ a row that comes again has another target.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 
 from ...format.loop_names import PAIRED_ROWS
 from ...recorder.recorder import Recorder
-from ..graphs.node_facts import saved_tensor
+from ..graphs.node_facts import nodes_below, on_host, saved_tensor
 
 _MIN_ROWS, _MAX_ROWS = 8, 256
 _MAX_COLUMNS = 16
@@ -122,37 +122,21 @@ def _target(arguments: tuple[Any, ...]) -> tuple[list[float], int] | None:
     """Returns the targets of the only loss of a backward, one per row, and how many different ones
     there are at least; None without such a loss."""
     roots = arguments[0] if isinstance(arguments[0], (tuple, list)) else (arguments[0],)
-    if len(roots) != 1 or (len(arguments) > 4 and arguments[4]):
+    if len(roots) != 1 or roots[0].grad_fn is None or (len(arguments) > 4 and arguments[4]):
         return None
     found = [
         (node, least)
-        for node in islice(_below(roots[0].grad_fn), _MAX_NODES)
+        for node in islice(nodes_below(roots[0].grad_fn), _MAX_NODES)
         if (least := _LOSSES.get(node.name()))
     ]
     if len(found) != 1 or getattr(found[0][0], "_saved_reduction", 0) == 0:
         return None
     node, least = found[0]
     target = saved_tensor(node, "_raw_saved_target")
-    if target is None or type(target) is not torch.Tensor or target.device.type != "cpu":
-        return None
-    if target.dim() == 0 or target.dim() > 2 or target.numel() != len(target):
+    if not on_host(target) or not 1 <= target.dim() <= 2 or target.numel() != len(target):
         return None
     numbers = target.detach().double().flatten().tolist()
     whole = not target.is_floating_point()
     if whole and len({*numbers}) == len(numbers):  # places in the batch, as of pairs
         return None
     return numbers, least
-
-
-def _below(root: Any) -> Iterator[Any]:
-    """Yields nodes of a graph from a root on."""
-    waiting, seen = [root], {root}
-    while waiting:
-        node = waiting.pop(0)
-        if node is None:
-            continue
-        yield node
-        for one, _ in node.next_functions:
-            if one is not None and one not in seen:
-                seen.add(one)
-                waiting.append(one)
