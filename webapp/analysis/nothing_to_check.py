@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import LOADER_BEGUN
+from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs.run import Run
@@ -38,6 +38,14 @@ def need_backward(run: Run) -> None:
     kinds = run.events("phase", columns=["kind"])["kind"].cast(pa.string())
     if not pc.any(pc.equal(kinds, _BACKWARD)).as_py():
         raise NotApplicable("record a backward pass")
+
+
+def need_evaluations(run: Run) -> pd.DataFrame:
+    """Returns the modes of models that are evaluated; raises NotApplicable where none is."""
+    return need_rows(
+        logged(run, None, prefix=EVALUATION_MODE),
+        "record an evaluation without gradients, with --level access",
+    )
 
 
 def need_loader(run: Run) -> None:

@@ -89,11 +89,6 @@ def first_place(run: Run, rank: int, stacks: Iterable[int | None]) -> str | None
     return next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
 
 
-def at_place(where: str | None) -> str:
-    """Returns " at file.py:12", which goes on a sentence; empty without a place."""
-    return f" at {where}" if where else ""
-
-
 def where_of(run: Run, rank: int, stack: int | None) -> str | None:
     """Returns file.py:12 of the program's innermost frame; of a stack without one, of the
     innermost."""

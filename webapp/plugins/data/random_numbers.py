@@ -28,7 +28,7 @@ from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
-from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.analysis.stack_frames import first_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.plugins.learning.consistency import first_apart
 from lanescope.webapp.plugins.learning.replicas import replicas
@@ -114,8 +114,7 @@ def _drawn(run: Run, rank: int, names: tuple[str, ...]) -> tuple[str, str | None
         return None
     name = str(frame["name"].iloc[0])
     stacks = frame.loc[frame["name"].astype("str") == name, "stack"].dropna().unique()
-    places = (own_place(run, rank, int(stack)) for stack in stacks)
-    return name, next(filter(None, places), None)
+    return name, first_place(run, rank, stacks)
 
 
 _EVALUATION = schema.PhaseKind.evaluation.name

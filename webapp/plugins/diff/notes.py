@@ -17,7 +17,7 @@ import pandas as pd
 from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of
 from lanescope.webapp.analysis.parameter_history import logged, samples
-from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.analysis.stack_frames import first_place, own_place
 from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -187,7 +187,5 @@ def _loss_place(run: Run, rank: int, step: int) -> str | None:
     columns = ["stack", "step", "name"]
     ops = run.events("op", rank, str(begin["thread"]), columns=columns, window=window)
     last = ops.slice(max(len(ops) - _LAST, 0)).to_pylist()
-    own = [one for one in last if one["step"] == step and one["name"] not in _BEGINS]
-    stacks = [one["stack"] for one in own]
-    places = (own_place(run, rank, stack) for stack in reversed(stacks))
-    return next(filter(None, places), None)
+    own = [one for one in reversed(last) if one["step"] == step and one["name"] not in _BEGINS]
+    return first_place(run, rank, (one["stack"] for one in own))

@@ -23,7 +23,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_steps
-from lanescope.webapp.analysis.stack_frames import own_place, phase_place
+from lanescope.webapp.analysis.stack_frames import first_place, phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
@@ -74,7 +74,7 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
     if where is None:
         return None
     stacks = zeroing["stack"].drop_null().to_pylist()
-    at = next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
+    at = first_place(run, rank, stacks)
     if not wasted:
         return _taking_turns(run, rank, thread, mixed, where, at)
     return _finding(run, rank, wasted, where, at)

@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import EVALUATION_MODE, TRAINING_MODE
+from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_evaluations, need_rows
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
-from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.analysis.stack_frames import first_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -36,9 +37,10 @@ _DIFFER = ("Dropout", "BatchNorm", "InstanceNorm")
 
 def left_in_evaluation(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, one per model and rank. Raises NotApplicable."""
-    modes = logged(run, None, prefix=TRAINING_MODE)
-    if modes.empty:
-        raise NotApplicable("record a training step with --level access: no model was called")
+    modes = need_rows(
+        logged(run, None, prefix=TRAINING_MODE),
+        "record a training step with --level access: no model was called",
+    )
     found = []
     for (rank, model), own in modes.groupby(["rank", "name"], sort=False):
         own = own.sort_values("time_ns")
@@ -57,9 +59,7 @@ def left_in_evaluation(run: Run) -> list[Finding]:
 
 def switched_by_threads(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, one per model and rank. Raises NotApplicable."""
-    evaluated = logged(run, None, prefix=EVALUATION_MODE)
-    if evaluated.empty:
-        raise NotApplicable("record an evaluation without gradients, with --level access")
+    evaluated = need_evaluations(run)
     found = []
     for (rank, model), own in logged(run, None, prefix=TRAINING_MODE).groupby(["rank", "name"]):
         same = (evaluated["rank"] == rank) & (evaluated["name"] == model)
@@ -156,7 +156,7 @@ def _switch(
     first, count = steps.iloc[0], steps["step"].nunique()
     ops = to_frame(run.events("op", rank, other, columns=["stack", "phase"]))
     stacks = ops.loc[ops["phase"].astype("str") == _EVALUATION, "stack"].dropna().unique()
-    where = next(filter(None, (own_place(run, rank, int(one)) for one in stacks)), None)
+    where = first_place(run, rank, stacks)
     return finding_at(
         run,
         rank,

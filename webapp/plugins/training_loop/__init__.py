@@ -172,7 +172,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Dropout in evaluation",
-            "evaluated_dropout:evaluated_dropout",
+            "evaluations:evaluated_dropout",
             ("evaluation_mode",),
             order=200,
             native=True,
@@ -200,7 +200,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Evaluation in training mode",
-            "evaluated_in_training:evaluated_in_training",
+            "evaluations:evaluated_in_training",
             ("evaluation_mode",),
             order=200,
             native=True,

@@ -13,8 +13,8 @@ from lanescope.collector.format.loop_names import EVALUATED_SCALE, INPUT_SCALE
 from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.analysis.stack_frames import own_place
-from lanescope.webapp.plugins.training_loop.evaluated_in_training import COMPARES
+from lanescope.webapp.analysis.stack_frames import first_place
+from lanescope.webapp.plugins.training_loop.evaluations import COMPARES
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -64,7 +64,7 @@ def _compared(run: Run, rank: int, calls: pd.DataFrame) -> list[int] | None:
 def _finding(
     run: Run, rank: int, own: pd.DataFrame, trained: pd.Series, stacks: list[int]
 ) -> Finding:
-    where = next(filter(None, (own_place(run, rank, one) for one in stacks)), None)
+    where = first_place(run, rank, stacks)
     usual, other = float(trained.median()), float(own["value"].median())
     return finding_at(
         run,

@@ -17,9 +17,9 @@ from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_rows
 from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
-from lanescope.webapp.analysis.stack_frames import own_place, phase_place
+from lanescope.webapp.analysis.stack_frames import first_place, phase_place
 from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
-from lanescope.webapp.plugins.training_loop.evaluated_dropout import DROPOUT, dropout_ops
+from lanescope.webapp.plugins.training_loop.evaluations import DROPOUT, dropout_ops
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -134,7 +134,7 @@ def _dropped_out(run: Run, rank: int, steps: pd.Index) -> str | None:
         if not set(steps) <= set(ops.loc[names.isin(known), "step"]):
             return None
     stacks = ops.loc[names.isin(DROPOUT), "stack"].dropna().unique()
-    return next(filter(None, (own_place(run, rank, int(one)) for one in stacks)), "")
+    return first_place(run, rank, stacks) or ""
 
 
 def _finding(run: Run, rank: int, rows: pd.DataFrame, steps: int, where: str | None) -> Finding:
