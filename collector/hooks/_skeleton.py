@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import torch
 
-from .base import Hook, HookContext, Undo
-from .patches import Patches
+from .base import Hook, HookContext
 
 _LOST = "settings of determinism"
 """Name in the coverage if this version of torch lacks the function."""
 
 
-def _hook(context: HookContext) -> Undo:
-    recorder, patches = context.recorder, Patches()
+def _hook(context: HookContext) -> None:
+    recorder, patches = context.recorder, context.patches
 
     def asked(mode: bool, **_: bool) -> None:
         # Called before the function. Its exceptions are counted and do not reach the program. Keep
@@ -28,7 +27,6 @@ def _hook(context: HookContext) -> Undo:
 
     # The function stays the same object; see patches.py.
     patches.ends(torch, "use_deterministic_algorithms", asked, lost=_LOST)
-    return patches.undo
 
 
 HOOK = Hook(_LOST, _hook)

@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..format.options import LEVELS
 from ..recorder.recorder import Recorder
+from .patches import Patches
 from .stacks import Stacks
 
 Undo = Callable[[], object]
@@ -39,6 +40,8 @@ class HookContext:
 
     enter_engine: Callable[[], AbstractContextManager[None]]
     flush_node: Callable[[], None]
+    patches: Patches
+    """Of the hook that is being installed; the session undoes them as it stops."""
 
     def __init__(self, recorder: Recorder, library: Any | None) -> None:
         """`library`: the native engine's; None with the portable engine."""
@@ -73,7 +76,8 @@ class Hook:
     """Name in the run's coverage if this version of torch or Python breaks it."""
 
     install: Callable[[HookContext], Undo | None]
-    """Starts observing; returns the undo function. May raise: other hooks still run."""
+    """Starts observing; returns what undoes more than the context's `patches`. May raise: other
+    hooks still run."""
 
     levels: tuple[str, ...] = LEVELS
     """Levels of recording at which it is installed."""

@@ -13,8 +13,7 @@ import torch
 from ..format.names import CAPTURE
 from ..format.record_kinds import PhaseKind
 from ..recorder.recorder import Recorder
-from .base import Hook, HookContext, Undo
-from .patches import Patches
+from .base import Hook, HookContext
 
 
 def capturing() -> bool:
@@ -44,13 +43,12 @@ class _Captures(threading.local):
                 self._recorder.end_phase(self._depths.pop())
 
 
-def _hook(context: HookContext) -> Undo:
-    captures, patches = _Captures(context.recorder), Patches()
+def _hook(context: HookContext) -> None:
+    captures, patches = _Captures(context.recorder), context.patches
     graph: Any = torch.cuda.CUDAGraph
     patches.ends(graph, "capture_begin", None, captures.begun)
     # One that fails has ended, too.
     patches.ends(graph, "capture_end", None, captures.ended, captures.ended)
-    return patches.undo
 
 
 HOOK = Hook("captures of CUDA graphs", _hook)

@@ -15,19 +15,16 @@ from torch.multiprocessing import reductions
 
 from ..format.marks import GoneTensor, InterruptedJoin, LostError
 from ..recorder.recorder import Recorder
-from .base import Hook
-from .patches import Patches
+from .base import Hook, HookContext
 from .stacks import program_line
 
 LIMIT = 300
 """Characters kept of an exception's message."""
 
 
-def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[], None]:
-    """Keeps the last uncaught exception in the process's description; other hooks still run.
-
-    `is_library` returns whether a file's code is not the program's own.
-    """
+def _hook(context: HookContext) -> None:
+    """Keeps the last uncaught exception in the process's description; other hooks still run."""
+    recorder, is_library = context.recorder, context.stacks.is_library
 
     def uncaught(
         _kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -59,11 +56,10 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
                 recorder.mark(LostError("process", text).encode())
             recorder.describe(exception=text)
 
-    patches = Patches()
+    patches = context.patches
     patches.ends(sys, "excepthook", uncaught)
     patches.ends(BaseProcess, "run", _itself, None, raised_in_process, self_alone=True)
     patches.ends(threading, "excepthook", uncaught_in_thread)
-    return patches.undo
 
 
 def _waited_in_vain(
@@ -136,4 +132,4 @@ def place_of_text(text: str, is_library: Callable[[str], bool]) -> str:
     return own[-1] if own else ""
 
 
-HOOK = Hook("exceptions", lambda context: install(context.recorder, context.stacks.is_library))
+HOOK = Hook("exceptions", _hook)

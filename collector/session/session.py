@@ -96,6 +96,8 @@ class Session:
         """Installs a hook if this recording uses it."""
         if self.recorder.options.level not in hook.levels or (hook.native and not self._library):
             return
+        context.patches = patches.Patches()
+        self._undo.append(context.patches.undo)
         try:
             with own_handles():
                 undo = hook.install(context)

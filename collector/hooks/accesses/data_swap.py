@@ -6,23 +6,19 @@ as a write to the parameter's previous storage: a concurrent reader sees the old
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ...format.names import EXCHANGED_DATA, SAVED
 from ...recorder.private_names import optional
-from ...recorder.recorder import Recorder
-from ..base import Hook
-from ..patches import Patches
-from ..stacks import Stacks
+from ..base import Hook, HookContext
 from .synthetic_accesses import SyntheticAccess, SyntheticAccesses, extent_of, whole
 
 
-def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Records assignments to parameters' data, and reads by torch.save."""
-    accesses, patches = SyntheticAccesses(recorder, stacks), Patches()
+    accesses, patches = SyntheticAccesses(context.recorder, context.stacks), context.patches
     untyped: Any = torch.UntypedStorage
 
     def assigns(parameter: torch.Tensor, data: torch.Tensor | None) -> None:
@@ -50,12 +46,6 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     storages = optional("torch._C", "StorageBase", lost)
     if storages is not None:
         patches.ends(storages, "_write_file", reads, self_alone=True, when_concurrent=True)
-    return patches.undo
 
 
-HOOK = Hook(
-    "accesses (data_swap)",
-    lambda context: install(context.recorder, context.stacks),
-    levels=("access", "numerics"),
-    native=True,
-)
+HOOK = Hook("accesses (data_swap)", _hook, levels=("access", "numerics"), native=True)

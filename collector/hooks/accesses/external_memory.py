@@ -18,9 +18,7 @@ from ...format.names import ARRIVALS, MADE_GENERATOR, MADE_STORAGE, SHARED_ADDRE
 from ...journal import clock
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
-from ..base import Hook
-from ..patches import Patches
-from ..stacks import Stacks
+from ..base import Hook, HookContext
 from ..threads.sync_events import SyncRecorder
 from .synthetic_accesses import Extent, SyntheticAccess, SyntheticAccesses, extent_of, whole
 
@@ -121,9 +119,10 @@ def _arrival(external: ExternalMemory, name: str) -> tuple[Callable[..., Any], .
     return begin, done
 
 
-def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Records new storages of functions that make tensors of external memory."""
-    accesses, patches = SyntheticAccesses(recorder, stacks), Patches()
+    recorder, sync, patches = context.recorder, context.get(SyncRecorder), context.patches
+    accesses = SyntheticAccesses(recorder, context.stacks)
     external = ExternalMemory(accesses, sync)
     is_compiling = torch.compiler.is_compiling
 
@@ -179,7 +178,6 @@ def install(recorder: Recorder, sync: SyncRecorder, stacks: Stacks) -> Callable[
         patches.ends(base, name, maps, mapped, lost=lost)
     for name in _SHARING:
         patches.ends(torch.UntypedStorage, name, shares, shared, self_alone=True, lost=lost)
-    return patches.undo
 
 
 def _shares(tensor: torch.Tensor, memory: Any) -> bool:
@@ -190,9 +188,4 @@ def _shares(tensor: torch.Tensor, memory: Any) -> bool:
     return interface is None or bool(interface["data"][0] == tensor.data_ptr())
 
 
-HOOK = Hook(
-    "accesses (external_memory)",
-    lambda context: install(context.recorder, context.get(SyncRecorder), context.stacks),
-    levels=("access", "numerics"),
-    native=True,
-)
+HOOK = Hook("accesses (external_memory)", _hook, levels=("access", "numerics"), native=True)

@@ -17,8 +17,7 @@ import torch
 from ...format.names import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
-from ..base import Hook
-from ..patches import Patches
+from ..base import Hook, HookContext
 from ..stacks import Stacks
 from .synthetic_accesses import SyntheticAccess, SyntheticAccesses, extent_of
 
@@ -66,9 +65,9 @@ class Releases:
         self._accesses.note(name, accesses)
 
 
-def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Hooks `zero_grad` of modules and optimizers, and assignments to a parameter's gradient."""
-    releases, patches = Releases(recorder, stacks), Patches()
+    releases, patches = Releases(context.recorder, context.stacks), context.patches
 
     def zeroes(
         parameters: Callable[[Any], Iterable[torch.Tensor]],
@@ -97,12 +96,6 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     if base is not None:
         # Only of parameters: other tensors have no optimizer.
         patches.setter(base, "grad", torch.nn.Parameter, releases.assigned, lost)
-    return patches.undo
 
 
-HOOK = Hook(
-    "accesses (gradient_release)",
-    lambda context: install(context.recorder, context.stacks),
-    levels=("access", "numerics"),
-    native=True,
-)
+HOOK = Hook("accesses (gradient_release)", _hook, levels=("access", "numerics"), native=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 
 from ...format.marks import OutsideGroup
 from ...recorder.private_names import optional
-from ...recorder.recorder import Recorder
-from ..base import Hook
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import program_line
 
 _C10D, _NAME = "torch.distributed.distributed_c10d", "_warn_not_in_group"
@@ -21,24 +19,20 @@ _MAX_CALLS = 100
 """Calls of one line that are recorded."""
 
 
-def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Marks each such call with the program's line."""
     lost = "collective calls on ranks outside of the group"
-    patches = Patches()
     if not dist.is_available() or optional(_C10D, _NAME, lost) is None:
-        return patches.undo
+        return
     calls: Counter[tuple[str, str]] = Counter()
 
     def begins(name: Any, *_: Any, **__: Any) -> None:
-        place = str(name), program_line(caller(), is_library)
+        place = str(name), program_line(caller(), context.stacks.is_library)
         calls[place] += 1
         if calls[place] <= _MAX_CALLS:
-            recorder.mark(OutsideGroup(*place).encode())
+            context.recorder.mark(OutsideGroup(*place).encode())
 
-    patches.ends(dist.distributed_c10d, _NAME, begins, lost=lost)
-    return patches.undo
+    context.patches.ends(dist.distributed_c10d, _NAME, begins, lost=lost)
 
 
-HOOK = Hook(
-    "groups of collectives", lambda context: install(context.recorder, context.stacks.is_library)
-)
+HOOK = Hook("groups of collectives", _hook)

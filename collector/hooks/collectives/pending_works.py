@@ -10,9 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ...format.names import WORK_ASKED, WORK_BEGUN
-from ...recorder.recorder import Recorder
-from ..base import Hook
-from ..patches import Patches
+from ..base import Hook, HookContext
 
 _ASKS = ("wait", "is_completed", "synchronize", "get_future", "result", "exception")
 """Methods of torch's Work by which a program may learn that it is done."""
@@ -33,11 +31,11 @@ _COLLECTIVES = (
 """Functions of torch.distributed with an argument `async_op`."""
 
 
-def install(recorder: Recorder) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Writes WORK_BEGUN for each such call, and WORK_ASKED for the first question after it."""
-    patches = Patches()
+    recorder, patches = context.recorder, context.patches
     if not dist.is_available():
-        return patches.undo
+        return
     pending = False
 
     def begins(position: int) -> Callable[..., bool]:
@@ -64,9 +62,6 @@ def install(recorder: Recorder) -> Callable[[], None]:
         patches.ends(dist.distributed_c10d, name, lambda *_, **__: True, begun)
     for name in _ASKS:
         patches.ends(dist.Work, name, asked, self_alone=True)
-    return patches.undo
 
 
-HOOK = Hook(
-    "ends of asynchronous collectives", lambda context: install(context.recorder), native=True
-)
+HOOK = Hook("ends of asynchronous collectives", _hook, native=True)

@@ -15,8 +15,7 @@ from typing import Any
 from ...format.loop_names import BLOCKED_LOOP
 from ...recorder.recorder import Recorder
 from ...watchdog.event_loops import coroutine_frames
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches
+from ..base import Hook, HookContext
 from ..stacks import PACKAGE_FOLDERS, code_line
 from .run_queue_delay import total_delay_ns
 
@@ -77,12 +76,11 @@ class BlockedLoops:
         return not self._is_library(file) and not file.startswith(PACKAGE_FOLDERS)
 
 
-def _hook(context: HookContext) -> Undo:
-    loops, patches = BlockedLoops(context.recorder, context.stacks.is_library), Patches()
+def _hook(context: HookContext) -> None:
+    loops, patches = BlockedLoops(context.recorder, context.stacks.is_library), context.patches
     patches.ends(
         asyncio.BaseEventLoop, "_run_once", loops.iterates, self_alone=True, lost="blocked loops"
     )
-    return patches.undo
 
 
 HOOK = Hook("blocked event loops", _hook)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
 from multiprocessing import synchronize
 from typing import Any
 
 from ...format.record_kinds import SyncKind
 from ...recorder.private_names import optional
-from ..base import Hook
+from ..base import Hook, HookContext
 from ..patches import Patches, caller
 from .sync_events import SyncRecorder, Waiting
 
 _ROUNDS = "_lanescope_rounds"
 
 
-def install(sync: SyncRecorder) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Records their meaning, not the locks that they use inside."""
-    patches = Patches()
+    sync, patches = context.get(SyncRecorder), context.patches
     hooks = _Hooks(sync, patches)
     _condition_wait(sync, patches)
     for name in ("notify", "notify_all"):
@@ -39,7 +38,6 @@ def install(sync: SyncRecorder) -> Callable[[], None]:
             hooks.publishes(kind, name, SyncKind.semaphore_release, user_only=True)
     _barrier_wait(sync, patches)
     _barrier_action(sync, patches)
-    return patches.undo
 
 
 class _Hooks:
@@ -199,4 +197,4 @@ def _barrier_action(sync: SyncRecorder, patches: Patches) -> None:
     )
 
 
-HOOK = Hook("order of threads (conditions)", lambda context: install(context.get(SyncRecorder)))
+HOOK = Hook("order of threads (conditions)", _hook)

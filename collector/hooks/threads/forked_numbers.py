@@ -14,8 +14,7 @@ import torch
 
 from ...format.loop_names import FORKED_STATE, STATE_SET
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches
+from ..base import Hook, HookContext
 from ..training.replication import generator_state, short_hash
 
 
@@ -47,13 +46,12 @@ class ForkedNumbers:
             self._recorder.value(STATE_SET, 1.0)
 
 
-def _hook(context: HookContext) -> Undo:
-    numbers, patches = context.share(ForkedNumbers(context.recorder)), Patches()
+def _hook(context: HookContext) -> None:
+    numbers, patches = context.share(ForkedNumbers(context.recorder)), context.patches
     # torch.manual_seed has a hook in seeded_samples.py.
     for name in ("seed", "set_rng_state"):
         patches.ends(torch, name, numbers.sets)
     os.register_at_fork(before=numbers.forking)
-    return patches.undo
 
 
 HOOK = Hook("random numbers of forked processes", _hook, levels=("access", "numerics"))

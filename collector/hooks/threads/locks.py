@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from ...format.record_kinds import SyncKind
-from ..base import Hook
-from ..patches import Patches
+from ..base import Hook, HookContext
 from ..trampolines import LockEnds
 from .sync_events import SyncRecorder, Waiting
 
 
-def install(sync: SyncRecorder) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Records acquisitions and releases of locks that the program uses."""
-    patches = Patches()
+    sync, patches = context.get(SyncRecorder), context.patches
 
     def waits(lock: Any) -> Waiting:
         return sync.waits(SyncKind.lock_acquire, id(lock))
@@ -44,7 +42,6 @@ def install(sync: SyncRecorder) -> Callable[[], None]:
             sync.mark_user_lock(lock, 2)
 
     patches.ends(threading.Condition, "__enter__", entered, self_alone=True, when_concurrent=True)
-    return patches.undo
 
 
-HOOK = Hook("order of threads (locks)", lambda context: install(context.get(SyncRecorder)))
+HOOK = Hook("order of threads (locks)", _hook)

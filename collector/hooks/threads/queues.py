@@ -9,8 +9,8 @@ from multiprocessing import connection, queues
 from typing import Any
 
 from ...format.record_kinds import OTHER_PROCESSES, SyncKind
-from ..base import Hook
-from ..patches import ChangedArguments, Patches
+from ..base import Hook, HookContext
+from ..patches import ChangedArguments
 from .sync_events import SyncRecorder, Waiting
 from .unfinished_work import Takers
 
@@ -19,10 +19,10 @@ _CONNECTION: Any = connection.Connection.__base__
 """The class that sends and receives for all kinds of connections."""
 
 
-def install(sync: SyncRecorder, takers: Takers) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Records `queue.Queue` and its subclasses, `SimpleQueue`, and queues of multiprocessing."""
-    patches = Patches()
-    get, copied = _get(sync, takers), _get_copy(sync)
+    sync, patches = context.get(SyncRecorder), context.patches
+    get, copied = _get(sync, context.get(Takers)), _get_copy(sync)
     patches.ends(queue.Queue, "put", *_put(sync), when_concurrent=True)
     patches.ends(queue.Queue, "get", *get, self_alone=True, when_concurrent=True)
     kind: Any
@@ -45,7 +45,6 @@ def install(sync: SyncRecorder, takers: Takers) -> Callable[[], None]:
     for name in ("recv", "recv_bytes", "recv_bytes_into"):
         patches.ends(_CONNECTION, name, *_receive(sync), self_alone=True, when_concurrent=True)
     patches.ends(queues.Queue, "_feed", _feeding(sync), lost="order by queues between processes")
-    return patches.undo
 
 
 def _item(args: tuple[Any, ...], keywords: dict[str, Any], name: str) -> Any:
@@ -192,7 +191,4 @@ def _put_simple(sync: SyncRecorder) -> Callable[..., None]:
     return begin
 
 
-HOOK = Hook(
-    "order of threads (queues)",
-    lambda context: install(context.get(SyncRecorder), context.get(Takers)),
-)
+HOOK = Hook("order of threads (queues)", _hook)

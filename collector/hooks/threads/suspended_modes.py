@@ -21,8 +21,8 @@ import torch
 
 from ...format.loop_names import SUSPENDED_MODE
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import code_line, program_place
 from ..training.modules import Modules
 
@@ -147,8 +147,8 @@ def _runs_one_of(tasks: weakref.WeakSet[Any]) -> bool:
         return False
 
 
-def _hook(context: HookContext) -> Undo:
-    modules, patches = context.get(Modules), Patches()
+def _hook(context: HookContext) -> None:
+    modules, patches = context.get(Modules), context.patches
     modes = context.share(SuspendedModes(context.recorder, context.stacks.is_library))
     for listeners, one in ((modules.began, modes.began), (modules.evaluates, modes.evaluates)):
         listeners.append(one)
@@ -156,7 +156,6 @@ def _hook(context: HookContext) -> Undo:
     for kind in (torch.no_grad, torch.inference_mode):
         patches.ends(kind, "__enter__", modes.entered, self_alone=True, lost=_LOST)
         patches.ends(kind, "__exit__", modes.left, self_alone=True, lost=_LOST)
-    return patches.undo
 
 
 HOOK = Hook(_LOST, _hook)

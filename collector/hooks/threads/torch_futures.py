@@ -10,20 +10,21 @@ from typing import Any
 import torch
 
 from ...format.record_kinds import SyncKind
-from ..base import Hook
+from ..base import Hook, HookContext
 from ..collectives.rpc import RemoteErrors
-from ..patches import ChangedArguments, Patches, around
+from ..patches import ChangedArguments, around
 from .sync_events import SyncRecorder, Waiting
 
 
-def install(sync: SyncRecorder, remote: RemoteErrors | None) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Records `torch.futures`, also futures of operations (`Work.get_future`).
 
-    `remote` gets what futures raise, and starts the record of threads where there are workers.
+    `RemoteErrors` get what futures raise, and start the record of threads where there are workers.
     """
+    sync, remote, patches = context.get(SyncRecorder), context.find(RemoteErrors), context.patches
     if remote is not None:
         remote.on_threads = sync.second_thread
-    patches, numbers = Patches(), _Numbers(sync)
+    numbers = _Numbers(sync)
     kind: Any = torch.futures.Future.__base__  # type of the results of `then` and `collect_all`
     patches.ends(kind, "set_result", _setting(sync, numbers), when_concurrent=True)
     for name in ("wait", "value"):
@@ -39,7 +40,6 @@ def install(sync: SyncRecorder, remote: RemoteErrors | None) -> Callable[[], Non
         *_collecting(numbers),
         lost="order by torch.futures.collect_all",
     )
-    return patches.undo
 
 
 class _Numbers:
@@ -147,7 +147,4 @@ def _collecting(numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
     return begin, done
 
 
-HOOK = Hook(
-    "order of threads (torch_futures)",
-    lambda context: install(context.get(SyncRecorder), context.find(RemoteErrors)),
-)
+HOOK = Hook("order of threads (torch_futures)", _hook)

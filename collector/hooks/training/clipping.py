@@ -7,7 +7,6 @@ Of `clip_grad_value_` the bound is recorded. Calls that get no gradient are reco
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,8 +19,8 @@ from ...journal import clock
 from ...journal.journal import RecordKind, float_bits
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
-from ..base import Hook
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import Stacks, program_place
 from .device_readback import DeviceReadback
 from .optimizer_parameters import is_whole, local_part
@@ -48,9 +47,10 @@ class _Lines:
             self._recorder.value(name, -1.0 if count is None else float(count))
 
 
-def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Records norm and limit, or the bound, of each clipping from here on."""
-    readback, lines = DeviceReadback(), _Lines(recorder, stacks)
+    recorder, patches = context.recorder, context.patches
+    readback, lines = DeviceReadback(), _Lines(recorder, context.stacks)
 
     def note(limit: Any, total: torch.Tensor) -> None:
         # Each rank knows only its shard's norm; the whole would take a collective call.
@@ -93,7 +93,6 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
                 bound = args[1] if len(args) > 1 else keys["clip_value"]
                 recorder.value(CLIP_VALUE, float(bound))
 
-    patches = Patches()
     patches.also_undo(partial(readback.finish, recorder))
     patches.ends(clip_grad, _BY_VALUE, bounds, also=(torch.nn.utils.__name__,))
     lost = "clipping by functions imported before the recording"
@@ -101,8 +100,6 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
         patches.ends(clip_grad, _SCALING, scales)
     else:
         patches.ends(clip_grad, _CLIPPING, clips, clipped, also=(torch.nn.utils.__name__,))
-
-    return patches.undo
 
 
 def _without_gradient(parameters: Any) -> int | None:
@@ -114,4 +111,4 @@ def _without_gradient(parameters: Any) -> int | None:
     return len(parameters)
 
 
-HOOK = Hook("clipping", lambda context: install(context.recorder, context.stacks))
+HOOK = Hook("clipping", _hook)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..base import Hook, HookContext, Undo
+from ..base import Hook, HookContext
 from ..graphs.fx_graphs import FxGraphs
-from ..patches import ChangedArguments, Patches, hooks_in_place
+from ..patches import ChangedArguments, hooks_in_place
 from .modules import Modules
 
 # The recorder's global module hooks see a compiled module's wrapper as well, and expect it. The
@@ -17,8 +17,8 @@ from .modules import Modules
 _HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
 
 
-def _hook(context: HookContext) -> Undo:
-    graphs, modules, patches = context.get(FxGraphs), context.get(Modules), Patches()
+def _hook(context: HookContext) -> None:
+    graphs, modules, patches = context.get(FxGraphs), context.get(Modules), context.patches
     backend = context.recorder.options.compile_backend
     if not hooks_in_place():  # then modules are hooked by torch's global hooks
         warnings.filterwarnings("ignore", message=_HOOKS_WARNING, category=UserWarning)
@@ -30,7 +30,6 @@ def _hook(context: HookContext) -> Undo:
 
     begin = begins if instead else None
     patches.ends(torch, "compile", begin, lambda _, __: graphs.follow(modules))
-    return patches.undo
 
 
 HOOK = Hook("torch.compile", _hook)

@@ -10,8 +10,7 @@ from torch.utils.data import get_worker_info
 from ...format.record_kinds import PhaseKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
-from ..base import Hook
-from ..patches import Patches
+from ..base import Hook, HookContext
 from ..training_loop.seeded_samples import SeededSamples
 from ..training_loop.stored_samples import StoredSamples
 from .batches import Batches
@@ -40,11 +39,10 @@ _METHODS: tuple[tuple[str, str, str, str, Callable[[Recorder], bool]], ...] = (
 )
 
 
-def install(
-    recorder: Recorder, batches: Batches | None, seeds: SeededSamples | None
-) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Records data-loading phases; `batches` gets those of the trainer, `seeds` its fetches."""
-    patches = Patches()
+    recorder, patches = context.recorder, context.patches
+    batches, seeds = context.find(Batches), context.find(SeededSamples)
     workers = None if batches is None else LoaderWorkers(recorder)
     samples = None if batches is None else StoredSamples(recorder)
     for module, kind, name, label, wanted in _METHODS:
@@ -60,7 +58,6 @@ def install(
     if batches is not None and iterators is not None:
         orders = batches.orders
         patches.ends(iterators, "_next_index", orders.asks, orders.chosen, self_alone=True)
-    return patches.undo
 
 
 def _fetch(
@@ -120,7 +117,4 @@ def _phase(
     return begin, done, raised
 
 
-HOOK = Hook(
-    "data loading",
-    lambda context: install(context.recorder, context.find(Batches), context.find(SeededSamples)),
-)
+HOOK = Hook("data loading", _hook)

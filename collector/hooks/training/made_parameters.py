@@ -10,9 +10,9 @@ import torch
 
 from ...format.names import MADE_PARAMETER
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
+from ..base import Hook, HookContext
 from ..graphs.node_facts import nodes_below
-from ..patches import Patches, caller
+from ..patches import caller
 from ..stacks import code_line
 from .modules import Modules
 from .parameters import is_sampled
@@ -74,13 +74,12 @@ class MadeParameters:
         return None
 
 
-def _hook(context: HookContext) -> Undo | None:
-    recorder, patches = context.recorder, Patches()
+def _hook(context: HookContext) -> None:
+    recorder, patches = context.recorder, context.patches
     if not recorder.options.sample_every:
-        return None
+        return
     made = MadeParameters(recorder, context.get(Modules)).made
     patches.ends(torch.nn.Parameter, "__new__", made, lost=_LOST)
-    return patches.undo
 
 
 _LOST = "parameters that are made in a forward"

@@ -20,9 +20,9 @@ from ...format.record_kinds import PhaseKind
 from ...journal.journal import RecordKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
+from ..base import Hook, HookContext
 from ..not_compiled import run_as_it_is
-from ..patches import Patches, hooks_in_place
+from ..patches import hooks_in_place
 
 WRAPPED = {
     "AveragedModel": "module",
@@ -317,8 +317,8 @@ def _elements(parameter: torch.Tensor | None) -> int:
     return parameter.numel()
 
 
-def _hook(context: HookContext) -> Undo:
-    modules, patches = context.share(Modules(context.recorder)), Patches()
+def _hook(context: HookContext) -> None:
+    modules, patches = context.share(Modules(context.recorder)), context.patches
     entered, left = modules.calls[:2] if modules.calls is not None else (_never, _never)
 
     def enter(module: torch.nn.Module) -> torch.nn.Module | None:
@@ -350,7 +350,7 @@ def _hook(context: HookContext) -> Undo:
         patches.ends(
             torch.nn.Module, "_call_impl", enter, leave, raised, self_alone=True, lost=lost
         )
-        return patches.undo
+        return
     for hook in (hooked_enter, hooked_leave):
         run_as_it_is(hook)
     for handle in (
@@ -358,7 +358,6 @@ def _hook(context: HookContext) -> Undo:
         nn_module.register_module_forward_hook(hooked_leave, always_call=True),
     ):
         patches.also_undo(handle.remove)
-    return patches.undo
 
 
 def _never(module: object) -> bool:

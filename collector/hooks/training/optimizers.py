@@ -17,8 +17,7 @@ from torch.optim.optimizer import (
 from ...format.record_kinds import PhaseKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches
+from ..base import Hook, HookContext
 from .gradients import Gradients
 from .settings import record_settings
 
@@ -162,13 +161,12 @@ class Optimizers:
         return (*args[:1], closure, *args[2:]), kwargs
 
 
-def _hook(context: HookContext) -> Undo:
-    gradients, patches = context.get(Gradients), Patches()
+def _hook(context: HookContext) -> None:
+    gradients, patches = context.get(Gradients), context.patches
     optimizers = Optimizers(context.recorder, gradients.record, gradients.after)
     context.share(optimizers)
     patches.also_undo(register_optimizer_step_pre_hook(optimizers.begin).remove)
     patches.also_undo(register_optimizer_step_post_hook(optimizers.end).remove)
-    return patches.undo
 
 
 HOOK = Hook("optimizers", _hook, required=True)

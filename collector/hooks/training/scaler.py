@@ -11,8 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from ...format.names import LOSS_SCALE, SKIPPED_STEPS
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches
+from ..base import Hook, HookContext
 from .device_readback import DeviceReadback
 from .gradients import Gradients
 from .optimizers import Optimizers
@@ -70,17 +69,16 @@ class Scalers:
 _STEP, _UPDATE = "_maybe_opt_step", "update"
 
 
-def _hook(context: HookContext) -> Undo:
+def _hook(context: HookContext) -> None:
     def skipped(optimizer: Any) -> None:
         context.get(Gradients).skipped(optimizer, context.get(Optimizers).ordinal(optimizer))
 
-    scalers, patches = Scalers(context.recorder, skipped), Patches()
+    scalers, patches = Scalers(context.recorder, skipped), context.patches
     patches.also_undo(partial(scalers.readback.finish, context.recorder))
     lost = "optimizer steps that a gradient scaler skips"
     patches.ends(GradScaler, _STEP, scalers.begins, scalers.ended, lost=lost)
     patches.ends(GradScaler, _UPDATE, lambda scaler: scaler, scalers.updated, self_alone=True)
     patches.before_steps(scalers.stepped)
-    return patches.undo
 
 
 HOOK = Hook("gradient scalers", _hook)

@@ -14,8 +14,8 @@ from torch.utils import checkpoint
 
 from ...format.loop_names import NUMBERS_DRAWN_AGAIN
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import Stacks, program_place
 from ..training.replication import random_states
 
@@ -47,12 +47,10 @@ class DrawnAgain:
             self._recorder.value(f"{NUMBERS_DRAWN_AGAIN}{place}", 1.0)
 
 
-def _hook(context: HookContext) -> Undo:
-    patches = Patches()
+def _hook(context: HookContext) -> None:
     drawn = DrawnAgain(context.recorder, context.stacks)
     lost = "checkpointed functions that draw other random numbers in backward"
-    patches.ends(checkpoint, "checkpoint", drawn.begins, drawn.ended, lost=lost)
-    return patches.undo
+    context.patches.ends(checkpoint, "checkpoint", drawn.begins, drawn.ended, lost=lost)
 
 
 HOOK = Hook("random numbers of checkpointed functions", _hook)

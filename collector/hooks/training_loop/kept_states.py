@@ -18,8 +18,8 @@ from torch import nn
 from ...format.loop_names import BROKEN_TIE, OWN_STATE
 from ...format.names import KEPT_STATE, OTHER_NAMES
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import Stacks, program_place
 from .broken_ties import shared_names, untied
 
@@ -179,13 +179,12 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int] | None:
     return tensor.data_ptr(), tensor.numel()
 
 
-def _hook(context: HookContext) -> Undo:
-    patches = Patches()
+def _hook(context: HookContext) -> None:
+    patches = context.patches
     states = KeptStates(context.recorder, context.stacks)
     patches.ends(nn.Module, "state_dict", states.takes, states.taken, lost=_LOST)
     patches.ends(nn.Module, "load_state_dict", states.loads, states.loaded)
     patches.ends(nn.Module, "to_empty", states.empties, states.emptied)
-    return patches.undo
 
 
 _LOST = "states of modules that share the memory of parameters"

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from ...format.loop_names import LEFT_GRADIENTS
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import Stacks, program_place
 from ..training.modules import Modules
 from .scaled_losses import TrainingThread, first_trained, identity
@@ -104,12 +104,10 @@ class LeftGradients:
             self._recorder.value(f"{LEFT_GRADIENTS}{place}/{'/'.join(names)}", 1.0)
 
 
-def _hook(context: HookContext) -> Undo:
+def _hook(context: HookContext) -> None:
     names = context.get(Modules).parameter_name
     left = context.share(LeftGradients(context.recorder, context.stacks, names))
-    patches = Patches()
-    patches.before_steps(left.steps)
-    return patches.undo
+    context.patches.before_steps(left.steps)
 
 
 HOOK = Hook("gradients that other losses left", _hook)

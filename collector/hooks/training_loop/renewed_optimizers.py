@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from ...format.names import RENEWED_OPTIMIZER
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import program_place
 
 _IN_A_ROW = 5
@@ -48,11 +48,9 @@ class RenewedOptimizers:
         self._held = None if held is None else weakref.ref(held)
 
 
-def _hook(context: HookContext) -> Undo:
+def _hook(context: HookContext) -> None:
     renewed = RenewedOptimizers(context.recorder, context.stacks.is_library)
-    patches = Patches()
-    patches.before_steps(renewed.stepping)
-    return patches.undo
+    context.patches.before_steps(renewed.stepping)
 
 
 HOOK = Hook("optimizers that are made again", _hook)

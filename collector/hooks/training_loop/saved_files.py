@@ -10,8 +10,8 @@ import torch
 from ...format.loop_names import LOADED_FILE, SAVED_FILE
 from ...journal import clock
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import Stacks, program_place
 from .fresh_optimizers import FreshOptimizers
 
@@ -66,14 +66,13 @@ def _path(file: Any) -> str:
     return "" if path.startswith("/dev/") else path
 
 
-def _hook(context: HookContext) -> Undo:
-    patches = Patches()
+def _hook(context: HookContext) -> None:
+    patches = context.patches
     fresh = FreshOptimizers(context.recorder)
     patches.before_steps(fresh.stepping)
     files = SavedFiles(context.recorder, context.stacks, fresh)
     patches.ends(torch.serialization, "save", files.saves, files.ended, files.ended, lost=_LOST)
     patches.ends(torch.serialization, "load", files.loads, files.loaded, files.ended, lost=_LOST)
-    return patches.undo
 
 
 HOOK = Hook(_LOST, _hook)

@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 
 from ...format.names import SCALED_STEP
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import Stacks, program_place
 from ..training.device_readback import DeviceReadback
 
@@ -135,8 +135,8 @@ def identity(parameter: torch.Tensor) -> tuple[int, int]:
     return id(gradient), 0 if gradient.is_inference() else gradient._version
 
 
-def _hook(context: HookContext) -> Undo:
-    recorder, patches = context.recorder, Patches()
+def _hook(context: HookContext) -> None:
+    recorder, patches = context.recorder, context.patches
     losses = context.share(ScaledLosses(recorder, context.stacks))
     patches.also_undo(partial(losses.readback.finish, recorder))
     patches.ends(
@@ -147,7 +147,6 @@ def _hook(context: HookContext) -> Undo:
         lost="losses that a gradient scaler scales",
     )
     patches.before_steps(losses.steps)
-    return patches.undo
 
 
 HOOK = Hook("scaled losses", _hook)

@@ -13,8 +13,8 @@ from torch.optim import Optimizer, lr_scheduler
 from ...format.loop_names import FADED_RATE, MAXIMIZES, PLATEAU, RATE_FACTOR, SLOW_CYCLE
 from ...format.names import IDLE_SCHEDULER, SHORT_ANNEALING
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import Stacks, program_place
 
 _HALVES = 4
@@ -154,14 +154,13 @@ def _replaces(stepped: Any, idle: Any) -> bool:
     )
 
 
-def _hook(context: HookContext) -> Undo:
-    patches = Patches()
+def _hook(context: HookContext) -> None:
+    patches = context.patches
     schedulers = Schedulers(context.recorder, context.stacks)
     patches.before_steps(schedulers.stepping)
     patches.ends(lr_scheduler.OneCycleLR, "__init__", schedulers.cycles)
     patches.ends(lr_scheduler.LRScheduler, "step", schedulers.steps, self_alone=True)
     patches.ends(lr_scheduler.ReduceLROnPlateau, "step", schedulers.compares)
-    return patches.undo
 
 
 HOOK = Hook("learning rate schedulers", _hook)

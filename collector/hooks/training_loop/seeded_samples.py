@@ -11,8 +11,8 @@ from torch.utils.data import get_worker_info
 
 from ...format.loop_names import SEEDED_SAMPLES
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches, caller
+from ..base import Hook, HookContext
+from ..patches import caller
 from ..stacks import Stacks, program_place
 from ..threads.forked_numbers import ForkedNumbers
 from ..training.replication import generator_state
@@ -74,8 +74,8 @@ class SeededSamples:
             return generator_state(torch.default_generator)
 
 
-def _hook(context: HookContext) -> Undo:
-    patches, forked = Patches(), context.get(ForkedNumbers)
+def _hook(context: HookContext) -> None:
+    patches, forked = context.patches, context.get(ForkedNumbers)
     samples = context.share(SeededSamples(context.recorder, context.stacks))
 
     def seeds(seed: Any) -> str | None:
@@ -83,7 +83,6 @@ def _hook(context: HookContext) -> Undo:
         return samples.seeds(seed)
 
     patches.ends(torch, "manual_seed", seeds, samples.seeded, lost=_LOST)
-    return patches.undo
 
 
 _LOST = "seeds that datasets set"

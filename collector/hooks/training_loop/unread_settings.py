@@ -19,8 +19,7 @@ from torch.optim import Optimizer
 
 from ...format.loop_names import UNREAD_SETTING
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
-from ..patches import Patches
+from ..base import Hook, HookContext
 from ..stacks import code_line
 from ..training.modules import clean_paths
 
@@ -107,11 +106,9 @@ class UnreadRates:
                 recorder.value(f"{UNREAD_SETTING}{said}/{kind.__name__}", rates[0])
 
 
-def _hook(context: HookContext) -> Undo:
+def _hook(context: HookContext) -> None:
     rates = UnreadRates(context.recorder, context.stacks.is_library)
-    patches = Patches()
-    patches.before_steps(rates.stepping)
-    return patches.undo
+    context.patches.before_steps(rates.stepping)
 
 
 HOOK = Hook("attributes that torch does not read", _hook)
