@@ -38,9 +38,7 @@ from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
 from ..patches import caller
 from ..stacks import program_place
-from ..training_loop.batch_momentum import batch_momenta
 from ..training_loop.distributed_samplers import DistributedSamplers
-from ..training_loop.equal_rows import equal_rows
 from ..training_loop.fresh_statistics import FreshStatistics
 from ..training_loop.growth import Growth
 from ..training_loop.loader_orders import LoaderOrders
@@ -51,8 +49,7 @@ from ..training_loop.unread_settings import unread_settings
 from ..training_loop.worker_copies import WorkerCopies
 from .activations import tensors_in
 from .device_readback import DeviceReadback
-from .listed_modules import listed_modules
-from .module_settings import ModuleSettings
+from .model_facts import ModuleSettings, batch_momenta, equal_rows, listed_modules
 from .modules import Modules, own_class, unwrap
 from .norms import has_norm
 from .parameters import is_sampled

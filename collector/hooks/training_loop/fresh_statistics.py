@@ -12,9 +12,9 @@ from torch import nn
 from ...format.loop_names import FRESH_STATISTICS
 from ...recorder.recorder import Recorder
 from ..training.device_readback import DeviceReadback
+from ..training.model_facts import BATCH_NORM
 from ..training.modules import clean_paths
 from ..training.replication import short_hash
-from .batch_momentum import BATCH_NORM
 
 _MOST = 8
 """Evaluations of a model that are looked at."""

@@ -3,12 +3,16 @@
 `state_dict()` copies nothing. A state that was kept while the parameters were trained has their
 values of now, so loading it restores nothing. With `strict=False`, neither does a state whose names
 differ from those of the module by a prefix.
+
+`head.weight = emb.weight` ties parameters. `load_state_dict(assign=True)` and `to_empty()` give
+each module a parameter of its own.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -21,7 +25,29 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..patches import caller
 from ..stacks import Stacks, program_place
-from .broken_ties import shared_names, untied
+
+_MAX_TIES = 8
+
+
+def _shared_names(module: nn.Module) -> list[tuple[str, ...]]:
+    """Returns the names of each parameter that modules below share."""
+    names: dict[int, list[str]] = {}
+    for name, one in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(one), []).append(name)
+    several = (tuple(same) for same in names.values() if len(same) > 1)
+    return list(islice(several, _MAX_TIES))
+
+
+def _untied(module: nn.Module, before: list[tuple[str, ...]]) -> Iterator[tuple[str, str]]:
+    """Yields the names of two parameters of each of the ties `before` that is broken."""
+    now = dict(module.named_parameters(remove_duplicate=False)) if before else {}
+    for names in before:
+        first, *others = names
+        for other in others:
+            if first in now and other in now and now[first] is not now[other]:
+                yield first, other
+                break
+
 
 _MAX_STATES = 256
 
@@ -78,7 +104,7 @@ class KeptStates:
             return None
         if self._taken:
             self._looks_at(module, state_dict)
-        return module, state_dict, caller(), shared_names(module) if assign else []
+        return module, state_dict, caller(), _shared_names(module) if assign else []
 
     def loaded(
         self, began: tuple[nn.Module, Any, FrameType, list[tuple[str, ...]]], result: Any
@@ -101,7 +127,7 @@ class KeptStates:
 
     def empties(self, module: nn.Module, *_: Any, **__: Any) -> Any:
         """Looks at a module before it gets new memory."""
-        return (module, caller(), shared_names(module)) if self._recorder.active else None
+        return (module, caller(), _shared_names(module)) if self._recorder.active else None
 
     def emptied(
         self, began: tuple[nn.Module, FrameType, list[tuple[str, ...]]], result: Any
@@ -113,7 +139,7 @@ class KeptStates:
     def _breaks(
         self, module: nn.Module, frame: FrameType, call: str, before: list[tuple[str, ...]]
     ) -> None:
-        for first, other in untied(module, before):
+        for first, other in _untied(module, before):
             name = f"{BROKEN_TIE}{self._place(frame)}/{call}/{first}/{other}"
             self._recorder.value(name, 1.0)
 

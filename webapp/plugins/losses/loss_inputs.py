@@ -3,25 +3,38 @@
 Read from the graph of the first backward: which node made the numbers that a loss gets. Views,
 indexing and casts between the two do not count. Where torch.compile compiled the model or the loss,
 read from the graphs that it captured.
+
+kl_div consists of operators: one of them multiplies its arguments. Where that reads what a softmax
+or a sigmoid with a gradient made, the first argument holds probabilities: targets have no gradient.
+Seen in the bytes that operators of any backward read, so the graph of the first one need not hold
+the loss.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lanescope.webapp.analysis.arrow_columns import having
+import pandas as pd
+
+from lanescope.webapp.analysis.arrow_columns import having, ops_named, stack_of, texts_of
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.compiled_losses import NODES, captured_graphs
-from lanescope.webapp.plugins.losses.later_divergences import later_divergences
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
     graph_finding,
     loss_graph,
     of_graphs,
+)
+from lanescope.webapp.plugins.losses.tensor_reads import (
+    OPERATOR_KEY,
+    READ_COLUMNS,
+    Tensor,
+    TensorReads,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -103,7 +116,7 @@ def _wrong_input(run: Run, rank: int) -> Finding | None:
         *_losses(run, rank, graph),
         *_divergences(run, rank, graph),
         *_compiled_losses(run, rank),
-        *(_Loss(at, "kl_div", *made) for at, made in later_divergences(run, rank)),
+        *_later_divergences(run, rank),
     )
     wrong = next((loss for loss in losses if (loss.function, loss.made) in _WRONG), None)
     return None if wrong is None else _finding(run, rank, graph, wrong)
@@ -178,3 +191,50 @@ def _finding(run: Run, rank: int, graph: LossGraph, loss: _Loss) -> Finding:
             "made_at": loss.made_at,
         },
     )
+
+
+_PROBABILITIES = {"aten::_softmax": "Softmax", "aten::sigmoid": "Sigmoid"}
+_ON_TARGETS = ("aten::exp", "aten::xlogy")
+"""Operators of kl_div on its target."""
+_IN_DIVERGENCES = re.compile(r"aten::(kl_div|_softmax|sigmoid|mul|exp|xlogy|log_)")
+_MOST_CALLS = 4
+
+
+def _later_divergences(run: Run, rank: int) -> Iterator[_Loss]:
+    """Yields what is wrong with the first calls of kl_div of each thread."""
+    if _KL_DIV not in texts_of(run, "op", "name", rank) or not run.counts_of(rank)["access"]:
+        return
+    columns = [*OPERATOR_KEY, "duration_ns", "name", "stack", "sequence"]
+    for thread in run.threads_of(rank):
+        ops = ops_named(run, rank, thread.thread, columns, _IN_DIVERGENCES.fullmatch)
+        calls = ops[(ops["name"] == _KL_DIV)].head(_MOST_CALLS)
+        if calls.empty or (ops["name"] == "aten::log_").any():  # of probabilities, in place
+            continue
+        ends = calls["start_ns"] + calls["duration_ns"].fillna(0)
+        window = int(ops["start_ns"].min()), int(ends.max()) + 1
+        memory = TensorReads(run.events("access", rank, thread.thread, READ_COLUMNS, window))
+        made = _made(ops[ops["start_ns"] < window[1]], memory)
+        for start, end, stack in zip(calls["start_ns"], ends, calls["stack"], strict=True):
+            own = ops[(ops["start_ns"] > start) & (ops["start_ns"] < end)]
+            own = own[own["sequence"].notna()]
+            products = own[own["name"] == "aten::mul"]
+            if len(products) != 1 or own["name"].isin(_ON_TARGETS).any():
+                continue
+            key = int(products["start_ns"].iloc[0]), int(products["depth"].iloc[0])
+            for tensor in memory.read_by(memory.at(*key)):
+                if tensor in made:
+                    op = made[tensor]
+                    where = own_place(run, rank, None if pd.isna(stack) else int(stack))
+                    made_at = own_place(run, rank, stack_of(op))
+                    yield _Loss(where, "kl_div", _PROBABILITIES[str(op["name"])], made_at)
+
+
+def _made(ops: pd.DataFrame, memory: TensorReads) -> dict[Tensor, pd.Series]:
+    """Tensors that a softmax or a sigmoid with a gradient made, and the operator."""
+    found = {}
+    for _, op in ops[ops["name"].isin(_PROBABILITIES) & ops["sequence"].notna()].iterrows():
+        accesses = memory.at(int(op["start_ns"]), int(op["depth"]))
+        end = int(op["start_ns"] + op["duration_ns"])
+        for at in accesses[memory.write[accesses]]:
+            found[memory.tensor(int(memory.storage[at]), end)] = op
+    return found
