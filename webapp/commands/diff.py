@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -135,21 +136,11 @@ def _rows(rows: Any, title: str, console: Console) -> None:
     if rows.empty:
         return
     console.print()
-    table = Table(box=None, header_style="bold", title=title, title_justify="left")
-    for name in ("step", "rank", "thread", "name", "base", "run", "state"):
-        text = name in ("thread", "name", "state")
-        table.add_column(name, justify="left" if text else "right", overflow="fold")
+    table = _table(title, ("step", "rank", "thread", "name", "base", "run", "state"))
     for row in rows.head(_SHOWN).itertuples():
-        texts = (
-            str(row.step),
-            str(row.rank),
-            row.thread,
-            row.name,
-            _number(row.base),
-            _number(row.run),
-            row.state.replace("_", " "),
-        )
-        table.add_row(*(Text(units.printable(text)) for text in texts))
+        place = (str(row.step), str(row.rank), row.thread, row.name)
+        numbers = (_number(row.base), _number(row.run))
+        _add(table, *place, *numbers, row.state.replace("_", " "))
     console.print(table)
     if len(rows) > _SHOWN:
         console.print(Text(f"  and {units.count(len(rows) - _SHOWN)} more"))
@@ -158,21 +149,23 @@ def _rows(rows: Any, title: str, console: Console) -> None:
 def _timed(rows: Any, console: Console) -> None:
     if rows.empty:
         return
-    table = Table(box=None, header_style="bold", title="self time per step", title_justify="left")
-    for name in ("op", "module", "base", "run", "", "state"):
-        text = name in ("op", "module", "state")
-        table.add_column(name, justify="left" if text else "right", overflow="fold")
+    table = _table("self time per step", ("op", "module", "base", "run", "", "state"))
     for row in rows.head(_SHOWN).itertuples():
-        texts = (
-            row.name,
-            row.module,
-            units.duration(row.base_ns),
-            units.duration(row.run_ns),
-            ratio_text(row),
-            row.state,
-        )
-        table.add_row(*(Text(units.printable(text)) for text in texts))
+        times = (units.duration(row.base_ns), units.duration(row.run_ns), ratio_text(row))
+        _add(table, row.name, row.module, *times, row.state)
     console.print(table)
+
+
+def _table(title: str, heads: Sequence[str]) -> Table:
+    table = Table(box=None, header_style="bold", title=title, title_justify="left")
+    for name in heads:
+        text = name in ("op", "module", "thread", "name", "state")
+        table.add_column(name, justify="left" if text else "right", overflow="fold")
+    return table
+
+
+def _add(table: Table, *texts: str) -> None:
+    table.add_row(*(Text(units.printable(text)) for text in texts))
 
 
 def _number(value: float) -> str:

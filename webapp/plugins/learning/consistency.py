@@ -40,15 +40,13 @@ from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.dead_parameters import dead_parameters
 from lanescope.webapp.plugins.learning.parting_causes import (
     Cause,
-    ignored,
     left_whole,
     mixed_parts,
+    not_reduced,
     other_order,
     other_settings,
-    replaced,
     skipped_step,
     sums_activations_alone,
-    unfrozen,
     wrapped,
 )
 from lanescope.webapp.plugins.learning.replicas import (
@@ -99,7 +97,7 @@ def rank_divergence(run: Run) -> list[Finding]:
 def _reported_as_unused(run: Run, parting: Parting) -> bool:
     return (
         _was_cut_off(run, parting)
-        and replaced(run, parting.group, parting.ranks) is None
+        and not_reduced(run, parting.group, parting.ranks, "unknown") is None
         and any(one.evidence["cause"] == "unused" for one in dead_parameters(run))
     )
 
@@ -277,9 +275,9 @@ def _finding(run: Run, parting: Parting) -> Finding:
 
 def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
     known = (
-        replaced(run, parting.group, parting.ranks)
-        or ignored(run, parting.group, parting.ranks, names)
-        or unfrozen(run, parting.group, parting.ranks, names)
+        not_reduced(run, parting.group, parting.ranks, "unknown")
+        or not_reduced(run, parting.group, parting.ranks, "ignored", names)
+        or not_reduced(run, parting.group, parting.ranks, "unfrozen", names)
         or left_whole(run, names)
     )
     if known is None and parting.what == "gradient":

@@ -61,48 +61,30 @@ def left_out(run: Run, ranks: tuple[int, ...], cause: str) -> list[str]:
     return list(dict.fromkeys(rows.sort_values("time_ns")["name"]))
 
 
-def replaced(run: Run, group: str, ranks: tuple[int, ...]) -> Cause | None:
-    """Returns parameters that took the place of others after their model was wrapped."""
-    names = left_out(run, ranks, "unknown")
+_NOT_REDUCED = {
+    "unknown": "DistributedDataParallel does not reduce {}: put into the model after it was "
+    "wrapped. Wrap the model after the last change to its parameters, and build the optimizer "
+    "then.",
+    "ignored": "DistributedDataParallel is set to ignore {}: reduce them by hand, or do not ignore "
+    "them.",
+    "unfrozen": "DistributedDataParallel does not reduce {}: frozen when the model was wrapped, "
+    "and unfrozen since. Wrap the model again after requires_grad is set.",
+}
+"""Words of LEFT_OUT_CAUSES, and what to say. Unknown: they took the place of others."""
+
+
+def not_reduced(
+    run: Run, group: str, ranks: tuple[int, ...], cause: str, parting: list[str] | None = None
+) -> Cause | None:
+    """Returns parameters that the wrapper of a model leaves out, by a word of LEFT_OUT_CAUSES;
+    `parting`: of these alone."""
+    names = left_out(run, ranks, cause)
+    if parting is not None:
+        names = [name for name in names if any(_same(name, one) for one in parting)]
     if not names:
         return None
-    more = and_more(len(names), "parameter")
-    return Cause(
-        f"DistributedDataParallel does not reduce {names[0]}{more}: put into the model after it "
-        "was wrapped. Wrap the model after the last change to its parameters, and build the "
-        "optimizer then.",
-        _wrapping_place(run, group, ranks[0]),
-        tuple(names),
-    )
-
-
-def ignored(run: Run, group: str, ranks: tuple[int, ...], parting: list[str]) -> Cause | None:
-    """Returns parameters that part, and that the wrapper of the model ignores on purpose."""
-    names = left_out(run, ranks, "ignored")
-    names = [name for name in names if any(_same(name, one) for one in parting)]
-    if not names:
-        return None
-    return Cause(
-        f"DistributedDataParallel is set to ignore {names[0]}"
-        f"{and_more(len(names), 'parameter')}: reduce them by hand, or do not ignore them.",
-        _wrapping_place(run, group, ranks[0]),
-        tuple(names),
-    )
-
-
-def unfrozen(run: Run, group: str, ranks: tuple[int, ...], parting: list[str]) -> Cause | None:
-    """Returns parameters that part, and that were frozen when their model was wrapped."""
-    names = left_out(run, ranks, "unfrozen")
-    names = [name for name in names if any(_same(name, one) for one in parting)]
-    if not names:
-        return None
-    return Cause(
-        f"DistributedDataParallel does not reduce {names[0]}{and_more(len(names), 'parameter')}: "
-        "frozen when the model was wrapped, and unfrozen since. Wrap the model again after "
-        "requires_grad is set.",
-        _wrapping_place(run, group, ranks[0]),
-        tuple(names),
-    )
+    words = _NOT_REDUCED[cause].format(f"{names[0]}{and_more(len(names), 'parameter')}")
+    return Cause(words, _wrapping_place(run, group, ranks[0]), tuple(names))
 
 
 def left_whole(run: Run, parting: list[str]) -> Cause | None:
