@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from ...format.marks import RemoteError
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
+from ..base import Hook, HookContext
 from ..exceptions import place_of_text
-from ..patches import Patches, caller
+from ..patches import caller
 from ..stacks import program_line
 from .init_process_group import expect, rank_and_world_size
 
@@ -26,10 +26,12 @@ _MAX_MARKS = 300
 """Different errors and lines of a process that are marked."""
 
 
-def install(recorder: Recorder, errors: RemoteErrors) -> Undo:
+def _hook(context: HookContext) -> None:
     """Describes the process as the worker that it becomes, before it waits for the others."""
+    recorder, patches = context.recorder, context.patches
+    errors = context.share(RemoteErrors(recorder, context.stacks.is_library))
     if not (dist.is_available() and dist.rpc.is_available()):
-        return lambda: None
+        return
     original: Any = vars(dist.rpc).get(_INIT)
     parameters = inspect.signature(original) if original is not None else None
 
@@ -43,11 +45,9 @@ def install(recorder: Recorder, errors: RemoteErrors) -> Undo:
         if size > 1 and 0 <= rank < size and not dist.is_initialized():
             expect(recorder, rank, size)
 
-    patches = Patches()
     patches.ends(dist.rpc, _INIT, begins, lost=_LOST)
     patches.ends(dist.rpc.internal, "_run_function", _itself, errors.ran, lost=_ERRORS)
     patches.ends(dist.rpc, "rpc_async", errors.called, lost=_ERRORS)
-    return patches.undo
 
 
 def _itself(call: Any) -> Any:
@@ -105,9 +105,4 @@ def _checksum(message: str) -> str:
     return f"{crc32((worker + said.partition('(')[0]).encode()):08x}"
 
 
-def _install(context: HookContext) -> Undo:
-    errors = context.share(RemoteErrors(context.recorder, context.stacks.is_library))
-    return install(context.recorder, errors)
-
-
-HOOK = Hook("RPC workers", _install)
+HOOK = Hook("RPC workers", _hook)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...format.record_kinds import SyncKind
 from ...recorder.private_names import optional
-from ..base import Hook, HookContext, Undo
+from ..base import Hook, HookContext
 from ..patches import Patches
 from .lost_errors import LostErrors
 from .sync_events import SyncRecorder, Waiting
@@ -22,9 +22,10 @@ from .sync_events import SyncRecorder, Waiting
 _BASE = "concurrent.futures._base"
 
 
-def install(sync: SyncRecorder, errors: LostErrors) -> Callable[[], None]:
+def _hook(context: HookContext) -> None:
     """Records `concurrent.futures`, thread pools and calls posted to asyncio loops."""
-    patches, future = Patches(), concurrent.futures.Future
+    errors = LostErrors(context.recorder, context.stacks.is_library)
+    sync, patches, future = context.get(SyncRecorder), context.patches, concurrent.futures.Future
     sets, looks, getting = _setting(sync), _looking(sync), _getting(sync, errors)
     patches.ends(future, "set_result", sets, self_alone=True, when_concurrent=True)
     patches.ends(future, "set_exception", _failing(sync, errors), when_concurrent=True)
@@ -43,7 +44,8 @@ def install(sync: SyncRecorder, errors: LostErrors) -> Callable[[], None]:
     _pools(sync, errors, patches)
     patches.ends(pool.ApplyResult, "ready", *looks, self_alone=True, when_concurrent=True)
     _loop(sync, patches)
-    return patches.undo
+    patches.ends(asyncio.BaseEventLoop, "call_exception_handler", errors.reported)
+    patches.also_undo(errors.close)
 
 
 def _pools(sync: SyncRecorder, errors: LostErrors, patches: Patches) -> None:
@@ -217,15 +219,6 @@ def _loop(sync: SyncRecorder, patches: Patches) -> None:
     patches.ends(loop, "call_soon_threadsafe", posts, posted, posted, when_concurrent=True)
     patches.ends(handle, "__init__", handled, self_alone=True, when_concurrent=True)
     patches.ends(handle, "_run", runs, self_alone=True, when_concurrent=True, lost=lost)
-
-
-def _hook(context: HookContext) -> Undo:
-    errors = LostErrors(context.recorder, context.stacks.is_library)
-    patches = Patches()
-    patches.also_undo(install(context.get(SyncRecorder), errors))
-    patches.ends(asyncio.BaseEventLoop, "call_exception_handler", errors.reported)
-    patches.also_undo(errors.close)
-    return patches.undo
 
 
 HOOK = Hook("order of threads (futures)", _hook)

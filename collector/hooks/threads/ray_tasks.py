@@ -12,9 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ...format.record_kinds import PhaseKind
-from ...recorder.recorder import Recorder
-from ..base import Hook, Undo
-from ..patches import Patches
+from ..base import Hook, HookContext
 
 _LOST = "tasks of Ray"
 _MODULE, _TITLE, _END = "ray._private.worker", "_changeproctitle", "record_task_log_end"
@@ -27,12 +25,12 @@ class _Tasks(threading.local):
     depth: int | None = None
 
 
-def install(recorder: Recorder) -> Undo:
+def _hook(context: HookContext) -> None:
     """Records from now on; nothing in a process that Ray did not start as a worker."""
     ray: Any = sys.modules.get(_MODULE)
     if ray is None or ray.global_worker.mode != ray.WORKER_MODE:
-        return lambda: None
-    tasks = _Tasks()
+        return
+    recorder, patches, tasks = context.recorder, context.patches, _Tasks()
     if not (dist.is_available() and dist.is_initialized()):
         recorder.describe(role="child")  # of the program that started the tasks
 
@@ -54,10 +52,8 @@ def install(recorder: Recorder) -> Undo:
     if running.get_task_id() is not None:  # it imported torch
         task = running.get_task_name()
         begin(task, task.partition(".")[0] if running.get_actor_id() else task)
-    patches = Patches()
     patches.ends(ray, _TITLE, begins, lost=_LOST)
     patches.ends(ray.Worker, _END, ends, lost=_LOST)
-    return patches.undo
 
 
-HOOK = Hook(_LOST, lambda context: install(context.recorder))
+HOOK = Hook(_LOST, _hook)

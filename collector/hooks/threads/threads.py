@@ -15,7 +15,7 @@ from ...format.record_kinds import SyncKind
 from ...journal import clock
 from ...journal.process_journals import MAIN_ORDINAL
 from ...recorder.recorder import Recorder
-from ..base import Hook, HookContext, Undo
+from ..base import Hook, HookContext
 from ..patches import ChangedArguments, Patches, around
 from ..stacks import Stacks
 from ..validators import Validators
@@ -163,15 +163,6 @@ class Threads:
         return self._stacks.capture() if self._stacks else 0
 
 
-def install(threads: Threads, sync: SyncRecorder) -> Callable[[], None]:
-    """Records thread events; every thread that starts from now on enters `inside` of `Threads`."""
-    patches = Patches()
-    _hook_thread(patches, threads)
-    _hook_module(patches, threads, sync)
-    os.register_at_fork(after_in_child=threads.forked)
-    return patches.undo
-
-
 def _hook_thread(patches: Patches, threads: Threads) -> None:
     """Hooks the methods of `threading.Thread`."""
     kind = threading.Thread
@@ -266,7 +257,9 @@ def ended(context: contextlib.AbstractContextManager[None], _: Any) -> None:
     context.__exit__(None, None, None)
 
 
-def _hook(context: HookContext) -> Undo:
+def _hook(context: HookContext) -> None:
+    """Records thread events; every thread that starts from now on enters `inside`."""
+
     @contextlib.contextmanager
     def inside() -> Iterator[None]:
         with context.enter_engine(), context.get(Validators).enter():
@@ -276,7 +269,9 @@ def _hook(context: HookContext) -> Undo:
     if threading.active_count() > 1:
         sync.second_thread()
     threads = Threads(context.recorder, context.collective_stacks, sync, contexts, inside)
-    return install(threads, sync)
+    _hook_thread(context.patches, threads)
+    _hook_module(context.patches, threads, sync)
+    os.register_at_fork(after_in_child=threads.forked)
 
 
 HOOK = Hook("threads", _hook)
