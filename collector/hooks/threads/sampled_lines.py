@@ -21,7 +21,6 @@ from ...journal import clock, own_threads
 from ...recorder.recorder import Recorder
 from ...watchdog.thread_states import call_own_thread
 from ..base import Hook, HookContext, Undo
-from ..patches import Patches
 from ..stacks import PACKAGE_FOLDERS
 
 _FIRST_S, _LAST_S = 0.02, 2.0
@@ -121,10 +120,9 @@ class SampledLines:
 
 
 def _hook(context: HookContext) -> Undo:
-    lines, patches = SampledLines(context.recorder, context.stacks.is_library), Patches()
-    patches.before_steps(lines.begins_step)
-    patches.also_undo(lines.stop)
-    return patches.undo
+    lines = SampledLines(context.recorder, context.stacks.is_library)
+    context.patches.before_steps(lines.begins_step)
+    return lines.stop
 
 
 HOOK = Hook("lines of training threads", _hook)
