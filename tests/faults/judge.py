@@ -38,6 +38,7 @@ from tests.faults.learning import (
     unused_results,
 )
 from tests.faults.ranks import (
+    alone,
     by_hand,
     data,
     files,
@@ -116,6 +117,7 @@ _ROOMS = (
     one_model,
     data,
     parts,
+    alone,
     by_hand,
     reduced,
     kept_models,
