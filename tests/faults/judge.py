@@ -54,6 +54,7 @@ from tests.faults.ranks import (
 from tests.faults.threads import (
     drawn_apart,
     failed_processes,
+    failed_tasks,
     forked_operators,
     handed_over,
     loader_workers,
@@ -101,6 +102,7 @@ _ROOMS = (
     waiting,
     waiting_processes,
     failed_processes,
+    failed_tasks,
     forked_operators,
     handed_over,
     lost_work,

@@ -179,6 +179,16 @@ def raised_beside(run: Run, rank: int) -> str:
     return f"; a thread of it {said}" + (f" ({place})" if place else "")
 
 
+def failed_task(run: Run, rank: int) -> str:
+    """Returns what a task of asyncio raised and nothing awaited, as the end of a sentence; or "".
+
+    Tasks that asyncio cancels as its loop ends are none of these.
+    """
+    errors = [error for _, error in error_marks(run, rank) if error.of == "coroutine"]
+    said, place = raised_at(errors[0].error) if errors else ("", None)
+    return f"; a task of asyncio {said}" + (f" ({place})" if place else "") if said else ""
+
+
 def _outlived(run: Run, process: schema.Process, stopped: Mapping[int, int]) -> bool:
     """Whether a process that noted no signal was gone before others were asked to end."""
     last = alive_ns(run, process)
