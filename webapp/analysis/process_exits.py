@@ -236,8 +236,8 @@ def attempts(run: Run) -> Mapping[int, tuple[schema.Process, ...]]:
 
 
 def own_processes(run: Run) -> dict[int, schema.Process]:
-    """Returns the process of each rank that is the rank: that of the last attempt. A rank of which
-    only processes that it started recorded anything has none."""
+    """Returns the process of each rank that is the rank: that of the last attempt. A rank without a
+    record of its own, beside those of processes that it started, has none."""
     return {rank: processes[-1] for rank, processes in attempts(run).items()}
 
 
