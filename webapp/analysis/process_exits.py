@@ -41,7 +41,11 @@ _UNREDUCED = "Expected to have finished reduction in the prior iteration"
 _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 _INTERRUPT = "KeyboardInterrupt:"
 _RAISED_AT = re.compile(r" ?\(([^()\s]+:[0-9]+)\)$")
-_LOST = re.compile(r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed", re.IGNORECASE)
+_LOST = re.compile(
+    r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed|eof \(this error originated",
+    re.IGNORECASE,
+)
+"""How gloo, nccl and tensorpipe, which RPC uses, say that a peer is gone."""
 _OWN_FILE = re.compile(r"\[\S+:[0-9]+\] ")  # of gloo, where it noticed
 _GAVE_UP = re.compile(f"timed? ?out|monitoredBarrier|{_LOST.pattern}", re.IGNORECASE)
 
