@@ -38,6 +38,7 @@ from tests.faults.learning import (
     unused_results,
 )
 from tests.faults.ranks import (
+    alone,
     by_hand,
     data,
     files,
@@ -53,6 +54,7 @@ from tests.faults.ranks import (
 from tests.faults.threads import (
     drawn_apart,
     failed_processes,
+    failed_tasks,
     forked_operators,
     handed_over,
     loader_workers,
@@ -100,6 +102,7 @@ _ROOMS = (
     waiting,
     waiting_processes,
     failed_processes,
+    failed_tasks,
     forked_operators,
     handed_over,
     lost_work,
@@ -116,6 +119,7 @@ _ROOMS = (
     one_model,
     data,
     parts,
+    alone,
     by_hand,
     reduced,
     kept_models,

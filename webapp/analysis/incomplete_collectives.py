@@ -30,6 +30,9 @@ from lanescope.webapp.analysis.process_exits import endings
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.run import Run
 
+_LONG_NS = 2_000_000_000
+"""A message that a transport keeps for a peer to take is done sooner."""
+
 
 @dataclass(frozen=True)
 class _CollectiveCall:
@@ -258,8 +261,11 @@ def _complete(run: Run, row: Any, quiet: bool) -> bool:
     if row.returned_ns < 0:
         return False
     if row.done_ns >= 0:
-        failed = row.name in (*SYNCHRONISING, "recv") or rank_states(run)[int(row.rank)].gave_up
-        return not (quiet and failed)
+        known = rank_states(run)[int(row.rank)]
+        failed = row.name in (*SYNCHRONISING, "recv") or known.gave_up
+        # A send that is waited for fails as its peer is stopped, and the rank is stopped then.
+        long = row.done_ns - row.returned_ns > _LONG_NS
+        return not (quiet and (failed or (long and known.ending.how == "stopped")))
     seen = _completions_are_seen(run, int(row.rank), str(row.group), str(row.name))
     return not quiet and not seen
 

@@ -41,7 +41,11 @@ _UNREDUCED = "Expected to have finished reduction in the prior iteration"
 _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 _INTERRUPT = "KeyboardInterrupt:"
 _RAISED_AT = re.compile(r" ?\(([^()\s]+:[0-9]+)\)$")
-_LOST = re.compile(r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed", re.IGNORECASE)
+_LOST = re.compile(
+    r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed|eof \(this error originated",
+    re.IGNORECASE,
+)
+"""How gloo, nccl and tensorpipe, which RPC uses, say that a peer is gone."""
 _OWN_FILE = re.compile(r"\[\S+:[0-9]+\] ")  # of gloo, where it noticed
 _GAVE_UP = re.compile(f"timed? ?out|monitoredBarrier|{_LOST.pattern}", re.IGNORECASE)
 
@@ -179,6 +183,16 @@ def raised_beside(run: Run, rank: int) -> str:
     return f"; a thread of it {said}" + (f" ({place})" if place else "")
 
 
+def failed_task(run: Run, rank: int) -> str:
+    """Returns what a task of asyncio raised and nothing awaited, as the end of a sentence; or "".
+
+    Tasks that asyncio cancels as its loop ends are none of these.
+    """
+    errors = [error for _, error in error_marks(run, rank) if error.of == "coroutine"]
+    said, place = raised_at(errors[0].error) if errors else ("", None)
+    return f"; a task of asyncio {said}" + (f" ({place})" if place else "") if said else ""
+
+
 def _outlived(run: Run, process: schema.Process, stopped: Mapping[int, int]) -> bool:
     """Whether a process that noted no signal was gone before others were asked to end."""
     last = alive_ns(run, process)
@@ -226,8 +240,8 @@ def attempts(run: Run) -> Mapping[int, tuple[schema.Process, ...]]:
 
 
 def own_processes(run: Run) -> dict[int, schema.Process]:
-    """Returns the process of each rank that is the rank: that of the last attempt. A rank of which
-    only processes that it started recorded anything has none."""
+    """Returns the process of each rank that is the rank: that of the last attempt. A rank without a
+    record of its own, beside those of processes that it started, has none."""
     return {rank: processes[-1] for rank, processes in attempts(run).items()}
 
 

@@ -1,8 +1,9 @@
 """Records what workers of a DataLoader must not share: states of random generators, and samples.
 
 Once per worker, at its first fetch: hashes of the generators from which that fetch draws, those of
-Python, numpy and torch and those that the dataset holds. Of an IterableDataset, whose workers may
-shuffle alike before each takes its share, a hash of the first two batches.
+Python, numpy and torch and those that the dataset and its transforms hold. Generators that the
+fetch seeds again are left out: their numbers come from that seed. Of an IterableDataset,
+whose workers may shuffle alike before each takes its share, a hash of the first two batches.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ...format.names import WORKER_BATCH, WORKER_STATE
 from ...recorder.recorder import Recorder
 from ..stacks import code_place
+from ..training_loop.worker_copies import attributes_of, dataset_parts
 from .activations import tensors_in
 from .batches import few_of, raw_bytes
 from .norms import has_norm
@@ -26,6 +28,16 @@ from .replication import generator_state, short_hash
 _MAX_FRAMES = 8
 _FIRST, _SECOND = 1, 2
 
+_PYTHON = 3
+"""Version of the states of Python's generator."""
+
+_WORDS = 624
+"""Words of the Mersenne Twister, which Python and numpy.random have; it replaces them once they are
+used up."""
+
+_MAX_TURNS = 64
+"""So often they are replaced to see whether they are those that a fetch left."""
+
 
 class LoaderWorkers:
     """Writes values named WORKER_STATE and WORKER_BATCH in the process of a worker."""
@@ -33,7 +45,7 @@ class LoaderWorkers:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._fetches = 0
-        self._before: dict[str, float] = {}
+        self._before: dict[str, Any] = {}
 
     def fetches(self, fetcher: Any) -> None:
         """Keeps the states of generators as the first fetch begins."""
@@ -49,17 +61,19 @@ class LoaderWorkers:
         iteration = (worker.seed - worker.id) % 2**32  # workers of one iteration share it
         if self._before and self._fetches == _FIRST:
             after = self._states(fetcher.dataset)
-            for name, state in self._before.items():
-                if after.get(name, state) != state:
-                    said = f"{WORKER_STATE}{iteration}/{name}/{_seeded_by()}"
-                    self._recorder.value(said, state)
+            with self._recorder.contain_errors():
+                for name, state in self._before.items():
+                    if _drew(state, after.get(name)):
+                        said = f"{WORKER_STATE}{iteration}/{name}/{_seeded_by()}"
+                        self._recorder.value(said, short_hash(repr(state).encode()))
+            self._before = {}
         if isinstance(fetcher.dataset, IterableDataset):
             self._batch(iteration, batch)
 
-    def _states(self, dataset: Any) -> dict[str, float]:
-        states: dict[str, float] = {}
+    def _states(self, dataset: Any) -> dict[str, Any]:
+        states: dict[str, Any] = {}
         with self._recorder.contain_errors(), self._recorder.own_torch():
-            states.update((name, short_hash(state)) for name, state in _generators(dataset))
+            states.update(_generators(dataset))
         return states
 
     def _batch(self, iteration: int, batch: Any) -> None:
@@ -74,27 +88,58 @@ class LoaderWorkers:
                 self._recorder.value(name, short_hash(b"".join(parts)))
 
 
-def _generators(dataset: Any) -> Iterator[tuple[str, bytes]]:
+def _generators(dataset: Any) -> Iterator[tuple[str, Any]]:
     """Yields names and states of generators."""
-    yield "random", repr(random.getstate()).encode()
-    yield "torch", generator_state(torch.default_generator)
+    yield "random", random.getstate()
+    yield "torch", _torch_state(torch.default_generator)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
-        yield "numpy.random", _numpy_state(numpy.get_state())
-    for name, one in list(getattr(dataset, "__dict__", {}).items()):
-        said = f"the dataset's {name}"
-        if isinstance(one, random.Random):
-            yield said, repr(one.getstate()).encode()
-        elif isinstance(one, torch.Generator) and one.device.type == "cpu":
-            yield said, generator_state(one)
-        elif numpy is not None and isinstance(one, numpy.RandomState):
-            yield said, _numpy_state(one.get_state())
-        elif numpy is not None and isinstance(one, numpy.Generator):
-            yield said, repr(one.bit_generator.state).encode()
+        yield "numpy.random", _numpy_state(numpy)
+    for path, owner, _ in dataset_parts(dataset):
+        for name, one in attributes_of(owner):
+            said = f"the dataset's {path}{name}"
+            if isinstance(one, random.Random):
+                yield said, one.getstate()
+            elif isinstance(one, torch.Generator) and one.device.type == "cpu":
+                yield said, _torch_state(one)
+            elif numpy is not None and isinstance(one, numpy.RandomState):
+                yield said, _numpy_state(one)
+            elif numpy is not None and isinstance(one, numpy.Generator):
+                yield said, _generator_state(one.bit_generator.state)
 
 
-def _numpy_state(state: Any) -> bytes:
-    return bytes(state[1].tobytes()) + repr(state[2:]).encode()
+def _torch_state(generator: torch.Generator) -> tuple[Any, Any]:
+    return generator.initial_seed(), generator_state(generator)
+
+
+def _generator_state(state: dict[str, Any]) -> tuple[Any, Any]:
+    """Returns what a seed changes and draws do not, and the whole state."""
+    seeded = {one: of for one, of in state["state"].items() if one not in ("state", "counter")}
+    return repr(seeded), repr(state)
+
+
+def _numpy_state(generator: Any) -> tuple[Any, Any]:
+    """Returns a state, that of a Mersenne Twister in the way in which Python's generator has it."""
+    state = generator.get_state(legacy=False)
+    if state["bit_generator"] != "MT19937":
+        return _generator_state(state)
+    words = (*state["state"]["key"].tolist(), int(state["state"]["pos"]))
+    return (state["has_gauss"], state["gauss"]), words
+
+
+def _drew(before: tuple[Any, ...], after: tuple[Any, ...] | None) -> bool:
+    """Whether a generator that had one state has another one because numbers were drawn from it."""
+    if after is None or before == after:
+        return False
+    if not isinstance(before[1], tuple):
+        return bool(before[0] == after[0])
+    twister = random.Random()
+    twister.setstate((_PYTHON, before[1], None))
+    for _ in range(_MAX_TURNS):
+        if twister.getstate()[1][:_WORDS] == after[1][:_WORDS]:
+            return True
+        twister.getrandbits(32 * _WORDS)
+    return False
 
 
 def _seeded_by() -> str:

@@ -1,7 +1,7 @@
 """Records datasets that the program changes while persistent workers have an older copy.
 
-Looks at numbers, texts and flags of the dataset itself, and at those of its transforms that they
-read when they are called, and do not set then.
+Looks at numbers, texts and flags of the dataset itself and of datasets within it, and at those of
+transforms that they read when they are called, and do not set then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from ...recorder.recorder import Recorder
 
 _PLAIN = (int, float, str, bool)
 _MAX_DEPTH, _MAX_OBJECTS = 3, 32
-"""Transforms within transforms, and objects of a dataset, that are looked at."""
+"""Datasets and transforms within others, and objects of a dataset, that are looked at."""
+
+_WITHIN = ("dataset", "datasets")
+"""Attributes of datasets that hold other ones, as Subset and ConcatDataset have them."""
 
 
 class WorkerCopies:
@@ -47,29 +50,41 @@ class WorkerCopies:
 
 def _plain(dataset: Any) -> Iterator[tuple[str, Any]]:
     """Yields names and values, as `ratio` and `transform.steps[0].ratio`."""
-    for name, one in _attributes(dataset):
-        if type(one) in _PLAIN:
-            yield name, one
-    for path, owner, code in islice(_transforms(dataset, "", 1), _MAX_OBJECTS):
-        sets = {each.argval for each in dis.get_instructions(code) if each.opname == "STORE_ATTR"}
-        for name, one in _attributes(owner):
-            if type(one) in _PLAIN and name in code.co_names and name not in sets:
-                yield f"{path}.{name}", one
+    for path, owner, code in dataset_parts(dataset):
+        sets: set[Any] = set()
+        if code is not None:
+            stores = (one for one in dis.get_instructions(code) if one.opname == "STORE_ATTR")
+            sets = {one.argval for one in stores}
+        for name, one in attributes_of(owner):
+            read = code is None or (name in code.co_names and name not in sets)
+            if type(one) in _PLAIN and read:
+                yield f"{path}{name}", one
 
 
-def _transforms(owner: Any, path: str, depth: int) -> Iterator[tuple[str, Any, CodeType]]:
-    """Yields the path of each object within `owner` that can be called, the object and its code."""
-    for name, one in _attributes(owner):
+def dataset_parts(dataset: Any) -> Iterator[tuple[str, Any, CodeType | None]]:
+    """Yields a dataset, those within it and their transforms: the path to each, as `dataset.` or
+    `transform.steps[0].`, the object, and the code of a transform."""
+    return islice(_parts(dataset, "", None, 0), _MAX_OBJECTS)
+
+
+def _parts(
+    owner: Any, path: str, code: CodeType | None, depth: int
+) -> Iterator[tuple[str, Any, CodeType | None]]:
+    yield path, owner, code
+    if depth >= _MAX_DEPTH:
+        return
+    for name, one in attributes_of(owner):
         many = isinstance(one, list | tuple)
         for number, part in enumerate(one[:_MAX_OBJECTS] if many else (one,)):
             call = "forward" if isinstance(part, torch.nn.Module) else "__call__"
-            code = getattr(getattr(type(part), call, None), "__code__", None)
-            if isinstance(code, CodeType) and not isinstance(part, type):
-                own = f"{path}{name}" + f"[{number}]" * many
-                yield own, part, code
-                if depth < _MAX_DEPTH:
-                    yield from _transforms(part, f"{own}.", depth + 1)
+            calls = getattr(getattr(type(part), call, None), "__code__", None)
+            calls = calls if isinstance(calls, CodeType) and not isinstance(part, type) else None
+            if calls is not None or (code is None and name in _WITHIN):
+                yield from _parts(
+                    part, f"{path}{name}" + f"[{number}]" * many + ".", calls, depth + 1
+                )
 
 
-def _attributes(owner: Any) -> list[tuple[str, Any]]:
+def attributes_of(owner: Any) -> list[tuple[str, Any]]:
+    """Returns names and values of an object's own attributes."""
     return list(getattr(owner, "__dict__", {}).items())

@@ -153,6 +153,20 @@ def parts_clipped_by_hand(planted: bool) -> None:
 
 def flat_shard_clipped(planted: bool) -> None:
     """Each rank owns a half of one flat parameter, and clips the gradient of that."""
+    _flat_shard(planted, dist.reduce_scatter_tensor)
+
+
+def shard_of_a_sum_clipped(planted: bool) -> None:
+    """The same, of a gradient that all ranks have the sum of."""
+
+    def reduce(own: torch.Tensor, whole: torch.Tensor) -> None:
+        dist.all_reduce(whole)
+        own.copy_(whole.chunk(2)[dist.get_rank()])
+
+    _flat_shard(planted, reduce)
+
+
+def _flat_shard(planted: bool, reduce: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
     rank = begin()
     model = net(rank)
     flat = torch.cat([one.detach().flatten() for one in model.parameters()])
@@ -166,7 +180,7 @@ def flat_shard_clipped(planted: bool) -> None:
         gradients = [one.grad for one in model.parameters()]
         whole = torch.cat([one.flatten() for one in gradients if one is not None])
         shard.grad = torch.empty(half)
-        dist.reduce_scatter_tensor(shard.grad, F.pad(whole, (0, 2 * half - len(whole))))
+        reduce(shard.grad, F.pad(whole, (0, 2 * half - len(whole))))
         norm = shard.grad.norm()
         if not planted:
             norm = norm**2
@@ -335,6 +349,7 @@ FAULTS = (
         "by its own norm",
         parts_clipped_by_hand,
         flat_shard_clipped,
+        shard_of_a_sum_clipped,
         local_shards_clipped,
     ),
     *rank_faults(

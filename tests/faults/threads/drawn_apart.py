@@ -48,12 +48,14 @@ def noise_of_a_pool(planted: bool) -> None:
 
 
 def crops_of_two_producers(planted: bool) -> None:
-    """Two threads cut pieces of samples; main of the twin draws where, and they cut."""
+    """Two threads cut pieces of samples; main of the twin draws where, and they cut. Both build a
+    layer, whose first values are drawn as well."""
     torch.manual_seed(3)
     pieces: queue.Queue[Any] = queue.Queue(4)
     rows = torch.randn(48, 4 * SIZE)
 
     def produce(starts: list[int]) -> None:
+        nn.Linear(SIZE, SIZE)
         for number, start in enumerate(starts):
             if planted:
                 start = int(torch.randint(3 * SIZE, (1,)))

@@ -176,9 +176,15 @@ def training(
     unused: bool = False,
     reached: int = 2,
     step_ns: int = 1000,
+    started: bool = False,
 ) -> Path:
     builder = Builder(path, world_size=1)
     thread = builder.thread()
+    if started:  # a worker for each wait
+        for step in range(8):
+            builder.process(0, 2000 + step, role="child")
+            worker = builder.thread(0, 2000 + step)
+            builder.phase(START_NS + step * step_ns + data_ns // 2, 1, "data", thread=worker)
     for step in range(8):
         at = START_NS + step * step_ns
         if data_ns:
@@ -241,6 +247,11 @@ def test_a_run_that_waits_for_data(tmp_path: Path) -> None:
     (found,) = of_run(seconds)["findings"]
     assert (found["kind"], found["rank"]) == ("environment", 0)
     assert "waits for data in 40 % of its time, with 0 workers" in found["title"]
+
+
+def test_waits_in_which_workers_start_are_no_want_of_workers(tmp_path: Path) -> None:
+    run = training(tmp_path, data_ns=400_000_000, step_ns=1_000_000_000, started=True)
+    assert of_run(run)["findings"] == []
 
 
 def test_workers_of_epochs_that_follow_one_another_are_not_added_up(tmp_path: Path) -> None:

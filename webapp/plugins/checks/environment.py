@@ -19,6 +19,7 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -28,7 +29,7 @@ WAITING = 0.2
 """Share of a step spent waiting for data from which workers are advised."""
 
 _MIN_WAIT_NS = 2_000_000_000
-"""Least wait of a run: to start workers, once or in each epoch, takes as long."""
+"""Least wait of a run. Waits in which workers start, once or in each epoch, do not count."""
 
 _MIN_STEPS = 5
 
@@ -111,6 +112,9 @@ def _waiting(run: Run, rank: int) -> tuple[float, int] | None:
     rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.data.name))
     waiting = Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))
     waiting = waiting.clip(int(steps.start_ns[1]), int(steps.end_ns[-1]))
+    begun = np.sort([one.start_ns for one in run.threads_of(rank) if one.role == "child"])
+    starts = np.searchsorted(begun, waiting.end) > np.searchsorted(begun, waiting.start)
+    waiting = Intervals.of(waiting.start[~starts], waiting.end[~starts])
     share = waiting.total / max(1, int(steps.end_ns[-1] - steps.start_ns[1]))
     if share < WAITING or waiting.total < _MIN_WAIT_NS:
         return None
@@ -141,7 +145,8 @@ def _loading(run: Run) -> list[Finding]:
             f"{units.share(share)} of its time, with {units.counted(workers, 'worker')}"
         )
         setting = f"DataLoader: {more}, pin_memory, persistent_workers"
-        found.append(_finding(run, title, setting, "DataLoader workers", place, rank))
+        where = phase_place(run, rank, schema.PhaseKind.data.name, None)
+        found.append(_finding(run, title, setting, "DataLoader workers", place, rank, where))
     return found
 
 
@@ -152,6 +157,7 @@ def _finding(
     name: str,
     start: int | None = None,
     rank: int | None = None,
+    where: str | None = None,
 ) -> Finding:
     link = "/timeline" if start is None else timeline_address(start, start + 1, run.duration_ns)
     return Finding(
@@ -161,6 +167,7 @@ def _finding(
         title=f"{title}. Set {setting}.",
         rank=rank,
         time_ns=start,
+        where=where,
         evidence={"name": name, "set": setting},
         link=link,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -17,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.collective_calls import (
     ambiguous,
     calls,
@@ -79,6 +81,13 @@ class _Mismatch:
     def values(self) -> dict[int, Any]:
         """What each rank has."""
         return {int(row.rank): getattr(row, self.aspect) for row in self.rows.itertuples()}
+
+    @property
+    def evaluating(self) -> tuple[int, ...]:
+        """Ranks that evaluate while others do something else, which is why they disagree."""
+        alone = self.rows["phase"] == schema.PhaseKind.evaluation.name
+        ranks = sorted(map(int, self.rows.loc[alone, "rank"])) if not alone.all() else []
+        return tuple(ranks)
 
     @property
     def is_exchange(self) -> bool:
@@ -184,7 +193,7 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
     # What most ranks have is the norm; where as many have either, what the lowest rank has.
     ordered = [values[rank] for rank in sorted(values)]
     norm = Counter(ordered).most_common(1)[0][0]
-    odd = tuple(rank for rank in sorted(values) if values[rank] != norm)
+    odd = one.evaluating or tuple(rank for rank in sorted(values) if values[rank] != norm)
     leaving = left_training(run)
     if leaving is not None and {*leaving.ranks} & {*values} and not {*leaving.ranks} >= {*values}:
         odd = tuple(rank for rank in leaving.ranks if rank in values)
@@ -199,7 +208,7 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
     return Finding(
         kind="collective_mismatch",
         severity=_severity(one),
-        title=_title_of_leaving(run, one, odd, wheres) or _title(run, one, odd),
+        title=_title_of_leaving(run, one, odd, wheres) or _title(run, one, wheres),
         rank=rank,
         ranks=tuple(sorted(values)),
         thread=str(first["thread"]),
@@ -268,8 +277,28 @@ def _title_of_leaving(
     )
 
 
-def _title(run: Run, one: _Mismatch, odd: tuple[int, ...]) -> str:
+def _advice(run: Run, one: _Mismatch) -> str:
+    """What to do."""
+    ranks = one.evaluating
+    if not ranks:
+        return _ADVICE[one.aspect]
+    who = units.sentence(ranks_in(run, ranks))
+    return (
+        f"{who} {'evaluates' if len(ranks) == 1 else 'evaluate'} alone: evaluate on all ranks, or "
+        "call the model within DistributedDataParallel (model.module), whose forward calls no "
+        "collective."
+    )
+
+
+def _title(run: Run, one: _Mismatch, wheres: dict[str, str | None]) -> str:
     values = one.values
+
+    def at(ranks: Iterable[int]) -> str:
+        """Their line, where others call at another one."""
+        lines = {wheres[str(rank)] for rank in ranks}
+        own = next(iter(lines)) if len(lines) == 1 < len({*wheres.values()}) else None
+        return f" at {own}" if own else ""
+
     place = f"at #{one.sequence} of {group_title(run, one.group)}"
     if one.is_exchange:
         (sender, sent), (receiver, taken) = values.items()
@@ -286,13 +315,16 @@ def _title(run: Run, one: _Mismatch, odd: tuple[int, ...]) -> str:
         called = ", ".join(sorted(set(others.values())))
         only = "calls" if len(alone) == 1 else "call"
         return (
-            f"Only {ranks_in(run, alone)} {only} barrier: {who} {calls} {called} {place}. "
-            f"{_ADVICE[one.aspect]}"
+            f"Only {ranks_in(run, alone)} {only} barrier{at(alone)}: {who} {calls} "
+            f"{called}{at(others)} (#{one.sequence} of {group_title(run, one.group)}). "
+            f"{_advice(run, one)}"
         )
     by_value: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         by_value.setdefault(str(value), []).append(rank)
-    said = ", ".join(f"{value or 'none'} on {ranks_in(run, r)}" for value, r in by_value.items())
+    said = ", ".join(
+        f"{value or 'none'} on {ranks_in(run, r)}{at(r)}" for value, r in by_value.items()
+    )
     call = "" if one.aspect == "name" else f" of {one.rows['name'].iloc[0]}"
     what = ASPECTS[one.aspect]
-    return f"Ranks disagree on the {what}{call} {place}: {said}. {_ADVICE[one.aspect]}"
+    return f"Ranks disagree on the {what}{call} {place}: {said}. {_advice(run, one)}"

@@ -140,6 +140,7 @@ def _trained(run: Run, rank: int, begun: pd.DataFrame, ended: pd.DataFrame) -> p
 def _same_order(run: Run, several: list[tuple[int, pd.DataFrame]]) -> Finding:
     rank, trained = several[0]
     second = trained.iloc[1]
+    window = (int(second["time_ns"]), run.duration_ns)
     return finding_at(
         run,
         rank,
@@ -149,6 +150,7 @@ def _same_order(run: Run, several: list[tuple[int, pd.DataFrame]]) -> Finding:
         f"DistributedSampler stays {int(second['value'])}. Call sampler.set_epoch(epoch) before "
         "each epoch.",
         ranks=tuple(one for one, _ in several),
+        where=phase_place(run, rank, schema.PhaseKind.data.name, window),
         evidence={
             "cause": "same_order",
             "steps": len(trained),

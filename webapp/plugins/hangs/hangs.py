@@ -369,9 +369,9 @@ def _circle(
         if wait.missing and wait.waiting
     )
     pairs = all(wait.op in ("send", "recv") for wait in circle)
-    what = "sends and receives" if pairs else "collectives"
-    advice = "Let one rank send while the other receives" if pairs else f"Call {what} in one order"
-    title = f"Ranks wait for each other: {said}. {advice} on all ranks."
+    sending = "Let one rank receive first while the other sends, or use isend() and irecv()."
+    advice = sending if pairs else "Call collectives in one order on all ranks."
+    title = f"Ranks wait for each other: {said}. {advice}"
     evidence = {
         "cycle": [call_evidence(run, wait) for wait in circle],
         "also_waiting": also_waiting(run, others),

@@ -45,9 +45,11 @@ from lanescope.webapp.plugins.learning.parting_causes import (
     not_reduced,
     other_order,
     other_settings,
+    reduced_too_early,
     skipped_step,
     sums_activations_alone,
     wrapped,
+    writes,
 )
 from lanescope.webapp.plugins.learning.replicas import (
     _REDUCES,
@@ -286,8 +288,11 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
         known = other_settings(run, parting.ranks, parting.step)
         if known is None and parting.last_equal is None:
             known = mixed_parts(run, parting.ranks, parting.rows)
+        known = known or writes(run, parting.ranks, names, _since_equal(run, parting))
     elif known is None and parting.synchronised and not _was_cut_off(run, parting):
-        known = other_order(parting.rows)
+        known = other_order(parting.rows) or reduced_too_early(
+            run, parting.group, parting.ranks[0], parting.step
+        )
     if known is None and parting.last_equal is not None:
         known = skipped_step(run, parting.ranks, parting.step)
     if known is not None:
@@ -316,6 +321,21 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
     else:
         words = "No parameter is equal any more: compare what the ranks do in that step."
     return Cause(words)
+
+
+def _since_equal(run: Run, parting: Parting) -> dict[int, tuple[int, int]]:
+    """From when to when each rank's parameters parted. Those that never were equal did so after the
+    last broadcast, which the wrapper of a model makes of them."""
+    rows = hashes(run)
+    windows = {}
+    for rank in parting.ranks:
+        times = rows[rows["rank"] == rank].groupby("step")["time_ns"].min()
+        until = int(times[parting.step])
+        sent = group_calls(run, parting.group, rank, ("broadcast",))["start_ns"]
+        before = [int(sent[sent < until].max()) + 1] if (sent < until).any() else [until]
+        known = times[times.index == parting.last_equal].to_list()
+        windows[rank] = (int((known or before)[0]), until)
+    return windows
 
 
 def _where(run: Run, rank: int, parting: Parting) -> str | None:

@@ -5,7 +5,8 @@ With tensor or expert parallelism, or sharded parameters, a rank holds a part of
 different factors. Found where
 
 - ranks of a group call collectives together in the backward of every step, as parts of one model
-  do, or scatter reduced gradients, and are no data-parallel replicas,
+  do, or scatter reduced gradients, or reduce them in one call and gather parameters in parts, and
+  are no data-parallel replicas,
 - the norms by which they clip differ in every step, and
 - at least one of them is above the limit in MIN_STEPS steps, so that it is scaled.
 
@@ -39,6 +40,9 @@ from lanescope.webapp.runs.run import Run
 _MIN_STEPS = 3
 MIN_CLIPPED_BY_HAND = 6
 
+_LEAST_BYTES = 2
+"""Of an element of a gradient."""
+
 _AS_LARGE = 1e-4
 """Relative difference of norms that were scaled to one limit, whose last bits may differ."""
 
@@ -51,7 +55,8 @@ def local_clipping(run: Run) -> list[Finding]:
     norms, limits = ({rank: of[side] for rank, of in logged.items()} for side in (0, 1))
     calls = collective_calls(run)
     within = calls["phase"] == schema.PhaseKind.backward.name
-    calls = calls[within | calls["name"].str.startswith("reduce_scatter")]
+    scatters = calls["name"].str.startswith("reduce_scatter") | _shared_out(run, calls)
+    calls = calls[within | scatters]
     found = _of_replicas(run, norms, limits)
     of_rank = cache(partial(_gradients, run))  # a rank is in a group of each dimension
     for group, own in calls.groupby("group", sort=True):
@@ -69,6 +74,21 @@ def local_clipping(run: Run) -> list[Finding]:
         if scaled.sum() >= _MIN_STEPS and exchanged.all() and apart.all():
             found.append(_finding(run, str(group), ranks, table[scaled]))
     return found
+
+
+def _shared_out(run: Run, calls: pd.DataFrame) -> pd.Series:
+    """Whether a call reduces all gradients of a rank that gathers its parameters in parts, as each
+    rank updates a part of them."""
+    rows = to_frame(run.events("parameter", columns=["rank", "parameter", "numel"]))
+    sizes = rows.drop_duplicates(["rank", "parameter"]).groupby("rank")["numel"].sum()
+    least = calls["rank"].map(sizes) * _LEAST_BYTES
+    part = calls["name"].str.startswith("all_gather") & (
+        calls["bytes"] >= least / calls["group_size"]
+    )
+    whole = (calls["name"] == "all_reduce") & (calls["bytes"] >= least)
+    steps = calls[part].groupby(["group", "rank"])["step"].nunique()
+    of_rank = pd.MultiIndex.from_frame(calls[["group", "rank"]])
+    return whole & of_rank.isin(steps.index[steps >= _MIN_STEPS])
 
 
 def _of_replicas(

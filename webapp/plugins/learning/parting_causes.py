@@ -1,10 +1,13 @@
-"""Why replicas part: parameters that a wrapper leaves out, and settings that differ by rank."""
+"""Why replicas part: parameters that a wrapper leaves out, settings that differ by rank, and what
+ranks do apart."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import pandas as pd
 
@@ -15,7 +18,8 @@ from lanescope.collector.format.names import (
     REPLICAS,
     SETTINGS,
 )
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.access_site import phase_names, storage_names
+from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, stack_of, to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import logged, sharded_names
@@ -32,6 +36,9 @@ _JOINS = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter"
 _MIN_STEPS = 3
 
 _FORWARD = schema.PhaseKind.forward.name
+
+_UPDATES = (schema.PhaseKind.optimizer.name, schema.PhaseKind.backward.name)
+"""What updates parameters on all ranks; optimizers may do so within backward."""
 
 _MIN_CROSSED = 2
 """Gradients that another rank has for other parameters."""
@@ -195,6 +202,83 @@ def skipped_step(run: Run, ranks: tuple[int, ...], until: int) -> Cause | None:
         "looks at its own loss or gradients. Let all ranks decide alike: all_reduce the "
         "condition."
     )
+
+
+def reduced_too_early(run: Run, group: str, rank: int, step: int) -> Cause | None:
+    """Returns that gradients were reduced in a backward pass of a step, and not in the last one,
+    which adds to them on each rank alone."""
+    columns = ["kind", "step", "start_ns", "duration_ns"]
+    passes = to_frame(run.events("phase", rank, columns=columns)).sort_values("start_ns")
+    backward = passes["kind"] == schema.PhaseKind.backward.name
+    passes = passes[backward & (passes["step"] == step)]
+    calls = collective_calls(run)
+    mine = (calls["group"] == group) & (calls["rank"] == rank) & (calls["step"] == step)
+    starts = calls.loc[mine, "start_ns"]
+    ends = frame_ends_ns(passes, run.duration_ns)
+    within = [
+        bool(starts.between(begins, end).any())
+        for begins, end in zip(passes["start_ns"], ends, strict=True)
+    ]
+    if not any(within) or within[-1]:
+        return None
+    last = max(number for number, reduced in enumerate(within, 1) if reduced)
+    return Cause(
+        f"The step has {len(within)} backward passes, and the last one that reduces gradients is "
+        f"number {last}: those after it add to them on each rank alone. Let the last backward of "
+        "a step, and its forward, run outside of no_sync()."
+    )
+
+
+def writes(
+    run: Run, ranks: tuple[int, ...], names: list[str], windows: dict[int, tuple[int, int]]
+) -> Cause | None:
+    """Returns the line that writes parameters that part, outside of an optimizer, in the window of
+    each rank: one that a part of the ranks runs, or the only one that all of them do."""
+    lines: dict[str, dict[int, Any]] = defaultdict(dict)
+    for rank in ranks:
+        for row in _written(run, rank, set(names), windows[rank]).itertuples():
+            line = own_place(run, rank, stack_of(row, "stack"))
+            if line is not None:
+                lines[line].setdefault(rank, row)
+    alone = {line: rows for line, rows in lines.items() if len(rows) < len(ranks)}
+    if not alone and len(lines) != 1:
+        return None
+    where, rows = min((alone or lines).items(), key=lambda one: min(_starts(one[1])))
+    row = next(iter(rows.values()))
+    who = units.sentence(ranks_in(run, tuple(rows)))
+    said = f"{row.parameter}{and_more(len(names), 'parameter')} at {where} ({row.name})"
+    if not alone:
+        return Cause(
+            f"{who} write {said}, outside of the optimizer: give all ranks the same values there, "
+            "or broadcast them afterwards.",
+            where,
+        )
+    verb = "writes" if len(rows) == 1 else "write"
+    return Cause(
+        f"{who} alone {verb} {said}, outside of the optimizer. Do so on all ranks, or broadcast "
+        "the parameters afterwards.",
+        where,
+    )
+
+
+def _starts(rows: dict[int, Any]) -> list[int]:
+    return [row.start_ns for row in rows.values()]
+
+
+def _written(run: Run, rank: int, names: set[str], window: tuple[int, int]) -> pd.DataFrame:
+    """First writes of parameters by the program, by line: name of the operator, stack, start_ns and
+    parameter."""
+    storages = {one: name for one, name in storage_names(run, rank).items() if name in names}
+    columns = ["thread", "start_ns", "depth", "storage", "write"]
+    touched = to_frame(run.events("access", rank, columns=columns, window=window))
+    touched = touched[touched["write"] & touched["storage"].isin(storages)]
+    columns = ["thread", "start_ns", "depth", "name", "stack", "phase"]
+    ops = to_frame(run.events("op", rank, columns=columns, window=window))
+    kinds = {of for kind in _UPDATES for of in phase_names(run, rank).get(kind, ())}
+    ops = ops[~ops["phase"].isin(kinds)]
+    rows = touched.merge(ops, on=["thread", "start_ns", "depth"])
+    rows = rows.sort_values("start_ns").drop_duplicates("stack")
+    return rows.assign(parameter=rows["storage"].map(storages))
 
 
 def _same(name: str, recorded: str) -> bool:

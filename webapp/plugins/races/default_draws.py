@@ -41,6 +41,10 @@ _DRAWS = (
 )
 """What draws, from the default generator where it got no other one."""
 
+_FIRST_VALUES = ("aten::normal_", "aten::uniform_")
+"""What gives parameters their first values, where no operator of torch.randn() and the like calls
+it: layers that a thread makes are often loaded afterwards."""
+
 _HANDS_ON = (schema.SyncKind.queue_put.name, schema.SyncKind.future_set.name)
 
 _UNSEEDED = 67280421310721.0
@@ -97,8 +101,8 @@ def _seeded(run: Run, rank: int) -> bool:
 
 
 def draws_of_thread(run: Run, rank: int, thread: str) -> pd.DataFrame:
-    """Returns operators of a thread that draw from the default generator: name, start_ns, depth,
-    line and others, by start."""
+    """Returns operators of a thread that draw from the default generator, but for first values of
+    parameters: name, start_ns, depth, line and others, by start."""
     columns = ["name", "start_ns", "duration_ns", "depth", "stack", "step", "phase"]
     rows = run.events("op", rank, thread, columns)
     rows = rows.filter(pc.is_in(rows["name"].cast(pa.string()), pa.array(_DRAWS)))
@@ -107,7 +111,8 @@ def draws_of_thread(run: Run, rank: int, thread: str) -> pd.DataFrame:
     taken = run.events("access", rank, thread, ["start_ns", "storage"])
     odd = np.unique(taken["start_ns"].to_numpy()[taken["storage"].to_numpy() % 2 == 1])
     frame = to_frame(rows).sort_values("start_ns", kind="stable")
-    frame = frame[~frame["start_ns"].isin(odd)].reset_index(drop=True)
+    first = (frame["depth"] == 0) & frame["name"].isin(_FIRST_VALUES)
+    frame = frame[~frame["start_ns"].isin(odd) & ~first].reset_index(drop=True)
     lines = {one: own_place(run, rank, int(one)) for one in frame["stack"].dropna().unique()}
     return frame.assign(line=[lines.get(one) or "" for one in frame["stack"]])
 

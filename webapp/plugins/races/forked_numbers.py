@@ -28,8 +28,7 @@ _MAX_PROCESSES = 64
 """Processes of a rank that are looked at."""
 
 _DRAWN = ("aten::randperm", "aten::multinomial")
-"""Draws that are no part of another operator, as those of torch.rand() are of aten::rand. What
-fills a tensor in place may be a parameter's first value."""
+"""Draws that are no part of another operator, as those of torch.rand() are of aten::rand."""
 
 
 def forked_numbers(run: Run) -> list[Finding]:

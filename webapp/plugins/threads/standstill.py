@@ -21,6 +21,7 @@ from lanescope.webapp.analysis.process_exits import (
     alive_ns,
     endings,
     exception_of,
+    failed_task,
     raised_beside,
 )
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
@@ -53,13 +54,14 @@ waits for another one it is more than that: a warning, as a signal's handler mig
 and an error where one of them has raised an exception."""
 
 
+_OF_LOOP = "a future of asyncio"
 _TASKS = "the tasks of a queue"
 
 _BROUGHT_BY_THREADS = frozenset(
     {
         "a condition",
         "a condition or event",
-        "a future of asyncio",
+        _OF_LOOP,
         "a lock",
         "a semaphore",
         "an event",
@@ -120,7 +122,11 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     waiting = [_waiting(run, rank, row, names, pid) for row in rows]
     advice = _left_locked(waiting, left) or _own_lock(waiting)
     advice = advice or _advice(run, rank, rows, dead=bool(dead))
-    more = dead + raised + "; Ctrl-C ended it" * interrupted
+    loop = any(row["waiting"] == _OF_LOOP for row in rows)
+    task = failed_task(run, rank) if loop and not raised else ""
+    if task:
+        advice = _AWAIT
+    more = dead + raised + task + "; Ctrl-C ended it" * interrupted
     return [_finding(run, rank, severity, since, waiting, more, advice, rows[0]["duration_ns"])]
 
 
@@ -292,9 +298,14 @@ def _callers(run: Run, rank: int, row: dict[str, Any]) -> set[tuple[str, str]]:
 
 def _blocks_loop(run: Run, rank: int, rows: list[dict[str, Any]]) -> bool:
     """Whether a loop of asyncio waits for a result without await: it runs no handler meanwhile."""
-    found = (_callers(run, rank, row) for row in rows if row["waiting"] != "a future of asyncio")
+    found = (_callers(run, rank, row) for row in rows if row["waiting"] != _OF_LOOP)
     return any({_LOOP, ("_base.py", "result")} <= callers for callers in found)
 
+
+_AWAIT = (
+    "Nothing awaits that task, so its error is not seen, and what it should bring never comes: run "
+    "both in asyncio.TaskGroup, or put an end mark into the queue in its finally."
+)
 
 _RELEASE = "Hold the lock with `with lock:`, which releases it where the thread returns or raises."
 
@@ -323,7 +334,7 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> s
         )
     for row in rows:
         callers = _callers(run, rank, row)
-        if row["waiting"] == "a future of asyncio":
+        if row["waiting"] == _OF_LOOP:
             return (
                 "Find the task that should set the future or event, or put the item: every task of "
                 "the loop waits as well, or has ended. Another thread wakes the loop only by "

@@ -23,11 +23,16 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.threads import Thread
 
 _MIN_STEPS, _MIN_REPEATED = 9, 4
 _MIN_SHARE = 0.3
 _MIN_STALL_NS = 5_000_000
 """Less per step is what small programs take to hand out a batch."""
+
+_MIN_STARTS, _STARTS_EXPLAIN = 2, 0.5
+"""Steps in which workers start, and their share of the waits: from there on it is these starts that
+training waits for."""
 
 _DATA = schema.PhaseKind.data.name
 _WORKER = "loader worker "
@@ -45,6 +50,8 @@ class _Stalls:
     share: float  # of the steps' time
     long: int  # steps that wait for `_MIN_STALL_NS` or more
     longest: int  # number of the step that waits longest
+    starts: int  # steps in which workers start
+    starting: float  # share of the waits that is in these
 
     @property
     def matter(self) -> bool:
@@ -75,11 +82,22 @@ def _stalls(run: Run, rank: int) -> _Stalls:
         stall = rank_step_time(run, rank)["data_loading_ns"].to_numpy()
     used = np.flatnonzero(length > 0)[1:]
     if not len(used):
-        return _Stalls(0, 0.0, 0.0, 0, -1)
+        return _Stalls(0, 0.0, 0.0, 0, -1, 0, 0.0)
     stall, total = stall[used], int(length[used].sum())
     longest = int(steps.index[used[np.argmax(stall)]])
     long = int((stall >= _MIN_STALL_NS).sum())
-    return _Stalls(len(used), float(stall.mean()), float(stall.sum()) / total, long, longest)
+    started = np.sort([one.start_ns for one in _workers(run, rank)])
+    ends = np.searchsorted(started, steps.end_ns[used])
+    starts = ends > np.searchsorted(started, steps.start_ns[used])
+    starting = float(stall[starts].sum() / max(stall.sum(), 1))
+    share = float(stall.sum()) / total
+    return _Stalls(
+        len(used), float(stall.mean()), share, long, longest, int(starts.sum()), starting
+    )
+
+
+def _workers(run: Run, rank: int) -> list[Thread]:
+    return [one for one in run.threads_of(rank) if one.name.startswith(_WORKER)]
 
 
 def _finding(run: Run, stalled: dict[int, _Stalls]) -> Finding:
@@ -87,17 +105,23 @@ def _finding(run: Run, stalled: dict[int, _Stalls]) -> Finding:
     worst = max(ranks, key=lambda rank: stalled[rank].share)
     found = stalled[worst]
     where = phase_place(run, worst, _DATA, None)
-    workers = len({one.name for one in run.threads_of(worst) if one.name.startswith(_WORKER)})
+    workers = len({one.name for one in _workers(run, worst)})
     who = "Training" if len(run.ranks) == 1 else units.sentence(ranks_in(run, ranks))
     verb = "waits" if len(ranks) == 1 else "wait"
-    known = f"Its {units.counted(workers, 'worker')} cannot keep up: give the DataLoader more"
-    none = "No worker loads it during the step before: give the DataLoader num_workers"
+    advice = "No worker loads it during the step before: give the DataLoader num_workers"
+    if found.starts >= _MIN_STARTS and found.starting >= _STARTS_EXPLAIN:
+        advice = (
+            f"Of that {units.share(found.starting)} is in the {units.count(found.starts)} steps in "
+            "which workers start, as they do in each epoch: set persistent_workers=True"
+        )
+    elif workers:
+        advice = f"Its {units.counted(workers, 'worker')} cannot keep up: give the DataLoader more"
     return Finding(
         kind="data_stall",
         severity="info",
         title=f"{who} {verb} for data for {units.duration(found.stall_ns)} of a step "
         f"({units.share(found.share)}){f' at {where}' if where else ''}. "
-        f"{known if workers else none}, or make a sample cheaper.",
+        f"{advice}, or make a sample cheaper.",
         rank=worst if len(ranks) == 1 else None,
         ranks=ranks,
         step=found.longest,

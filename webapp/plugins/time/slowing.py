@@ -3,13 +3,17 @@
 The steps but the first are cut into quarters. From the second quarter on the median step is longer
 in each, and in the last one longer by half than in both first. One place of the program makes
 half of what the last quarter has more than the first, and grows twice as fast as the rest: on a
-machine that becomes busier all places grow alike.
+machine that becomes busier all places grow alike. Where several threads step optimizers, as those
+of a server do for each that asks, the length of a step is that of what asks.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.plugins.collectives.slow_places import (
@@ -47,6 +51,10 @@ def _of_rank(run: Run, rank: int) -> Finding | None:
     bounds = run.steps(rank)
     if _growth(bounds.end_ns[1:] - bounds.start_ns[1:], _SUSPECT) is None:
         return None  # so that waits need not be known
+    phases = run.events("phase", rank, columns=["thread", "kind"])
+    steps_it = pc.equal(phases["kind"].cast(pa.string()), schema.PhaseKind.optimizer.name)
+    if len(phases.filter(steps_it)["thread"].unique()) > 1:
+        return None
     steps = rank_step_time(run, rank).iloc[1:]
     own = steps["duration_ns"] - steps[list(_NOT_OWN)].sum(axis=1)
     grown = _growth(own.to_numpy(), _MIN_RATIO)

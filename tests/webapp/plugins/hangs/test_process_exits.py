@@ -226,6 +226,14 @@ def test_a_rank_that_alone_was_asked_to_end_is_said_to_have_been(tmp_path: Path)
     assert "; rank 1 was stopped by SIGTERM." in found.title
 
 
+def test_workers_of_rpc_lose_the_one_that_crashed(tmp_path: Path) -> None:
+    eof = "RuntimeError: eof (this error originated at shm/connection_impl.cc:259) (train.py:9)"
+    run = job(tmp_path, rank("signal SIGSEGV", calls=0), rank("exception", calls=0, exception=eof))
+    assert endings(run)[1].how == "gave up"
+    (found,) = hangs(run)
+    assert found.title.startswith("Rank 0 died of SIGSEGV")
+
+
 MONITORED = (
     "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 3000 ms (train.py:9)"
 )

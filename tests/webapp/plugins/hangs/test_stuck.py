@@ -103,6 +103,19 @@ def test_shapes_of_lists_are_named_where_a_rank_crashed_in_the_call(
     assert [one.evidence["differs"] for one in found] == ["shape"] * (name == "all_gather")
 
 
+def test_a_rank_that_evaluates_alone_is_why_calls_differ(tmp_path: Path) -> None:
+    calls = [
+        (0, "broadcast", {"sequence": 1, "phase": "evaluation"}),
+        (1, "barrier", {"sequence": 1}),
+    ]
+    (found,) = mismatches(job(tmp_path, GAVE_UP, *calls))
+    assert found.rank == 0
+    assert "Rank 0 evaluates alone" in found.title
+    calls[0][2].pop("phase")
+    (found,) = mismatches(job(tmp_path / "other", GAVE_UP, *calls))
+    assert "look for a branch on the rank" in found.title
+
+
 def test_a_send_and_a_receive_that_met_and_did_not_end(tmp_path: Path) -> None:
     (found,) = hangs(job(tmp_path, GAVE_UP, *exchange({}, {})))
     assert found.kind == "hang"
@@ -157,6 +170,24 @@ def test_a_peer_of_a_send_receives(tmp_path: Path, name: str, words: str) -> Non
     call(builder, 0, 2, name, False, sequence=0, peer=1)
     (found,) = hangs(open_run(builder.write()))
     assert found.title.startswith(f"Rank 1 never {words} {name} #0 of rank 0: ")
+
+
+@pytest.mark.parametrize("pending_s", [3, 0])
+def test_two_ranks_that_send_first_wait_for_each_other(tmp_path: Path, pending_s: int) -> None:
+    """Ctrl-C: one rank is killed, and the send of the other one fails then. Its twin was done with
+    a message that its transport keeps."""
+    builder = Builder(tmp_path, world_size=2, exit_status=1)
+    interrupted = {"ended": "exception", "exception": "KeyboardInterrupt: (/a/train.py:7)"}
+    for rank, ending in enumerate(({"ended": "", "closed": False}, interrupted)):
+        builder.process(rank, start_ns=START_NS, end_ns=START_NS + 6 * S, **ending)
+        call(builder, rank, 1, "all_reduce", True, sequence=0)
+    call(builder, 0, 2, "send", False, sequence=0, peer=1)
+    failed = START_NS + (2 + pending_s) * S + 3_000_000
+    call(builder, 1, 2, "send", True, sequence=0, peer=0, complete_ns=failed)
+    found = hangs(open_run(builder.write()))
+    titles = [one.title for one in found if one.title.startswith("Ranks wait for each other: ")]
+    assert len(titles) == (pending_s > 0)
+    assert all("Let one rank receive first" in one for one in titles)
 
 
 def test_a_rank_that_failed_in_a_call_is_why_the_others_wait_in_it(tmp_path: Path) -> None:

@@ -48,6 +48,29 @@ def test_steps_that_wait_for_data(
     found = record_program(tmp_path, program).findings("data_stall")
     assert [advice in one.title for one in found] == [True] * bool(advice)
     for one in found:
+        assert "persistent_workers" not in one.title
         assert (one.severity, one.evidence["workers"]) == ("info", workers)
         assert str(one.where).endswith((":11", ":16"))  # the sample, or the loop over the loader
         assert 0.3 <= one.evidence["share"] <= 1
+
+
+EPOCHS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(torch.randn(12, 8)), 4, num_workers=2)
+for epoch in range(6):
+    for x, in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_epochs_that_start_workers_again(tmp_path: Path) -> None:
+    (found,) = record_program(tmp_path, EPOCHS).findings("data_stall")
+    assert "is in the 5 steps in which workers start" in found.title
+    assert "persistent_workers=True" in found.title

@@ -23,6 +23,36 @@ for step in range({steps}):
 """
 
 
+OF_TWO_THREADS = """
+import threading
+import time
+import torch
+
+torch.set_num_threads(1)
+
+
+def serve(turns, number):
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(48):
+        turns[number].acquire()
+        model(torch.randn(4, 8)).pow(2).mean().backward()
+        optimizer.step()
+        time.sleep(0.004 * step)
+        turns[1 - number].release()
+
+
+turns = threading.Semaphore(1), threading.Semaphore(0)
+threads = [threading.Thread(target=serve, args=(turns, number)) for number in range(2)]
+[one.start() for one in threads]
+[one.join() for one in threads]
+"""
+
+
+def test_steps_of_a_server_have_the_length_of_what_asks(tmp_path: Path) -> None:
+    assert record_program(tmp_path, OF_TWO_THREADS).findings("growth") == []
+
+
 @pytest.mark.parametrize(
     ("steps", "sleep", "grows"),
     [
