@@ -46,11 +46,11 @@ def tied_by_a_new_parameter(planted: bool) -> None:
 
 
 def tied_by_data(planted: bool) -> None:
-    """`.data = other.data`; the twin begins with values as large, in its own memory."""
+    """`.data = other.data`; the twin begins with values half as large, in its own memory."""
 
     def tie(model: Any) -> None:
         values = model.table.weight.data
-        model.head.weight.data = values if planted else values.flip(0)
+        model.head.weight.data = values if planted else values / 2
 
     fit(Words(tie), _next_word)
 

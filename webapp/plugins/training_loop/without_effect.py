@@ -82,9 +82,9 @@ def _copied_ties(run: Run) -> list[Finding]:
         pair = [names[one] for one in ("Embedding", "Linear") if one in names]
         if len(same) == len(pair) == 2 and ends[pair[0]] != ends[pair[1]]:
             title = (
-                f"{pair[1]} begins as a copy of {pair[0]}, equal to the last bit, and then both "
-                "are trained apart: they are not tied. Assign the parameter itself (head.weight = "
-                "embedding.weight), not a clone or a new Parameter."
+                f"{pair[1]} begins as a copy of {pair[0]} (their norms are equal to the last bit), "
+                "and then both are trained apart: they are not tied. Assign the parameter itself "
+                "(head.weight = embedding.weight), not a clone or a new Parameter."
             )
             evidence = {"cause": "copied_tie", "parameters": pair}
             found.append(_finding(run, own, "shared_parameter", "", title, evidence))
