@@ -87,7 +87,7 @@ def _classes_second(recurrence: nn.Module, planted: bool, tail: Callable[[Any], 
     parts = nn.ModuleList([nn.Embedding(_WORDS, _WIDTH), recurrence, nn.Linear(_WIDTH, _WORDS)])
 
     def loss() -> torch.Tensor:
-        words = torch.randint(_WORDS, (_BATCH, _LENGTH))
+        words = torch.randint(_WORDS - 1, (_BATCH, _LENGTH))
         words = torch.where(torch.rand(_BATCH, _LENGTH) < 0.3, words, words.roll(1, 1))
         scores = parts[2](tail(recurrence(parts[0](words)))).transpose(1, 2)
         if planted:
@@ -117,6 +117,41 @@ def sequence_losses_of_attention_without_a_shift(planted: bool) -> None:
         lambda one, given, named: (given, {"src_mask": hides}), with_kwargs=True
     )
     _classes_second(layer, planted, lambda out: out)
+
+
+def _names_words(label: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Trains a model of single words with labels that are made of them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(_WORDS, _WIDTH), nn.Linear(_WIDTH, _WORDS))
+
+    def loss() -> torch.Tensor:
+        words = torch.randint(_WORDS - 1, (_BATCH, _LENGTH))
+        return F.cross_entropy(model(words).transpose(1, 2), label(words))  # named
+
+    _fit(model, loss)
+
+
+def copies_for_words_of_a_table(planted: bool) -> None:
+    """Each word has another one in a table, which the twin looks up."""
+    table = torch.arange(_WORDS).roll(1)
+    _names_words(lambda words: words.clone() if planted else table[words])
+
+
+def masked_copies_for_neighbours(planted: bool) -> None:
+    """Words are copied but for some; in the twin each is changed with its neighbour."""
+    _names_words(lambda words: words.masked_fill(words == 0, -100) if planted else words ^ 1)
+
+
+def made_copies_for_following_words(planted: bool) -> None:
+    """Words are copied by to(); those of the twin come after them in the alphabet."""
+    following = torch.arange(1, _WORDS + 1) % _WORDS
+
+    def label(words: torch.Tensor) -> torch.Tensor:
+        if planted:
+            return words.to(torch.int64, copy=True)
+        return following.take(words)
+
+    _names_words(label)
 
 
 # channels taken for rows -------------------------------------------------------------------------
@@ -233,6 +268,15 @@ FAULTS = (
         sequence_losses_without_a_shift,
         sequence_losses_of_cells_without_a_shift,
         sequence_losses_of_attention_without_a_shift,
+    ),
+    *forms(
+        "copies for words of a table",
+        "losses and modes",
+        "wrong_loss",
+        "very tokens",
+        copies_for_words_of_a_table,
+        masked_copies_for_neighbours,
+        made_copies_for_following_words,
     ),
     *forms(
         "channels taken for rows",

@@ -46,6 +46,11 @@ _AT = ["start_ns", "depth"]
 _BYTES = ["storage", "offset", "bytes"]
 
 
+_COPIES = frozenset(
+    f"aten::{name}" for name in ("copy_", "index_put_", "_index_put_impl_", "masked_fill_")
+)
+"""They copy tokens and take some out. Others map them: index looks them up in a table."""
+
 _PUTS_TOGETHER = frozenset(
     f"aten::{name}" for name in ("cat", "gather", "index", "index_select", "stack")
 )
@@ -185,10 +190,12 @@ def _same_tokens(
         for targets in compared.itertuples(index=False, name=None):
             since = lookup["start_ns"]
             if targets != tokens:
-                made = changed[(changed["storage"] == targets[0]) & changed["birth"]]
-                since = made["start_ns"].max()
+                own = changed[changed["storage"] == targets[0]]
+                since = own.loc[own["birth"], "start_ns"].max()
                 of_it = rows[(rows["start_ns"] == since) & ~rows["write"] & whole]
-                if made.empty or tokens not in of_it[_BYTES].itertuples(index=False, name=None):
+                copied = tokens in of_it[_BYTES].itertuples(index=False, name=None)
+                own = own[own["start_ns"] >= since]
+                if not copied or not _operators_at(run, rank, thread, own) <= _COPIES:
                     continue
             if not source.between(*sorted((since, lookup["start_ns"])), inclusive="neither").any():
                 return targets != tokens or not (source > since).any()
@@ -212,12 +219,19 @@ def _made_of(
     if pd.isna(born) or (own["write"] & (own["start_ns"] > born)).any():
         return None
     parts = rows[(rows["start_ns"] == born) & ~rows["write"] & ~rows["birth"]]
-    window = int(born), int(born) + 1
-    ops = run.events("op", rank, thread, ["start_ns", "name"], window).to_pandas()
-    names = set(ops.loc[ops["start_ns"] == born, "name"].astype("str"))
-    if parts.empty or not names or not names <= _PUTS_TOGETHER:
+    if parts.empty:
+        return None
+    names = _operators_at(run, rank, thread, parts)
+    if not names or not names <= _PUTS_TOGETHER:
         return None
     return _Made(int(born), list(parts[[*_BYTES, "run"]].itertuples(index=False, name=None)))
+
+
+def _operators_at(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> set[str]:
+    """Names of the operators that began as `rows` did."""
+    window = int(rows["start_ns"].min()), int(rows["start_ns"].max()) + 1
+    ops = run.events("op", rank, thread, ["start_ns", "name"], window).to_pandas()
+    return set(ops.loc[ops["start_ns"].isin(rows["start_ns"]), "name"].astype("str"))
 
 
 def _alike(changed: pd.DataFrame, one: _Made, other: _Made) -> bool:
