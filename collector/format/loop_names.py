@@ -118,6 +118,11 @@ PADDING_ALONE = "lanescope/training_loop/padding_alone/"
 fills up rows follow, after a slash: 1 where attention sees this token and no other."""
 
 SELF_PAIRS = "lanescope/training_loop/self_pairs/"
+ENDS_LEFT_OUT = "lanescope/training_loop/ends_left_out/"
+"""Prefix; the number of a node of a loss of next tokens and the token that ends all rows and fills
+up the shorter ones follow, after a slash: 1 where the loss leaves out that token everywhere, also
+the one that ends the longest row, else 0; at the steps of GRAPH_SERIES."""
+
 """Prefix; the number of a node of a loss of [N, N] scores in the first graph follows, whose targets
 are all off the diagonal: the mean probability on the diagonal, where it is above that of chance."""
 

@@ -29,7 +29,7 @@ from ..stacks import code_place
 from ..training.modules import Modules
 from ..training_loop.growth import Marks
 from .loss_facts import LossFacts, slopes
-from .node_facts import facts, saved_tensor, short_name
+from .node_facts import ends, facts, saved_tensor, short_name
 
 _MAX_NODES = 50_000
 """Nodes of the largest graph that is walked; bounds the pause."""
@@ -94,7 +94,8 @@ class Graphs:
             self._kept[name].add(node, step)
         with recorder.contain_errors(), recorder.own_torch():
             named = [(short_name(node), node) for node in nodes[:MAX_DRAWN]]
-            for name, number in (*slopes(named), *self._facts.of(named, first=step == 0)):
+            known = self._facts.of(named, first=step == 0)
+            for name, number in (*slopes(named), *known, *ends(named)):
                 recorder.value(name, number)
         if step == 0 and len(nodes) <= MAX_DRAWN:
             self._write(nodes)

@@ -11,6 +11,7 @@ import torch
 from ...format.loop_names import (
     ATTENTION_MASKED,
     COUNTED_PADDING,
+    ENDS_LEFT_OUT,
     MEAN_LOSS,
     NEXT_TOKENS,
     PADDING_ALONE,
@@ -19,7 +20,12 @@ from ...format.loop_names import (
     TOKENS_AHEAD,
 )
 from ...format.names import SOFTMAX_DIM
-from ..training_loop.padded_tokens import counted_padding, padding, sees_padding_alone
+from ..training_loop.padded_tokens import (
+    counted_padding,
+    leaves_out_ends,
+    padding,
+    sees_padding_alone,
+)
 from ..training_loop.reordered_inputs import mixes
 
 _SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
@@ -54,6 +60,14 @@ class _Tokens(NamedTuple):
     targets: list[tuple[int, Any, torch.Tensor]]  # number and node of a loss
     masks: list[tuple[int, torch.Tensor]]  # number of a node, and what its attention sees
 
+    def add(self, name: str, node: Any, number: int) -> None:
+        """Adds what a node of a table or of a loss has kept."""
+        if name == "EmbeddingBackward0":
+            self.read.extend(_whole(saved_tensor(node, "_raw_saved_indices")))
+        elif name in ("NllLossBackward0", "NllLoss2DBackward0"):
+            own = _whole(saved_tensor(node, "_raw_saved_target"))
+            self.targets.extend((number, node, one) for one in own)
+
 
 def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
     """Yields names and numbers of series, from names, nodes and their numbers."""
@@ -83,11 +97,8 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
         elif name == "MaskedFillBackward0":
             hidden = saved_tensor(node, "_raw_saved_mask")
             tokens.masks.extend((number, ~one) for one in _seen(hidden))
-        elif name == "EmbeddingBackward0":
-            tokens.read.extend(_whole(saved_tensor(node, "_raw_saved_indices")))
-        elif name in ("NllLossBackward0", "NllLoss2DBackward0"):
-            own = _whole(saved_tensor(node, "_raw_saved_target"))
-            tokens.targets.extend((number, node, one) for one in own)
+        else:
+            tokens.add(name, node, number)
     tokens.masks.extend(weighed)
     yield from _of_tokens(tokens)
 
@@ -108,15 +119,31 @@ def _of_tokens(tokens: _Tokens) -> Iterator[tuple[str, float]]:
     for padded in filter(None, map(padding, tokens.read)):
         for number, node, target in tokens.targets:
             if getattr(node, "_saved_reduction", 0) == _MEAN and _weighs_all(node):
-                ignored = getattr(node, "_saved_ignore_index", 0)
-                ignored -= 2 * _BELOW_ZERO if ignored >= _BELOW_ZERO else 0
-                found = counted_padding(padded, target, ignored)
+                found = counted_padding(padded, target, _ignored(node))
                 if found is not None:
                     name = f"{COUNTED_PADDING}{number}/{padded.number}/{found.label}"
                     yield name, found.share
         for number, visible in tokens.masks:
             if sees_padding_alone(padded, visible):
                 yield f"{PADDING_ALONE}{number}/{padded.number}", 1.0
+
+
+def ends(nodes: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, float]]:
+    """Yields ENDS_LEFT_OUT of each loss of next tokens, from names and nodes of any graph."""
+    tokens = _Tokens([], [], [])
+    for number, (name, node) in enumerate(nodes):
+        tokens.add(name, node, number)
+    for number, node, target in tokens.targets:
+        read = next((one for one in tokens.read if _ahead(target, one) == 1), None)
+        if read is not None:
+            left_out = leaves_out_ends(read, target, _ignored(node))
+            yield f"{ENDS_LEFT_OUT}{number}/{int(read[0, -1])}", float(left_out)
+
+
+def _ignored(node: Any) -> int:
+    """Returns the class that a loss leaves out."""
+    ignored: int = getattr(node, "_saved_ignore_index", 0)
+    return ignored - 2 * _BELOW_ZERO if ignored >= _BELOW_ZERO else ignored
 
 
 def _weighs_all(node: Any) -> bool:

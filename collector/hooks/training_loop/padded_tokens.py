@@ -1,5 +1,5 @@
 """Looks for padding in the tokens of the first graph: targets of a loss that are padded as well,
-and attention that sees padding alone.
+attention that sees padding alone, and ends of rows that a loss leaves out with the padding.
 
 Rows of unequal length are filled up with one number that occurs nowhere else, so padding shows in
 the tokens themselves.
@@ -69,6 +69,24 @@ def counted_padding(padded: Padding, targets: torch.Tensor, ignored: int) -> Cou
         return None
     counted = own != ignored
     return CountedPadding(label, float((found & counted).sum() / counted.sum()))
+
+
+def leaves_out_ends(tokens: torch.Tensor, targets: torch.Tensor, ignored: int) -> bool:
+    """Returns whether a loss of next tokens leaves out the token that ends each row, also where
+    it is not padding: in the longest row, which nothing fills up. False where rows need no other
+    end, as the token before it is always the same.
+
+    Targets of shape [rows * length] or [rows * (length - 1)], of the positions after.
+    """
+    rows, length = tokens.shape
+    same = tokens == tokens[0, -1]
+    after, before = (one.long().cumprod(1).sum(1) for one in (same.flip(1), same))
+    filled = after + before
+    if int(same.sum()) != int(filled.sum()) or not 1 == filled.min() == after.min() < filled.max():
+        return False
+    last = tokens.gather(1, (length - 1 - after)[:, None])
+    own = targets.reshape(rows, -1)[:, : length - 1]
+    return bool((last != last[0]).any() and (own[same[:, 1:]] == ignored).all())
 
 
 def sees_padding_alone(padded: Padding, visible: torch.Tensor) -> bool:

@@ -1,5 +1,5 @@
 """Weights of attention: those that show an inverted mask, and those over another dimension; labels
-that are shifted twice."""
+that are shifted twice, and ends of texts that no label is."""
 
 from __future__ import annotations
 
@@ -176,6 +176,61 @@ def dataset_of_shifted_pairs(planted: bool) -> None:
     fit(further if planted else nn.ModuleList((model, further)), loss)
 
 
+# ends of texts that the loss leaves out ----------------------------------------------------------
+
+END = WORDS - 1
+
+
+def texts(end: int = 1) -> list[torch.Tensor]:
+    """Words 1 to END - 1 in rows of unequal length, each of them with END behind."""
+    return [F.pad(one % (END - 1) + 1, (0, end), value=END) for one in sentences()]
+
+
+def padding_is_the_end(planted: bool) -> None:
+    """Labels are taken out where they are padding; in the twin that is a number of its own."""
+    torch.manual_seed(0)
+    model, padding = Tagger(WORDS), END if planted else 0
+
+    def loss() -> torch.Tensor:
+        words = nn.utils.rnn.pad_sequence(texts(), True, padding)
+        labels = words.masked_fill(words == padding, -100)
+        scores = model(words)[:, :-1].reshape(-1, WORDS)
+        return F.cross_entropy(scores, labels[:, 1:].reshape(-1))  # named
+
+    fit(model, loss)
+
+
+def padding_before_the_text_is_the_end(planted: bool) -> None:
+    """Rows are filled up on the left, with END. The twin takes labels out by their place."""
+    torch.manual_seed(0)
+    model = Tagger(WORDS)
+
+    def loss() -> torch.Tensor:
+        rows = texts()
+        words = nn.utils.rnn.pad_sequence(rows, True, END, padding_side="left")
+        before = torch.arange(words.shape[1]) < words.shape[1] - torch.tensor(
+            [[len(one)] for one in rows]
+        )
+        labels = words.masked_fill(words == END if planted else before, -100)
+        scores = model(words)[:, :-1].transpose(1, 2)
+        return F.cross_entropy(scores, labels[:, 1:])  # named
+
+    fit(model, loss)
+
+
+def ends_ignored_by_the_loss(planted: bool) -> None:
+    """The loss ignores END, which fills rows up. The twin's rows have no end, and need none."""
+    torch.manual_seed(0)
+    model = Tagger(WORDS)
+
+    def loss() -> torch.Tensor:
+        words = nn.utils.rnn.pad_sequence(texts(int(planted)), True, END)
+        labels = F.pad(words, (0, 1), value=END)[:, 1:].flatten()
+        return F.cross_entropy(model(words).flatten(0, 1), labels, ignore_index=END)  # named
+
+    fit(model, loss)
+
+
 FAULTS = (
     forms(
         "mask of padding inverted, by its weights",
@@ -202,5 +257,13 @@ FAULTS = (
         labels_of_the_next_words,
         labels_filled_up_by_the_model,
         dataset_of_shifted_pairs,
+    )
+    + loss_faults(
+        "ends of texts that the loss leaves out",
+        "wrong_loss",
+        "never learns to stop",
+        padding_is_the_end,
+        padding_before_the_text_is_the_end,
+        ends_ignored_by_the_loss,
     )
 )

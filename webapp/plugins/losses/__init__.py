@@ -126,6 +126,15 @@ PLUGIN = Plugin(
             "positions; losses without reduction",
         ),
         Question(
+            "Ends of texts that the loss leaves out",
+            "padded:ends_left_out",
+            ("wrong_loss",),
+            order=197,
+            needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., with a cross-entropy of "
+            "tokens in host memory",
+            misses="rows that are all filled up; labels that the program shifts itself",
+        ),
+        Question(
             "Masks that show padding alone",
             "padded:inverted_masks",
             ("mixed_samples",),

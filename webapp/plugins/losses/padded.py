@@ -1,12 +1,14 @@
 """Finds padding that is taken for data: targets at padded positions that a loss counts, and masks
-that hide the tokens and show the padding.
+that hide the tokens and show the padding. And data that are taken for padding: ends of rows that a
+loss leaves out.
 
-Read from the tokens, targets and masks that the graph of the first backward keeps.
+Read from the tokens, targets and masks that the graph keeps, of the first backward or, for the
+ends, of several.
 """
 
 from __future__ import annotations
 
-from lanescope.collector.format.loop_names import COUNTED_PADDING, PADDING_ALONE
+from lanescope.collector.format.loop_names import COUNTED_PADDING, ENDS_LEFT_OUT, PADDING_ALONE
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -18,6 +20,9 @@ from lanescope.webapp.runs.run import Run
 
 _MIN_SHARE = 0.1
 """Of the targets."""
+
+_MIN_GRAPHS = 3
+"""In which the longest row ends with one token that may be padding: by chance one batch does."""
 
 
 @each_rank_of_graphs
@@ -70,4 +75,30 @@ def inverted_masks(run: Run, rank: int) -> Finding | None:
         "shows one. Use its inverse, ~mask.",
         where=node.where,
         evidence={"cause": "inverted_mask", "token": int(token)},
+    )
+
+
+@each_rank_of_graphs
+def ends_left_out(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    rows = logged(run, rank, prefix=ENDS_LEFT_OUT)
+    if len(rows) < _MIN_GRAPHS or not (rows["value"] == 1).all():
+        return None
+    graph = loss_graph(run, rank)
+    number, token = str(rows["name"].iloc[0]).split("/")
+    node = None if graph is None else graph.nodes.get(int(number))
+    if graph is None or node is None:
+        return None
+    at = f" at {node.where}" if node.where else ""
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        title=f"The loss{at} leaves out the end of each text: token {token} ends the rows, fills "
+        "up the shorter ones as well, and no target has it, not even at the end of the longest "
+        "row. The model never learns to stop. Fill up with a token of its own (pad_token "
+        "other than eos_token), or set labels to -100 by the attention mask of the tokenizer, "
+        f"not where they are {token}.",
+        where=node.where,
+        evidence={"cause": "ends_left_out", "token": int(token), "graphs": len(rows)},
     )
