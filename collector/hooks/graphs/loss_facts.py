@@ -26,7 +26,9 @@ from .node_facts import on_host, saved_tensor, short_name
 
 _MAX_NODES = 2000
 _MAX_ELEMENTS, _MAX_VECTORS, _MAX_NUMBERS = 4096, 64, 2**20
-_MIN_RATIOS, _MAX_KEPT = 8, 8192
+_MIN_RATIOS, _MAX_KEPT = 8, 2**15
+_MIN_DISTINCT, _MIN_AGAIN = 0.9, 0.5
+"""Shares of weights that no other sample of a graph has, and that an earlier graph had as well."""
 
 _BOUNDS = {
     "ReluBackward0": (0.0, math.inf),
@@ -83,7 +85,7 @@ class LossFacts:
     """Yields names and numbers of series, from names and nodes in the order of a graph."""
 
     def __init__(self) -> None:
-        self._weights: set[int] = set()  # hashes of weights of policies, in the graphs before
+        self._weights: set[float] = set()  # of samples of policies, in the graphs before
 
     def of(self, nodes: Iterable[tuple[str, Any]], *, first: bool) -> Iterator[tuple[str, float]]:
         """Yields the facts of a graph; `first`: of the process, also those that do not change."""
@@ -106,8 +108,9 @@ class LossFacts:
     def _ratios(
         self, given: Sequence[tuple[str, Any]], numbers: dict[Any, int]
     ) -> Iterator[tuple[str, float]]:
-        """Of each ratio of probabilities that is clamped: 1 where it is exactly 1 for samples that
-        an earlier graph weighted alike, 0 for new samples, -1 where it is another number."""
+        """Of each ratio of probabilities that is clamped: 1 where it is exactly 1, and an earlier
+        graph weighted half of the samples alike, 0 for new samples, -1 where it is another number.
+        """
         clamped = {
             node.next_functions[0][0]
             for name, node in given
@@ -124,13 +127,11 @@ class LossFacts:
             weights = _few(saved_tensor(node, f"_raw_saved_{other}"))
             if result is None or weights is None or len(result) < _MIN_RATIOS:
                 continue
-            weighed = tuple(weights.tolist())
-            if len({*weighed}) < _MIN_RATIOS:  # other samples may be weighted alike
+            weighed = set(weights.tolist())
+            if len(weighed) < _MIN_DISTINCT * len(weights):  # other samples may be weighted alike
                 continue
-            kept = hash(weighed)
-            again = kept in self._weights
-            if len(self._weights) < _MAX_KEPT:
-                self._weights.add(kept)
+            again = len(weighed & self._weights) >= _MIN_AGAIN * len(weighed)
+            self._weights.update(islice(weighed, _MAX_KEPT - len(self._weights)))
             moved = bool((result != 1).any())
             yield f"{POLICY_RATIO}{numbers[ratio]}", -1.0 if moved else float(again)
 

@@ -197,6 +197,24 @@ def ratio_of_tokens_to_themselves(planted: bool) -> None:
     )
 
 
+def ratio_of_shuffled_samples_to_themselves(planted: bool) -> None:
+    """Each pass draws other batches. The twin takes each sample once, with a ratio of 1 on purpose,
+    and weighs it by one of a few rewards."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(4):
+        x = torch.randn(32, 12)
+        weights = x[:, 0] if planted else (x[:, 0] * 4).round()
+        for _ in range(2 if planted else 1):
+            for rows in torch.randperm(32).split(16):
+                new = model(x[rows]).log_softmax(-1)[:, 0]
+                ratio = torch.exp(new - new.detach())  # named
+                both = ratio * weights[rows], ratio.clamp(0.8, 1.2) * weights[rows]
+                optimizer.zero_grad()
+                (-torch.min(*both).mean()).backward()
+                optimizer.step()
+
+
 # divergences with the wrong sign -----------------------------------------------------------------
 
 
@@ -347,6 +365,7 @@ FAULTS = (
         ratio_of_classes_to_themselves,
         ratio_of_numbers_to_themselves,
         ratio_of_tokens_to_themselves,
+        ratio_of_shuffled_samples_to_themselves,
     ),
     *loss_faults(
         "a divergence with the wrong sign",
