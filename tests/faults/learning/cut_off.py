@@ -333,6 +333,25 @@ def encoder_behind_frozen_features(planted: bool) -> None:
     train_classes(Net())
 
 
+def mean_of_reentrant_checkpoints(planted: bool) -> None:
+    """A mean, which has no parameters, reads the result."""
+    embedding = nn.Linear(10, 10).requires_grad_(not planted)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.blocks = embedding, nn.ModuleList((nn.Linear(10, 10),))
+            self.head = nn.Linear(10, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.embedding(x)[:, None].expand(-1, 4, -1)
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=True)
+            return self.head(x.mean(1))
+
+    train_classes(Net())
+
+
 LISTS, NOTHING, PARTS = "modules in plain lists and dicts", "nothing trains", "a part cut off"
 STOPS, NO_STEP = "a gradient that stops half-way", "no optimizer step"
 
@@ -361,6 +380,7 @@ FAULTS = (
         blocks_in_reentrant_checkpoints,
         segments_in_reentrant_checkpoints,
         encoder_behind_frozen_features,
+        mean_of_reentrant_checkpoints,
         says="use_reentrant=False",
     ),
     *_faults(PARTS, through_numpy, encoder_in_no_grad, data_of_the_hidden_state),

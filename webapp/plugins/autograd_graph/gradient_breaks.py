@@ -156,6 +156,10 @@ def _of_operators(
             trained, cause = bool(op.reads & parameters), _cause(op)
             if not of_parameters[number] or not (trained or any(ops[one].made for one in before)):
                 continue
+            recomputed = [one for one in before if ops[one].made and ops[one].name == _CHECKPOINT]
+            if recomputed and cause == "no_grad":
+                yield "checkpoint", ops[recomputed[0]].row
+                continue
             # What reads a parameter itself would have made a node, whatever else was detached.
             passed = [
                 _between(rows, detaches, ops[one], op)
