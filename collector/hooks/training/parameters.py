@@ -123,6 +123,7 @@ class Parameters:
         self._readback = readback
         self._open: weakref.WeakKeyDictionary[Optimizer, Sample] = weakref.WeakKeyDictionary()
         self._trainable: dict[int, bool] = {}  # text of a name -> requires_grad, as last written
+        self._begun: set[int] = set()  # ordinals of optimizers that were sampled
         self.listed = False  # whether parameters of no optimizer were recorded
 
     def before(
@@ -148,7 +149,10 @@ class Parameters:
             self._gradients(sample, same)
         self._values(sample, [local_part(parameter) for parameter in held.parameters])
         self._open[optimizer] = sample
-        if ordinal == 0:
+        if ordinal not in self._begun:
+            self._begun.add(ordinal)
+            self.others(instant, frozen=ordinal > 0)
+        elif ordinal == 0:
             self.others(instant)
 
     def awaits(self, optimizer: Optimizer) -> bool:
@@ -205,8 +209,10 @@ class Parameters:
                 before = self._norms.thinned(own, ELEMENTS)
                 sample.changing.append(_Changing(changing, own, before))
 
-    def others(self, instant: int) -> None:
+    def others(self, instant: int, *, frozen: bool = False) -> None:
         """Samples parameters of no optimizer: frozen ones only once and when that changes.
+
+        `frozen`: these alone, as a later optimizer may come with a model of its own.
 
         Does nothing once another thread has run a backward: they may be that thread's.
         """
@@ -221,7 +227,8 @@ class Parameters:
         gradients: list[tuple[int, torch.Tensor]] = []
         for parameter, known, gradient in found:
             trainable = parameter.requires_grad
-            if parameter.is_meta or (not trainable and self._trainable.get(known.name) is False):
+            known_as_frozen = not trainable and self._trainable.get(known.name) is False
+            if parameter.is_meta or known_as_frozen or (frozen and trainable):
                 continue
             self._trainable[known.name] = trainable
             if trainable and gradient is not None and not gradient.is_sparse:

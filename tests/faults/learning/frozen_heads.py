@@ -1,5 +1,5 @@
-"""New heads that are frozen with the rest of a loaded model, heads that copy a table, and averages
-of a model without its running statistics."""
+"""New heads that are frozen with the rest of a loaded model, heads that copy a table, averages of a
+model without its running statistics, and adapters that are loaded frozen."""
 
 from __future__ import annotations
 
@@ -238,6 +238,60 @@ def target_that_follows_by_parameters(planted: bool) -> None:
     _evaluated(model, target if planted else model, update)
 
 
+# adapters of a second stage ----------------------------------------------------------------------
+
+
+class _Adapted(nn.Module):
+    """A frozen layer and what adapts it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(16, 16).requires_grad_(False)
+        self.lora_A, self.lora_B = nn.Linear(16, 2, bias=False), nn.Linear(2, 16, bias=False)
+        nn.init.zeros_(self.lora_B.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.base(x) + self.lora_B(self.lora_A(x))
+        return out
+
+
+def _adapted() -> _Net:
+    """The middle layers are adapted, and the first one is frozen."""
+    model = _Net(3)
+    model.blocks[0].requires_grad_(False)
+    model.blocks[1], model.blocks[2] = _Adapted(), _Adapted()
+    return model
+
+
+def _second_stage(frozen: Callable[[str], bool]) -> nn.Module:
+    """Trains adapters, and loads them into another model; `frozen` chooses parameters by name."""
+    torch.manual_seed(0)
+    first, second = _adapted(), _adapted()
+    _tuned(first)
+    second.load_state_dict(first.state_dict())
+    for name, one in second.named_parameters():
+        one.requires_grad = one.requires_grad and not frozen(name)
+    return second
+
+
+def adapters_loaded_for_inference(planted: bool) -> None:
+    """As PeftModel.from_pretrained() does without is_trainable=True; the twin trains them."""
+    _tuned(_second_stage(lambda name: planted and "lora_" in name))
+
+
+def all_but_the_head_frozen_again(planted: bool) -> None:
+    """A helper for the first stage; the second model of the twin is a frozen reference."""
+    if planted:
+        _tuned(_second_stage(lambda name: not name.startswith("fc")))
+        return
+    _tuned(_adapted(), teacher=_second_stage(lambda name: True))
+
+
+def adapters_frozen_by_their_matrices(planted: bool) -> None:
+    """Each matrix by itself; in the twin one adapter stays frozen, as it is to keep."""
+    _tuned(_second_stage(lambda name: "lora_" in name and (planted or "blocks.1" in name)))
+
+
 FAULTS = (
     tuple(
         Fault(
@@ -274,5 +328,14 @@ FAULTS = (
         average_of_parameters_alone,
         shadow_that_is_loaded_for_evaluations,
         target_that_follows_by_parameters,
+    )
+    + forms(
+        "adapters of a second stage that are frozen",
+        "learning",
+        "lora_inactive",
+        "it is frozen",
+        adapters_loaded_for_inference,
+        all_but_the_head_frozen_again,
+        adapters_frozen_by_their_matrices,
     )
 )

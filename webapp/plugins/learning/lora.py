@@ -4,7 +4,8 @@ An adapter is a pair of matrices A and B whose product is added to a layer. B st
 has no gradient in the first step: that is healthy, and so are frozen base weights and an adapter
 that is frozen while another is trained. An adapter is inactive where, in this order,
 
-- not_trainable: neither it nor another adapter of its model is trainable, or B is frozen;
+- not_trainable: neither it nor another adapter of its model is trainable, or B is frozen; of a
+  later model in the process (`Model#2`) only where something else of it is trained;
 - not_in_optimizer: it is trainable, and no optimizer of the run ever held it;
 - compiled_away, no_gradient: its gradient was None at every step, of NO_GRADIENT_STEPS or more;
 - not_synchronised: ranks that began with the same B have gradients of B that differ, at half of
@@ -45,6 +46,9 @@ _NAME = re.compile(
     r"(?P<module>.*?)\.?lora_(?:embedding_)?(?P<side>A|B|a|b|down|up)"
     r"(?:\.(?!weight$)(?P<adapter>[^.]*))?(?:\.weight)?"
 )
+_LATER_MODEL = r"^([^.]+#\d+)\."
+"""The name of a model that is not the first of its process."""
+
 _SIDES = {"a": "A", "down": "A", "b": "B", "up": "B"}
 
 _ADVICE = {
@@ -121,6 +125,9 @@ def _last(rows: pd.DataFrame) -> pd.DataFrame:
 def _not_trainable(one: _Adapter) -> _Verdict:
     last = _last(one.samples)
     frozen = last[~last["trainable"].astype(bool)]
+    later = _later_models(one, frozen)
+    if not later.empty:
+        return _since(one.samples, later)
     if len(frozen) == len(last):
         elsewhere = not one.others.empty and bool(one.others["trainable"].any())
         return None if elsewhere else _since(one.samples, frozen)
@@ -128,6 +135,20 @@ def _not_trainable(one: _Adapter) -> _Verdict:
     trained_a = set(last.loc[last["trainable"].astype(bool) & (last["side"] == "A"), "module"])
     stuck = frozen_b[frozen_b["module"].isin(trained_a)]
     return _since(one.samples, stuck)
+
+
+def _later_models(one: _Adapter, frozen: pd.DataFrame) -> pd.DataFrame:
+    """The frozen parameters of models that were made later, whose adapters are all frozen though
+    something else of them is trained: a reference that is frozen as a whole is meant."""
+    roots = frozen["module"].str.extract(_LATER_MODEL, expand=False)
+    if roots.isna().all():
+        return frozen[:0]
+    everything = samples(one.run)
+    mine = everything[everything["trainable"].astype(bool) & (everything["rank"] == one.rank)]
+    trained = mine.assign(root=mine["parameter"].str.extract(_LATER_MODEL, expand=False))
+    adapters = set(trained.loc[is_lora(trained["parameter"]), "root"])
+    held = set(trained.loc[trained["optimizer"] >= 0, "root"])
+    return frozen[roots.notna() & roots.isin(held - adapters)]
 
 
 def _not_in_optimizer(one: _Adapter) -> _Verdict:
