@@ -207,3 +207,9 @@ x - exp(x), or log(x) - x, with a positive factor."""
 BLEND_FACTOR = "lanescope/blend_factor"
 """An operator that begins then multiplies a tensor with this number between 0 and 1, or adds so
 much of it; at the steps of GRAPH_SERIES."""
+SUMMED_DIVERGENCE = "lanescope/training_loop/summed_divergence/"
+"""Prefix; the numbers of a node of exp() and of a loss in the first graph and how many samples both
+have follow, each after a slash: how many times the loss weighs exp(x) - x, a KL divergence, what it
+does in the sum of both over a sample, where it sums the divergence over the samples and is the mean
+of the other loss."""
+

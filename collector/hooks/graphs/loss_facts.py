@@ -1,6 +1,7 @@
 """Yields what the numbers of a graph show of its loss: targets that the model cannot return, texts
 that are too long for CTC, scores that are flat, ratios that stay 1, a divergence with the wrong
-sign; whether layers get the same data for all samples, and the mean slope of tanh and sigmoid."""
+sign or weight; whether layers get the same data for all samples, and the mean slope of tanh and
+sigmoid."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from ...format.loop_names import (
     MEAN_SLOPE,
     NEGATIVE_DIVERGENCE,
     POLICY_RATIO,
+    SUMMED_DIVERGENCE,
     UNREACHED_TARGETS,
 )
 from ..training.batches import few_of, raw_bytes
@@ -64,6 +66,17 @@ _LINEAR = {"AddmmBackward0": (1, "mat1"), "MmBackward0": (0, "self")}
 _MIN_ROWS, _MIN_COLUMNS = 8, 2
 _MIN_CLASSES, _NEAR_ONE = 8, 1e-3
 
+_SAMPLE_LOSSES = (
+    "BinaryCrossEntropyBackward0",
+    "BinaryCrossEntropyWithLogitsBackward0",
+    "MseLossBackward0",
+)
+_MEAN = 1
+"""How autograd keeps reduction="mean"."""
+
+_OF_A_DIVERGENCE, _MIN_SAMPLES = 0.5, 8
+"""The factor of exp(logvar) in a KL divergence."""
+
 _SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "TanhBackward0": lambda result: 1 - result.square(),
     "SigmoidBackward0": lambda result: result * (1 - result),
@@ -103,7 +116,7 @@ class LossFacts:
                 yield from _flat(node, numbers[node])
         yield from self._ratios(given, numbers)
         if first and given:
-            yield from _negative(given[0][1], numbers, named)
+            yield from _divergences(given[0][1], numbers, named)
 
     def _ratios(
         self, given: Sequence[tuple[str, Any]], numbers: dict[Any, int]
@@ -257,38 +270,66 @@ def _scalar(node: Any) -> float:
     return float(number.detach())
 
 
-def _negative(
+def _divergences(
     root: Any, numbers: dict[Any, int], named: dict[Any, str]
 ) -> Iterator[tuple[str, float]]:
-    """Differences x - exp(x) and log(x) - x that the loss adds up: they have no least value."""
-    signs = _signs(root, numbers)
-    for node, sign in signs.items():
+    """Differences x - exp(x) and log(x) - x that the loss adds up: they have no least value. And
+    exp(x) - x, a KL divergence, summed over a batch beside a loss that is a mean over it."""
+    factors = _factors(root, numbers)
+    for node, factor in factors.items():
         inner = _source(node.next_functions[0][0]) if node.next_functions else None
         wrong = _WRONG_SIGNS.get(named[node], 0.0)
-        if sign * wrong > 0 and signs.get(inner, 0.0) * wrong < 0:
+        other = factors.get(inner, 0.0)
+        if factor * wrong > 0 and other * wrong < 0:
             yield f"{NEGATIVE_DIVERGENCE}{numbers[node]}", 1.0
             break
+        if named[node] == "ExpBackward0" and other < 0 < factor:
+            yield from _summed_divergence(node, factors, numbers, named)
+            break
+
+
+def _summed_divergence(
+    node: Any, factors: dict[Any, float], numbers: dict[Any, int], named: dict[Any, str]
+) -> Iterator[tuple[str, float]]:
+    """How many times a KL divergence weighs what it does beside the loss of the same samples, if
+    the one is summed over them and the other is their mean."""
+    result = saved_tensor(node, "_raw_saved_result")
+    for loss, factor in factors.items():
+        mean = named[loss] in _SAMPLE_LOSSES and getattr(loss, "_saved_reduction", 0) == _MEAN
+        compared = saved_tensor(loss, "_raw_saved_self") if mean else None
+        if (
+            compared is None
+            or result is None
+            or factor <= 0
+            or min(result.dim(), compared.dim()) < 2
+        ):
+            continue
+        samples = len(result)
+        times = factors[node] / _OF_A_DIVERGENCE * compared.numel() / factor
+        if len(compared) == samples >= _MIN_SAMPLES and 2 * times >= compared.numel():
+            yield f"{SUMMED_DIVERGENCE}{numbers[node]}/{numbers[loss]}/{samples}", times
+            return
 
 
 _WRONG_SIGNS = {"ExpBackward0": -1.0, "LogBackward0": 1.0}
 
 
-def _signs(root: Any, numbers: dict[Any, int]) -> dict[Any, float]:
-    """Returns the nodes whose elements the loss adds up, and with what sign."""
+def _factors(root: Any, numbers: dict[Any, int]) -> dict[Any, float]:
+    """Returns the nodes whose elements the loss adds up, and with what factor."""
     found: dict[Any, float] = {}
     ahead = [(root, 1.0)]
     while ahead:
-        given, sign = ahead.pop()
+        given, factor = ahead.pop()
         node = _source(given)
-        if not sign or node not in numbers or node in found:
+        if not factor or node not in numbers or node in found:
             continue
-        found[node] = sign
+        found[node] = factor
         sides = node.next_functions
         name = short_name(node).removesuffix("0").removesuffix("1").removesuffix("Backward")
         of = _TERMS.get(name)
         for place, (one, _) in enumerate(sides):
             if of is not None and one is not None:
-                ahead.append((one, sign * of(node, place)))
+                ahead.append((one, factor * of(node, place)))
     return found
 
 
@@ -297,14 +338,25 @@ def _same(node: Any, place: int) -> float:
 
 
 def _second(node: Any, place: int) -> float:
-    """The sign of a side of a sum; alpha multiplies the second one."""
-    return math.copysign(1.0, getattr(node, "_saved_alpha", 1)) if place else 1.0
+    """The factor of a side of a sum; alpha multiplies the second one."""
+    return float(getattr(node, "_saved_alpha", 1)) if place else 1.0
+
+
+def _share(node: Any, place: int) -> float:
+    """The factor of each number of a mean."""
+    before, made = getattr(node, "_saved_self_sym_numel", 0), node._input_metadata
+    return math.prod(made[0].shape) / before if type(before) is int and before and made else 0.0
+
+
+def _inverse(node: Any, place: int) -> float:
+    number = _scalar(node)
+    return 1 / number if number else 0.0
 
 
 _TERMS: dict[str, Callable[[Any, int], float]] = {
     "Add": _second,
-    "Div": lambda node, place: _scalar(node),
-    "Mean": _same,
+    "Div": _inverse,
+    "Mean": _share,
     "Mul": lambda node, place: _scalar(node),
     "Neg": lambda node, place: -1.0,
     "Rsub": lambda node, place: -1.0,

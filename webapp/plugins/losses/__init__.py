@@ -218,6 +218,15 @@ PLUGIN = Plugin(
             misses="logarithms and exponentials of tensors that are computed twice",
         ),
         Question(
+            "Divergences summed beside a mean",
+            "loss_facts:summed_divergences",
+            ("wrong_loss",),
+            order=197,
+            needs="the graph of the first backward",
+            misses="divergences without exp(); losses other than binary cross-entropies and mean "
+            "squares; a factor that makes up for half of it",
+        ),
+        Question(
             "Losses divided by the number of ranks",
             "loss_divisor:loss_divisor",
             ("wrong_loss",),

@@ -2,7 +2,7 @@
 
 The recorder looks at the numbers of the graph at the steps 0, 1, 2, 4, 8, ...: targets that the
 last function of the model cannot return, texts that CTC cannot align, similarities of unit vectors
-without a temperature, ratios of a policy to itself, and divergences with the wrong sign.
+without a temperature, ratios of a policy to itself, and divergences with the wrong sign or weight.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lanescope.collector.format.loop_names import (
     MAXIMIZES,
     NEGATIVE_DIVERGENCE,
     POLICY_RATIO,
+    SUMMED_DIVERGENCE,
     UNREACHED_TARGETS,
 )
 from lanescope.webapp.analysis.findings import Finding
@@ -70,6 +71,11 @@ def negative_divergences(run: Run) -> list[Finding]:
     if len(logged(run, None, MAXIMIZES)):
         return []
     return _findings(run, NEGATIVE_DIVERGENCE, "negative_divergence", _negative)
+
+
+def summed_divergences(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    return _findings(run, SUMMED_DIVERGENCE, "summed_divergence", _summed)
 
 
 def _findings(run: Run, prefix: str, cause: str, says: _Said) -> list[Finding]:
@@ -147,4 +153,14 @@ def _negative(graph: LossGraph, facts: list[str], ones: pd.Series[float]) -> str
         f"The loss adds {terms}{_at(graph, facts[0])} with a positive factor, which has no least "
         "value: a KL divergence has the opposite sign, so the training drives distributions apart. "
         "Use -0.5 * (1 + logvar - mu**2 - logvar.exp()), and add it to the loss."
+    )
+
+
+def _summed(graph: LossGraph, facts: list[str], times: pd.Series[float]) -> str | None:
+    return (
+        f"The loss sums the KL divergence{_at(graph, facts[0])} over all {facts[2]} samples, and "
+        f"adds it to the mean of a loss{_at(graph, facts[1])} over samples and numbers: the "
+        f"divergence weighs {units.number(times.iloc[0])} times what it should, more so in larger "
+        "batches, and the model learns to leave its input out (posterior collapse). Sum both and "
+        "divide by the number of samples: reduction='sum', and (BCE + KLD) / len(x)."
     )
