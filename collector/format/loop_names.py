@@ -12,6 +12,11 @@ UNREAD_SETTING = "lanescope/training_loop/unread/"
 attribute, its value and the name of the first such object follow, each after a slash: how many
 parameters have another value of requires_grad, or the rate of the optimizer's first group."""
 
+SPARE_GROUP = "lanescope/training_loop/spare_group/"
+"""Prefix; file.py:12 or nothing that sets weight_decay to 0 and the class of an optimizer follow,
+after a slash: how many parameters its groups without weight decay have, all of one dimension, where
+its other groups have more of these."""
+
 REORDERED_INPUT = "lanescope/training_loop/reordered/"
 """Prefix; file.py:12 that calls a module, its class, the shape of its input, a view, and that of
 the view's base follow, each after a slash: 1 where the lengths of one are those of the other in

@@ -1,4 +1,5 @@
-"""Finds attributes that the program sets and torch does not read: `p.require_grad = False`.
+"""Finds settings that reach nothing: attributes that torch does not read, `p.require_grad = False`,
+and a group of an optimizer without weight decay, in which there are no parameters or few.
 
 Parameters, modules and optimizers take any attribute. One that is spelt like requires_grad, or set
 where it has no effect, changes nothing.
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from ...format.loop_names import UNREAD_SETTING
+from ...format.loop_names import SPARE_GROUP, UNREAD_SETTING
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..stacks import code_line
@@ -29,6 +30,7 @@ _TRAINABLE = re.compile(
 """Spellings of requires_grad."""
 
 _RATES = ("lr", "learning_rate")
+_NO_DECAY = re.compile(r"\bweight_decay[\"']?\s*[:=]\s*0(\.0*)?\b(?!\.?\d)")
 
 
 def unread_settings(
@@ -49,7 +51,7 @@ def unread_settings(
                     found.setdefault(key, []).extend(meant)
     for key, meant in found.items():
         holder, attribute, value = key
-        place = _assigned(attribute, is_library)
+        place = _only_line(_assigns(attribute), is_library)
         name = f"{UNREAD_SETTING}{place}/{holder}/{attribute}/{value}/{named[key]}"
         yield name, float(len({id(one) for one in meant}))
 
@@ -62,9 +64,12 @@ def _holders(path: str, module: torch.nn.Module) -> Iterator[tuple[str, str, Any
             yield "parameter", f"{path}.{name}" if path else name, one
 
 
-def _assigned(attribute: str, is_library: Callable[[str], bool]) -> str:
-    """Returns file.py:12 that sets an attribute: the only such line in files that run now."""
-    sets = re.compile(rf"\.{re.escape(attribute)}\s*=(?!=)|setattr\(.*[\"']{attribute}[\"']")
+def _assigns(attribute: str) -> re.Pattern[str]:
+    return re.compile(rf"\.{re.escape(attribute)}\s*=(?!=)|setattr\(.*[\"']{attribute}[\"']")
+
+
+def _only_line(sets: re.Pattern[str], is_library: Callable[[str], bool]) -> str:
+    """Returns file.py:12 that matches: the only such line in files that run now."""
     frame: FrameType | None = sys._getframe()
     files = {}
     while frame is not None:
@@ -102,13 +107,48 @@ class UnreadRates:
             value = held.get(name)
             if isinstance(value, Real) and float(value) not in rates:
                 self._seen.add(id(optimizer))
-                said = f"{_assigned(name, self._is_library)}/optimizer/{name}/{value}"
+                place = _only_line(_assigns(name), self._is_library)
+                said = f"{place}/optimizer/{name}/{value}"
                 recorder.value(f"{UNREAD_SETTING}{said}/{kind.__name__}", rates[0])
 
 
+class SpareGroups:
+    """Writes a value named SPARE_GROUP for an optimizer, as it steps for the first time."""
+
+    def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
+        self._recorder = recorder
+        self._is_library = is_library
+        self._seen: set[int] = set()
+
+    def stepping(self, optimizer: Optimizer) -> None:
+        """Looks at an optimizer that steps."""
+        recorder, groups = self._recorder, optimizer.param_groups
+        if len(groups) < 2 or id(optimizer) in self._seen or not recorder.active:
+            return
+        self._seen.add(id(optimizer))
+        decays = [group.get("weight_decay") for group in groups]
+        if not all(isinstance(one, (int, float)) for one in decays) or 0 not in decays:
+            return
+        left_out, decayed = (
+            [
+                one
+                for group, decay in zip(groups, decays, strict=True)
+                if bool(decay) is side
+                for one in group["params"]
+            ]
+            for side in (False, True)
+        )
+        alone = all(one.dim() <= 1 for one in left_out)
+        if alone and len(left_out) < sum(one.dim() <= 1 for one in decayed):
+            place = _only_line(_NO_DECAY, self._is_library)
+            name = f"{SPARE_GROUP}{place}/{type(optimizer).__name__}"
+            recorder.value(name, float(len(left_out)))
+
+
 def _hook(context: HookContext) -> None:
-    rates = UnreadRates(context.recorder, context.stacks.is_library)
-    context.patches.before_steps(rates.stepping)
+    for looks in (UnreadRates, SpareGroups):
+        watch = looks(context.recorder, context.stacks.is_library)
+        context.patches.before_steps(watch.stepping)
 
 
-HOOK = Hook("attributes that torch does not read", _hook)
+HOOK = Hook("settings that reach nothing", _hook)

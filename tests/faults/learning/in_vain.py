@@ -1,4 +1,4 @@
-"""Trainings with a call that gets nothing to do, or does it to the wrong thing."""
+"""Trainings with a call or a group that gets nothing to do, or does it to the wrong thing."""
 
 from __future__ import annotations
 
@@ -253,6 +253,43 @@ def momentum_set_for_all_layers(planted: bool) -> None:
     fit(model, torch.optim.Adam(model.parameters(), lr=1e-3))
 
 
+# groups without weight decay ---------------------------------------------------------------------
+
+
+def _blocks() -> nn.Module:
+    return net(*(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16)) for _ in range(3)))
+
+
+def _decays(model: nn.Module, left_out: Callable[[str], bool]) -> None:
+    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    groups = [
+        {"params": [one for name, one in named if not left_out(name)], "weight_decay": 0.01},
+        {"params": [one for name, one in named if left_out(name)], "weight_decay": 0.0},  # named
+    ]
+    fit(model, torch.optim.AdamW(groups, lr=1e-3))
+
+
+def names_taken_for_paths(planted: bool) -> None:
+    """`name in no_decay`, though names are paths."""
+    parts = ["bias", "LayerNorm.weight"]
+    _decays(_blocks(), lambda n: n in parts if planted else any(one in n for one in parts))
+
+
+def norms_of_another_model(planted: bool) -> None:
+    """The norms have other names in this model. The twin trains no bias and no norm."""
+    model = _blocks()
+    if not planted:
+        for one in model.parameters():
+            one.requires_grad = one.dim() > 1
+    _decays(model, lambda name: "LayerNorm" in name or name.endswith("gamma"))
+
+
+def names_of_the_outermost_module(planted: bool) -> None:
+    """Only a parameter of the model itself is left out. The twin leaves out a weight on purpose."""
+    model = _blocks()
+    _decays(model, lambda name: name == ("0.bias" if planted else "0.weight"))
+
+
 def _faults(name: str, kind: str, says: str, *programs: Any) -> tuple[Fault, ...]:
     return tuple(Fault(name, "losses and modes", (kind,), one, says=says) for one in programs)
 
@@ -297,5 +334,13 @@ FAULTS = (
         momentum_of_a_flat_norm,
         momentum_of_convolutions,
         momentum_set_for_all_layers,
+    ),
+    *_faults(
+        "a group without weight decay that leaves out little",
+        "unread_setting",
+        "decay with the weights",
+        names_taken_for_paths,
+        norms_of_another_model,
+        names_of_the_outermost_module,
     ),
 )

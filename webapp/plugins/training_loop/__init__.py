@@ -329,6 +329,15 @@ PLUGIN = Plugin(
             "copies of an embedding that are changed before the first step",
         ),
         Question(
+        Question(
+            "Groups without weight decay that leave out little",
+            "without_effect:spare_groups",
+            ("unread_setting",),
+            order=198,
+            needs="an optimizer of several groups",
+            misses="groups that have a fifth of the norms and biases, or other parameters; decay "
+            "under other names than weight_decay",
+        ),
             "Inputs whose dimensions view() exchanged",
             "without_effect:reordered_inputs",
             ("mixed_samples",),

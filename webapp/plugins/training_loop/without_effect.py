@@ -1,6 +1,7 @@
 """Finds what a program sets or does to its model without the effect that it is for.
 
 - unread: attributes that torch does not read, as `p.require_grad = False`;
+- spare_group: a group without weight decay that has few parameters, beside biases that decay;
 - broken_tie: parameters that were one, until each module was given its own;
 - copied_tie: an embedding and a layer that begin as copies, in place of one parameter;
 - reordered: an input whose lengths view() put in another order, and its numbers not.
@@ -15,12 +16,14 @@ import pandas as pd
 from lanescope.collector.format.loop_names import (
     BROKEN_TIE,
     REORDERED_INPUT,
+    SPARE_GROUP,
     UNREAD_SETTING,
 )
 from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.runs import units
@@ -28,6 +31,7 @@ from lanescope.webapp.runs.run import Run
 
 _MIN_TIED = 64  # elements, whose norms are not the same by chance
 _RATE = "optimizer"
+_MIN_DECAYED, _DECAYED_TIMES = 2, 4  # parameters, and times those that are left out
 
 
 def unread_attributes(run: Run) -> list[Finding]:
@@ -62,6 +66,43 @@ def _not_frozen(at: str, holder: str, attribute: str, value: str, first: str, co
     )
     do = f"module{meant}" if holder == "module" else f"parameter{meant}"
     return f"{attribute} = {value}{at} on {first} has no effect: {why}, and {several}. Call {do}."
+
+
+def spare_groups(run: Run) -> list[Finding]:
+    """Returns findings of kind `unread_setting`, one per line. Raises NotApplicable."""
+    need_steps(run)
+    found = []
+    for name, own in series(run, SPARE_GROUP):
+        where, kind = name.split("/")
+        decayed, left_out = _norms_and_biases(run, int(own["rank"].iloc[0]))
+        few = int(own["value"].iloc[0])
+        if few > len(left_out) or len(decayed) < max(_MIN_DECAYED, _DECAYED_TIMES * few):
+            continue
+        at = f" at {where}" if where else ""
+        has = (
+            f"only {' and '.join(left_out[:2])}{and_more(few - 1, 'parameter')}" if few else "none"
+        )
+        title = (
+            f"The group of {kind} without weight decay{at} leaves out {has} of the norms and "
+            f"biases: {decayed[0]}{and_more(len(decayed), 'parameter')} decay with the weights. "
+            "Names are paths (layers.0.norm.weight): test any(part in name for part in no_decay), "
+            "not name in no_decay."
+        )
+        evidence = {"cause": "spare_group", "parameters": decayed[:20]}
+        found.append(_finding(run, own, "unread_setting", where, title, evidence))
+    return found
+
+
+def _norms_and_biases(run: Run, rank: int) -> tuple[list[str], list[str]]:
+    """Biases and parameters of norms that an optimizer lets decay, and those that it does not."""
+    rows = samples(run)
+    rows = rows[(rows["rank"] == rank) & (rows["optimizer"] >= 0)].drop_duplicates("parameter")
+    known = to_frame(run.events("module", rank))
+    norms = known.loc[known["class"].astype("str").str.contains("Norm"), "path"].astype("str")
+    biases = rows["parameter"].str.endswith("bias")
+    own = rows[biases | rows["layer"].isin(set(norms))]
+    decays = own["weight_decay"] > 0
+    return list(own.loc[decays, "parameter"]), list(own.loc[~decays, "parameter"])
 
 
 def _copied_ties(run: Run) -> list[Finding]:
