@@ -33,7 +33,7 @@ KINDS = """
     exploding_gradient dead_parameter lora_inactive scaler_skips cuda_context lost_context
     untraceable_graph overlap validator environment repeated_data wrong_loss shared_parameter
     evaluation_mode growth not_loaded lost_error data_stall unread_setting mixed_samples
-    blocked_loop wrong_average wrong_gradient lost_work shared_file
+    blocked_loop wrong_average wrong_gradient lost_work shared_file wrong_scale
 """
 
 DEFAULTS: dict[tuple[str, str], Any] = {

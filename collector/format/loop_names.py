@@ -118,16 +118,16 @@ COUNTED_PADDING = "lanescope/training_loop/counted_padding/"
 class of the targets there follow, each after a slash: the share of these among all targets that the
 loss counts."""
 
-PADDING_ALONE = "lanescope/training_loop/padding_alone/"
-"""Prefix; the number of a node of attention or of its mask in the first graph and the token that
-fills up rows follow, after a slash: 1 where attention sees this token and no other."""
-
-SELF_PAIRS = "lanescope/training_loop/self_pairs/"
 ENDS_LEFT_OUT = "lanescope/training_loop/ends_left_out/"
 """Prefix; the number of a node of a loss of next tokens and the token that ends all rows and fills
 up the shorter ones follow, after a slash: 1 where the loss leaves out that token everywhere, also
 the one that ends the longest row, else 0; at the steps of GRAPH_SERIES."""
 
+PADDING_ALONE = "lanescope/training_loop/padding_alone/"
+"""Prefix; the number of a node of attention or of its mask in the first graph and the token that
+fills up rows follow, after a slash: 1 where attention sees this token and no other."""
+
+SELF_PAIRS = "lanescope/training_loop/self_pairs/"
 """Prefix; the number of a node of a loss of [N, N] scores in the first graph follows, whose targets
 are all off the diagonal: the mean probability on the diagonal, where it is above that of chance."""
 
@@ -159,6 +159,10 @@ INPUT_SCALE = "lanescope/training_loop/input_scale/"
 EVALUATED_SCALE = "lanescope/training_loop/evaluated_scale/"
 """Prefixes; the name of a model and the position of a tensor among its arguments follow, after a
 slash: the root of the mean square of some of its elements, in training and in evaluation mode."""
+
+DIVIDED_TWICE = "lanescope/training_loop/divided_twice/"
+"""Prefix; the name of a model and the position of a tensor among its arguments follow, after a
+slash: 1 where a sampled call in training gets bytes that were divided by 255, twice."""
 
 EQUAL_ROWS = "lanescope/training_loop/equal_rows/"
 """Prefix; the name of a trained weight follows whose rows are all one row other than zero as its
@@ -209,12 +213,12 @@ NEGATIVE_DIVERGENCE = "lanescope/training_loop/negative_divergence/"
 """Prefix; the number of a node of exp() or log() in the first graph follows: 1 where the loss adds
 x - exp(x), or log(x) - x, with a positive factor."""
 
-BLEND_FACTOR = "lanescope/blend_factor"
-"""An operator that begins then multiplies a tensor with this number between 0 and 1, or adds so
-much of it; at the steps of GRAPH_SERIES."""
 SUMMED_DIVERGENCE = "lanescope/training_loop/summed_divergence/"
 """Prefix; the numbers of a node of exp() and of a loss in the first graph and how many samples both
 have follow, each after a slash: how many times the loss weighs exp(x) - x, a KL divergence, what it
 does in the sum of both over a sample, where it sums the divergence over the samples and is the mean
 of the other loss."""
 
+BLEND_FACTOR = "lanescope/blend_factor"
+"""An operator that begins then multiplies a tensor with this number between 0 and 1, or adds so
+much of it; at the steps of GRAPH_SERIES."""

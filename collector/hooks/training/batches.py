@@ -20,7 +20,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.modules import module as nn_module
 
-from ...format.loop_names import EVALUATED_SCALE, INPUT_SCALE, KEPT_HASH, REORDERED_INPUT
+from ...format.loop_names import (
+    DIVIDED_TWICE,
+    EVALUATED_SCALE,
+    INPUT_SCALE,
+    KEPT_HASH,
+    REORDERED_INPUT,
+)
 from ...format.names import (
     BATCH_HASH,
     BATCH_ROWS,
@@ -43,7 +49,7 @@ from ..training_loop.fresh_statistics import FreshStatistics
 from ..training_loop.growth import Growth
 from ..training_loop.loader_orders import LoaderOrders
 from ..training_loop.paired_rows import PairedRows
-from ..training_loop.reordered_inputs import reordered
+from ..training_loop.reordered_inputs import is_divided_twice, reordered
 from ..training_loop.shared_offsets import SharedOffsets
 from ..training_loop.unread_settings import unread_settings
 from ..training_loop.worker_copies import WorkerCopies
@@ -279,6 +285,8 @@ class Batches:
 
     def _write_scale(self, name: str, step: int, few: torch.Tensor) -> None:
         self._recorder.value(name, float(few.double().square().mean().sqrt()), step)
+        if name.startswith(INPUT_SCALE) and is_divided_twice(few):
+            self._recorder.value(DIVIDED_TWICE + name.removeprefix(INPUT_SCALE), 1.0, step)
 
     def _list(self, module: torch.nn.Module) -> None:
         with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():

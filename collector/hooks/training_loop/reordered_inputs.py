@@ -1,8 +1,9 @@
-"""Finds inputs of modules that view() was to transpose: the numbers stay in their old order.
+"""Finds inputs of modules that were not prepared as was meant.
 
-`images.view(n, 3, h, w)` of a tensor of shape [n, h, w, 3] mixes pixels and colours; permute() does
-not. Such an input is a view of another tensor with the same lengths in another order, and both are
-contiguous.
+Some view() was to transpose: the numbers stay in their old order. `images.view(n, 3, h, w)` of a
+tensor of shape [n, h, w, 3] mixes pixels and colours; permute() does not. Such an input is a view
+of another tensor with the same lengths in another order, and both are contiguous. Others were
+scaled by a transform, and once more by the training loop.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 import torch
 
 _MIN_DIMS = 3
+_MIN_NUMBERS, _MIN_DISTINCT = 64, 16
+_BYTE, _ROUNDING = 255, 1e-2
 
 
 def reordered(tensors: Iterable[torch.Tensor]) -> tuple[list[int], list[int]] | None:
@@ -26,6 +29,18 @@ def reordered(tensors: Iterable[torch.Tensor]) -> tuple[list[int], list[int]] | 
         if one.is_contiguous() and base.is_contiguous():
             return shape, before
     return None
+
+
+def is_divided_twice(few: torch.Tensor) -> bool:
+    """Returns whether numbers are bytes that were divided by 255, twice."""
+    if few.numel() < _MIN_NUMBERS or not few.is_floating_point():
+        return False
+    numbers = few.double() * _BYTE**2
+    whole = numbers.round()
+    if whole.min() < 0 or not _BYTE / 2 < whole.max() <= _BYTE:
+        return False
+    exact = (numbers - whole).abs().max() < _ROUNDING
+    return bool(exact) and len({*whole.flatten().tolist()}) >= _MIN_DISTINCT
 
 
 def mixes(before: list[int], shape: list[int]) -> bool:

@@ -11,6 +11,7 @@ PLUGIN = Plugin(
         Kind("not_loaded", "gradients.md#losses-and-modes"),
         Kind("unread_setting", "gradients.md#losses-and-modes"),
         Kind("mixed_samples", "gradients.md#losses-and-modes"),
+        Kind("wrong_scale", "gradients.md#losses-and-modes"),
         Kind("wrong_gradient", "gradients.md#losses-and-modes"),
         Kind("wrong_average", "gradients.md#losses-and-modes"),
     ),
@@ -171,6 +172,15 @@ PLUGIN = Plugin(
             "than eq or a loss of torch",
         ),
         Question(
+            "Inputs that are divided by 255 twice",
+            "input_scales:divided_twice",
+            ("wrong_scale",),
+            order=200,
+            native=True,
+            needs="level access; a model called as a module in training, at 4 sampled steps",
+            misses="images that are normalised in between; inputs of 16 bits",
+        ),
+        Question(
             "Dropout in evaluation",
             "evaluations:evaluated_dropout",
             ("evaluation_mode",),
@@ -320,6 +330,15 @@ PLUGIN = Plugin(
             "first call of the model",
         ),
         Question(
+            "Groups without weight decay that leave out little",
+            "without_effect:spare_groups",
+            ("unread_setting",),
+            order=198,
+            needs="an optimizer of several groups",
+            misses="groups that have a fifth of the norms and biases, or other parameters; decay "
+            "under other names than weight_decay",
+        ),
+        Question(
             "Parameters that are no longer tied",
             "without_effect:broken_ties",
             ("shared_parameter",),
@@ -329,15 +348,6 @@ PLUGIN = Plugin(
             "copies of an embedding that are changed before the first step",
         ),
         Question(
-        Question(
-            "Groups without weight decay that leave out little",
-            "without_effect:spare_groups",
-            ("unread_setting",),
-            order=198,
-            needs="an optimizer of several groups",
-            misses="groups that have a fifth of the norms and biases, or other parameters; decay "
-            "under other names than weight_decay",
-        ),
             "Inputs whose dimensions view() exchanged",
             "without_effect:reordered_inputs",
             ("mixed_samples",),

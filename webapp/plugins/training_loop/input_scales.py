@@ -1,24 +1,29 @@
-"""Finds evaluations of inputs that are far larger or smaller than those of training.
+"""Finds inputs of the wrong scale: in evaluation another one than in training, or scaled twice.
 
 Images are divided by 255 or normalised in the transform of one dataset and not in that of the
 other. Each call in evaluation mode that is compared with targets, in two steps or more, gets
 numbers whose root mean square is `_TIMES` that of all sampled calls in training, or a part of it.
+Or the transform divides bytes by 255, and the training loop does so again.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-from lanescope.collector.format.loop_names import EVALUATED_SCALE, INPUT_SCALE
+from lanescope.collector.format.loop_names import DIVIDED_TWICE, EVALUATED_SCALE, INPUT_SCALE
 from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.analysis.stack_frames import first_place
+from lanescope.webapp.analysis.stack_frames import first_place, own_place
 from lanescope.webapp.plugins.training_loop.evaluations import COMPARES
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _TIMES = 30.0
+_SCALES = frozenset(f"aten::{name}" for name in ("div", "div_", "mul", "mul_"))
+_BATCH = r"\[\d+, ?\d+"
+"""Shapes of an operator whose first input has two dimensions or more."""
+
 _MIN_TRAINED, _MIN_EVALUATED, _MIN_STEPS = 4, 4, 2  # calls, and steps of evaluations
 
 
@@ -41,6 +46,45 @@ def input_scales(run: Run) -> list[Finding]:
             if stacks is not None:
                 found[rank] = _finding(run, rank, own, ours, stacks)
     return list(found.values())
+
+
+def divided_twice(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
+    if logged(run, None, prefix=INPUT_SCALE).empty:
+        raise NotApplicable("record training steps with --level access: no model was called")
+    rows = logged(run, None, prefix=DIVIDED_TWICE)
+    found = []
+    for key, own in rows.groupby("rank", sort=True):
+        rank, first = int(str(key)), own.iloc[0]
+        if len(own) < _MIN_TRAINED:
+            continue
+        where = _divided(run, rank, first)
+        model = str(first["name"]).rpartition("/")[0]
+        found.append(
+            finding_at(
+                run,
+                rank,
+                first,
+                kind="wrong_scale",
+                title=f"The inputs of {model}{f' at {where}' if where else ''} are divided by 255 "
+                "twice: they are whole multiples of 1/65025, 0.0039 at most, as bytes are that "
+                "ToTensor() has scaled to 0 to 1 before. The model hardly sees them, and learns "
+                "slowly. Leave the second division out.",
+                where=where,
+                evidence={"cause": "divided_twice", "calls": len(own)},
+            )
+        )
+    return found
+
+
+def _divided(run: Run, rank: int, call: pd.Series) -> str | None:
+    """The last line before a call, in its step, that scales a tensor outside of modules."""
+    columns = ["start_ns", "name", "step", "stack", "module", "shapes"]
+    ops = ops_named(run, rank, str(call["thread"]), columns, _SCALES.__contains__)
+    batch = ops["shapes"].astype("str").str.match(_BATCH)
+    before = ops[(ops["start_ns"] < call["time_ns"]) & (ops["step"] == call["step"]) & batch]
+    before = before[before["module"].astype("str") == ""].sort_values("start_ns")
+    return None if before.empty else own_place(run, rank, int(before["stack"].iloc[-1]))
 
 
 def _compared(run: Run, rank: int, calls: pd.DataFrame) -> list[int] | None:
