@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
+LOADER_WORKER = "loader worker "  # the number of a worker of a DataLoader follows
 # operators ---------------------------------------------------------------------------------
 
 NOT_COMPUTING = (

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from ...format.names import LOADER_WORKER
 from ...format.record_kinds import PhaseKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
@@ -25,7 +26,7 @@ def _in_worker(recorder: Recorder) -> bool:
     worker = get_worker_info()
     if worker is None:
         return False
-    recorder.name_thread(f"loader worker {worker.id}")
+    recorder.name_thread(f"{LOADER_WORKER}{worker.id}")
     return True
 
 

@@ -13,6 +13,7 @@ from lanescope.collector.format.names import (
     CLIP_LIMIT,
     CLIP_VALUE,
     ENVIRONMENT,
+    LOADER_WORKER,
     MATMUL_PRECISION,
     MATMUL_PRECISIONS,
     SETTING_FLAGS,
@@ -203,7 +204,19 @@ def _batches(base: Run, run: Run) -> list[str]:
         ]
     if shares_differ(base, run):  # parts of the same batches
         return []
-    return [
-        f"the data differs since step {int(first['step'])} of rank {int(first['rank'])} at the "
-        "latest: compare the data, its order and the seed"
-    ]
+    since = f"since step {int(first['step'])} of rank {int(first['rank'])} at the latest"
+    was, now = (_loader_workers(one) for one in (base, run))
+    if was != now:
+        return [
+            f"the data differs {since}: {now or 'no'} workers load it, {was or 'none'} in the "
+            "baseline, and each process draws random numbers of its own: let the dataset seed "
+            "a generator with the index of a sample, or keep num_workers"
+        ]
+    return [f"the data differs {since}: compare the data, its order and the seed"]
+
+
+def _loader_workers(run: Run) -> int:
+    """The most workers of DataLoaders on a rank; 0: the ranks load their data themselves."""
+    named = {(one.rank, one.name) for one in run.threads if one.name.startswith(LOADER_WORKER)}
+    ranks = [rank for rank, _ in named]
+    return max(map(ranks.count, ranks), default=0)

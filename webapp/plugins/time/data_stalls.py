@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import LOADER_WORKER
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
@@ -35,7 +36,6 @@ _MIN_STARTS, _STARTS_EXPLAIN = 2, 0.5
 training waits for."""
 
 _DATA = schema.PhaseKind.data.name
-_WORKER = "loader worker "
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _stalls(run: Run, rank: int) -> _Stalls:
 
 
 def _workers(run: Run, rank: int) -> list[Thread]:
-    return [one for one in run.threads_of(rank) if one.name.startswith(_WORKER)]
+    return [one for one in run.threads_of(rank) if one.name.startswith(LOADER_WORKER)]
 
 
 def _finding(run: Run, stalled: dict[int, _Stalls]) -> Finding:
