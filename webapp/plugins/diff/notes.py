@@ -19,6 +19,7 @@ from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of
 from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.analysis.stack_frames import first_place, own_place
 from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer
+from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -155,7 +156,7 @@ def loss_notes(
 ) -> list[str]:
     """Returns a sentence where the first gradients that differ are those of the first step in
     which norms of outputs are recorded, and none of these differs there."""
-    if layer is None or first is None or "parameter" not in first:
+    if layer is None or first is None or "parameter" not in first or precision_note(base, run):
         return []
     norms = [first[side]["norm"] for side in ("base", "run")]
     known = all(isinstance(one, float) and isfinite(one) for one in norms)
