@@ -31,6 +31,7 @@ from lanescope.webapp.plugins.diff.pairing.unpaired import (
 from lanescope.webapp.plugins.diff.settings import data_notes, settings_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.values import world_sizes
+from lanescope.webapp.plugins.diff.values.between_modules import computed_between
 from lanescope.webapp.plugins.diff.values.closeness import MODES, RELATIVE, Mode
 from lanescope.webapp.plugins.diff.values.compared_ops import tensor_floor
 from lanescope.webapp.plugins.diff.values.first_difference import hints
@@ -260,7 +261,9 @@ def _stated(
 ) -> tuple[set[str], list[str]]:
     """Returns the states of what the programs returned and logged, and sentences about where the
     difference begins: the module, outputs, logged values."""
-    begins = layer.words if layer is not None and layer.module else None
+    begins = None
+    if layer is not None and layer.module:
+        begins = "; ".join(filter(None, (layer.words, computed_between(base, run, layer))))
     outputs = outputs_differ(base, run)
     bits = far = values_differ(base, run, 0.0)
     if bits and mode != "bitwise":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
@@ -20,6 +21,8 @@ _CAUSES = (
     "the run draws",
     "the baseline draws",
     "the first parameters differ",
+    "batches have",
+    "gradients differ by more than the number of passes",
     "the data differs",
     "all gradients that differ",
     "all modules return",
@@ -31,6 +34,9 @@ _CAUSES = (
 
 _SAID = 2
 """Such notes in the sentence."""
+
+_PLACE = re.compile(r"\bat (\S+\.py:\d+)")
+"""A line of the run: notes name it before that of the baseline."""
 
 
 def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:
@@ -65,8 +71,10 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
             "with --level numerics."
         )
     known = [note for cause in _CAUSES for note in result.notes if note.startswith(cause)]
-    if known:
-        title += f" Look at this first: {'; '.join(known[:_SAID])}."
+    said = "; ".join(known[:_SAID])
+    if said:
+        title += f" Look at this first: {said}."
+    named = _PLACE.search(said)
     return [
         Finding(
             kind="divergence",
@@ -76,7 +84,7 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
             thread=first.get("thread"),
             step=first.get("step"),
             time_ns=None if norm else first["run"]["time_ns"],
-            where=first.get("where"),
+            where=first.get("where") or (named and named[1]),
             evidence=result.to_json(),
             link=_address(run, first),
         )

@@ -13,6 +13,18 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _KEYS = ["rank", "step", "module"]
+_VALUES = ["time_ns", "norm", "dtype", "thread"]
+
+
+@dataclass(frozen=True)
+class ModuleSpan:
+    """From the end of the module before to that of a module, in one run, nanoseconds."""
+
+    rank: int
+    thread: str
+    module: str
+    since_ns: int
+    until_ns: int
 
 
 @dataclass(frozen=True)
@@ -24,6 +36,8 @@ class FirstLayer:
     module: str
     base: float
     run: float
+    before: str = ""  # the module that returned before it
+    spans: tuple[ModuleSpan, ModuleSpan] | None = None  # of the run and the baseline
 
     @property
     def words(self) -> str:
@@ -45,7 +59,7 @@ def first_layer(base: Run, run: Run, mode: Mode, least: float) -> FirstLayer | N
     """
     sides = []
     for one in (base, run):
-        rows = to_frame(one.events("activation", columns=[*_KEYS, "time_ns", "norm", "dtype"]))
+        rows = to_frame(one.events("activation", columns=[*_KEYS, *_VALUES]))
         rows = rows.sort_values("time_ns", kind="stable").astype({"module": "object"})
         sides.append(rows.assign(call=rows.groupby(_KEYS).cumcount()))
     both = sides[0].merge(sides[1], on=[*_KEYS, "call"], suffixes=("_base", "_run"))
@@ -60,12 +74,37 @@ def first_layer(base: Run, run: Run, mode: Mode, least: float) -> FirstLayer | N
         last = both.iloc[-1]
         return FirstLayer(int(last["rank"]), int(last["step"]), "", 0.0, 0.0)
     first = apart.iloc[0]
+    before = _before(both, first)
     return FirstLayer(
         int(first["rank"]),
         int(first["step"]),
         str(first["module"]),
         float(first["norm_base"]),
         float(first["norm_run"]),
+        "" if before is None else str(before["module"]),
+        None if before is None else (_span(before, first, "run"), _span(before, first, "base")),
+    )
+
+
+def _before(both: pd.DataFrame, first: pd.Series) -> pd.Series | None:
+    """The module that returned last before another one, on its thread, in both runs."""
+    same = both[(both["step"] == first["step"]) & (both["rank"] == first["rank"])]
+    for side in ("_base", "_run"):
+        earlier = same[f"time_ns{side}"] < first[f"time_ns{side}"]
+        same = same[earlier & (same[f"thread{side}"] == first[f"thread{side}"])]
+    if same.empty:
+        return None
+    ends = [same[f"time_ns{side}"].idxmax() for side in ("_base", "_run")]
+    return same.loc[ends[0]] if ends[0] == ends[1] else None
+
+
+def _span(before: pd.Series, first: pd.Series, side: str) -> ModuleSpan:
+    return ModuleSpan(
+        int(first["rank"]),
+        str(first[f"thread_{side}"]),
+        str(first["module"]),
+        int(before[f"time_ns_{side}"]),
+        int(first[f"time_ns_{side}"]),
     )
 
 

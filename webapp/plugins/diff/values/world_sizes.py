@@ -151,7 +151,12 @@ def notes_on_passes(
         return [sentences]
     dtype = coarsest_half(base, run)
     if not _is_rounding(apart, first, dtype):
-        return [sentences, "they differ by more than the number of passes explains"]
+        return [
+            sentences,
+            f"gradients differ by more than the number of passes explains ({counts[0]} in the "
+            f"baseline, {counts[1]} in the run): a mean over the tokens or samples of a pass "
+            "weighs those of short passes more; divide sums by the number in all passes of a step",
+        ]
     return [
         sentences,
         f"they differ because of the number of passes: a sum of {counts[1]} gradients is rounded "

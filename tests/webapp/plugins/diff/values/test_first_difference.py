@@ -253,7 +253,7 @@ def test_gradients_accumulated_over_more_passes(tmp_path: Path) -> None:
     forgot = compare(base, accumulated(tmp_path / "forgot", 4, 6.0), "tolerance")
     assert forgot.verdict == "diverged"
     answer = "\n".join(forgot.notes)
-    assert "they differ by more than the number of passes explains" in answer
+    assert "gradients differ by more than the number of passes explains" in answer
     assert "by the number of passes: sums over passes where the baseline has means" in answer
     assert compare(base, accumulated(tmp_path / "same", 1)).notes == ()
     # A larger batch in equal parts: what both have is the same work.
