@@ -290,6 +290,49 @@ def names_of_the_outermost_module(planted: bool) -> None:
     _decays(model, lambda name: name == ("0.bias" if planted else "0.weight"))
 
 
+# soft updates of the model ------------------------------------------------------------------------
+
+
+def _followed(write: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+    """Trains a model; `write` gets each parameter and that of a target after a step."""
+    model = net()
+    target = copy.deepcopy(model).requires_grad_(False)
+
+    def after(_: int) -> None:
+        with torch.no_grad():
+            target(torch.randn(8, 12))
+            for one, other in zip(model.parameters(), target.parameters(), strict=True):
+                write(one, other)
+
+    fit(model, torch.optim.SGD(model.parameters(), lr=0.1), after=after)
+
+
+def sum_written_to_the_network(planted: bool) -> None:
+    """A sum of both is written to the wrong one."""
+
+    def write(one: torch.Tensor, other: torch.Tensor) -> None:
+        (one if planted else other).copy_(0.01 * one + 0.99 * other)  # named
+
+    _followed(write)
+
+
+def network_scaled_in_place(planted: bool) -> None:
+    """In place; the twin keeps the target's share."""
+
+    def write(one: torch.Tensor, other: torch.Tensor) -> None:
+        to, by = (one, other) if planted else (other, one)
+        share = 0.05 if planted else 0.95
+        to.mul_(share).add_(by, alpha=1 - share)  # named
+
+    _followed(write)
+
+
+def network_that_follows_its_target(planted: bool) -> None:
+    """lerp_() of the wrong one; the twin holds the network near its first state, on purpose."""
+    weight = 0.99 if planted else 0.01
+    _followed(lambda one, other: one.lerp_(other, weight))  # named
+
+
 def _faults(name: str, kind: str, says: str, *programs: Any) -> tuple[Fault, ...]:
     return tuple(Fault(name, "losses and modes", (kind,), one, says=says) for one in programs)
 
@@ -342,5 +385,13 @@ FAULTS = (
         names_taken_for_paths,
         norms_of_another_model,
         names_of_the_outermost_module,
+    ),
+    *_faults(
+        "a soft update of the model",
+        "wrong_average",
+        "goes the wrong way",
+        sum_written_to_the_network,
+        network_scaled_in_place,
+        network_that_follows_its_target,
     ),
 )

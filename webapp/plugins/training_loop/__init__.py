@@ -267,6 +267,16 @@ PLUGIN = Plugin(
             "parameter, or that are compiled",
         ),
         Question(
+            "Averages that are written to the model",
+            "moving_averages:reversed_average",
+            ("wrong_average",),
+            order=199,
+            native=True,
+            needs="level access; averages by mul, add or lerp with Python numbers at four of the "
+            "steps 0, 1, 2, 4, 8, ...",
+            misses="averages of one parameter, that are compiled, or by load_state_dict()",
+        ),
+        Question(
             "Trainings resumed without the state of their optimizer",
             "fresh_optimizers:fresh_optimizers",
             ("not_loaded",),

@@ -9,6 +9,8 @@
   operator reads a parameter that an optimizer changes, with the same weight of 0.9 to 1 at all
   steps: `lerp_()`, or one of two operators whose weights add up to 1, and the other one reads a
   tensor that no optimizer changes.
+- into the model: `p.copy_(0.01 * p + 0.99 * t)` writes what `t`, a parameter of a target network,
+  was to get. The target never changes, and each step of the optimizer is taken back.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ from lanescope.webapp.runs.run import Run
 
 _MIN_OF_ITSELF, _MIN_SWAPPED = 5, 4  # steps
 _MIN_PARAMETERS = 2
+_STEPS = 4
+"""Of optimizers of one class that are looked at: there may be several of them."""
+
 _SCALES = "aten::mul_"
 _ADDS, _BLENDS = "aten::add_", "aten::lerp_"
 _LEAST = 0.9  # weight of the newest parameters
@@ -137,18 +142,10 @@ def swapped_average(run: Run) -> list[Finding]:
 def _averages(run: Run, rank: int) -> pd.DataFrame:
     """Operators that take most of a trained parameter: step, start_ns, thread, stack, value,
     storage."""
-    factors = logged(run, rank, BLEND_FACTOR).rename(columns={"time_ns": "start_ns"})
-    none = factors.assign(storage=0, stack=-1)[:0]
-    if not (factors["value"] >= _LEAST).any():
-        return none
-    table = run.events("op", rank, columns=[*_PLACE, "name", "step", "phase", "stack"])
-    outside = ~having(table["phase"], _OTHERS.fullmatch)
-    known = pc.is_in(table["start_ns"], pa.array(factors["start_ns"].unique()))
-    ops = to_frame(table.filter(pc.and_(pa.array(outside), known)))
-    ops = ops[ops["stack"] >= 0].merge(factors[["thread", "start_ns", "value"]])
+    ops = _weighing(run, rank)
     trained = _trained(run, rank) if (ops["value"] >= _LEAST).any() else set()
     if not trained:
-        return none
+        return ops.assign(storage=0)[:0]
     columns = [*_PLACE, "storage", "birth"]
     rows = _accesses_of(run, rank, ops, columns)
     rows = rows[~rows["birth"]].merge(ops[_PLACE])
@@ -156,6 +153,21 @@ def _averages(run: Run, rank: int) -> pd.DataFrame:
     ops = ops.merge(theirs[[*_PLACE, "storage"]], how="left", on=_PLACE)
     ops = ops.sort_values(["thread", "start_ns"], ignore_index=True)
     return ops[_takes_most(ops)]
+
+
+def _weighing(run: Run, rank: int) -> pd.DataFrame:
+    """Operators outside of optimizers and backward that weigh a tensor: step, start_ns, thread,
+    depth, name, stack, value."""
+    factors = logged(run, rank, BLEND_FACTOR).rename(columns={"time_ns": "start_ns"})
+    columns = [*_PLACE, "name", "step", "phase", "stack"]
+    if not (factors["value"] >= _LEAST).any():
+        return factors.assign(depth=0, phase="", stack=-1)[:0]
+    table = run.events("op", rank, columns=columns)
+    outside = ~having(table["phase"], _OTHERS.fullmatch)
+    known = pc.is_in(table["start_ns"], pa.array(factors["start_ns"].unique()))
+    ops = to_frame(table.filter(pc.and_(pa.array(outside), known)))
+    ops = ops[ops["stack"] >= 0].merge(factors[["thread", "start_ns", "value"]])
+    return ops.sort_values(["thread", "start_ns"], ignore_index=True)
 
 
 def _takes_most(ops: pd.DataFrame) -> pd.Series:
@@ -171,6 +183,80 @@ def _takes_most(ops: pd.DataFrame) -> pd.Series:
     return reads & (ops["value"] >= _LEAST) & (other | lerp)
 
 
+def reversed_average(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
+    need_steps(run)
+    need_accesses(run)
+    found = []
+    for rank in run.ranks:
+        ops = _into_the_model(run, rank)
+        for stack, own in ops.groupby("stack", sort=False):
+            often = own["step"].nunique() >= _MIN_SWAPPED
+            if often and own["written"].nunique() >= _MIN_PARAMETERS:
+                found.append(_reversed(run, rank, int(str(stack)), own))
+    return found
+
+
+def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
+    """Operators that take most of a named tensor which nothing changes, where the sum is written to
+    a trained parameter: step, start_ns, thread, stack, value, read, written (both names)."""
+    ops = _weighing(run, rank)
+    none = ops.assign(read="", written="")[:0]
+    trained = _trained(run, rank) if (ops["value"] >= _LEAST).any() else set()
+    if not trained:
+        return none
+    names = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
+    named = dict(zip(names["storage"], names["name"], strict=True))
+    table = run.events("access", rank, columns=[*_PLACE, "storage", "write", "birth"])
+    known = pc.is_in(table["storage"], pa.array(list(named)))
+    rows = to_frame(table.filter(known)).sort_values(["thread", "start_ns"], ignore_index=True)
+    after = rows["start_ns"] > ops["start_ns"].min()
+    changed = set(rows.loc[rows["write"] & after, "storage"])
+    found = []
+    for thread, own in ops.groupby("thread", sort=False, observed=True):
+        mine = rows[rows["thread"] == thread]
+        times, begins = mine["start_ns"].to_numpy(), own["start_ns"].to_numpy()
+        for place in (own["value"] >= _LEAST).to_numpy().nonzero()[0]:
+            op, near = own.iloc[place], own.iloc[max(place - 1, 0) : place + 2]
+            adds_up = (near["value"] + op["value"] - 1).abs() < _ROUNDING
+            pair = near.loc[adds_up, "start_ns"].head(1)
+            first, last = min([*pair, op["start_ns"]]), max([*pair, op["start_ns"]])
+            later = begins[begins > last]
+            until = int(later[0]) if len(later) else last + 1
+            part = mine.iloc[slice(*times.searchsorted((first, until)))]
+            own_reads = part.loc[part["start_ns"] == op["start_ns"], "storage"]
+            reads = set(own_reads) - trained - changed
+            writes = set(part.loc[part["write"] & ~part["birth"], "storage"]) & trained
+            whole = len(pair) or _LERP.fullmatch(str(op["name"]))
+            if whole and len(reads) == len(writes) == 1:
+                found.append((own.index[place], named[reads.pop()], named[writes.pop()]))
+    if not found:
+        return none
+    kept = pd.DataFrame(found, columns=["place", "read", "written"]).set_index("place")
+    return ops.join(kept, how="inner")
+
+
+def _reversed(run: Run, rank: int, stack: int, own: pd.DataFrame) -> Finding:
+    first = own.iloc[0]
+    where = own_place(run, rank, stack)
+    at = f" at {where}" if where else ""
+    share = float(first["value"])
+    return finding_at(
+        run,
+        rank,
+        first,
+        kind="wrong_average",
+        confidence="likely",
+        title=f"The soft update{at} goes the wrong way: in each step it writes {share:g} of "
+        f"{first['read']}, which nothing changes, and {1 - share:.3g} of the trained parameter to "
+        f"{first['written']}{and_more(own['written'].nunique(), 'parameter')}: the steps of the "
+        "optimizer are taken back, and the target stays what it was. Write the sum to the target: "
+        f"target.lerp_(parameter, {1 - share:.3g}).",
+        where=where,
+        evidence={"cause": "reversed_average", "share": share},
+    )
+
+
 def _trained(run: Run, rank: int) -> set[int]:
     """Storages of parameters that a step of an optimizer writes."""
     names = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
@@ -179,7 +265,9 @@ def _trained(run: Run, rank: int) -> set[int]:
     phases = run.events("phase", rank, columns=["thread", "start_ns", "duration_ns", "name"])
     steps = to_frame(phases.filter(pa.array(having(phases["name"], _STEP.fullmatch)))).dropna()
     found: set[int] = set()
-    for _, step in steps.drop_duplicates(["thread", "name"]).iterrows():
+    for _, step in (
+        steps.sort_values("start_ns").groupby(["thread", "name"]).head(_STEPS).iterrows()
+    ):
         window = int(step["start_ns"]), int(step["start_ns"] + step["duration_ns"])
         rows = run.events("access", rank, step["thread"], ["storage", "write"], window)
         found |= set(rows.filter(rows["write"])["storage"].to_pylist())
