@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
-LOADER_WORKER = "loader worker "  # the number of a worker of a DataLoader follows
 # operators ---------------------------------------------------------------------------------
 
 NOT_COMPUTING = (
@@ -171,6 +170,9 @@ def stream_name(device: str, stream: int | str) -> str:
     return f"stream {stream} ({device})"
 
 
+LOADER_WORKER = "loader worker "
+"""Name of the main thread of a DataLoader's worker; its number follows."""
+
 # series of the value table -----------------------------------------------------------------
 
 GRAPH_SERIES = "lanescope/graph/"
@@ -275,53 +277,6 @@ before its first fetch, where this draws from it."""
 WORKER_BATCH = "lanescope/worker/batch/"
 """Prefix; the iteration, a slash and 1 or 2 follow: a hash of the first and the second batch that a
 worker made of an IterableDataset."""
-
-CHANGED_SAMPLE = "lanescope/training_loop/changed_sample/"
-"""Prefix; the class of a dataset, "images[17]" and file.py:12 of its __getitem__ follow, each after
-a slash: how many fetches of that sample have changed what the dataset holds."""
-
-KEPT_STATE = "lanescope/training_loop/kept_state/"
-"""Prefix; file.py:12 of state_dict(), file.py:20 of load_state_dict() and the class of the module
-follow, each after a slash: the step at which the state was taken that shares the memory of the
-parameters into which it is loaded, and these have changed since."""
-
-OTHER_NAMES = "lanescope/training_loop/other_names/"
-"""Prefix; file.py:20 of load_state_dict(), the class of the module, and the prefixes by which the
-names of the state and of the module differ follow, each after a slash: how many parameters were not
-loaded, and no other was; 0 once a state is loaded into that module."""
-
-SCALED_STEP = "lanescope/training_loop/scaled_step/"
-"""Prefix; file.py:12 of an optimizer's step, a slash and its class follow: the scale of the loss
-whose gradients the step uses as they are."""
-
-IDLE_SCHEDULER = "lanescope/training_loop/idle_scheduler/"
-"""Prefix; file.py:12 of a scheduler's step, its class and that of its optimizer follow, each after
-a slash: 1 for each step while that optimizer has not stepped, and another has its parameters."""
-
-SHORT_ANNEALING = "lanescope/training_loop/short_annealing/"
-"""Prefix; file.py:12 of a scheduler's step follows, in which a cosine annealing that steps with its
-optimizer has gone up and down twice: after how many steps the rate rises again."""
-
-RENEWED_OPTIMIZER = "lanescope/training_loop/renewed_optimizer/"
-"""Prefix; file.py:12 of an optimizer's step and its class follow, after a slash: 1 where each of
-the last few optimizers of these parameters stepped once, and kept nothing for the next one."""
-
-STALE_DATASET = "lanescope/training_loop/stale_dataset/"
-"""Prefix; the class of a dataset and the name of a number in it follow, each after a slash: how
-many iterations over a DataLoader began with another number than its persistent workers have."""
-
-KEPT_GRAPHS = "lanescope/training_loop/kept_graphs/"
-"""Prefix; file.py:12 that calls an outermost module and its class follow, after a slash: the first
-of the last steps whose autograd graphs of that call are nearly all still in memory."""
-
-KEPT_OUTPUT = "lanescope/training_loop/kept_output/"
-"""Prefix; file.py:12 of the forward of an autograd function, its class and an attribute of its
-context follow, each after a slash, which is what forward returns: the first of the last sampled
-steps whose graphs this keeps in memory."""
-
-MODEL_HOOKS = "lanescope/training_loop/model_hooks/"
-"""Prefix; file.py:12 of a function of the program and its name follow, after a slash: how many
-hooks of a model and its parameters call it."""
 
 WORK_BEGUN = "lanescope/collectives/reduction_begun"
 """A collective with async_op=True, isend or irecv has returned, whose end is to be asked for."""

@@ -13,13 +13,8 @@ from typing import Any
 
 import torch
 
-from ...format.names import (
-    GRAPH_SERIES,
-    KEPT_OUTPUT,
-    LOSS_DIVISOR,
-    NAN_LOSS,
-    NEGATIVE_LOSS,
-)
+from ...format.loop_names import KEPT_OUTPUT
+from ...format.names import GRAPH_SERIES, LOSS_DIVISOR, NAN_LOSS, NEGATIVE_LOSS
 from ...format.record_kinds import GradientScope
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, RecordKind

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...format.names import KEPT_GRAPHS, MODEL_HOOKS
+from ...format.loop_names import KEPT_GRAPHS, MODEL_HOOKS
 from ...recorder.recorder import Recorder
 from ..patches import caller
 from ..stacks import code_place, program_place

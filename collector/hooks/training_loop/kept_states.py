@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...format.loop_names import BROKEN_TIE, OWN_STATE
-from ...format.names import KEPT_STATE, OTHER_NAMES
+from ...format.loop_names import BROKEN_TIE, KEPT_STATE, OTHER_NAMES, OWN_STATE
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..patches import caller

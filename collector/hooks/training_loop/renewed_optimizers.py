@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ...format.names import RENEWED_OPTIMIZER
+from ...format.loop_names import RENEWED_OPTIMIZER
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..patches import caller

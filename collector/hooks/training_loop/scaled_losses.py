@@ -16,7 +16,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
-from ...format.names import SCALED_STEP
+from ...format.loop_names import SCALED_STEP
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..patches import caller

@@ -10,8 +10,15 @@ from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 
-from ...format.loop_names import FADED_RATE, MAXIMIZES, PLATEAU, RATE_FACTOR, SLOW_CYCLE
-from ...format.names import IDLE_SCHEDULER, SHORT_ANNEALING
+from ...format.loop_names import (
+    FADED_RATE,
+    IDLE_SCHEDULER,
+    MAXIMIZES,
+    PLATEAU,
+    RATE_FACTOR,
+    SHORT_ANNEALING,
+    SLOW_CYCLE,
+)
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..patches import caller

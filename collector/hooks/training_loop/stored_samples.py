@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
-from ...format.names import CHANGED_SAMPLE
+from ...format.loop_names import CHANGED_SAMPLE
 from ...recorder.recorder import Recorder
 from ..stacks import code_place
 from ..training.batches import MAX_ELEMENTS, few_of, raw_bytes

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...format.names import STALE_DATASET
+from ...format.loop_names import STALE_DATASET
 from ...recorder.recorder import Recorder
 
 _PLAIN = (int, float, str, bool)

@@ -7,7 +7,7 @@ epoch, and noise adds up.
 from __future__ import annotations
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import CHANGED_SAMPLE
+from lanescope.collector.format.loop_names import CHANGED_SAMPLE
 from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.nothing_to_check import need_loader

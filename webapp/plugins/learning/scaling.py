@@ -25,11 +25,11 @@ import re
 import numpy as np
 import pandas as pd
 
+from lanescope.collector.format.loop_names import SCALED_STEP
 from lanescope.collector.format.names import (
     CLIP_LIMIT,
     CLIP_NORM,
     LOSS_SCALE,
-    SCALED_STEP,
     SETTINGS,
     SKIPPED_STEPS,
 )

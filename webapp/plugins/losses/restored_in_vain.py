@@ -6,7 +6,7 @@ into the same model, every value is written onto itself.
 
 from __future__ import annotations
 
-from lanescope.collector.format.names import KEPT_STATE
+from lanescope.collector.format.loop_names import KEPT_STATE
 from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address

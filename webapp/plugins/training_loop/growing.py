@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from lanescope.collector.format.names import KEPT_GRAPHS, KEPT_OUTPUT, MODEL_HOOKS, SETTINGS
+from lanescope.collector.format.loop_names import KEPT_GRAPHS, KEPT_OUTPUT, MODEL_HOOKS
+from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.fault_series import of_first_rank, series
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_steps

@@ -6,7 +6,7 @@ rates of the first one: those of the training stay as they are.
 
 from __future__ import annotations
 
-from lanescope.collector.format.names import IDLE_SCHEDULER
+from lanescope.collector.format.loop_names import IDLE_SCHEDULER
 from lanescope.webapp.analysis.fault_series import of_first_rank, series
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lanescope.collector.format.names import OTHER_NAMES
+from lanescope.collector.format.loop_names import OTHER_NAMES
 from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address

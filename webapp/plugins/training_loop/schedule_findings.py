@@ -15,8 +15,15 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.loop_names import FADED_RATE, PLATEAU, RATE_FACTOR, SLOW_CYCLE
-from lanescope.collector.format.names import LOADER_BEGUN, RENEWED_OPTIMIZER, SHORT_ANNEALING
+from lanescope.collector.format.loop_names import (
+    FADED_RATE,
+    PLATEAU,
+    RATE_FACTOR,
+    RENEWED_OPTIMIZER,
+    SHORT_ANNEALING,
+    SLOW_CYCLE,
+)
+from lanescope.collector.format.names import LOADER_BEGUN
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.plugins.training_loop.of_lines import of_lines

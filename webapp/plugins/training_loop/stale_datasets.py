@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import STALE_DATASET
+from lanescope.collector.format.loop_names import STALE_DATASET
 from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.nothing_to_check import need_loader

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.format.loop_names import LEFT_GRADIENTS
-from lanescope.collector.format.names import SCALED_STEP
+from lanescope.collector.format.loop_names import LEFT_GRADIENTS, SCALED_STEP
 from tests.support.recording import record_program
 
 _PROGRAM = """
