@@ -82,7 +82,7 @@ def prepare(opened: Opener, serve: Server, tmp_path: Path) -> Prepare:
 
 def test_where_time_is_lost(prepare: Prepare) -> None:
     task = prepare("straggler")
-    task.reads("Rank 1 keeps the other ranks waiting", "straggler.py:25")
+    task.reads("Rank 1 keeps the other ranks waiting", "straggler.py:20")
     task.show()
     assert task.page.state["selection"] is not None
 
