@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import SAMPLED_LINE
 from lanescope.collector.format.names import BATCH_STORAGE
 from tests.support.processes import TEST_RUN, fork_program, output_of
 from tests.support.recording import Recorded, record_program, write_program
@@ -86,8 +87,11 @@ def content(recorded: Recorded, folder: Path, ranks: int) -> dict[tuple[int, str
             rows = [r for r in recorded.rows(name, rank) if r.get("kind") not in BY_CHANCE]
             if name == "stack":
                 rows = [{"frames": row["frames"]} for row in rows if row["stack"] in used]
-            if name == "source":  # a stall names lines of the launcher
-                rows = [row for row in rows if str(row["file"]).startswith(str(folder))]
+            if name == "source":  # a stall names lines of the launcher, samples any other ones
+                files = {str(row["file"]) for row in rows}
+                rows = [{"file": one} for one in files if one.startswith(str(folder))]
+            if name == "value":
+                rows = [r for r in rows if not str(r["name"]).startswith(SAMPLED_LINE)]
             if name == "thread":  # the launcher has some where it rests once its ranks have ended
                 rows = [row for row in rows if row["pid"] in of_ranks]
             for row in rows:
