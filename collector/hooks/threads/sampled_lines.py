@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
@@ -21,7 +22,7 @@ from ...journal import clock, own_threads
 from ...recorder.recorder import Recorder
 from ...watchdog.thread_states import call_own_thread
 from ..base import Hook, HookContext, Undo
-from ..stacks import PACKAGE_FOLDERS
+from ..stacks import PACKAGE_FOLDERS, program_line
 
 _FIRST_S, _LAST_S = 0.02, 2.0
 """Between two looks, at first and in the end."""
@@ -45,11 +46,12 @@ class SampledLines:
 
     def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
         self._recorder = recorder
-        self._is_library = is_library
+        self._is_other = lru_cache(maxsize=_FILES)(
+            lambda file: is_library(file) or file.startswith(PACKAGE_FOLDERS)
+        )
         self._folder = str(recorder.process.get("working_folder", ""))
         self._seen: dict[int, deque[tuple[int, str]]] = {}  # by thread
         self._lines: set[str] = set()
-        self._files: dict[str, bool] = {}  # True: of the program
         self._looking_in = 0  # the process
 
     def begins_step(self, _: Any) -> None:
@@ -98,25 +100,13 @@ class SampledLines:
     def _line(self, frame: FrameType | None) -> str:
         """Returns file:12 of the program's innermost frame, "?" without a frame, "" for too many
         lines."""
-        while frame is not None and not self._is_program(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is None:
-            return "?"
-        line = f"{os.path.join(self._folder, frame.f_code.co_filename)}:{frame.f_lineno}"
+        called = program_line(frame, self._is_other)
+        line = os.path.join(self._folder, called) if called else "?"
         if line not in self._lines:
             if len(self._lines) >= _LINES:
                 return ""
             self._lines.add(line)
         return line
-
-    def _is_program(self, file: str) -> bool:
-        known = self._files.get(file)
-        if known is None:
-            if len(self._files) >= _FILES:
-                self._files.clear()
-            known = not self._is_library(file) and not file.startswith(PACKAGE_FOLDERS)
-            self._files[file] = known
-        return known
 
 
 def _hook(context: HookContext) -> Undo:

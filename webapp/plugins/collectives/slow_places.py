@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -114,15 +115,23 @@ def line_between(
     starts, ends = np.array(gaps.get(around, []), np.int64).reshape(-1, 2).T
     if not len(starts) or (ends - starts).sum() < times[around] / 2:
         return None
-    samples = logged(run, rank, prefix=SAMPLED_LINE)
-    samples = samples[samples["thread"] == thread]
-    instants = samples["time_ns"].to_numpy() - (samples["value"].to_numpy() * 1e9).astype(np.int64)
+    instants, lines = _samples(run, rank, thread)
     at = np.searchsorted(starts, instants, "right") - 1
-    lines = samples["name"].astype("str")[(at >= 0) & (instants < ends[at])].value_counts()
+    lines = lines[(at >= 0) & (instants < ends[at])].value_counts()
     most = lines.max() if len(lines) else 0
     if most < max(_MIN_SAMPLES, lines.sum() / 2) or lines.idxmax() == "?":
         return None
     return short_place(str(lines.idxmax()))
+
+
+@lru_cache(maxsize=64)  # a step has many gaps
+def _samples(run: Run, rank: int, thread: str) -> tuple[Int64Array, pd.Series]:
+    """Returns when a thread was seen, ns from the start of the run, and at which line."""
+    rows = logged(run, rank, prefix=SAMPLED_LINE)
+    rows = rows[rows["thread"] == thread]
+    seconds_before = rows["value"].to_numpy()
+    instants = rows["time_ns"].to_numpy() - (seconds_before * 1e9).astype(np.int64)
+    return instants, rows["name"].astype("str")
 
 
 @lru_cache(maxsize=16)
