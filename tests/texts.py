@@ -21,7 +21,8 @@ from pathlib import Path
 from tests.support import ROOT
 
 ROOMS = ("collector", "webapp", "assets")
-_VENDOR = "vendor"
+_MADE = {"vendor", "built"}
+"""Folders of scripts that others wrote, or that are built from the sources."""
 
 _WORDS = re.compile(r"[A-Za-z][a-z']+[,:;.)]*\s+(?:\S+\s+)*[A-Za-z(<{]")
 """Two words of prose, in contrast to a name, a format or an address."""
@@ -60,7 +61,7 @@ def texts() -> list[Text]:
     found: list[Text] = []
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*")):
-            if _VENDOR in path.parts or "_skeleton" in str(path):
+            if _MADE & {*path.parts} or "_skeleton" in str(path):
                 continue
             name = path.relative_to(ROOT).as_posix()
             if path.suffix == ".py":
