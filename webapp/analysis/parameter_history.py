@@ -10,6 +10,7 @@ hold all ranks' shards the parameter is left out: its norm is not known.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from weakref import WeakKeyDictionary
@@ -26,6 +27,9 @@ from lanescope.webapp.runs.types import BoolArray
 
 _ROWS = ["rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "optimizer"]
 
+
+_PARAMETRIZED = re.compile(r"(^|\.)parametrizations\.[^.]+$")
+"""What "fc.parametrizations.weight" has beside the name of the layer that it is a part of."""
 
 _KNOWN: WeakKeyDictionary[Run, pd.DataFrame] = WeakKeyDictionary()
 
@@ -165,8 +169,11 @@ def gradient_norms(run: Run) -> pd.DataFrame:
 
 
 def layers_of(parameters: pd.Series) -> pd.Series:
-    """Returns the module that a parameter is of: the name without its last part."""
-    layers = {name: str(name).rpartition(".")[0] for name in parameters.unique()}
+    """Returns the module that a parameter is of: the name without its last part, and without what
+    torch's parametrizations, such as spectral_norm, put into it."""
+    layers = {
+        name: _PARAMETRIZED.sub("", str(name).rpartition(".")[0]) for name in parameters.unique()
+    }
     return parameters.map(layers).astype("str")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as nn_module
+from torch.nn.utils.parametrize import ParametrizationList
 
 from ...format.record_kinds import PhaseKind
 from ...journal.journal import RecordKind
@@ -77,9 +78,13 @@ class Modules:
             if state.busy:
                 return
             inside = state.in_modules > 0
-            known = self._paths.get(id(module))
+            key = id(module)
+            known = self._paths.get(key)
             if known is not None and known[0]() is module:
                 path = known[1]
+            elif not inside and isinstance(module, ParametrizationList):
+                # It computes a weight before its model is called, which is to name it.
+                key, path = 0, recorder.intern(own_class(module).__name__)
             else:
                 with _outside_of_traces():
                     path = self._name(module, inside=inside)
@@ -94,7 +99,7 @@ class Modules:
                     state.forward = recorder.begin_phase("forward", PhaseKind.forward)
                 else:
                     state.forward = recorder.begin_phase("evaluation", PhaseKind.evaluation)
-            state.enter_module(id(module), path)
+            state.enter_module(key, path)
         except Exception as error:
             recorder.failed(error)
 

@@ -5,7 +5,8 @@ optimizer made a step, and the program changes nothing in place outside of forwa
 an update by hand would. Compiled regions may hold a step, so runs with them are left out.
 
 Where others step, an optimizer of a class of its own is found whose zero_grad() runs and whose
-step() never does.
+step() never does, if there are parameters that no optimizer steps: one that wraps another, as SAM
+does, leaves the step to it.
 
 An optimizer may update each parameter in a hook as soon as its gradient is there (LOMO): where
 parameters are written during backward, nothing is found.
@@ -26,6 +27,7 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_backward
+from lanescope.webapp.analysis.parameter_history import rank_gradient_rows, samples
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -75,6 +77,10 @@ def _idle_optimizers(run: Run, rank: int) -> list[Finding]:
     names = filter(_ZEROES.match, texts_of(run, "op", "name", rank))
     if {f"{_class_of(name)}.step" for name in names} <= stepped:
         return []  # so that the operators need not be read
+    known = samples(run)
+    known = known[(known["rank"] == rank) & known["trainable"].astype(bool)]
+    if set(known["parameter"]) <= set(rank_gradient_rows(run, rank)["parameter"]):
+        return []
     found = []
     passes = phases[kinds == _BACKWARD]
     for name, own in _operators(run, rank, updates=False).groupby("name", sort=True):

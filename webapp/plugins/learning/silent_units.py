@@ -67,6 +67,7 @@ def _dead(run: Run, rank: int, sampled: pd.DataFrame) -> list[Finding]:
         & (groups.size() >= _MIN_SAMPLES)
     )
     dead &= groups["grad_norm"].max() > 0  # zero as a whole is another finding
+    dead &= ~dead.index.isin(_reached(sampled, ~bias))
     if not dead.any():
         return []
     names = [str(one) for one in dead.index[dead]]
@@ -78,6 +79,13 @@ def _dead(run: Run, rank: int, sampled: pd.DataFrame) -> list[Finding]:
         f"saturated, and learn nothing. {_ADVICE}"
     )
     return [_finding(run, rank, int(first["step"]), title, "dead_units", names)]
+
+
+def _reached(sampled: pd.DataFrame, other: pd.Series) -> set[str]:
+    """Layers whose weights have too few gradients of zero for dead units: those of a bias cancel
+    out, as a critic's of two batches with as many active rows."""
+    own = sampled[other & sampled["trainable"].astype(bool) & sampled["grad_zeros"].notna()]
+    return set(own.loc[own["grad_zeros"] < MIN_DEAD_SHARE, "layer"])
 
 
 def _saturated(run: Run, rank: int) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from common import STEPS, layers, program, train
@@ -148,6 +148,61 @@ def stepped_by_hand() -> None:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(parameter.grad, alpha=-0.1)
+
+
+class Sharpness(torch.optim.Optimizer):
+    """Takes a step uphill, and has another optimizer take the step of the gradient there (SAM)."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        super().__init__(parameters, {})
+        self.inner = torch.optim.SGD(self.param_groups, lr=0.1)
+        self.before: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def climb(self) -> None:
+        """Goes uphill, and zeroes the gradients."""
+        held = [one for group in self.param_groups for one in group["params"]]
+        self.before = [one.clone() for one in held]
+        for one in held:
+            one.add_(one.grad, alpha=0.05)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def descend(self) -> None:
+        """Goes back and takes the step."""
+        held = [one for group in self.param_groups for one in group["params"]]
+        for one, other in zip(held, self.before, strict=True):
+            one.copy_(other)
+        self.inner.step()
+        self.zero_grad()
+
+
+@program
+def stepped_by_a_wrapped_optimizer() -> None:
+    """The optimizer that is zeroed never steps: one within it holds the same parameters."""
+    model = layers(2, 8, nn.ReLU)
+    optimizer = Sharpness(model.parameters())
+    for _ in range(STEPS):
+        x = torch.randn(16, 8)
+        (model(x) - 1).square().mean().backward()
+        optimizer.climb()
+        (model(x) - 1).square().mean().backward()
+        optimizer.descend()
+
+
+@program
+def critic_of_a_hinge() -> None:
+    """As many samples push the last bias up as down; its weight is behind a parametrization."""
+    critic = layers(2, 8, nn.ReLU)
+    critic[-1] = nn.Linear(8, 1)
+    for place in (0, 2):
+        nn.utils.parametrizations.spectral_norm(critic[place])
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        real, made = critic(torch.randn(16, 8) + 0.5), critic(torch.randn(16, 8))
+        ((1 - real).relu().mean() + (1 + made).relu().mean()).backward()
+        optimizer.step()
 
 
 @program

@@ -85,6 +85,8 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "scheduler_in_place_of_the_optimizer": [("dead_parameter", "no_step", None)],
     "step_in_a_branch_not_taken": [("dead_parameter", "no_step", None)],
     "stepped_by_hand": [],
+    "stepped_by_a_wrapped_optimizer": [],
+    "critic_of_a_hinge": [],
     "another_model_before": [],
     "stepped_in_hooks": [],
     "stepped_in_hooks_beside_another": [],
