@@ -81,6 +81,26 @@ def average_kept_by_name(planted: bool) -> None:
     _fit(model, update)
 
 
+def warmup_stored_as_the_decay(planted: bool) -> None:
+    """The first number of a warm-up stays, as the decay is never larger again; the twin looks
+    ahead: it takes 0.8 of what five steps have made."""
+    model = mlp()
+    shadow = copy.deepcopy(model).requires_grad_(False)
+    decay, updates = 0.999, 0
+
+    def update() -> None:
+        nonlocal decay, updates
+        updates += 1
+        if planted:
+            decay = min(decay, (1 + updates) / (10 + updates))
+        elif updates % 5:
+            return
+        for one, other in zip(shadow.parameters(), model.parameters(), strict=True):
+            one.lerp_(other.detach(), 1 - decay if planted else 0.8)  # named
+
+    _fit(model, update)
+
+
 # units that stay equal ---------------------------------------------------------------------------
 
 
@@ -323,6 +343,7 @@ FAULTS = (
         average_takes_the_newest,
         target_follows_at_once,
         average_kept_by_name,
+        warmup_stored_as_the_decay,
     ),
     *forms(
         "units that stay equal",

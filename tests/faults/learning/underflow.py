@@ -1,12 +1,16 @@
-"""Trainings in float16 whose gradients are too small for it."""
+"""Trainings whose steps are too small: in float16, of gradients too small for it, and within a
+warm-up that hardly begins."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 
-from tests.faults.base import Fault
+from tests.faults.base import Fault, forms
 
 STEPS = 12
 
@@ -50,17 +54,65 @@ def convolution_of_a_small_loss(planted: bool) -> None:
     fit(model, factor=1e-8 if planted else 1.0, scaled=False, dtype=torch.float16)
 
 
-FAULTS = tuple(
-    Fault(
-        "gradients below float16",
-        "scalers, states and datasets",
-        ("dead_parameter",),
-        one,
-        says="scale the loss",
-    )
-    for one in (
-        small_loss_without_a_scaler,
-        small_loss_in_another_half,
-        convolution_of_a_small_loss,
-    )
+# warm-ups -----------------------------------------------------------------------------------------
+
+
+def warmed_up(factor: Callable[[int], float], *, each: int, rate: float = 1e-2) -> None:
+    """Trains for 48 batches, and steps with a LambdaLR after so many of them each."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    rates = LambdaLR(optimizer, factor)
+    for batch in range(48):
+        x = torch.randn(16, 16)
+        optimizer.zero_grad()
+        F.mse_loss(model(x).flatten(), x.mean(1)).backward()
+        optimizer.step()
+        if (batch + 1) % each == 0:
+            rates.step()  # named
+
+
+def warm_up_that_steps_with_epochs(planted: bool) -> None:
+    """1000 batches are meant; the warm-up of the twin has 6 epochs."""
+    length = 1000 if planted else 6
+    warmed_up(lambda step: min(1.0, (step + 1) / length), each=12)
+
+
+def warm_up_that_steps_with_evaluations(planted: bool) -> None:
+    """It begins with 0, as that of transformers; the twin ends early in its long warm-up."""
+    warmed_up(lambda step: step / 5000, each=16 if planted else 1)
+
+
+def warm_up_that_rises_by_its_root(planted: bool) -> None:
+    """The rate of an epoch grows as a root; in the twin it falls, of a scale that is large."""
+
+    def factor(step: int) -> float:
+        return float(0.001 * (step + 1) ** 0.5 if planted else 0.02 * 0.9**step)
+
+    warmed_up(factor, each=8, rate=1e-3 if planted else 1.0)
+
+
+FAULTS = (
+    *(
+        Fault(
+            "gradients below float16",
+            "scalers, states and datasets",
+            ("dead_parameter",),
+            one,
+            says="scale the loss",
+        )
+        for one in (
+            small_loss_without_a_scaler,
+            small_loss_in_another_half,
+            convolution_of_a_small_loss,
+        )
+    ),
+    *forms(
+        "warm-up of batches that steps with epochs",
+        "learning",
+        "dead_parameter",
+        "warms up by so little",
+        warm_up_that_steps_with_epochs,
+        warm_up_that_steps_with_evaluations,
+        warm_up_that_rises_by_its_root,
+    ),
 )

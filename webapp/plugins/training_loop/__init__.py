@@ -100,12 +100,13 @@ PLUGIN = Plugin(
             misses="other schedulers; lengths above 100; runs that end earlier",
         ),
         Question(
-            "Cycles given in batches that step with epochs",
+            "Cycles and warm-ups given in batches that step with epochs",
             "schedule_findings:slow_cycles",
             ("dead_parameter",),
             order=192,
-            needs="OneCycleLR of torch, and 2 of its steps",
-            misses="other schedulers; cycles that get total_steps in runs that end earlier",
+            needs="OneCycleLR of torch and 2 of its steps, or LambdaLR and 3 of its steps",
+            misses="other schedulers; cycles that get total_steps in runs that end earlier; "
+            "warm-ups that have come to a fiftieth",
         ),
         Question(
             "Plateaus in the wrong mode",

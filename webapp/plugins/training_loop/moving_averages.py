@@ -6,7 +6,7 @@
   though it gets two tensors: lerp_, or add_ right after mul_.
 - the wrong way round: `shadow.mul_(0.999).add_(p, alpha=0.001)` keeps the past. With the two
   numbers exchanged the shadow is the model of now, and a target network follows at once. An
-  operator reads a parameter that an optimizer changes, with the same weight of 0.9 to 1 at all
+  operator reads a parameter that an optimizer changes, with the same weight of 0.81 to 1 at all
   steps: `lerp_()`, or one of two operators whose weights add up to 1, and the other one reads a
   tensor that no optimizer changes.
 - into the model: `p.copy_(0.01 * p + 0.99 * t)` writes what `t`, a parameter of a target network,
@@ -38,7 +38,9 @@ _STEPS = 4
 
 _SCALES = "aten::mul_"
 _ADDS, _BLENDS = "aten::add_", "aten::lerp_"
-_LEAST = 0.9  # weight of the newest parameters
+_LEAST = 0.81
+"""Weight of the newest parameters. Optimizers that look ahead take 0.8; a decay that its warm-up of
+(1 + n) / (10 + n) overwrites leaves 9/11."""
 _ROUNDING = 1e-6
 _LERP = re.compile(r"aten::(_foreach_)?lerp_?")
 _STEP = re.compile(r".*\.step")
@@ -288,7 +290,8 @@ def _swapped(run: Run, rank: int, stack: int, own: pd.DataFrame) -> Finding:
         title=f"The moving average{at} is mixed the wrong way round: in each step it takes "
         f"{share:g} of the newest parameters and {1 - share:.3g} of what it was, so it is the "
         "model of now and averages nothing. Exchange the two numbers: "
-        f"average.lerp_(parameter, {1 - share:.3g}).",
+        f"average.lerp_(parameter, {1 - share:.3g}). If the decay is meant to grow, as in "
+        "min(decay, (1 + n) / (10 + n)), do not store that number in place of the decay.",
         where=where,
         evidence={"cause": "swapped_average", "share": share},
     )

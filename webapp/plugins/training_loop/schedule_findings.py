@@ -1,6 +1,7 @@
-"""Finds schedules that are given in epochs and step with each batch, or the other way round,
-functions of LambdaLR that return learning rates, plateaus of a loss in mode "max" or of an accuracy
-in mode "min", rates that are next to zero for long, and optimizers that are made for each step.
+"""Finds schedules that are given in epochs and step with each batch, or the other way round, also
+warm-ups that hardly begin then; functions of LambdaLR that return learning rates, plateaus of a
+loss in mode "max" or of an accuracy in mode "min", rates that are next to zero for long, and
+optimizers that are made for each step.
 
 The rate of CosineAnnealingLR falls for T_max of its steps, and then rises for as many. One that
 goes up and down within a few batches was to be stepped once per epoch, or to get all steps of the
@@ -50,6 +51,10 @@ _OF_EPOCHS = ("ExponentialLR", "MultiStepLR", "StepLR")
 _MIN_BATCHES = 2  # of a DataLoader in an epoch, on average
 _MIN_CYCLED, _TOGETHER = 2, 0.9  # steps of OneCycleLR, and of the batches of an epoch between them
 
+_MIN_WARMED, _MIN_TRAINED, _WARMED = 3, 8, 0.02
+"""Steps of LambdaLR, of the optimizer between them, and what a warm-up has come to by then: one of
+epochs comes further."""
+
 _BETTER, _HALF, _PERCENT = 1.2, 0.5, 100.0
 """Times the first accuracy, and what most of the others reach."""
 
@@ -82,7 +87,9 @@ def wrong_plateaus(run: Run) -> list[Finding]:
 
 def slow_cycles(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, SLOW_CYCLE, _slow_cycle, _KIND, "slow_cycle")
+    steps = sorted(gradient_rows(run)["step"].unique())
+    warmups = of_lines(run, RATE_FACTOR, partial(_slow_warmup, steps), _KIND, "slow_warmup")
+    return warmups + of_lines(run, SLOW_CYCLE, _slow_cycle, _KIND, "slow_cycle")
 
 
 def faded_rates(run: Run) -> list[Finding]:
@@ -131,6 +138,20 @@ def _slow_cycle(at: str, rest: str, rows: pd.DataFrame) -> str | None:
         f"OneCycleLR.step(){at} is called once in {units.count(each[0])} steps of the optimizer, "
         f"{units.count(len(each))} times, and its cycle has {units.count(total)} steps: the "
         "learning rate stays where it begins and never comes near max_lr. Call it after each batch."
+    )
+
+
+def _slow_warmup(steps: list[int], at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    factors = rows["value"]
+    trained = [after - before for before, after in pairwise(np.searchsorted(steps, rows["step"]))]
+    few = len(rows) < _MIN_WARMED or min(trained) < _MIN_TRAINED
+    if few or not 0 < factors.iloc[-1] <= _WARMED or (factors.diff().dropna() <= 0).any():
+        return None
+    return (
+        f"LambdaLR.step(){at} is called once in {units.count(min(trained))} steps of the optimizer "
+        f"or more, {units.count(len(rows))} times, and multiplies the learning rate by "
+        f"{factors.iloc[-1]:.3g} in the end: it warms up by so little that the training hardly "
+        "begins. Call it after each batch, or count the warm-up in epochs."
     )
 
 
