@@ -17,6 +17,9 @@ from lanescope.webapp.runs.types import Int64Array
 
 DETACH = ("detach", "aten::detach", "aten::detach_")
 
+NUMBERS = ("aten::item", "aten::_local_scalar_dense")
+"""Operators that make a Python number of a tensor."""
+
 
 @dataclass
 class Operator:

@@ -9,10 +9,11 @@ where one of them was read on the way to it. A break is
 - in_place: the same, where what autograd knows by another value was overwritten (`.data`);
 - checkpoint: a result of a reentrant checkpoint none of whose inputs needed a gradient;
 - detached: another result that was read although the reader's nodes do not lead to its own;
+- number: a result of the parameters that the loss does not depend on, made a number of Python;
 - no_gradient: a function of the program's own that handed back None, so that parameters which
   nothing else leads to got no gradient.
 
-Operators that others call are one with them. The first five need reads and writes: level access.
+Operators that others call are one with them. All but the last need reads and writes: level access.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import stack_of
-from lanescope.webapp.analysis.forward_ops import DETACH, Operator, forward_rows, outermost, touch
+from lanescope.webapp.analysis.forward_ops import (
+    DETACH,
+    NUMBERS,
+    Operator,
+    forward_rows,
+    outermost,
+    touch,
+)
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
 from lanescope.webapp.analysis.stack_frames import frames_of, in_program, own_frames
@@ -40,6 +48,7 @@ BREAK_CAUSES = {
     "in_place": "overwrites what backward knows by its old value",
     "checkpoint": "is a reentrant checkpoint, whose inputs need no gradient",
     "detached": "passes the result on without its gradient",
+    "number": "makes a number of a result that nothing else uses, and numbers carry no gradient",
     "no_gradient": "is a function of the program's own whose backward returns no gradient",
 }
 
@@ -152,6 +161,10 @@ def _of_operators(
                             yield "checkpoint", ops[other].row
                         else:
                             yield "detached", op.row if between is None else between
+        elif op.name in NUMBERS:
+            lost = [one for one in before if ops[one].made and not (alive[one] or used[one])]
+            if any(of_parameters[one] for one in lost):
+                yield "number", op.row
         elif used[number] and op.writes and not op.writes <= parameters:
             trained, cause = bool(op.reads & parameters), _cause(op)
             if not of_parameters[number] or not (trained or any(ops[one].made for one in before)):

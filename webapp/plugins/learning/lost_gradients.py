@@ -14,7 +14,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
-from lanescope.webapp.analysis.forward_ops import DETACH
+from lanescope.webapp.analysis.forward_ops import DETACH, NUMBERS
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place, short_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, reached_parameters
@@ -23,9 +23,6 @@ from lanescope.webapp.runs.run import Run
 
 LossPlace = tuple[str | None, str]
 """file.py:12, and a sentence that says what happens there and what to do."""
-
-NUMBERS = ("aten::item", "aten::_local_scalar_dense")
-"""Operators that make a Python number of a tensor."""
 
 OF_A_NUMBER = "detach_"
 """With what torch.tensor(number) ends."""
@@ -46,11 +43,15 @@ _ENDS = {
     "checkpoint": "runs its function without gradients, because none of its inputs needs one; call "
     "checkpoint() with use_reentrant=False, or (transformers) model.enable_input_require_grads()",
     "detached": "passes the result on without its gradient; leave it out",
+    "number": "makes a Python number of a result that is used nowhere else, which carries no "
+    "gradient; add the tensor itself to the loss",
     "integer": "has whole numbers or truth values as its result, which carry no gradient; take a "
     "loss of the scores themselves",
     "in_place": "overwrites what backward knows by its old value; leave `.data` out",
 }
 """Causes of breaks in the autograd graph that a program can take away, and how."""
+_SINGLE = ("no_grad", "checkpoint", "detached", "number")
+"""Of these the only one in a graph is where the gradient of a part of it ends."""
 
 
 def where_infinite(run: Run, rank: int) -> LossPlace | None:
@@ -108,7 +109,7 @@ def end_of_gradient(run: Run, rank: int, *, single: bool) -> LossPlace | None:
     """
     found = [one for one in breaks(run, rank) if one.where and one.cause in _ENDS]
     if single:
-        found = [one for one in found if one.cause in ("no_grad", "checkpoint", "detached")]
+        found = [one for one in found if one.cause in _SINGLE]
     if not found or (single and len(found) > 1):
         return None
     cut = found[0]
