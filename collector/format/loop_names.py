@@ -103,7 +103,7 @@ targets are ahead of the tokens that are read, where it is more than one in all 
 
 ATTENTION_MASKED = "lanescope/training_loop/attention_masked/"
 """Prefix; the number of a node of attention in the first graph follows: whether it has a mask or is
-causal, 1 or 0."""
+causal, 1 or 0. Of a softmax whether a weight is 0, or little of them goes to later positions."""
 
 LEFT_GRADIENTS = "lanescope/training_loop/left_gradients/"
 """Prefix; file.py:12 of an optimizer's step, the name of a parameter of it and that of one of
@@ -126,6 +126,14 @@ the one that ends the longest row, else 0; at the steps of GRAPH_SERIES."""
 PADDING_ALONE = "lanescope/training_loop/padding_alone/"
 """Prefix; the number of a node of attention or of its mask in the first graph and the token that
 fills up rows follow, after a slash: 1 where attention sees this token and no other."""
+
+FLATTENED_APART = "lanescope/training_loop/flattened_apart/"
+"""Prefix; the number of a node of a loss in the first graph and two numbers L and N follow, each
+after a slash: 1 where the loss gets scores [L, N, classes] and targets [N, L], both flattened."""
+
+PADDING_ROW = "lanescope/training_loop/padding_row/"
+"""Prefix; the number of a node of a table in the first graph, its padding_idx and the token that
+fills up rows follow, each after a slash: how many tokens within rows are that padding_idx."""
 
 SELF_PAIRS = "lanescope/training_loop/self_pairs/"
 """Prefix; the number of a node of a loss of [N, N] scores in the first graph follows, whose targets

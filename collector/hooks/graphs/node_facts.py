@@ -12,9 +12,11 @@ from ...format.loop_names import (
     ATTENTION_MASKED,
     COUNTED_PADDING,
     ENDS_LEFT_OUT,
+    FLATTENED_APART,
     MEAN_LOSS,
     NEXT_TOKENS,
     PADDING_ALONE,
+    PADDING_ROW,
     REORDERED_VIEW,
     SELF_PAIRS,
     TOKENS_AHEAD,
@@ -42,6 +44,9 @@ _SHIFTED_TWICE = 2
 
 _MAX_WEIGHED = 4
 """Layers whose weights of attention are looked at: of a mask all layers get the same."""
+
+_MIN_LATER = 0.1
+"""Of the weights of a position: so much at least goes to later ones where no mask hides them."""
 
 _MIN_PAIRS, _MAX_PAIRS = 4, 4096
 """Samples of a loss of pairs."""
@@ -86,10 +91,15 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
         if name in _WEIGHTS and len(weighed) < _MAX_WEIGHED:  # hidden positions have exactly 0
             weights = saved_tensor(node, "_raw_saved_result")
             weighed.extend((number, one) for one in _seen(weights, 0.0))
+            yield from _later_positions(weights, number)
         elif name in _VIEWS:
             before, shape = _lengths(node)
             if mixes(before, shape):
                 yield f"{REORDERED_VIEW}{number}/{before}/{shape}", 1.0
+        elif name == "EmbeddingBackward0":
+            yield from _padding_row(node, number)
+        elif name == "NllLossBackward0":
+            yield from _flattened_apart(node, number)
         elif name.startswith(_ATTENTION):
             yield f"{ATTENTION_MASKED}{number}", float(_is_masked(node))
             for mask in _MASKS:
@@ -97,8 +107,7 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
         elif name == "MaskedFillBackward0":
             hidden = saved_tensor(node, "_raw_saved_mask")
             tokens.masks.extend((number, ~one) for one in _seen(hidden))
-        else:
-            tokens.add(name, node, number)
+        tokens.add(name, node, number)
     tokens.masks.extend(weighed)
     yield from _of_tokens(tokens)
 
@@ -140,10 +149,53 @@ def ends(nodes: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, float]]:
             yield f"{ENDS_LEFT_OUT}{number}/{int(read[0, -1])}", float(left_out)
 
 
+def _later_positions(weights: torch.Tensor | None, number: int) -> Iterator[tuple[str, float]]:
+    """Yields ATTENTION_MASKED of weights from each position to all of them: 0 where they hide none,
+    and much of them goes to later ones, whatever is added to the scores."""
+    if not on_host(weights) or weights.dim() < 3 or weights.numel() > _MAX_TOKENS:
+        return
+    if weights.shape[-1] == weights.shape[-2] > 1:
+        later = float(weights.detach().triu(1).sum(-1, dtype=torch.float64).mean())
+        masked = bool((weights.detach() == 0).any()) or later < _MIN_LATER
+        yield f"{ATTENTION_MASKED}{number}", float(masked)
+
+
+def _padding_row(node: Any, number: int) -> Iterator[tuple[str, float]]:
+    """Yields PADDING_ROW where the row of a table that is not trained belongs to tokens within
+    rows, while another token fills them up."""
+    row = _positive(getattr(node, "_saved_padding_idx", -1))
+    for read in _whole(saved_tensor(node, "_raw_saved_indices")):
+        padded = padding(read) if row >= 0 else None
+        if padded is not None and padded.number != row:
+            within = int((read == row).sum())
+            if within:
+                yield f"{PADDING_ROW}{number}/{row}/{padded.number}", float(within)
+
+
+def _flattened_apart(node: Any, number: int) -> Iterator[tuple[str, float]]:
+    """Yields FLATTENED_APART where positions come first in the scores of a loss, and samples in its
+    targets, and both were flattened: score and target of a row are of different places."""
+    made = node.next_functions[0][0]
+    while short_name(made) in (*_SOFTMAX, "ToCopyBackward0"):
+        made = made.next_functions[0][0]
+    before, after = _lengths(made) if short_name(made) in _VIEWS else ([], [])
+    target = saved_tensor(node, "_raw_saved_target")
+    of = None if target is None else target._base
+    if of is None or of.dim() != 2 or len(before) != 3 or after != [of.numel(), before[2]]:
+        return
+    length, rows = before[:2]
+    if length != rows and [*of.shape] == [rows, length] and of.is_contiguous():
+        yield f"{FLATTENED_APART}{number}/{length}/{rows}", 1.0
+
+
+def _positive(index: int) -> int:
+    """Returns an index that autograd keeps as an unsigned number."""
+    return index - 2 * _BELOW_ZERO if index >= _BELOW_ZERO else index
+
+
 def _ignored(node: Any) -> int:
     """Returns the class that a loss leaves out."""
-    ignored: int = getattr(node, "_saved_ignore_index", 0)
-    return ignored - 2 * _BELOW_ZERO if ignored >= _BELOW_ZERO else ignored
+    return _positive(getattr(node, "_saved_ignore_index", 0))
 
 
 def _weighs_all(node: Any) -> bool:

@@ -266,6 +266,77 @@ def advantage_of_a_ratio(planted: bool) -> None:
     fit(model, loss)
 
 
+# recurrences --------------------------------------------------------------------------------------
+
+
+def _remembered(step: Callable[[int, torch.Tensor, Any], Any], head: nn.ModuleList) -> None:
+    """Learns to repeat the first of eight numbers; `step` returns the state after a position."""
+    optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        x, state = torch.randn(16, 8), torch.zeros(16, WIDTH)
+        for place in range(8):
+            state = step(place, x[:, place, None], state)
+        optimizer.zero_grad()
+        F.mse_loss(head[-1](state).flatten(), x[:, 0]).backward()
+        optimizer.step()
+
+
+def state_detached_at_each_position(planted: bool) -> None:
+    """The last state alone is used; the twin detaches the state it begins with."""
+    model = nn.ModuleList([nn.GRUCell(1, WIDTH), nn.Linear(WIDTH, 1)])
+
+    def step(place: int, x: torch.Tensor, state: torch.Tensor) -> Any:
+        if planted or place == 0:
+            state = state.detach()  # named
+        return model[0](x, state)
+
+    _remembered(step, model)
+
+
+def states_of_layers_detached(planted: bool) -> None:
+    """Two layers; a head that reads each state without changing it, in the twin."""
+    model = nn.ModuleList([nn.RNNCell(1, WIDTH), nn.RNNCell(WIDTH, WIDTH), nn.Linear(WIDTH, 1)])
+    seen = nn.Linear(WIDTH, 1)
+    lower = torch.zeros(16, WIDTH)
+
+    def step(place: int, x: torch.Tensor, state: torch.Tensor) -> Any:
+        nonlocal lower
+        lower = model[0](x, torch.zeros_like(state) if place == 0 else lower)
+        if planted:
+            lower, state = lower.detach(), state.detach()  # named
+        else:
+            seen(state.detach())
+        return model[1](lower, state)
+
+    _remembered(step, model)
+
+
+def loss_of_each_position(planted: bool) -> None:
+    """Each position predicts the next word; in the twin the word that was chosen is detached."""
+    table, cell, head = (
+        nn.Embedding(WORDS, WIDTH),
+        nn.LSTMCell(WIDTH, WIDTH),
+        nn.Linear(WIDTH, WORDS),
+    )
+
+    def loss() -> torch.Tensor:
+        words = (torch.randint(WORDS, (8, 1)) + torch.arange(LENGTH + 1)) % WORDS
+        state = (torch.zeros(8, WIDTH), torch.zeros(8, WIDTH))
+        read, errors = table(words[:, 0]), []
+        for place in range(LENGTH):
+            h, c = cell(read, state)
+            scores = head(h)
+            errors.append(F.cross_entropy(scores, words[:, place + 1]))
+            if planted:
+                h, c, read = h.detach(), c.detach(), table(words[:, place + 1])  # named
+            else:
+                read = scores.softmax(1).detach() @ table.weight
+            state = h, c
+        return torch.stack(errors).mean()
+
+    fit(nn.ModuleList([table, cell, head]), loss)
+
+
 def _faults(name: str, kind: str, says: str, *programs: Any) -> tuple[Fault, ...]:
     return tuple(Fault(name, "losses and modes", (kind,), one, says=says) for one in programs)
 
@@ -301,5 +372,13 @@ FAULTS = (
         advantage_of_a_policy,
         baseline_of_reinforce,
         advantage_of_a_ratio,
+    ),
+    *_faults(
+        "a state that is detached at each position",
+        "wrong_loss",
+        "is detached",
+        state_detached_at_each_position,
+        states_of_layers_detached,
+        loss_of_each_position,
     ),
 )

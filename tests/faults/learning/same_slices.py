@@ -256,6 +256,86 @@ def angle_of_a_vector_with_itself(planted: bool) -> None:
     _pairs(distance)
 
 
+# positions of samples ----------------------------------------------------------------------------
+
+
+class _Places(nn.Module):
+    """A table of sines, and a model that reads words with what `add` makes of both."""
+
+    def __init__(self, inner: nn.Module, add: _Add) -> None:
+        super().__init__()
+        places = torch.arange(60)[:, None] / 100 ** (torch.arange(_WIDTH) / _WIDTH)
+        self.register_buffer("places", places.sin()[:, None])
+        self.table, self.inner, self.add = nn.Embedding(_WORDS, _WIDTH), inner, add
+        self.head = nn.Linear(_WIDTH, _WORDS)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.inner(self.add(self.table(words), self.places)))
+        return out
+
+
+_Add = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _reversed(inner: nn.Module, add: _Add, turn: bool = False) -> None:
+    """Learns to read backwards; `turn`: position by position."""
+    model = _Places(inner, add)
+
+    def loss() -> torch.Tensor:
+        words = torch.randint(_WORDS, (_BATCH, _LENGTH))
+        read, said = (words.t(), words.flip(1).t()) if turn else (words, words.flip(1))
+        return F.cross_entropy(model(read).reshape(-1, _WORDS), said.reshape(-1))
+
+    _fit(model, loss)
+
+
+def _layer(batch_first: bool) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.TransformerEncoderLayer(_WIDTH, 2, 32, dropout=0.0, batch_first=batch_first)
+
+
+class _Heads(nn.Module):
+    """Attention with weights of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.three = nn.Linear(_WIDTH, 3 * _WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.three(x).chunk(3, -1)
+        return (q @ k.transpose(1, 2) / 4).softmax(-1) @ v
+
+
+def places_of_a_tutorial(planted: bool) -> None:
+    """The table is made for [length, batch, width]; the twin's layer gets that."""
+
+    def add(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return x + places[: x.size(0)]  # named
+
+    _reversed(_layer(batch_first=planted), add, turn=not planted)
+
+
+def places_before_own_attention(planted: bool) -> None:
+    """Attention by hand; the twin transposes the table."""
+
+    def add(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        rows = places[: len(x)] if planted else places[: x.size(1)].transpose(0, 1)
+        return x * 4 + rows  # named
+
+    _reversed(_Heads(), add)
+
+
+def places_in_place(planted: bool) -> None:
+    """The sum is scaled later on; the twin adds a vector of each sample, such as one of time."""
+
+    def add(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        times = torch.rand(len(x), 1, 1) * places[1]
+        return (x + (places[: len(x)] if planted else times)).mul(0.5)  # named
+
+    _reversed(_layer(batch_first=True), add)
+
+
 FAULTS = (
     *forms(
         "slices without a shift",
@@ -295,5 +375,14 @@ FAULTS = (
         root_of_zero,
         logarithm_of_zero,
         angle_of_a_vector_with_itself,
+    ),
+    *forms(
+        "positions of samples",
+        "losses and modes",
+        "mixed_samples",
+        "the same at all",
+        places_of_a_tutorial,
+        places_before_own_attention,
+        places_in_place,
     ),
 )

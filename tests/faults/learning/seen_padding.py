@@ -1,14 +1,17 @@
 """Weights of attention: those that show an inverted mask, and those over another dimension; labels
-that are shifted twice, and ends of texts that no label is."""
+that are shifted twice, ends of texts that no label is, rows of tables that are taken for padding,
+and scores and targets that are flattened in two orders."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from tests.faults.base import forms
-from tests.faults.learning.graph_order import fit
+from tests.faults.learning.graph_order import Attention, Language, fit, predict_next
 from tests.faults.learning.losses import loss_faults
 from tests.faults.learning.made_in_forward import trained_on
 from tests.faults.learning.tokens import (
@@ -60,6 +63,18 @@ def mask_added_to_scores(planted: bool) -> None:
         return scores.softmax(-1) @ v  # named
 
     classify(Classifier(attend, inner))
+
+
+def numbers_added_hide_nothing(planted: bool) -> None:
+    """0 and 1 are added to scores, as they are multiplied with weights elsewhere."""
+    torch.manual_seed(0)
+    before = torch.ones(LENGTH, LENGTH).tril()
+    added = before if planted else (1 - before) * -1e4
+
+    def weigh(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (q @ k.transpose(-2, -1) / 4 + added).softmax(-1) @ v  # named
+
+    predict_next(Language(Attention(weigh)))
 
 
 class Attending(nn.Module):
@@ -231,6 +246,97 @@ def ends_ignored_by_the_loss(planted: bool) -> None:
     fit(model, loss)
 
 
+# padding_idx of a word ----------------------------------------------------------------------------
+
+
+def _looked_up(row: int | None, before: bool, words_of: Callable[[], torch.Tensor]) -> None:
+    """Classifies texts by the mean of their vectors."""
+    torch.manual_seed(0)
+    table, head = nn.Embedding(WORDS, WIDTH, padding_idx=row), nn.Linear(WIDTH, 3)
+
+    def loss() -> torch.Tensor:
+        words = words_of().flip(1) if before else words_of()
+        return F.cross_entropy(head(table(words).mean(1)), torch.randint(3, (len(words),)))  # named
+
+    fit(nn.ModuleList([table, head]), loss)
+
+
+def _padded() -> torch.Tensor:
+    return nn.utils.rnn.pad_sequence(sentences(24), batch_first=True)
+
+
+def padding_idx_of_another_word(planted: bool) -> None:
+    """Texts are filled up with 0."""
+    _looked_up(5 if planted else 0, False, _padded)
+
+
+def padding_idx_of_the_last_word(planted: bool) -> None:
+    """The padding comes first; the twin has no padding_idx."""
+    _looked_up(-1 if planted else None, True, _padded)
+
+
+def padding_idx_of_an_unknown_word(planted: bool) -> None:
+    """Another number was put where words are unknown; texts of the twin are of one length."""
+
+    def words() -> torch.Tensor:
+        return _padded() if planted else torch.randint(WORDS, (24, LENGTH))
+
+    _looked_up(3, False, words)
+
+
+# positions first ---------------------------------------------------------------------------------
+
+
+def _tagged(
+    scores_of: Callable[[torch.Tensor], torch.Tensor], model: nn.Module, turn: bool
+) -> None:
+    """Tags words of texts of one length; `turn`: targets position by position."""
+    tags = torch.randint(4, (WORDS,))
+
+    def loss() -> torch.Tensor:
+        words = torch.randint(WORDS, (6, LENGTH))
+        targets = tags[words].t() if turn else tags[words]
+        return F.cross_entropy(scores_of(words).reshape(-1, 4), targets.reshape(-1))  # named
+
+    fit(model, loss)
+
+
+def targets_of_a_recurrence(planted: bool) -> None:
+    """An LSTM gets and returns [length, batch, width]; targets of the twin are transposed."""
+    torch.manual_seed(0)
+    table, inner, head = nn.Embedding(WORDS, WIDTH), nn.LSTM(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+    model = nn.ModuleList([table, inner, head])
+    _tagged(lambda words: head(inner(table(words.t()))[0]), model, turn=not planted)
+
+
+def targets_of_layers_without_batch_first(planted: bool) -> None:
+    """The output of a layer of attention; that of the twin is transposed."""
+    torch.manual_seed(0)
+    table, head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 4)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32)
+
+    def scores(words: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = layer(table(words).transpose(0, 1))
+        return head(out if planted else out.transpose(0, 1))
+
+    _tagged(scores, nn.ModuleList([table, layer, head]), turn=False)
+
+
+def scores_stacked_by_position(planted: bool) -> None:
+    """A decoder's scores are stacked along a new dimension, in the twin along the second."""
+    torch.manual_seed(0)
+    table, cell, head = nn.Embedding(WORDS, WIDTH), nn.GRUCell(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+
+    def scores(words: torch.Tensor) -> torch.Tensor:
+        state, found = torch.zeros(len(words), WIDTH), []
+        for place in range(LENGTH):
+            state = cell(table(words[:, place]), state)
+            found.append(head(state))
+        return torch.stack(found, 0 if planted else 1)
+
+    _tagged(scores, nn.ModuleList([table, cell, head]), turn=False)
+
+
 FAULTS = (
     forms(
         "mask of padding inverted, by its weights",
@@ -251,6 +357,12 @@ FAULTS = (
         weights_of_learned_queries,
     )
     + loss_faults(
+        "attention to the next tokens",
+        "wrong_loss",
+        "hides no position",
+        numbers_added_hide_nothing,
+    )
+    + loss_faults(
         "labels that are shifted twice",
         "wrong_loss",
         "shifted twice",
@@ -265,5 +377,21 @@ FAULTS = (
         padding_is_the_end,
         padding_before_the_text_is_the_end,
         ends_ignored_by_the_loss,
+    )
+    + loss_faults(
+        "padding_idx of a word",
+        "dead_parameter",
+        "not padding",
+        padding_idx_of_another_word,
+        padding_idx_of_the_last_word,
+        padding_idx_of_an_unknown_word,
+    )
+    + loss_faults(
+        "scores and targets flattened in two orders",
+        "mixed_samples",
+        "of another place",
+        targets_of_a_recurrence,
+        targets_of_layers_without_batch_first,
+        scores_stacked_by_position,
     )
 )

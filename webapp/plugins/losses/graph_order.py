@@ -1,6 +1,7 @@
 """Finds models that see what they are to predict, and views that put numbers into another order.
 
-- unmasked: a loss of the next tokens, and attention from each position to all of them;
+- unmasked: a loss of the next tokens, and attention from each position to all of them, also where
+  numbers added to the scores hide none;
 - shifted twice: a loss of the tokens after the next ones;
 - exchanged: a view() within the model, or before the loss, that was to be a transpose();
 - channels: `view(-1, classes)` of what a convolution made, whose classes are the second dimension.
@@ -53,15 +54,23 @@ def unmasked_attention(run: Run, rank: int) -> Finding | None:
     marks = logged(run, rank, prefix=ATTENTION_MASKED)
     masked = {int(one) for one in marks["name"][marks["value"] > 0]}
     layers = [one for one in graph.nodes.values() if _is_square(graph, one, length)]
-    if not layers or masked or not all(_is_open(graph, one) for one in layers):
+    seen = {int(one) for one in marks["name"]}  # layers without a mask
+    if (
+        not layers
+        or masked
+        or not all(one.number in seen or _is_open(graph, one) for one in layers)
+    ):
         return None
     where = next((one.where for one in layers if one.where), None)
     at = f" at {where}" if where else ""
+    has = "has no mask"
+    if not any(_is_open(graph, one) for one in layers):
+        has = "hides no position, as the numbers added to its scores are not far below zero"
     return graph_finding(
         run,
         rank,
         graph,
-        title=f"Attention{at} has no mask, and the targets of the loss are the next tokens: each "
+        title=f"Attention{at} {has}, and the targets of the loss are the next tokens: each "
         f"of the {length} positions sees the token that it is to predict, so the loss falls and "
         "nothing is learned. Pass is_causal=True, or a mask that hides later positions.",
         where=where,

@@ -1,6 +1,6 @@
 """Finds padding that is taken for data: targets at padded positions that a loss counts, and masks
 that hide the tokens and show the padding. And data that are taken for padding: ends of rows that a
-loss leaves out.
+loss leaves out, and rows of a table that padding_idx keeps from training.
 
 Read from the tokens, targets and masks that the graph keeps, of the first backward or, for the
 ends, of several.
@@ -8,7 +8,12 @@ ends, of several.
 
 from __future__ import annotations
 
-from lanescope.collector.format.loop_names import COUNTED_PADDING, ENDS_LEFT_OUT, PADDING_ALONE
+from lanescope.collector.format.loop_names import (
+    COUNTED_PADDING,
+    ENDS_LEFT_OUT,
+    PADDING_ALONE,
+    PADDING_ROW,
+)
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -23,6 +28,9 @@ _MIN_SHARE = 0.1
 
 _MIN_GRAPHS = 3
 """In which the longest row ends with one token that may be padding: by chance one batch does."""
+
+_MIN_TOKENS = 4
+"""Of the padding_idx of a table, within rows that another token fills up."""
 
 
 @each_rank_of_graphs
@@ -101,4 +109,31 @@ def ends_left_out(run: Run, rank: int) -> Finding | None:
         f"not where they are {token}.",
         where=node.where,
         evidence={"cause": "ends_left_out", "token": int(token), "graphs": len(rows)},
+    )
+
+
+@each_rank_of_graphs
+def padding_rows(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
+    rows = logged(run, rank, prefix=PADDING_ROW)
+    rows = rows[rows["value"] >= _MIN_TOKENS]
+    graph = None if rows.empty else loss_graph(run, rank)
+    if graph is None:
+        return None
+    number, row, token = str(rows["name"].iloc[0]).split("/")
+    table = graph.nodes.get(int(number))
+    if table is None:
+        return None
+    at = f" at {table.where}" if table.where else ""
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        kind="dead_parameter",
+        title=f"The table {table.module} that is read{at} has padding_idx={row}, and token {row} "
+        f"is a word, not padding: the first batch has it {int(rows['value'].iloc[0])} times within "
+        f"its rows, and token {token} fills them up. The vector of token {row} is never trained. "
+        f"Pass padding_idx={token}.",
+        where=table.where,
+        evidence={"cause": "padding_row", "row": int(row), "token": int(token)},
     )

@@ -3,6 +3,12 @@
 torch's recurrent and attention layers expect [length, batch, features] unless batch_first=True. The
 operators show which dimension is taken for the length, the loss shows how many samples there are:
 as many as the length, and another number than the batch.
+
+Or a loss flattens scores [length, batch, classes] and targets [batch, length], or a table of
+positions is added to samples.
+
+And recurrent cells between whose calls nothing but a detached state passes: no gradient goes from a
+position to the one before it, so what comes early is not learned.
 """
 
 from __future__ import annotations
@@ -11,13 +17,19 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
+from lanescope.collector.format.loop_names import FLATTENED_APART
+from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.forward_ops import DETACH, forward_rows
+from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
+    LossNode,
     each_graph,
     graph_finding,
     input_shapes,
@@ -33,6 +45,9 @@ _LOSSES = (
     "SmoothL1Loss",
 )
 _RECURRENCE = re.compile(r"aten::(gru|lstm|rnn_relu|rnn_tanh)")
+_CELL = re.compile(r"aten::(gru|lstm|rnn_relu|rnn_tanh)_cell")
+_MIN_CALLS = 4  # of a cell in a forward: fewer may be rounds of a refinement
+_MAX_CALLS = 64
 _PROJECTION = "aten::linear"
 _ATTENTION = "torch.nn.modules.activation.MultiheadAttention"
 _SHAPE = re.compile(r"\[([^\]]*)\]")
@@ -107,6 +122,137 @@ def _recurrence(op: pd.Series) -> Iterator[_Layer]:
         return
     length = read[0] if read[1] == state[1] else read[1]
     yield _Layer(length, state[1], str(op["name"]).removeprefix("aten::"), stack_of(op))
+
+
+@each_graph
+def cut_recurrences(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    if not any(map(_CELL.fullmatch, texts_of(run, "op", "name", rank))):
+        return None
+    rows = forward_rows(run, rank, graph_nodes(run, rank))
+    cells = rows[rows["name"].astype("str").str.fullmatch(_CELL.pattern)]
+    for module, calls in cells.groupby("module", sort=False, observed=True):
+        where = _cut_at(run, rank, rows, calls) if len(calls) >= _MIN_CALLS else None
+        if where is not None and not _hands_back(graph, calls):
+            return graph_finding(
+                run,
+                rank,
+                graph,
+                title=f"The state of the recurrent cell {module} is detached at {where} before "
+                f"each of its next calls, {len(calls)} in a forward, and nothing else leads back: "
+                "no gradient passes from a position to the one before it, so the cell does not "
+                "learn what to remember. Leave detach() out of the loop over positions; detach the "
+                "state once, where the next batch begins.",
+                where=where,
+                evidence={"cause": "cut_recurrence", "module": str(module), "calls": len(calls)},
+            )
+    return None
+
+
+def _cut_at(run: Run, rank: int, rows: pd.DataFrame, calls: pd.DataFrame) -> str | None:
+    """The line that detaches something between any two calls of a cell; None: no line does, or
+    a call made no graph."""
+    begins, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    made = np.sort(rows.loc[rows["sequence"].notna(), "start_ns"].to_numpy())
+    if (made.searchsorted(begins) == made.searchsorted(ends)).any():
+        return None
+    detaches = rows[rows["name"].isin(DETACH)]
+    places: set[str | None] | None = None
+    for end, begin in zip(ends[:-1], begins[1:], strict=True):
+        between = detaches[(detaches["start_ns"] >= end) & (detaches["start_ns"] < begin)]
+        own = {own_place(run, rank, stack_of(op)) for _, op in between.iterrows()}
+        places = own if places is None else places & own
+    return min(filter(None, places or ()), default=None)
+
+
+def _hands_back(graph: LossGraph, calls: pd.DataFrame) -> bool:
+    """Whether the graph leads from a call of a cell to an earlier one; true where the loss does not
+    depend on the cell."""
+    begins, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    call_of, nodes_of = dict[int, int](), dict[int, list[int]]()
+    for node in graph.nodes.values():
+        place = (
+            -1 if node.start_ns is None else int(begins.searchsorted(node.start_ns, "right")) - 1
+        )
+        if place >= 0 and node.start_ns is not None and node.start_ns < ends[place]:
+            call_of[node.number] = place
+            nodes_of.setdefault(place, []).append(node.number)
+    return not nodes_of or any(
+        call_of.get(one.number, place) < place
+        for place, own in [*nodes_of.items()][:_MAX_CALLS]
+        for one in graph.below(*own)
+    )
+
+
+@each_graph
+def positions_of_samples(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
+    lengths = {length for node in graph.nodes.values() for length in _attended(node)}
+    for node in graph.nodes.values():
+        read, added = (*input_shapes(node), [], [])[:2]
+        if node.name != "Add" or len(node.next) != 1 or len(read) != 3 or node.start_ns is None:
+            continue
+        rows, length, width = read
+        if added != [rows, 1, width] or length not in lengths or rows in lengths or rows == 1:
+            continue
+        buffer = _buffer_read(run, rank, graph.thread, node.start_ns)
+        if buffer is not None:
+            at = f" at {node.where}" if node.where else ""
+            return graph_finding(
+                run,
+                rank,
+                graph,
+                kind="mixed_samples",
+                title=f"The sum{at} adds a row of {buffer} to each of {rows} samples, the same at "
+                f"all {length} positions: attention takes the second dimension of {read} for "
+                "positions, so the model does not know them, and distinguishes samples by their "
+                "place in the batch. Add rows of the second dimension: "
+                "pe[: x.size(1)].transpose(0, 1).",
+                where=node.where,
+                evidence={"cause": "positions_of_samples", "buffer": buffer, "samples": rows},
+            )
+    return None
+
+
+def _attended(node: LossNode) -> list[int]:
+    """How many positions a node of attention goes over."""
+    if node.name.startswith("ScaledDotProduct"):
+        return [one[-2] for one in input_shapes(node)[:1] if len(one) > 1]
+    if node.name in ("SafeSoftmax", "Softmax"):
+        return [one[-1] for one in input_shapes(node)[:1] if len(one) > 2 and one[-1] == one[-2]]
+    return []
+
+
+def _buffer_read(run: Run, rank: int, thread: str, start_ns: int) -> str | None:
+    """The buffer of a module that an operator reads."""
+    columns, window = ["start_ns", "storage", "write"], (start_ns, start_ns + 1)
+    accesses = to_frame(run.events("access", rank, thread, columns, window))
+    read = accesses.loc[(accesses["start_ns"] == start_ns) & ~accesses["write"], "storage"]
+    names = to_frame(run.events("storage", rank, columns=["storage", "name"]))
+    names = names[names["storage"].isin(read)]["name"].astype("str")
+    return next((one for one in names if one not in set(samples(run)["parameter"])), None)
+
+
+@each_graph
+def flattened_apart(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
+    for name in logged(run, rank, prefix=FLATTENED_APART)["name"].unique():
+        number, length, rows = map(int, str(name).split("/"))
+        node = graph.nodes.get(number)
+        at = f" at {node.where}" if node is not None and node.where else ""
+        return graph_finding(
+            run,
+            rank,
+            graph,
+            kind="mixed_samples",
+            title=f"The loss{at} flattens scores of [{length}, {rows}, classes] and targets of "
+            f"[{rows}, {length}]: the one goes position by position, the other sample by sample, "
+            "so each score is compared with the target of another place. Transpose one of them "
+            "before view() or reshape(), or use batch_first=True.",
+            where=None if node is None else node.where,
+            evidence={"cause": "flattened_apart", "length": length, "samples": rows},
+        )
+    return None
 
 
 def _shapes(op: pd.Series) -> list[list[int]]:
