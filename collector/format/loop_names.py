@@ -207,6 +207,11 @@ FLAT_SCORES = "lanescope/training_loop/flat_scores/"
 the factor of their products follow, each after a slash: the least value that a cross-entropy of
 them can have, as a share of that of equal scores; at the steps of GRAPH_SERIES."""
 
+SAME_VIEWS = "lanescope/training_loop/same_views/"
+"""Prefix; the number of a node of a loss follows that compares each of N vectors with N others, the
+targets being on the diagonal: 1 where the others are the same numbers, though computed by
+themselves, else 0; at the steps of GRAPH_SERIES."""
+
 POLICY_RATIO = "lanescope/training_loop/policy_ratio/"
 """Prefix; the number of a node of exp() follows whose result is clamped and weighted: 1 where it is
 exactly 1 for samples that an earlier graph has weighted, 0 for others, -1 where it is another

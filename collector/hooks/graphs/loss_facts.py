@@ -19,6 +19,7 @@ from ...format.loop_names import (
     MEAN_SLOPE,
     NEGATIVE_DIVERGENCE,
     POLICY_RATIO,
+    SAME_VIEWS,
     SUMMED_DIVERGENCE,
     UNREACHED_TARGETS,
 )
@@ -114,6 +115,8 @@ class LossFacts:
                 yield from _data_rows(node, numbers[node], *_LINEAR[name])
             elif name == "LogSoftmaxBackward0":
                 yield from _flat(node, numbers[node])
+            elif name == "NllLossBackward0":
+                yield from _same_views(node, numbers[node])
         yield from self._ratios(given, numbers)
         if first and given:
             yield from _divergences(given[0][1], numbers, named)
@@ -235,20 +238,46 @@ def _flat(node: Any, number: int) -> Iterator[tuple[str, float]]:
     result = saved_tensor(node, "_raw_saved_result")
     if result is None or result.dim() != 2 or result.shape[1] < _MIN_CLASSES:
         return
-    source, factor = _source(node.next_functions[0][0]), 1.0
-    while short_name(source) in ("DivBackward0", "MulBackward0"):
-        times = _scalar(source)
-        if not times:
-            return
-        factor *= 1 / times if short_name(source).startswith("Div") else times
-        source = _source(source.next_functions[0][0])
-    if short_name(source) != "MmBackward0":
+    source, factor = _product(node)
+    if source is None:
         return
     vectors = [saved_tensor(source, f"_raw_saved_{one}") for one in ("self", "mat2")]
     if all(_are_units(one, dim) for one, dim in zip(vectors, (1, 0), strict=True)):
         classes, factor = result.shape[1], abs(factor)
         least = math.log1p((classes - 1) * math.exp(-2 * factor))
         yield f"{FLAT_SCORES}{number}/{classes}/{factor:.4g}", least / math.log(classes)
+
+
+def _product(node: Any) -> tuple[Any, float]:
+    """Returns the node of the matrix product that a softmax is of, and by what it is multiplied
+    before; None without one."""
+    source, factor = _source(node.next_functions[0][0]), 1.0
+    while short_name(source) in ("DivBackward0", "MulBackward0"):
+        times = _scalar(source)
+        if not times:
+            return None, 0.0
+        factor *= 1 / times if short_name(source).startswith("Div") else times
+        source = _source(source.next_functions[0][0])
+    return (source, factor) if short_name(source) == "MmBackward0" else (None, 0.0)
+
+
+def _same_views(node: Any, number: int) -> Iterator[tuple[str, float]]:
+    """Whether a loss of pairs gets the same vectors twice, which two calls have computed."""
+    made, target = node.next_functions[0][0], saved_tensor(node, "_raw_saved_target")
+    if short_name(made) != "LogSoftmaxBackward0" or not on_host(target) or target.dim() != 1:
+        return
+    product, _ = _product(made)
+    count = len(target)
+    if product is None or not _MIN_ROWS <= count <= _MAX_ELEMENTS:
+        return
+    if not torch.equal(target, torch.arange(count, device="cpu")):
+        return
+    first, second = (_source(one) for one, _ in product.next_functions)
+    vectors, others = (saved_tensor(product, f"_raw_saved_{one}") for one in ("self", "mat2"))
+    if first is second or not on_host(vectors) or not on_host(others):
+        return
+    if vectors.shape == others.T.shape and vectors.numel() <= _MAX_NUMBERS:
+        yield f"{SAME_VIEWS}{number}", float(torch.equal(vectors.detach(), others.detach().T))
 
 
 def _are_units(vectors: torch.Tensor | None, dim: int) -> bool:

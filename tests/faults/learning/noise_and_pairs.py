@@ -3,6 +3,7 @@ rows with the labels of others."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +96,60 @@ def two_encoders() -> None:
         return F.cross_entropy(first @ second.T / 0.1, torch.arange(ROWS))
 
     fit(model, loss)
+
+
+# views that are the same -------------------------------------------------------------------------
+
+
+def _pairs(model: nn.Module, two: Callable[[torch.Tensor], Any], key: Any = None) -> None:
+    """Learns to find the second view of each sample; `key` encodes it."""
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        first, second = two(x)
+        queries, keys = F.normalize(model(first), dim=1), F.normalize((key or model)(second), dim=1)
+        return F.cross_entropy(queries @ keys.T / 0.1, torch.arange(ROWS))  # named
+
+    fit(model, loss)
+
+
+def noisy(x: torch.Tensor, seed: int) -> torch.Tensor:
+    """A view that a seed decides."""
+    return x + 0.3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+
+
+def views_of_one_seed(planted: bool) -> None:
+    """Each view has a generator of its own, and both the same seed."""
+    seeds = iter(range(100))
+
+    def two(x: torch.Tensor) -> Any:
+        seed = next(seeds)
+        return noisy(x, seed), noisy(x, seed if planted else seed + 1000)
+
+    _pairs(net(), two)
+
+
+def view_used_twice(planted: bool) -> None:
+    """The transform runs once; the twin relies on dropout."""
+    model = nn.Sequential(nn.Dropout(0.0 if planted else 0.2), net())
+
+    def two(x: torch.Tensor) -> Any:
+        view = x + 0.3 * torch.randn_like(x)
+        return view, view
+
+    _pairs(model, two)
+
+
+def view_after_a_seed(planted: bool) -> None:
+    """A transform that seeds torch; the twin's keys are of another encoder, as yet the same one."""
+    model = net()
+
+    def two(x: torch.Tensor) -> Any:
+        for _ in range(2):
+            if planted:
+                torch.manual_seed(4)
+            yield x + 0.3 * torch.randn_like(x)
+
+    _pairs(model, two, None if planted else copy.deepcopy(model).requires_grad_(False))
 
 
 # noise that is not in the input ------------------------------------------------------------------
@@ -309,6 +364,10 @@ FAULTS = (
             (products_with_themselves, None),
             (sums_of_products_with_themselves, None),
         )
+    ),
+    *(
+        Fault("views that are the same", "learning", ("wrong_loss",), program, says="same numbers")
+        for program in (views_of_one_seed, view_used_twice, view_after_a_seed)
     ),
     *(
         Fault("noise of its own", "learning", ("wrong_loss",), program, twin, "not in the input")

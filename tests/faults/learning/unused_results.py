@@ -1,5 +1,5 @@
-"""Updates that nothing uses, gradients that are zeroed once per epoch, plateaus, and weights whose
-gradient cancels."""
+"""Updates that nothing uses, gradients that are zeroed once per epoch, plateaus, weights whose
+gradient cancels, and parts of a loss that are numbers."""
 
 from __future__ import annotations
 
@@ -245,7 +245,72 @@ def rounded_weights(planted: bool) -> None:
     quantised(quantise)
 
 
+# losses that are numbers --------------------------------------------------------------------------
+
+
+def _two_tasks(add: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+    """Trains two heads; `add` returns the sum of their losses."""
+    torch.manual_seed(0)
+    body, classes, boxes = nn.Linear(WIDTH, 32), nn.Linear(32, 2), nn.Linear(32, 4)
+    optimizer = torch.optim.Adam(nn.ModuleList([body, classes, boxes]).parameters(), lr=0.01)
+    for _ in range(STEPS):
+        x = torch.randn(ROWS, WIDTH)
+        h = body(x).relu()
+        loss = add(F.cross_entropy(classes(h), (x[:, 0] > 0).long()), F.l1_loss(boxes(h), x[:, :4]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def loss_of_boxes_as_a_number(planted: bool) -> None:
+    """What is logged is added; the twin logs it as well."""
+    logged = []
+
+    def add(classes: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+        logged.append(boxes.item())  # named
+        return classes + 0.5 * (logged[-1] if planted else boxes)
+
+    _two_tasks(add)
+
+
+def losses_in_a_dictionary_of_floats(planted: bool) -> None:
+    """float() of one of two losses; the twin takes a weight so, of what has no gradient."""
+
+    def add(classes: torch.Tensor, boxes: torch.Tensor) -> Any:
+        if planted:
+            losses = {"classes": classes, "boxes": float(boxes)}  # named
+            return sum(losses.values())
+        return classes + float(classes.detach() / boxes.detach()) * boxes
+
+    _two_tasks(add)
+
+
+def penalty_made_again(planted: bool) -> None:
+    """torch.tensor(...) of a number, with a gradient of its own."""
+
+    def add(classes: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+        if planted:
+            boxes = torch.tensor(boxes.item(), requires_grad=True)  # named
+        return classes + boxes
+
+    _two_tasks(add)
+
+
 FAULTS = (
+    *(
+        Fault(
+            "loss that is a number",
+            "learning",
+            ("dead_parameter",),
+            program,
+            says="makes a Python number",
+        )
+        for program in (
+            loss_of_boxes_as_a_number,
+            losses_in_a_dictionary_of_floats,
+            penalty_made_again,
+        )
+    ),
     *(
         Fault("update that is not used", "learning", ("dead_parameter",), program, twin, "never")
         for program, twin in (

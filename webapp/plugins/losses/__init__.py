@@ -192,6 +192,14 @@ PLUGIN = Plugin(
             misses="similarities that are computed pair by pair; losses without log_softmax",
         ),
         Question(
+            "Pairs of views that are the same",
+            "loss_facts:same_views",
+            ("wrong_loss",),
+            order=197,
+            needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., in host memory",
+            misses="temperatures that are learned; losses of one matrix of both views",
+        ),
+        Question(
             "Noise that is not in the input",
             "other_noise:other_noise",
             ("wrong_loss",),

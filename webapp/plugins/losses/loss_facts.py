@@ -2,7 +2,8 @@
 
 The recorder looks at the numbers of the graph at the steps 0, 1, 2, 4, 8, ...: targets that the
 last function of the model cannot return, texts that CTC cannot align, similarities of unit vectors
-without a temperature, ratios of a policy to itself, and divergences with the wrong sign or weight.
+without a temperature, pairs of two views that are the same, ratios of a policy to itself, and
+divergences with the wrong sign or weight.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from lanescope.collector.format.loop_names import (
     MAXIMIZES,
     NEGATIVE_DIVERGENCE,
     POLICY_RATIO,
+    SAME_VIEWS,
     SUMMED_DIVERGENCE,
     UNREACHED_TARGETS,
 )
@@ -59,6 +61,11 @@ def long_texts(run: Run) -> list[Finding]:
 def flat_scores(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     return _findings(run, FLAT_SCORES, "flat_scores", _flat)
+
+
+def same_views(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    return _findings(run, SAME_VIEWS, "same_views", _views)
 
 
 def constant_ratios(run: Run) -> list[Finding]:
@@ -133,6 +140,17 @@ def _flat(graph: LossGraph, facts: list[str], shares: pd.Series[float]) -> str |
         f"{units.share(shares.min())} of the first loss remain in the best case. Divide the "
         "products by the temperature (0.07) instead of multiplying by it, or use a scale of 10 to "
         "100."
+    )
+
+
+def _views(graph: LossGraph, facts: list[str], ones: pd.Series[float]) -> str | None:
+    if len(ones) < _MIN_GRAPHS or (ones < 1).any():
+        return None
+    return (
+        f"The contrastive loss{_at(graph, facts[0])} compares two views of each sample, and both "
+        f"are the same numbers in all {units.count(len(ones))} graphs that were looked at: the "
+        "pairs are equal whatever the model computes, so it learns to keep samples apart alone. "
+        "Transform each view by itself: check seeds, generators, and copies of a transformed batch."
     )
 
 
