@@ -162,25 +162,12 @@ def accesses_among(
     """Returns `columns`, one of them start_ns, of the accesses whose integer `column` is among
     `wanted`, by start.
 
-    Reads part by part and keeps these rows, so a run of any size fits in memory.
+    Reads table by table and keeps these rows, so a run of any size fits in memory.
     """
-    return rows_among("access", run, rank, column, wanted, columns, thread)
-
-
-def rows_among(
-    table: str,
-    run: Run,
-    rank: int,
-    column: str,
-    wanted: ArrayLike,
-    columns: list[str],
-    thread: str | None = None,
-) -> pd.DataFrame:
-    """Returns the same of a table of events."""
     values = pa.array(np.unique(np.asarray(wanted, np.int64)))
     parts = [
         piece.filter(pc.is_in(piece[column], values))
-        for piece in run.pieces(table, rank, thread, columns)
+        for piece in run.pieces("access", rank, thread, columns)
     ]
     found = to_frame(pa.concat_tables(parts)) if parts else pd.DataFrame(columns=columns)
     return found.sort_values("start_ns", ignore_index=True)

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.access_site import accesses_among, phase_names, rows_among
+from lanescope.webapp.analysis.access_site import phase_names
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
@@ -26,6 +28,9 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_TIMES = 3  # per rank and line
+_MAX_SUMS = 5_000
+"""The first ones of a rank are looked at: what a program does wrong, it does in each step."""
+
 _SUM = "c10d::allreduce_"
 _ADDS = ("aten::add_",)
 _AT = ["thread", "start_ns", "depth"]
@@ -54,11 +59,11 @@ def _of_rank(run: Run, rank: int) -> dict[str, tuple[int, int, bool, int]]:
     added to it, and when first (ns; of any call where never)."""
     calls = to_frame(run.events("collective", rank))
     calls = calls[(calls["name"] == "all_reduce") & (calls["group_size"] > 1)]
-    sums = calls[calls["reduce_op"] == "sum"]
+    sums = calls[calls["reduce_op"] == "sum"].sort_values("start_ns").head(_MAX_SUMS)
     if sums.empty:
         return {}
     backward = phase_names(run, rank).get(_BACKWARD, set())
-    again = _again(_writes(run, rank, list(sums["start_ns"])), {*sums["start_ns"]}, backward)
+    again = _again(_writes(run, rank, sums), {*sums["start_ns"]}, backward)
     found = {}
     places = {stack: own_place(run, rank, int(stack)) for stack in sums["stack"].dropna().unique()}
     for where, own in sums.groupby(sums["stack"].map(places)):
@@ -69,15 +74,17 @@ def _of_rank(run: Run, rank: int) -> dict[str, tuple[int, int, bool, int]]:
     return found
 
 
-def _writes(run: Run, rank: int, starts: list[int]) -> pd.DataFrame:
-    """What writes to storages that are reduced more than once, in order: where it writes, the
+def _writes(run: Run, rank: int, sums: pd.DataFrame) -> pd.DataFrame:
+    """What writes to storages that are summed more than once, in order: where it writes, the
     version before it, and the operator's name and phase."""
-    columns = [*_AT, *_BYTES, "write", "birth", "version"]
-    reduced = accesses_among(run, rank, "start_ns", starts, ["start_ns", "storage"])
-    times = reduced.groupby("storage")["start_ns"].nunique()
-    found = accesses_among(run, rank, "storage", times.index[times > 1], columns)
-    found = found[found["write"]]
-    ops = rows_among("op", run, rank, "start_ns", found["start_ns"], [*_AT, "name", "phase"])
+    window = int(sums["start_ns"].min()), int(sums["start_ns"].max()) + 1
+    written = run.events("access", rank, columns=[*_AT, *_BYTES, "write", "version"], window=window)
+    written = written.filter(written["write"])
+    reduced = written.filter(pc.is_in(written["start_ns"], pa.array(sums["start_ns"])))
+    counts = pc.value_counts(reduced["storage"])
+    several = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+    found = to_frame(written.filter(pc.is_in(written["storage"], several)))
+    ops = to_frame(run.events("op", rank, columns=[*_AT, "name", "phase"], window=window))
     return found.merge(ops, on=_AT).sort_values(["start_ns", "depth"])
 
 
