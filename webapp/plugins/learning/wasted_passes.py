@@ -4,6 +4,8 @@ Between any two steps of a run's only optimizer the same number of backward pass
 line with the same callers, and zero_grad() follows each of them but the last. Passes for another
 purpose, as the gradient of an input, are made at another line than that of the step.
 
+Likewise, where step() runs before the last passes of each stretch from one zero_grad() to the next.
+
 Where several steps follow one pass, and as many passes went before it, tasks take turns within an
 update: one zeroes the gradients of another, which then steps with those of the first, or both step
 with the sum of the gradients of both.
@@ -31,6 +33,9 @@ from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 _MIN_PERIODS = 3
 """Stretches from one step to the next."""
+
+_LOOKED_AT = 50
+"""Backward passes, the first ones, whose lines must be the same."""
 
 _ZEROES = "Optimizer.zero_grad#"
 _BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name)
@@ -66,16 +71,20 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
     starts, zeroed = backward["start_ns"].to_numpy(), np.sort(zeroing["start_ns"].to_numpy())
     mixed = _mixed(starts, zeroed, steps, _empty(run, rank, thread, steps))
     wasted = _wasted(starts, zeroed, steps) if len(steps) > _MIN_PERIODS else 0
-    if not (wasted or len(mixed) >= _MIN_PERIODS):
+    late = 0 if wasted else _late(starts, zeroed, steps)
+    if not (wasted or late or len(mixed) >= _MIN_PERIODS):
         return None
     ends = starts + backward["duration_ns"].fillna(0).astype("int64").to_numpy()
-    windows = [*zip(starts.tolist(), ends.tolist(), strict=True)][: wasted + 2 * len(mixed) + 1]
+    looked_at = _LOOKED_AT if late else wasted + 2 * len(mixed) + 1
+    windows = [*zip(starts.tolist(), ends.tolist(), strict=True)][:looked_at]
     places = {phase_place(run, rank, _BACKWARD, window) for window in windows}
     where = places.pop() if len(places) == 1 else None
     if where is None:
         return None
     stacks = zeroing["stack"].drop_null().to_pylist()
     at = first_place(run, rank, stacks)
+    if late:
+        return _after_step(run, rank, late, where, at)
     if not wasted:
         return _taking_turns(run, rank, thread, mixed, where, at)
     return _finding(run, rank, wasted, where, at)
@@ -111,6 +120,19 @@ def _wasted(backward: Int64Array, zeroed: Int64Array, steps: Int64Array) -> int:
             return 0
         counts.add(len(own) - 1)
     return counts.pop() if len(counts) == 1 else 0
+
+
+def _late(backward: Int64Array, zeroed: Int64Array, steps: Int64Array) -> int:
+    """How many passes of each stretch between zero_grad() run after its only step; 0: none, or not
+    always."""
+    counts = set()
+    for since, until in pairwise(zeroed.tolist()):
+        own = backward[(backward > since) & (backward < until)]
+        stepped = steps[(steps > since) & (steps < until)]
+        if len(stepped) != 1 or not (own < stepped[0]).any():
+            return 0
+        counts.add(int((own > stepped[0]).sum()))
+    return counts.pop() if len(counts) == 1 and len(zeroed) > _MIN_PERIODS else 0
 
 
 _TURNS = re.compile("(B(?:Z*B)+)(S(?:S|Z+E)+)")
@@ -160,6 +182,24 @@ def _taking_turns(
         "from zero_grad() to step(), or await nothing in between.",
         where=where,
         evidence={"cause": "mixed_updates", "times": len(mixed)},
+    )
+
+
+def _after_step(run: Run, rank: int, late: int, where: str, at: str | None) -> Finding:
+    step = phase_place(run, rank, _OPTIMIZER, None)
+    passes = "last backward pass" if late == 1 else f"last {units.count(late)} backward passes"
+    return finding_at(
+        run,
+        rank,
+        0,
+        kind="dead_parameter",
+        confidence="likely",
+        title=f"The {passes} at {where} of each stretch from one zero_grad() to the next "
+        f"{'is' if late == 1 else 'are'} thrown away: step(){f' at {step}' if step else ''} runs "
+        f"before, and zero_grad(){f' at {at}' if at else ''} after. Call step() once all passes "
+        "are done.",
+        where=step or where,
+        evidence={"cause": "passes_after_step", "passes": late, "backward": where},
     )
 
 
