@@ -8,7 +8,7 @@ from pathlib import Path
 from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
-from tests.faults import mixed_up, two_runs, two_starts
+from tests.faults import built_again, mixed_up, two_runs, two_starts
 from tests.faults.base import Fault, Program
 from tests.faults.learning import (
     cut_off,
@@ -38,6 +38,7 @@ from tests.faults.learning import (
     unused_results,
 )
 from tests.faults.ranks import (
+    again,
     alone,
     by_hand,
     data,
@@ -59,6 +60,7 @@ from tests.faults.threads import (
     handed_over,
     loader_workers,
     lock_orders,
+    lost_wakeups,
     lost_work,
     second_backward,
     shared_memory,
@@ -105,6 +107,7 @@ _ROOMS = (
     failed_tasks,
     forked_operators,
     handed_over,
+    lost_wakeups,
     lost_work,
     second_backward,
     lock_orders,
@@ -128,8 +131,10 @@ _ROOMS = (
     splits,
     summed_parts,
     unfrozen,
+    again,
     two_runs,
     two_starts,
+    built_again,
 )
 """Modules with programs and, as `FAULTS`, their faults."""
 

@@ -1,4 +1,5 @@
-"""Two optimizers: gradients of the first loss are left in what the second one trains."""
+"""Gradients that are left: of the first loss in what a second optimizer trains, or of passes that
+run after the step."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.faults.base import Fault, Program
+from tests.faults.learning.cut_off import mlp, rows
+from tests.faults.learning.order_of_a_step import lost_gradients
 
 STEPS = 12
 
@@ -119,9 +122,67 @@ def _fault(program: Program, twin: Program | None = None) -> Fault:
     return Fault(name, "gradients", ("wrong_gradient",), program, twin, says=says)
 
 
+def step_before_the_last_part(planted: bool) -> None:
+    """A batch in four parts; the step comes after the third. The twin steps after the last, and
+    looks at the gradient of the input afterwards, at another line."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for part in range(4):
+            x, y = rows()
+            (F.cross_entropy(model(x), y) / 4).backward()
+            if part == 3 - planted:
+                optimizer.step()
+        if not planted:
+            x, y = rows()
+            F.cross_entropy(model(x.requires_grad_()), y).backward()
+
+
+def step_between_losses(planted: bool) -> None:
+    """Three losses go back in a function; the step is before the last call. The twin zeroes after
+    the step, and so the last pass is the first of the next step."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+
+    def back() -> None:
+        x, y = rows()
+        F.cross_entropy(model(x), y).backward()
+
+    for _ in range(STEPS):
+        if planted:
+            optimizer.zero_grad()
+        back()
+        back()
+        optimizer.step()
+        if not planted:
+            optimizer.zero_grad()
+        back()
+
+
+def step_of_a_counter_that_is_late(planted: bool) -> None:
+    """A counter steps in every third pass, and another one zeroes two passes later."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for number in range(3 * STEPS):
+        if number % 3 == (2 if planted else 0):
+            optimizer.zero_grad()
+        x, y = rows()
+        F.cross_entropy(model(x), y).backward()
+        if number % 3 == (0 if planted else 2):
+            optimizer.step()
+
+
 FAULTS = (
     _fault(discriminator_after_the_generator, table_that_steps_seldom),
     _fault(discriminator_of_two_passes),
     _fault(critic_after_the_actor),
     _fault(judge_after_the_encoder),
+    *lost_gradients(
+        "passes after the step",
+        "of each stretch from one zero_grad() to the next",
+        step_before_the_last_part,
+        step_between_losses,
+        step_of_a_counter_that_is_late,
+    ),
 )

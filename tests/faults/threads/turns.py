@@ -104,6 +104,54 @@ def callbacks_after_a_reply(planted: bool) -> None:
     loop.close()
 
 
+def streams_that_await_their_data(planted: bool) -> None:
+    """Two streams zero the gradients before they await a batch, and log before they step: their
+    gradients add up, and the second step finds none. The twin awaits only outside of updates."""
+    net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+    optimizer = torch.optim.SGD(net.parameters(), 0.05)
+
+    async def stream() -> None:
+        for _ in range(_ROUNDS):
+            if planted:
+                optimizer.zero_grad()
+            await asyncio.sleep(0)
+            if not planted:
+                optimizer.zero_grad()
+            x = torch.randn(8, 6)
+            (net(x).squeeze(1) - x.sum(1)).square().mean().backward()
+            if planted:
+                await asyncio.sleep(0)
+            optimizer.step()
+
+    async def main() -> None:
+        await asyncio.gather(stream(), stream())
+
+    asyncio.run(main())
+
+
+def generators_that_zero_at_last(planted: bool) -> None:
+    """Three trainers zero the gradients after the step, and give way before it; the twin's give
+    way after updates of three passes."""
+    net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
+
+    def trainer() -> Iterator[None]:
+        while True:
+            for _ in range(1 if planted else 3):
+                x = torch.randn(8, 6)
+                (net(x).squeeze(1) - x.sum(1)).square().mean().backward()
+            if planted:
+                yield
+            optimizer.step()
+            optimizer.zero_grad()
+            yield
+
+    trainers = [trainer() for _ in range(3)]
+    for _ in range(2 * _ROUNDS):
+        for one in trainers:
+            next(one)
+
+
 FAULTS = forms(
     "updates of one model that mix",
     ROOM,
@@ -112,4 +160,6 @@ FAULTS = forms(
     streams_that_log_in_between,
     generators_in_turns,
     callbacks_after_a_reply,
+    streams_that_await_their_data,
+    generators_that_zero_at_last,
 )

@@ -123,6 +123,22 @@ PLUGIN = Plugin(
             "rates that are meant for a sum",
         ),
         Question(
+            "Sums over ranks that are summed again",
+            "summed_again:summed_again",
+            ("wrong_gradient",),
+            order=46,
+            needs="level access; an all_reduce by a sum, of one tensor several times",
+            misses="sums of copies, as of gradients in one vector; additions out of place",
+        ),
+        Question(
+            "Replicas with their parameters in different orders",
+            "exchanged_values:exchanged_values",
+            ("rank_divergence",),
+            order=46,
+            needs="level access; data-parallel replicas; half of the parameters equal by name",
+            misses="parameters that begin as constants, and those that are drawn again later",
+        ),
+        Question(
             "Rows that get other targets each time",
             "paired_rows:paired_rows",
             ("wrong_loss",),

@@ -19,6 +19,7 @@ from lanescope.webapp.analysis.cluster import Executor, spread
 from lanescope.webapp.bundles.comparable import comparable
 from lanescope.webapp.plugins.diff.notes import draws_notes, loss_notes, start_notes
 from lanescope.webapp.plugins.diff.pairing.call_counts import call_counts
+from lanescope.webapp.plugins.diff.pairing.rebuilt import rebuilt
 from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed
 from lanescope.webapp.plugins.diff.pairing.resumed import continued, resumed_notes
 from lanescope.webapp.plugins.diff.pairing.roles import by_role
@@ -281,8 +282,9 @@ def _prepared(base: Run, run: Run) -> tuple[Run, Run, list[str], Renamed]:
     """Both runs with base's ranks and modules as run has them; what to say of ranks, and names."""
     base, run = comparable(base, run)
     base, roles = by_role(base, run)
-    names = renamed(continued(base, run), run)
-    return names.run, run, roles, names
+    base, run, again = rebuilt(continued(base, run), run)
+    names = renamed(base, run)
+    return names.run, run, [*roles, *again], names
 
 
 def _values_of_rank(

@@ -4,8 +4,11 @@ Between any two steps of a run's only optimizer the same number of backward pass
 line with the same callers, and zero_grad() follows each of them but the last. Passes for another
 purpose, as the gradient of an input, are made at another line than that of the step.
 
+Likewise, where step() runs before the last passes of each stretch from one zero_grad() to the next.
+
 Where several steps follow one pass, and as many passes went before it, tasks take turns within an
-update: one zeroes the gradients of another, which then steps with those of the first.
+update: one zeroes the gradients of another, which then steps with those of the first, or both step
+with the sum of the gradients of both.
 """
 
 from __future__ import annotations
@@ -26,10 +29,13 @@ from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.stack_frames import first_place, phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.types import Int64Array
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 _MIN_PERIODS = 3
 """Stretches from one step to the next."""
+
+_LOOKED_AT = 50
+"""Backward passes, the first ones, whose lines must be the same."""
 
 _ZEROES = "Optimizer.zero_grad#"
 _BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name)
@@ -59,25 +65,48 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
     phases = run.events("phase", rank, thread, columns=["start_ns", "duration_ns", "kind"])
     kinds = phases["kind"].cast(pa.string())
     backward = to_frame(phases.filter(pc.equal(kinds, _BACKWARD))).sort_values("start_ns")
-    steps = np.sort(phases["start_ns"].filter(pc.equal(kinds, _OPTIMIZER)).to_numpy())
+    steps = _outer_steps(to_frame(phases.filter(pc.equal(kinds, _OPTIMIZER))))
     zeroing = run.events("op", rank, thread, columns=["start_ns", "name", "stack"])
     zeroing = zeroing.filter(pc.starts_with(zeroing["name"].cast(pa.string()), _ZEROES))
     starts, zeroed = backward["start_ns"].to_numpy(), np.sort(zeroing["start_ns"].to_numpy())
-    mixed = _mixed(starts, zeroed, steps)
+    mixed = _mixed(starts, zeroed, steps, _empty(run, rank, thread, steps))
     wasted = _wasted(starts, zeroed, steps) if len(steps) > _MIN_PERIODS else 0
-    if not (wasted or len(mixed) >= _MIN_PERIODS):
+    late = 0 if wasted else _late(starts, zeroed, steps)
+    if not (wasted or late or len(mixed) >= _MIN_PERIODS):
         return None
     ends = starts + backward["duration_ns"].fillna(0).astype("int64").to_numpy()
-    windows = [*zip(starts.tolist(), ends.tolist(), strict=True)][: wasted + 2 * len(mixed) + 1]
+    looked_at = _LOOKED_AT if late else wasted + 2 * len(mixed) + 1
+    windows = [*zip(starts.tolist(), ends.tolist(), strict=True)][:looked_at]
     places = {phase_place(run, rank, _BACKWARD, window) for window in windows}
     where = places.pop() if len(places) == 1 else None
     if where is None:
         return None
     stacks = zeroing["stack"].drop_null().to_pylist()
     at = first_place(run, rank, stacks)
+    if late:
+        return _after_step(run, rank, late, where, at)
     if not wasted:
         return _taking_turns(run, rank, thread, mixed, where, at)
     return _finding(run, rank, wasted, where, at)
+
+
+def _outer_steps(steps: pd.DataFrame) -> Int64Array:
+    """When steps begin, in order: ns. One within another's, as of a wrapper, is a part of it."""
+    steps = steps.sort_values("start_ns")
+    starts = steps["start_ns"].to_numpy()
+    ends = np.maximum.accumulate(starts + steps["duration_ns"].fillna(0).to_numpy().astype("int64"))
+    own: Int64Array = starts[np.r_[True, starts[1:] >= ends[:-1]][: len(starts)]]
+    return own
+
+
+def _empty(run: Run, rank: int, thread: str, steps: Int64Array) -> BoolArray:
+    """Which steps found no gradient, or only zeros."""
+    rows = run.events("gradient", rank, thread, columns=["time_ns", "norm"])
+    live = to_frame(rows.filter(pc.not_equal(rows["norm"], 0)))["time_ns"].to_numpy()
+    used = np.zeros(len(steps) + 1, dtype=bool)  # norms are recorded right before the step
+    used[np.searchsorted(steps, live)] = True
+    empty: BoolArray = ~used[:-1]
+    return empty
 
 
 def _wasted(backward: Int64Array, zeroed: Int64Array, steps: Int64Array) -> int:
@@ -93,37 +122,84 @@ def _wasted(backward: Int64Array, zeroed: Int64Array, steps: Int64Array) -> int:
     return counts.pop() if len(counts) == 1 else 0
 
 
-_TURNS = re.compile("(?:BZ+)+BSS+")
-"""Passes of backward with zero_grad() between them, then several steps without either."""
+def _late(backward: Int64Array, zeroed: Int64Array, steps: Int64Array) -> int:
+    """How many passes of each stretch between zero_grad() run after its only step; 0: none, or not
+    always."""
+    counts = set()
+    for since, until in pairwise(zeroed.tolist()):
+        own = backward[(backward > since) & (backward < until)]
+        stepped = steps[(steps > since) & (steps < until)]
+        if len(stepped) != 1 or not (own < stepped[0]).any():
+            return 0
+        counts.add(int((own > stepped[0]).sum()))
+    return counts.pop() if len(counts) == 1 and len(zeroed) > _MIN_PERIODS else 0
 
 
-def _mixed(backward: Int64Array, zeroed: Int64Array, steps: Int64Array) -> list[int]:
-    """When each stretch begins in which several steps use the gradients of one pass, and others
-    are thrown away: ns."""
+_TURNS = re.compile("(B(?:Z*B)+)(S(?:S|Z+E)+)")
+"""Several passes of backward, then steps that share their gradients: the first takes them all, and
+each other uses the same ones again, or finds none (E) as zero_grad() has run."""
+
+
+def _mixed(
+    backward: Int64Array, zeroed: Int64Array, steps: Int64Array, empty: BoolArray
+) -> list[tuple[int, bool]]:
+    """When each stretch begins in which as many steps as passes share gradients (ns), and whether
+    those of some passes were thrown away before; else the first step uses the sum of all."""
     times = np.concatenate([backward, zeroed, steps])
     order = np.argsort(times, kind="stable")
-    kinds = np.repeat([*"BZS"], [len(backward), len(zeroed), len(steps)])[order]
-    return [int(times[order[one.start()]]) for one in _TURNS.finditer("".join(kinds))]
+    kinds = [*"B" * len(backward), *"Z" * len(zeroed), *np.where(empty, "E", "S")]
+    stretches = _TURNS.finditer("".join(kinds[place] for place in order))
+    return [
+        (int(times[order[one.start()]]), "Z" in one[1])
+        for one in stretches
+        if one[1].count("B") == len(one[2].replace("Z", ""))
+    ]
 
 
 def _taking_turns(
-    run: Run, rank: int, thread: str, mixed: list[int], where: str, at: str | None
+    run: Run, rank: int, thread: str, mixed: list[tuple[int, bool]], where: str, at: str | None
 ) -> Finding:
-    zero = f"zero_grad(){f' at {at}' if at else ''}"
+    if any(thrown_away for _, thrown_away in mixed):
+        how = (
+            f"zero_grad(){f' at {at}' if at else ''} throws its gradients away and another pass "
+            "runs, then step() is called twice with the gradients of that one"
+        )
+    else:
+        how = (
+            "another pass adds its gradients: the first step() that follows uses the sum of both, "
+            "and the second the same again or none"
+        )
     return finding_at(
         run,
         rank,
-        pd.Series({"thread": thread, "time_ns": mixed[0], "step": 0}),
+        pd.Series({"thread": thread, "time_ns": mixed[0][0], "step": 0}),
         kind="wrong_gradient",
         severity="error",
         confidence="likely",
         title=f"Updates of one model mix, {units.count(len(mixed))} times: after a backward pass "
-        f"at {where}, {zero} throws its gradients away and another pass runs, then step() is "
-        "called twice with the gradients of that one. So it is where tasks of asyncio, or "
-        "callbacks, train one model and wait between backward() and step(). Hold an asyncio.Lock "
+        f"at {where}, {how}. So it is where tasks of asyncio, or callbacks, train one model and "
+        "wait between backward() and step(). Hold an asyncio.Lock "
         "from zero_grad() to step(), or await nothing in between.",
         where=where,
         evidence={"cause": "mixed_updates", "times": len(mixed)},
+    )
+
+
+def _after_step(run: Run, rank: int, late: int, where: str, at: str | None) -> Finding:
+    step = phase_place(run, rank, _OPTIMIZER, None)
+    passes = "last backward pass" if late == 1 else f"last {units.count(late)} backward passes"
+    return finding_at(
+        run,
+        rank,
+        0,
+        kind="dead_parameter",
+        confidence="likely",
+        title=f"The {passes} at {where} of each stretch from one zero_grad() to the next "
+        f"{'is' if late == 1 else 'are'} thrown away: step(){f' at {step}' if step else ''} runs "
+        f"before, and zero_grad(){f' at {at}' if at else ''} after. Call step() once all passes "
+        "are done.",
+        where=step or where,
+        evidence={"cause": "passes_after_step", "passes": late, "backward": where},
     )
 
 

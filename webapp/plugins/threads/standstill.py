@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import FORKED_LOCK
 from lanescope.webapp.analysis.findings import Finding, Severity
@@ -50,8 +53,9 @@ _LAST = 10
 _SEVERITIES: dict[str, Severity] = {"abort": "error", "stopped": "info", "killed": "info"}
 """By how the process ended. A server that waits for requests is at rest as well until somebody
 stops it: only what its own watchdog ended is known to have waited for too long. Where each thread
-waits for another one it is more than that: a warning, as a signal's handler might have woken them,
-and an error where one of them has raised an exception."""
+waits for another one, or the only one for what a thread brought that has ended, it is more than
+that: a warning, as a signal's handler might have woken them, and an error where one of them has
+raised an exception."""
 
 
 _OF_LOOP = "a future of asyncio"
@@ -113,9 +117,11 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     elif since > rows[0]["time_ns"]:  # it went on
         return []
     raised = raised_beside(run, rank)
-    if severity == "info" and closed and (raised or len(rows) > 1 or _blocks_loop(run, rank, rows)):
-        severity = "error" if raised else "warning"
     names = {t.thread: t.name for t in run.threads_of(rank)}
+    gone = _gone(run, rank, rows[0]["thread"], names) if closed and len(rows) == 1 else ""
+    waits = len(rows) > 1 or _blocks_loop(run, rank, rows)
+    if severity == "info" and closed and (raised or gone or waits):
+        severity = "error" if raised else "warning"
     main = {t.thread for t in run.threads_of(rank) if t.kind == schema.ThreadKind.main.name}
     rows.sort(key=lambda row: (row["thread"] not in main, row["thread"]))
     rows += children
@@ -126,7 +132,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     task = failed_task(run, rank) if loop and not raised else ""
     if task:
         advice = _AWAIT
-    more = dead + raised + task + "; Ctrl-C ended it" * interrupted
+    more = dead + (raised or gone) + task + "; Ctrl-C ended it" * interrupted
     return [_finding(run, rank, severity, since, waiting, more, advice, rows[0]["duration_ns"])]
 
 
@@ -219,6 +225,27 @@ def _closed(
         row["waiting"] in brought or row["waiting"].startswith("a lock that ")
         for row in (*rows, *(one for one in children if one["waiting"] not in put))
     )
+
+
+_BRINGS = pa.array([kind.name for kind in {*schema.PUBLISHING, schema.SyncKind.queue_room}])
+"""Kinds of events that wake a thread which waits for the same object."""
+
+
+def _gone(run: Run, rank: int, thread: str, names: Mapping[str, str]) -> str:
+    """Says which thread brought what the only thread waits for, and has ended; empty where one that
+    brought it before may still be there, or none did."""
+    rows = run.events("sync", rank, columns=["thread", "kind", "object", "duration_ns"])
+    threads, kinds = (rows[name].cast(pa.string()) for name in ("thread", "kind"))
+    unfinished = pc.and_(pc.is_null(rows["duration_ns"]), pc.equal(threads, thread))
+    waited = rows.filter(unfinished)["object"].to_pylist()
+    if not waited or waited[-1] is None:
+        return ""
+    same = pc.and_(pc.equal(rows["object"], waited[-1]), pc.is_in(kinds, _BRINGS))
+    brought = threads.filter(pc.and_(same, pc.not_equal(threads, thread))).to_pylist()
+    ended = threads.filter(pc.equal(kinds, schema.SyncKind.thread_end.name)).to_pylist()
+    if not brought or not {*brought} <= {*ended}:
+        return ""
+    return f"; {names.get(brought[-1], brought[-1])}, which brought it before, has ended"
 
 
 def _died(run: Run, pid: int, rows: list[dict[str, Any]]) -> str:

@@ -65,7 +65,7 @@ def renamed(base: Run, run: Run) -> Renamed:
         "module": lambda text: paths.get(text, text),
         "parameter": lambda text: _parameter(text, insides),
     }
-    rows = base.rows.changed_by(partial(_with_other_texts, change))
+    rows = base.rows.changed_by(partial(with_other_texts, change))
     heads = [
         (one.path, other.path)
         for model in mine
@@ -119,8 +119,8 @@ def _norms(base: Run, run: Run) -> list[dict[str, float]]:
     return found
 
 
-def _with_other_texts(change: dict[str, Callable[[str], str]], _: str, rows: pa.Table) -> pa.Table:
-    """Rows with other texts in some columns."""
+def with_other_texts(change: dict[str, Callable[[str], str]], _: str, rows: pa.Table) -> pa.Table:
+    """Returns rows with other texts in the columns that `change` names."""
     for position, name in enumerate(rows.column_names):
         other, kind = change.get(name), rows.schema.field(position).type
         if other is not None and pa.types.is_dictionary(kind):

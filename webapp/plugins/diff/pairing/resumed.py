@@ -93,7 +93,7 @@ def resumed_notes(base: Run, run: Run) -> list[str]:
     )
     rank = min({*base.ranks} & {*run.ranks})
     lost = _other_random_numbers(base, run, rank, later.number)
-    lost = lost or _other_update(base, run, rank, later.number)
+    lost = lost or other_update(base, run, rank, later.number)
     return [said, *([] if lost is None else [lost])]
 
 
@@ -109,8 +109,8 @@ def _other_random_numbers(base: Run, run: Run, rank: int, step: int) -> str | No
     )
 
 
-def _other_update(base: Run, run: Run, rank: int, step: int) -> str | None:
-    """What is to be said where the first gradients are the same, and those after them are not."""
+def other_update(base: Run, run: Run, rank: int, step: int) -> str | None:
+    """Returns what to say where the gradients of a step are the same and the next ones are not."""
     known, own = _gradients(base, rank), _gradients(run, rank)
     if known.get(step) != own.get(step) or not {step + 1} <= known.keys() & own.keys():
         return None
@@ -186,9 +186,10 @@ _KNOWN_BY: tuple[Callable[[Run, int], _States], ...] = (_parameters, _samples, _
 
 @lru_cache(maxsize=8)
 def _states(run: Run, rank: int, table: str, column: str) -> _States:
-    rows = to_frame(run.events(table, rank, columns=["step", "parameter", "optimizer", column]))
+    rows = to_frame(run.events(table, rank, columns=["step", "parameter", column]))
     rows = rows[rows[column].notna() & (rows[column] != 0)]
-    hashes = pd.util.hash_pandas_object(rows[["parameter", "optimizer", column]], index=False)
+    # Not by optimizer: one that a run makes again has another number.
+    hashes = pd.util.hash_pandas_object(rows[["parameter", column]], index=False)
     steps = hashes.groupby(rows["step"])
     return {
         int(step): (int(own), int(many))

@@ -35,6 +35,9 @@ def compared_norms(base: Run, run: Run, mode: Mode, floor: Floor | None = None) 
             names.get(place, "") for place in zip(frame["rank"], frame["thread"], strict=True)
         ]
         frame = plain_keys(frame, "parameter")
+        # Optimizers are numbered as they are made: one that is made again has another number.
+        made = frame.groupby(keys[:3])["optimizer"]
+        frame["optimizer"] = made.rank(method="dense").astype("int64")
         # A parameter may pass an optimizer twice within a step (an explicit step boundary).
         frame["again"] = frame.groupby(keys[:-1]).cumcount()
         frame["order"] = np.arange(len(frame))
