@@ -3,8 +3,9 @@
 The steps but the first are cut into quarters. From the second quarter on the median step is longer
 in each, and in the last one longer by half than in both first. One place of the program makes
 half of what the last quarter has more than the first, and grows twice as fast as the rest: on a
-machine that becomes busier all places grow alike. Where several threads step optimizers, as those
-of a server do for each that asks, the length of a step is that of what asks.
+machine that becomes busier all places grow alike. A place that the first quarter does not reach is
+of another training, whose steps are longer from the beginning. Where several threads step
+optimizers, as those of a server do for each that asks, the length of a step is that of what asks.
 """
 
 from __future__ import annotations
@@ -118,9 +119,9 @@ def _growing_place(
     )
     grown = {place: time - early.get(place, 0.0) for place, time in late.items() if any(place)}
     place = max(grown, key=lambda one: grown[one], default=None)
-    if place is None:
+    if place not in early:
         return None
-    less, more = early.get(place, 0.0), late[place]
+    less, more = early[place], late[place]
     rest_less, rest_more = sum(early.values()) - less, sum(late.values()) - more
     explains = grown[place] >= EXPLAINS * (more + rest_more - less - rest_less)
     alone = more * rest_less >= _TWICE * less * rest_more

@@ -23,6 +23,18 @@ for step in range({steps}):
 """
 
 
+FIRST = "import time\nimport torch\n\ntorch.set_num_threads(1)"
+ONE_OF_SEVERAL = """
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).pow(2).mean().backward()
+    time.sleep({sleep})
+    optimizer.step()
+"""
+
+
 OF_TWO_THREADS = """
 import threading
 import time
@@ -51,6 +63,11 @@ threads = [threading.Thread(target=serve, args=(turns, number)) for number in ra
 
 def test_steps_of_a_server_have_the_length_of_what_asks(tmp_path: Path) -> None:
     assert record_program(tmp_path, OF_TWO_THREADS).findings("growth") == []
+
+
+def test_the_next_training_may_have_longer_steps(tmp_path: Path) -> None:
+    trainings = [ONE_OF_SEVERAL.format(sleep=sleep) for sleep in (0, 0.005, 0.01, 0.03)]
+    assert record_program(tmp_path, "\n".join([FIRST, *trainings])).findings("growth") == []
 
 
 @pytest.mark.parametrize(
