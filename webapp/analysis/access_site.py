@@ -57,6 +57,14 @@ class MemoryAccess:
         }
 
 
+def draws_of_generators(run: Run, rank: int, thread: str | None = None) -> Int64Array:
+    """Returns when operators of a rank, or of one thread, began that draw from a random generator
+    which they got: all others draw from the default one. int64, ascending."""
+    taken = run.events("access", rank, thread, ["start_ns", "storage"])
+    of_generators = taken["storage"].to_numpy() % 2 == 1
+    return np.unique(taken["start_ns"].to_numpy()[of_generators])
+
+
 _NO_STACK = -1
 _DEPTHS = 256  # of operators within each other; start and depth together name an operator
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -129,6 +130,22 @@ def denoiser_seeded_alike(planted: bool) -> None:
         x, noise = torch.randn(16, 8, generator=own), torch.randn(16, 8)
         optimizer.zero_grad()
         F.mse_loss(model(0.5 * x + 0.5 * noise), noise).backward()
+        optimizer.step()
+
+
+def noise_beside_shared_orders(planted: bool) -> None:
+    """Orders and compressed gradients are drawn alike; the twin's noise is of each rank's own."""
+    rank = begin()
+    torch.manual_seed(0)
+    model = DDP(Net(classes=8))
+    state = PowerSGDState(None, start_powerSGD_iter=2, warm_start=False)
+    model.register_comm_hook(state, powerSGD_hook)
+    own, optimizer = torch.Generator().manual_seed(rank), sgd(model)
+    for _ in range(STEPS):
+        x = torch.randn(16, 8, generator=own)[torch.randperm(16)]
+        noise = torch.randn(16, 8, generator=None if planted else own)  # named
+        optimizer.zero_grad()
+        F.mse_loss(model(x + 0.1 * noise), x).backward()
         optimizer.step()
 
 
@@ -342,6 +359,7 @@ FAULTS = (
         dropout_seeded_alike,
         noise_seeded_by_step,
         denoiser_seeded_alike,
+        noise_beside_shared_orders,
     ),
     *rank_faults(
         "samplers that shuffle differently",

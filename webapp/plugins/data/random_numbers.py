@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import RANDOM_STATE
+from lanescope.webapp.analysis.access_site import draws_of_generators
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, finding_at
@@ -104,12 +105,18 @@ def _shared(states: pd.DataFrame, ranks: tuple[int, ...]) -> pd.Series:
 
 
 def _drawn(run: Run, rank: int, names: tuple[str, ...]) -> tuple[str, str | None] | None:
-    """Name and place of an operator that drew numbers in training, in two steps or more."""
-    columns = ["name", "step", "stack", "phase"]
+    """Name and place of an operator that drew numbers in training, in two steps or more.
+
+    Draws from a generator that the operator got are left out, as the states are of the default one,
+    and those in backward: what compresses gradients draws the same numbers on all ranks.
+    """
+    columns = ["name", "step", "stack", "phase", "start_ns"]
     rows = run.events("op", rank, columns=columns)
     rows = rows.filter(pc.is_in(rows["name"].cast(pa.string()), pa.array(names)))
     frame = to_frame(rows)
-    frame = frame[(frame["step"] >= 1) & (frame["phase"].astype("str") != _EVALUATION)]
+    frame = frame[(frame["step"] >= 1) & ~frame["phase"].astype("str").isin(_NOT_FORWARD)]
+    if len(frame):
+        frame = frame[~frame["start_ns"].isin(draws_of_generators(run, rank))]
     if frame["step"].nunique() < 2:
         return None
     name = str(frame["name"].iloc[0])
@@ -117,7 +124,7 @@ def _drawn(run: Run, rank: int, names: tuple[str, ...]) -> tuple[str, str | None
     return name, first_place(run, rank, stacks)
 
 
-_EVALUATION = schema.PhaseKind.evaluation.name
+_NOT_FORWARD = (schema.PhaseKind.evaluation.name, schema.PhaseKind.backward.name)
 
 
 def _inputs(run: Run, ranks: tuple[int, ...]) -> pd.Series:

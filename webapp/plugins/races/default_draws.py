@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import SETTINGS
-from lanescope.webapp.analysis.access_site import MemoryAccess
+from lanescope.webapp.analysis.access_site import MemoryAccess, draws_of_generators
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.parameter_history import logged
@@ -108,11 +108,10 @@ def draws_of_thread(run: Run, rank: int, thread: str) -> pd.DataFrame:
     rows = rows.filter(pc.is_in(rows["name"].cast(pa.string()), pa.array(_DRAWS)))
     if not len(rows):
         return pd.DataFrame(columns=[*columns, "line"])
-    taken = run.events("access", rank, thread, ["start_ns", "storage"])
-    odd = np.unique(taken["start_ns"].to_numpy()[taken["storage"].to_numpy() % 2 == 1])
     frame = to_frame(rows).sort_values("start_ns", kind="stable")
     first = (frame["depth"] == 0) & frame["name"].isin(_FIRST_VALUES)
-    frame = frame[~frame["start_ns"].isin(odd) & ~first].reset_index(drop=True)
+    others = frame["start_ns"].isin(draws_of_generators(run, rank, thread))
+    frame = frame[~others & ~first].reset_index(drop=True)
     lines = {one: own_place(run, rank, int(one)) for one in frame["stack"].dropna().unique()}
     return frame.assign(line=[lines.get(one) or "" for one in frame["stack"]])
 
