@@ -19,14 +19,17 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..stacks import Stacks
+from ..training.thread_gradients import ThreadGradients
 from .synthetic_accesses import SyntheticAccess, SyntheticAccesses, extent_of
 
 
 class Releases:
     """Writes an operator for each call that releases gradients."""
 
-    def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
+    def __init__(self, recorder: Recorder, stacks: Stacks, trains: Callable[[], object]) -> None:
+        """`trains`: see `ThreadGradients`."""
         self._accesses = SyntheticAccesses(recorder, stacks)
+        self._trains = trains
         self._zeroing: set[int] = set()  # idents of threads in `zero_grad`
 
     def begin_zeroing(self, parameters: Callable[[], Iterable[torch.Tensor]]) -> bool:
@@ -54,6 +57,7 @@ class Releases:
         self._released((parameter,), name)
 
     def _released(self, parameters: Iterable[torch.Tensor], name: str) -> None:
+        self._trains()
         accesses: list[SyntheticAccess] = []
         for parameter in parameters:
             gradient, own = extent_of(parameter.grad), extent_of(parameter)
@@ -67,7 +71,8 @@ class Releases:
 
 def _hook(context: HookContext) -> None:
     """Hooks `zero_grad` of modules and optimizers, and assignments to a parameter's gradient."""
-    releases, patches = Releases(context.recorder, context.stacks), context.patches
+    threads, patches = context.get(ThreadGradients), context.patches
+    releases = Releases(context.recorder, context.stacks, threads.trains)
 
     def zeroes(
         parameters: Callable[[Any], Iterable[torch.Tensor]],

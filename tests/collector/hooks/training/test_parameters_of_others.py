@@ -1,0 +1,80 @@
+"""Parameters that threads beside the recorded step train, drop gradients of or give other memory:
+what the recorder reads of them never crashes the program."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.recording import record_program
+
+TRAINING = """
+import ctypes
+import threading
+import torch
+
+torch.set_num_threads(1)
+done = threading.Event()
+
+def model(layers=24, size=16):
+    return torch.nn.Sequential(*[torch.nn.Linear(size, size) for _ in range(layers)])
+
+{beside}
+
+mine = model()
+thread = threading.Thread(target=beside)
+thread.start()
+optimizer = torch.optim.SGD(mine.parameters(), lr=0.001)
+for _ in range({steps}):
+    mine(torch.randn(4, 16)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+done.set()
+thread.join()
+"""
+
+TRAINED = """
+other = model()
+def beside():
+    while not done.is_set():
+        other(torch.randn(4, 16)).sum().backward()
+        other.zero_grad()
+"""
+
+DROPPED = """
+other = model()
+def beside():
+    own = list(other.parameters())
+    while not done.is_set():
+        gradients = torch.autograd.grad(other(torch.randn(4, 16)).sum(), own)
+        for one, gradient in zip(own, gradients):
+            one.grad = gradient
+        del gradients, gradient
+        for one in own:
+            one.grad = None
+"""
+
+EXCHANGED = """
+ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: memory that is freed is gone at once
+other = model(8, 512)
+other(torch.randn(1, 512))
+def beside():
+    while not done.is_set():
+        for one in other.parameters():
+            one.data = torch.zeros_like(one)
+"""
+
+
+@pytest.mark.parametrize(
+    ("beside", "steps"),
+    [pytest.param(TRAINED, 100, marks=pytest.mark.slow), (DROPPED, 40), (EXCHANGED, 200)],
+    ids=["trained", "dropped", "exchanged"],
+)
+def test_parameters_of_other_threads_do_not_end_the_program(
+    tmp_path: Path, beside: str, steps: int
+) -> None:
+    # torch writes gradients without Python's lock, and frees memory that others may be reading.
+    source = TRAINING.format(beside=beside, steps=steps)
+    recorded = record_program(tmp_path, source, "--sample-every", "1")
+    assert recorded.status == 0, recorded.stderr
+    assert "recorder error" not in recorded.stderr
+    assert len({row["step"] for row in recorded.rows("parameter")}) == steps
