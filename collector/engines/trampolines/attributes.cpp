@@ -4,6 +4,12 @@
 
 #include "hook.h"
 
+// Assignments in progress on all threads. Within one, torch may give Python's lock to another
+// thread while the attribute still leads to a tensor that is being freed.
+extern "C" {
+__attribute__((visibility("default"))) int32_t trampolines_assigning = 0;
+}
+
 namespace trampolines {
 
 namespace {
@@ -27,7 +33,10 @@ int enter_setter(Object* self, Object* value, void* closure) {
       return -1;
     }
   }
-  return setter.original(self, value, closure);
+  ++trampolines_assigning;
+  const int result = setter.original(self, value, closure);
+  --trampolines_assigning;
+  return result;
 }
 
 template <size_t... N>

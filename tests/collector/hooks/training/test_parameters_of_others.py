@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.collector.format.names import REMOVED_GRADIENT
+from lanescope.webapp.runs.run import open_run
 from tests.support.recording import record_program
 
 TRAINING = """
@@ -78,3 +80,37 @@ def test_parameters_of_other_threads_do_not_end_the_program(
     assert recorded.status == 0, recorded.stderr
     assert "recorder error" not in recorded.stderr
     assert len({row["step"] for row in recorded.rows("parameter")}) == steps
+
+
+WITHIN = """
+import threading
+import weakref
+import torch
+
+thread = threading.Thread(target=torch.ones, args=(2,))
+thread.start()
+thread.join()
+one, other = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+optimizer = torch.optim.SGD([one, other], lr=0.1)
+
+def drops(_):
+    optimizer.step()
+    other.grad = None
+
+for watched in (False, True):
+    one.grad, other.grad = torch.ones(2), torch.ones(2)
+    if watched:
+        watch = weakref.ref(one.grad, drops)
+        optimizer.param_groups[0]["params"] = [other]
+    one.grad = None
+    other.grad = None
+"""
+
+
+def test_no_gradient_is_read_while_one_is_dropped(tmp_path: Path) -> None:
+    # torch runs other threads, here a callback, while `grad` leads to a tensor that is being freed.
+    recorded = record_program(tmp_path, WITHIN, "--sample-every", "0", "--level", "access")
+    assert recorded.status == 0, recorded.stderr
+    assert "recorder error" not in recorded.stderr
+    assert [row["name"] for row in recorded.rows("op")].count(REMOVED_GRADIENT) == 3
+    assert open_run(recorded.run).coverage["gradients_not_read"] == 1
