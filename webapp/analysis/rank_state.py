@@ -22,6 +22,7 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.process_exits import (
     Ending,
     alive_ns,
+    crashed_thread,
     endings,
     own_processes,
     raised_beside,
@@ -194,9 +195,8 @@ def _crashed_thread(run: Run, rank: int) -> str | None:
     process = own_processes(run).get(rank)
     if process is None or "ended_thread" not in process:
         return None
-    own = (t for t in run.threads_of(rank) if t.pid == process["pid"])
-    found = [t.thread for t in own if t.native_id == process["ended_thread"]]
-    return found[-1] if found else ""  # an earlier thread may have had the same number
+    found = crashed_thread(run, process)
+    return found.thread if found is not None else ""
 
 
 @per_rank
