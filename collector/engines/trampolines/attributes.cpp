@@ -33,8 +33,18 @@ int enter_setter(Object* self, Object* value, void* closure) {
       return -1;
     }
   }
+  // What None takes the place of is freed when it is no longer found: recording takes time, in
+  // which threads that read the attribute would meet it more often than without.
+  Held dropped(nullptr);
+  if (concurrent && self->type == setter.of && (value == nullptr || value == none)) {
+    dropped = Held(setter.definition->get(self, closure));
+    if (!dropped) {
+      PyErr_Clear();
+    }
+  }
   ++trampolines_assigning;
   const int result = setter.original(self, value, closure);
+  dropped = Held(nullptr);
   --trampolines_assigning;
   return result;
 }

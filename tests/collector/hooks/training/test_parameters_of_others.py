@@ -114,3 +114,42 @@ def test_no_gradient_is_read_while_one_is_dropped(tmp_path: Path) -> None:
     assert "recorder error" not in recorded.stderr
     assert [row["name"] for row in recorded.rows("op")].count(REMOVED_GRADIENT) == 3
     assert open_run(recorded.run).coverage["gradients_not_read"] == 1
+
+
+SERVER = """
+import threading
+import torch
+
+torch.set_num_threads(1)
+served = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(4)])
+optimizer = torch.optim.SGD(served.parameters(), lr=0.001)
+
+def push(gradients):
+    for one, gradient in zip(served.parameters(), gradients):
+        if one.grad is None:
+            one.grad = gradient.clone()
+        else:
+            one.grad += gradient
+    optimizer.step()
+    optimizer.zero_grad()
+
+def trains():
+    for _ in range(100):
+        try:
+            push([torch.randn_like(one) for one in served.parameters()])
+        except (AttributeError, TypeError):  # another thread was quicker
+            pass
+
+threads = [threading.Thread(target=trains) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+@pytest.mark.slow
+def test_threads_that_race_for_gradients_end_no_earlier_than_alone(tmp_path: Path) -> None:
+    # Alone, torch crashes in most runs: a gradient is freed while other threads still find it.
+    recorded = record_program(tmp_path, SERVER)
+    assert recorded.status == 0, recorded.stderr
