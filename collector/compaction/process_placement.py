@@ -68,6 +68,8 @@ def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
     }
     if "worker" in process:
         entry["worker"] = process["worker"]
+    if "ended_thread" in process:
+        entry["ended_thread"] = process["ended_thread"]
     return entry
 
 

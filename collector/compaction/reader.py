@@ -57,6 +57,7 @@ _MAX_ABS = 1 << 63
 _MAX_THREAD_KIND = max(ThreadKind)
 _LAST_KIND = max(RecordKind)
 _SIGNAL = "signal "
+_IN = " in "
 _TERMINATED = _SIGNAL + "SIGTERM"
 
 
@@ -203,7 +204,10 @@ def read_process_file(folder: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError), (folder / ENDED_FILE).open("rb") as file:
         noted = file.read(_MAX_SIGNAL_BYTES).rstrip(b"\0").decode("ascii", "replace")
         first = noted.removeprefix(_SIGNAL).partition(_SIGNAL)[0]  # it may be sent twice
-        process["ended"] = _SIGNAL + first if noted else process.get("ended", "")
+        name, _, thread = first.partition(_IN)
+        process["ended"] = _SIGNAL + name if noted else process.get("ended", "")
+        if thread.isdecimal():
+            process["ended_thread"] = int(thread)
     if terminated_ns(folder, process) is not None:
         process["ended"] = _TERMINATED
     process["calibration"] = _calibration(folder / CALIBRATION_FILE)

@@ -33,7 +33,9 @@ class HostReader:
         self._norms = function(unlocked, "norms", i32, c_any, i64, c_any)
         self._spreads = function(unlocked, "spreads", i32, c_any, i64, c_any, c_any)
         self._thin = function(unlocked, "thin", i32, c_any, i64, i64, c_any)
-        self._take = function(locked, "take_gradients", i64, c_any, i64, c_any)
+        self.assigning = 0  # address of the number of assignments in progress; 0: not known
+        self._extents = function(locked, "extents", i32, c_any, i64, c_any, c_any)
+        self._take = function(locked, "take_gradients", i64, c_any, i64, c_any, c_any)
         self._write_short = function(locked, "write_gradients", None, c_any, i64)
         self._write_long = function(unlocked, "write_gradients", None, c_any, i64)
 
@@ -76,16 +78,33 @@ class HostReader:
         read = self._thin(pointers.buffer_info()[0], len(tensors), most, into.data_ptr())
         return list(torch.split(into, sizes)) if read else None
 
+    def extents_of(self, parameters: list[torch.Tensor]) -> array[int] | None:
+        """Returns seven numbers for each parameter: storage address, offset and size in bytes, the
+        same of its gradient, and `_cdata` of the gradient. Zeros: it has none.
+
+        None: another thread is dropping gradients.
+        """
+        pointers, into = _addresses(parameters), array("q", bytes(7 * 8 * len(parameters)))
+        read = self._extents(
+            pointers.buffer_info()[0], len(parameters), self.assigning, into.buffer_info()[0]
+        )
+        return into if read else None
+
     def write_gradients(
         self, parameters: list[torch.Tensor], records: bytes, start: int
-    ) -> list[int]:
+    ) -> list[int] | None:
         """Stores the norm of each parameter's gradient; returns positions of unreadable ones.
 
-        `records` holds a record per parameter, with the fields that do not change.
+        `records` holds a record per parameter, with the fields that do not change. None: nothing is
+        read, because another thread is dropping gradients.
         """
         pointers = _addresses(parameters)
         rest = array("I", bytes(4 * len(parameters) + 4))  # their number, then their positions
-        numbers = self._take(pointers.buffer_info()[0], len(parameters), rest.buffer_info()[0])
+        numbers = self._take(
+            pointers.buffer_info()[0], len(parameters), self.assigning, rest.buffer_info()[0]
+        )
+        if numbers < 0:
+            return None
         write = self._write_short if numbers <= _MAX_LOCKED else self._write_long
         write(records, start)
         return rest[1 : 1 + rest[0]].tolist() if rest[0] else []

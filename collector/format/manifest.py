@@ -27,9 +27,10 @@ class AxisReference(TypedDict):
 
 
 class Named(TypedDict, total=False):
-    """What a process is called where its launcher names it."""
+    """What is known of some processes only."""
 
     worker: str  # name of an RPC worker, or class and method of a Ray task
+    ended_thread: int  # native_id of the thread whose signal ended the process, as SIGSEGV
 
 
 class Process(Named):

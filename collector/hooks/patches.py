@@ -22,7 +22,7 @@ from ..recorder.private_names import optional, unavailable
 from .not_compiled import run_as_it_is
 from .trampolines import CONCURRENT, SELF_ALONE, ChangedArguments, Ends, LockEnds, Trampolines
 
-__all__ = ["ChangedArguments", "Patches", "around", "caller", "concurrent", "prepare"]
+__all__ = ["ChangedArguments", "Patches", "around", "assigning", "caller", "concurrent", "prepare"]
 
 _REPLACED = "calls without other functions in the place of the program's"
 
@@ -60,6 +60,15 @@ def concurrent(*, is_so: bool) -> None:
 def hooks_in_place() -> bool:
     """Returns whether hooked functions stay the same objects."""
     return _Means.library is not None
+
+
+def assigning() -> int:
+    """Returns the address of an int32: how many assignments hooked by `Patches.setter` are in
+    progress. 0 without the library.
+
+    While there are any, an attribute may lead to a tensor that is being freed.
+    """
+    return _Means.library.assigning if _Means.library is not None else 0
 
 
 class Patches:

@@ -89,6 +89,8 @@ class Trampolines:
         self._setter = function("setter", i32, anything, anything, address)
         self._maker = function("maker", i32, anything, address)
         self._runner = function("runner", anything, anything, anything, anything, i32)
+        in_progress = ctypes.c_int32.in_dll(library, "trampolines_assigning")
+        self.assigning = ctypes.addressof(in_progress)
         self._others: set[FunctionType] = set()  # whose code is replaced
 
     def hook(self, function: Any, ends: Ends) -> Callable[[], None] | None:

@@ -24,6 +24,7 @@ from lanescope.collector.format.marks import LostError
 from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.threads import Thread
 
 NOTES_SIGNALS_NS = 1_000_000_000
 """A process that lived for so long was watched, and would have noted SIGTERM: ns."""
@@ -152,6 +153,15 @@ def failure_of(process: schema.Process) -> str:
     if name in _CRASHES:
         return f"died of {name}"
     return "" if process["ended"] or process["closed"] else "was killed, or left by os._exit"
+
+
+def crashed_thread(run: Run, process: schema.Process) -> Thread | None:
+    """Returns the thread whose signal ended a process; None: not known, or it recorded nothing."""
+    if "ended_thread" not in process:
+        return None
+    own = (t for t in run.threads_of(process["rank"]) if t.pid == process["pid"])
+    found = [t for t in own if t.native_id == process["ended_thread"]]
+    return found[-1] if found else None  # an earlier thread may have had the same number
 
 
 def error_marks(run: Run, rank: int) -> list[tuple[dict[str, Any], LostError]]:

@@ -22,6 +22,7 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.process_exits import (
     Ending,
     alive_ns,
+    crashed_thread,
     endings,
     own_processes,
     raised_beside,
@@ -53,7 +54,7 @@ class RankState:
     """One rank at its end. Times are ns from the start of the run."""
 
     rank: int
-    thread: str | None  # the main thread, or the one that a dump is about
+    thread: str | None  # the main thread, or the one that crashed or that a dump is about
     activity: str  # in plain words
     where: str | None  # file.py:12
     since_ns: int  # last event of its main thread and of those that call collectives
@@ -123,9 +124,9 @@ def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
 def _standing(run: Run, rank: int) -> RankState:
     process, main = own_processes(run).get(rank), _main_thread(run, rank)
     since = _worked_until_ns(run, rank, main)
-    dump = _dump(run, rank, since)
-    ending = endings(run)[rank]
-    thread = (dump["thread"] or main) if dump else main
+    ending, crashed = endings(run)[rank], _crashed_thread(run, rank)
+    dump = _dump(run, rank, since) if crashed in (None, main) else None  # of another thread
+    thread = crashed or ((dump["thread"] or main) if dump else main)
     doing, where = _doing(run, rank, dump)
     if ending.how == "raised" or (ending.how == "gave up" and not dump):
         doing, where = ending.words, ending.where or where
@@ -188,15 +189,36 @@ def _main_thread(run: Run, rank: int) -> str | None:
     return next((t.thread for t in run.threads_of(rank) if t.pid == pid), None)
 
 
+def _crashed_thread(run: Run, rank: int) -> str | None:
+    """The thread whose signal ended a rank's own process; empty for one that recorded nothing,
+    None where it is not known."""
+    process = own_processes(run).get(rank)
+    if process is None or "ended_thread" not in process:
+        return None
+    found = crashed_thread(run, process)
+    return found.thread if found is not None else ""
+
+
 @per_rank
 def _last_seen(run: Run, rank: int) -> tuple[str, str | None]:
-    """What its main thread had open, or did last; where it is, is known of an open event only."""
-    main = _main_thread(run, rank)
+    """What the thread whose signal ended the process did last; else the main thread."""
+    main, crashed = _main_thread(run, rank), _crashed_thread(run, rank)
+    doing, where = _last_of(run, rank, crashed or main)
+    if crashed in (None, main):
+        return doing, where
+    if not crashed:
+        return f"in a thread that recorded nothing; main {doing}", where
+    name = next(t.name for t in run.threads_of(rank) if t.thread == crashed)
+    return f"its thread {name} {doing}", where
+
+
+def _last_of(run: Run, rank: int, thread: str | None) -> tuple[str, str | None]:
+    """What a thread had open, or did last; where it is, is known of an open event only."""
     found: list[tuple[bool, int, str, int | None]] = []
     for table, stacks in (("collective", True), ("op", True), ("phase", False)):
         columns = ["start_ns", "duration_ns", "name", *(["stack"] if stacks else [])]
         columns += ["depth"] if table != "collective" else []
-        for piece in run.pieces(table, rank, main, columns) if main else ():
+        for piece in run.pieces(table, rank, thread, columns) if thread else ():
             rows = piece
             if table == "op":  # a collective stands in a table of its own
                 rows = rows.filter(pa.array(~having(rows["name"], _COLLECTIVE.match)))

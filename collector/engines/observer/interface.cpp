@@ -200,8 +200,8 @@ EXPORT int32_t lanescope_thin(const c10::TensorImpl* const* tensors, int64_t cou
 }
 
 EXPORT int64_t lanescope_take_gradients(const c10::TensorImpl* const* parameters, int64_t count,
-                                        uint32_t* left) {
-  return contain_errors([&] { return take_gradients(parameters, count, left); });
+                                        const int32_t* assigning, uint32_t* left) {
+  return contain_errors([&] { return take_gradients(parameters, count, assigning, left); });
 }
 
 EXPORT void lanescope_write_gradients(const Record* records, int64_t start) {

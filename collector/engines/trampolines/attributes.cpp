@@ -4,6 +4,12 @@
 
 #include "hook.h"
 
+// Assignments in progress on all threads. Within one, torch may give Python's lock to another
+// thread while the attribute still leads to a tensor that is being freed.
+extern "C" {
+__attribute__((visibility("default"))) int32_t trampolines_assigning = 0;
+}
+
 namespace trampolines {
 
 namespace {
@@ -27,7 +33,20 @@ int enter_setter(Object* self, Object* value, void* closure) {
       return -1;
     }
   }
-  return setter.original(self, value, closure);
+  // What None takes the place of is freed when it is no longer found: recording takes time, in
+  // which threads that read the attribute would meet it more often than without.
+  Held dropped(nullptr);
+  if (concurrent && self->type == setter.of && (value == nullptr || value == none)) {
+    dropped = Held(setter.definition->get(self, closure));
+    if (!dropped) {
+      PyErr_Clear();
+    }
+  }
+  ++trampolines_assigning;
+  const int result = setter.original(self, value, closure);
+  dropped = Held(nullptr);
+  --trampolines_assigning;
+  return result;
 }
 
 template <size_t... N>

@@ -9,7 +9,7 @@ counts as a read of the parameter, which a concurrent optimizer step writes.
 from __future__ import annotations
 
 from _thread import get_ident
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,14 +19,26 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..stacks import Stacks
-from .synthetic_accesses import SyntheticAccess, SyntheticAccesses, extent_of
+from ..training.thread_gradients import ThreadGradients
+from .synthetic_accesses import Extent, SyntheticAccess, SyntheticAccesses, extent_of
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Releases:
     """Writes an operator for each call that releases gradients."""
 
-    def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        stacks: Stacks,
+        trains: Callable[[], object],
+        extents_of: Callable[[list[torch.Tensor]], Sequence[int] | None],
+    ) -> None:
+        """`trains`: see `ThreadGradients`; `extents_of`: see `HostReader`."""
         self._accesses = SyntheticAccesses(recorder, stacks)
+        self._trains = trains
+        self._extents_of = extents_of
         self._zeroing: set[int] = set()  # idents of threads in `zero_grad`
 
     def begin_zeroing(self, parameters: Callable[[], Iterable[torch.Tensor]]) -> bool:
@@ -47,16 +59,17 @@ class Releases:
 
     def assigned(self, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
         """Records that the calling thread is about to assign a parameter's gradient."""
-        held = parameter.grad
-        if held is None or held is gradient or get_ident() in self._zeroing:
-            return
-        name = REMOVED_GRADIENT if gradient is None else REPLACED_GRADIENT
-        self._released((parameter,), name)
+        if get_ident() not in self._zeroing:
+            name = REMOVED_GRADIENT if gradient is None else REPLACED_GRADIENT
+            self._released((parameter,), name, gradient)
 
-    def _released(self, parameters: Iterable[torch.Tensor], name: str) -> None:
+    def _released(
+        self, parameters: Iterable[torch.Tensor], name: str, given: torch.Tensor | None = None
+    ) -> None:
+        """Writes which gradients are released; a parameter that has `given` already keeps it."""
+        self._trains()
         accesses: list[SyntheticAccess] = []
-        for parameter in parameters:
-            gradient, own = extent_of(parameter.grad), extent_of(parameter)
+        for own, gradient in self._held(list(parameters), given):
             if gradient and own:
                 accesses += (
                     SyntheticAccess(gradient, write=True),
@@ -64,10 +77,33 @@ class Releases:
                 )
         self._accesses.note(name, accesses)
 
+    def _held(
+        self, parameters: list[torch.Tensor], given: torch.Tensor | None
+    ) -> Iterator[tuple[Extent | None, Extent | None]]:
+        """Yields where parameters and their gradients are.
+
+        Of plain ones without an object of Python for the gradient: reading `grad` while another
+        thread drops it crashes the program.
+        """
+        plain = [one for one in parameters if type(one) in _PLAIN]
+        kept = given._cdata if given is not None and type(given) in _PLAIN else 0
+        found = self._extents_of(plain) or ()
+        for at in range(0, len(found), 7):
+            own, gradient = Extent(*found[at : at + 3]), Extent(*found[at + 3 : at + 6])
+            if own.storage and gradient.storage and found[at + 6] != kept:
+                yield own, gradient
+        for one in parameters if len(plain) < len(parameters) else ():
+            if type(one) not in _PLAIN and one.grad is not given:
+                yield extent_of(one), extent_of(one.grad)
+
 
 def _hook(context: HookContext) -> None:
     """Hooks `zero_grad` of modules and optimizers, and assignments to a parameter's gradient."""
-    releases, patches = Releases(context.recorder, context.stacks), context.patches
+    threads, patches = context.get(ThreadGradients), context.patches
+    if context.library is None:
+        return
+    extents_of = context.library.reader.extents_of
+    releases = Releases(context.recorder, context.stacks, threads.trains, extents_of)
 
     def zeroes(
         parameters: Callable[[Any], Iterable[torch.Tensor]],

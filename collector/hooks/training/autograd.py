@@ -49,9 +49,8 @@ def install(
         adds = bool(kwargs.get("accumulate_grad", True))
         with recorder.contain_errors():
             before(args)
-        if adds:
-            with recorder.contain_errors():
-                thread_gradients.begin()
+        with recorder.contain_errors():
+            (thread_gradients.begin if adds else thread_gradients.trains)()
         return depth, adds
 
     def ends(began: tuple[int, bool], _: Any) -> None:

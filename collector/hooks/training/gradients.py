@@ -24,6 +24,7 @@ from ...numerics.fingerprint import can_read, hash_of
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
+from ..patches import assigning
 from .device_readback import DeviceReadback
 from .gradient_assertions import Assertions
 from .modules import Modules
@@ -49,8 +50,11 @@ class _Reader(Protocol):
 
     def write_gradients(
         self, parameters: list[torch.Tensor], records: bytes, start: int
-    ) -> list[int]:
-        """Writes the norm of each parameter's gradient; returns positions of those left out."""
+    ) -> list[int] | None:
+        """Writes the norm of each parameter's gradient; returns positions of those left out.
+
+        None: nothing is read, because another thread is dropping gradients.
+        """
 
 
 class Gradients:
@@ -87,7 +91,10 @@ class Gradients:
         more = sampled or self._takes_hashes()
         left: Sequence[int] = range(len(held.parameters))
         if self._reader and not more and getattr(optimizer, "grad_scale", None) is None:
-            left = self._reader.write_gradients(held.parameters, held.records, instant)
+            found = self._reader.write_gradients(held.parameters, held.records, instant)
+            if found is None:
+                recorder.coverage["gradients_not_read"] += len(held.parameters)
+            left = found or ()
         # The first step names every trainable parameter, also where the sample is not due.
         unlisted = ordinal == 0 and not sampled and not self._parameters.listed
         if left or unlisted:
@@ -224,6 +231,8 @@ def _unscaled(norms: torch.Tensor, optimizer: Optimizer) -> torch.Tensor:
 
 def _hook(context: HookContext) -> Undo:
     reader = context.library.reader if context.library is not None else None
+    if reader is not None:
+        reader.assigning = assigning()
     gradients = Gradients(
         context.recorder,
         context.get(Modules),

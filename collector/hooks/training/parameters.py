@@ -233,7 +233,7 @@ class Parameters:
             self._trainable[known.name] = trainable
             if trainable and gradient is not None and not gradient.is_sparse:
                 gradients.append((len(sample.rows), gradient))
-            own.append(local_part(parameter))
+            own.append(_view(local_part(parameter)))
             sample.rows.append(_Row(known, _scope(parameter), _is_readable(gradient)))
         for several in alike([gradient for _, gradient in gradients]):
             rows = [gradients[i][0] for i in several]
@@ -288,6 +288,13 @@ class Parameters:
 def is_sampled(step: int, every: int) -> bool:
     """Returns whether a step is 0, 1, 2, 4, 8, ... below `every`, or a multiple of it; 0: never."""
     return bool(every) and (step % every == 0 or (step < every and step & (step - 1) == 0))
+
+
+def _view(parameter: torch.Tensor) -> torch.Tensor:
+    """Returns a parameter that keeps its memory: another thread may assign `data` meanwhile, which
+    frees it."""
+    plain = type(parameter) in (torch.Tensor, torch.nn.Parameter)  # no code of the program runs
+    return parameter.detach() if plain else parameter
 
 
 def _scope(parameter: torch.Tensor) -> int:

@@ -46,6 +46,8 @@ class ThreadGradients:
         self._running = 0  # calls of the engine, on all threads
         self._first: Any = None  # state of the first thread that ran backward
         self._several = False
+        self._trains: Any = None  # state of the first thread that may make or drop gradients
+        self._alone = True  # no other thread may
         self._thread: Any = threading.local()  # calls: what each adds, innermost last
         self._hooked: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}  # by id, with handle
 
@@ -55,6 +57,7 @@ class ThreadGradients:
         calls.append([])
         state = self._recorder.thread()
         with self._lock:
+            self._note(state)
             if self._first is None:
                 self._first = state
             self._several = self._several or self._first is not state
@@ -62,16 +65,29 @@ class ThreadGradients:
             if self._several and self._running == 1:  # a thread that begins now waits for the lock
                 self._put_hooks()
 
+    def trains(self) -> None:
+        """Notes that the calling thread is about to make or drop gradients, without `begin`."""
+        state = self._recorder.thread()
+        with self._lock:
+            self._note(state)
+
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Yields True if no other thread has run a backward; keeps one from beginning meanwhile.
+        """Yields True if no other thread has trained; keeps one from beginning meanwhile.
 
-        torch writes `grad` without Python's lock, in a backward and where a gradient is dropped.
-        Reading it of a parameter that another thread trains crashes the process.
+        torch writes `grad` without Python's lock, in a backward and where a gradient is dropped:
+        until it is freed, `grad` still leads to it. Reading it of a parameter that another thread
+        trains crashes the process.
         """
         state = self._recorder.thread()
         with self._lock:
-            yield not self._several and self._first in (None, state)
+            self._note(state)
+            yield self._alone
+
+    def _note(self, state: Any) -> None:
+        if self._trains is None:
+            self._trains = state
+        self._alone = self._alone and self._trains is state
 
     def end(self) -> None:
         """Ends a backward that returned or raised."""
@@ -106,6 +122,7 @@ class ThreadGradients:
         """Resets a forked child: it has one thread, and another may hold the lock for ever."""
         self._lock = threading.RLock()
         self._running = len(vars(self._thread).get("calls", ()))
+        self._trains, self._alone = None, True
 
     def _put_hooks(self) -> None:
         found = self._modules.parameters()

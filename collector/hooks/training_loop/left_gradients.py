@@ -19,7 +19,8 @@ from ..base import Hook, HookContext
 from ..patches import caller
 from ..stacks import Stacks, program_place
 from ..training.modules import Modules
-from .scaled_losses import TrainingThread, first_trained, identity
+from ..training.thread_gradients import ThreadGradients
+from .scaled_losses import first_trained, identity
 
 
 @dataclass
@@ -51,29 +52,32 @@ class LeftGradients:
         recorder: Recorder,
         stacks: Stacks,
         name_of: Callable[[torch.Tensor], str | None],
+        threads: ThreadGradients,
     ) -> None:
         self._recorder = recorder
         self._is_library = stacks.is_library
         self._name_of = name_of
         self._held: weakref.WeakKeyDictionary[Optimizer, _Held] = weakref.WeakKeyDictionary()
-        self._thread = TrainingThread()
+        self._threads = threads
 
     def backward(self) -> None:
         """Looks whether gradients were zeroed since the last backward."""
-        if self._thread.is_alone() and len(self._held) > 1:
-            with self._recorder.own_torch():
-                for held in self._held.values():
-                    now = held.now()
-                    if now != held.left:
-                        held.forget()
-                        held.left = now
+        if len(self._held) < 2:
+            return
+        with self._threads.alone() as alone, self._recorder.own_torch():
+            for held in self._held.values() if alone else ():
+                now = held.now()
+                if now != held.left:
+                    held.forget()
+                    held.left = now
 
     def backward_ended(self) -> None:
         """Looks which gradients a backward has added to."""
-        if not self._thread.is_alone() or len(self._held) < 2:
+        if len(self._held) < 2:
             return
-        with self._recorder.own_torch():
-            touched = {one for one, held in self._held.items() if held.now() != held.left}
+        with self._threads.alone() as alone, self._recorder.own_torch():
+            looked = self._held.items() if alone else ()
+            touched = {one for one, held in looked if held.now() != held.left}
             for optimizer in touched:
                 held = self._held[optimizer]
                 held.mixed |= held.added and held.other is not None and held.other not in touched
@@ -81,8 +85,11 @@ class LeftGradients:
 
     def steps(self, optimizer: Optimizer) -> None:
         """Looks at an optimizer that steps."""
-        if not self._thread.is_alone():
-            return
+        with self._threads.alone() as alone:
+            if alone:
+                self._steps_alone(optimizer)
+
+    def _steps_alone(self, optimizer: Optimizer) -> None:
         own = self._held.get(optimizer)
         if own is None:
             with self._recorder.own_torch():
@@ -105,8 +112,8 @@ class LeftGradients:
 
 
 def _hook(context: HookContext) -> None:
-    names = context.get(Modules).parameter_name
-    left = context.share(LeftGradients(context.recorder, context.stacks, names))
+    names, threads = context.get(Modules).parameter_name, context.get(ThreadGradients)
+    left = context.share(LeftGradients(context.recorder, context.stacks, names, threads))
     context.patches.before_steps(left.steps)
 
 

@@ -7,7 +7,6 @@ called, not the scaler's, and the gradients are as that backward left them.
 from __future__ import annotations
 
 import weakref
-from _thread import get_ident
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -22,32 +21,18 @@ from ..base import Hook, HookContext
 from ..patches import caller
 from ..stacks import Stacks, program_place
 from ..training.device_readback import DeviceReadback
+from ..training.thread_gradients import ThreadGradients
 
 _MAX_LOSSES = 8
 _MAX_GRADIENTS = 3
 """Of an optimizer, those that are compared."""
 
 
-class TrainingThread:
-    """Whether a single thread trains. Reading a gradient that another thread's backward replaces at
-    that moment would crash the program."""
-
-    def __init__(self) -> None:
-        self._first = 0
-        self._alone = True
-
-    def is_alone(self) -> bool:
-        """Returns whether no other thread has asked; each asks as it begins backward or a step."""
-        me = get_ident()
-        self._first = self._first or me
-        self._alone &= self._first == me
-        return self._alone
-
-
 class ScaledLosses:
-    """Writes a value named SCALED_STEP for each such step, from an optimizer's second one on."""
+    """Writes a value named SCALED_STEP for each such step, from an optimizer's second one on, while
+    a single thread trains."""
 
-    def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
+    def __init__(self, recorder: Recorder, stacks: Stacks, threads: ThreadGradients) -> None:
         self._recorder = recorder
         self._is_library = stacks.is_library
         self._scalers: weakref.WeakSet[GradScaler] = weakref.WeakSet()
@@ -57,7 +42,7 @@ class ScaledLosses:
             weakref.WeakKeyDictionary()
         )
         self._left: dict[int, tuple[int, int]] = {}  # gradients, as the last backward left them
-        self._thread = TrainingThread()
+        self._threads = threads
         self.readback = DeviceReadback()
 
     def scaled(self, scaler: GradScaler, outputs: Any) -> None:
@@ -71,7 +56,7 @@ class ScaledLosses:
 
     def backward(self, args: tuple[Any, ...]) -> None:
         """Looks at the losses of a backward; `args` of the engine."""
-        if not self._thread.is_alone() or not self._scalers:
+        if not self._scalers:
             return
         known = [one() for one in self._losses]
         roots = args[0] if args and isinstance(args[0], tuple) else ()
@@ -82,12 +67,15 @@ class ScaledLosses:
 
     def backward_ended(self) -> None:
         """Notes gradients as a backward has left them."""
-        if self._scaled and self._thread.is_alone():
-            self._left = {id(one): identity(one) for some in self._first.values() for one in some}
+        if not self._scaled:
+            return
+        with self._threads.alone() as alone:
+            every = (one for some in self._first.values() for one in some) if alone else ()
+            self._left = {id(one): identity(one) for one in every}
 
     def steps(self, optimizer: Optimizer) -> None:
         """Looks at an optimizer that steps."""
-        if not self._thread.is_alone() or not self._scalers:
+        if not self._scalers:
             return
         scaled, plain = self._scaled, self._plain
         self._scaled = self._plain = False
@@ -103,11 +91,14 @@ class ScaledLosses:
 
     def _is_left(self, optimizer: Optimizer) -> bool:
         """Returns whether the gradients are as backward left them."""
-        first = self._first.get(optimizer)
-        if first is None:
-            self._first[optimizer] = first_trained(optimizer)
-            return False
-        return bool(first) and all(self._left.get(id(one)) == identity(one) for one in first)
+        with self._threads.alone() as alone:
+            if not alone:
+                return False
+            first = self._first.get(optimizer)
+            if first is None:
+                self._first[optimizer] = first_trained(optimizer)
+                return False
+            return bool(first) and all(self._left.get(id(one)) == identity(one) for one in first)
 
     def _write(self, optimizer: Optimizer) -> None:
         recorder = self._recorder
@@ -137,7 +128,7 @@ def identity(parameter: torch.Tensor) -> tuple[int, int]:
 
 def _hook(context: HookContext) -> None:
     recorder, patches = context.recorder, context.patches
-    losses = context.share(ScaledLosses(recorder, context.stacks))
+    losses = context.share(ScaledLosses(recorder, context.stacks, context.get(ThreadGradients)))
     patches.also_undo(partial(losses.readback.finish, recorder))
     patches.ends(
         GradScaler,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.run import open_run
 from tests.collector.watchdog.test_watchdog import line_of, stalls
 from tests.support.processes import fork_program
@@ -77,6 +78,30 @@ def test_a_stack_that_vanishes_while_it_is_read_does_no_harm(
     assert recorded.stdout == ("goes on\n" if case == "stuck" else "")
     process = json.loads((recorded.run / "manifest.json").read_text())["processes"][0]
     assert process["ended"] == f"signal SIG{'TERM' if case == 'terminated' else 'SEGV'}"
+
+
+CRASHING = """
+    import ctypes, threading, torch
+    torch.ones(2).sum()
+    watched()
+    def reads_nothing():
+        torch.ones(3).exp()
+        print(threading.get_native_id(), flush=True)
+        ctypes.string_at(0)
+    thread = threading.Thread(target=reads_nothing, name="reader")
+    thread.start()
+    thread.join()
+"""
+
+
+def test_the_thread_that_crashed_is_known(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, WATCHED + CRASHING)
+    assert recorded.status == 128 + 11, recorded.stderr
+    process = json.loads((recorded.run / "manifest.json").read_text())["processes"][0]
+    assert process["ended"] == "signal SIGSEGV"
+    assert process["ended_thread"] == int(recorded.stdout)
+    state = rank_states(open_run(recorded.run))[0]
+    assert state.activity.startswith("died of SIGSEGV; its thread reader did aten::exp last")
 
 
 OWN_HANDLERS = """

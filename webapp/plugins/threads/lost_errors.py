@@ -110,7 +110,8 @@ def _of_processes(run: Run, rank: int, then: str) -> list[Finding]:
     found = []
     for one in run.manifest["processes"]:
         failed = process_exits.failure_of(one)
-        thread = next((t for t in run.threads_of(rank) if t.pid == one["pid"]), None)
+        main = next((t for t in run.threads_of(rank) if t.pid == one["pid"]), None)
+        thread = process_exits.crashed_thread(run, one) or main
         started = own is not None and one["parent_pid"] == own["pid"]
         if not started or not failed or thread is None:
             continue
@@ -119,7 +120,10 @@ def _of_processes(run: Run, rank: int, then: str) -> list[Finding]:
         said, where = process_exits.exception_of(one) if one["exception"] else (failed, None)
         if last and where is None:
             where = own_place(run, rank, last[0]["stack"])
-            said += f" (its last operator is {last[0]['name']}" + f" at {where}" * bool(where) + ")"
+            whose = (
+                "its last operator" if thread is main else f"the last of its thread {thread.name}"
+            )
+            said += f" ({whose} is {last[0]['name']}" + f" at {where}" * bool(where) + ")"
         elif where is not None:
             said += f" at {where}"
         time = process_exits.alive_ns(run, one)

@@ -37,8 +37,12 @@ thread_local Taken taken;
 
 }  // namespace
 
-int64_t take_gradients(const c10::TensorImpl* const* parameters, int64_t count, uint32_t* left) {
+int64_t take_gradients(const c10::TensorImpl* const* parameters, int64_t count,
+                       const int32_t* assigning, uint32_t* left) {
   taken.clear();  // of a call that `write_gradients` did not follow
+  if (assigning != nullptr && *assigning != 0) {
+    return -1;
+  }
   uint32_t& left_count = left[0] = 0;
   for (int64_t i = 0; i < count; ++i) {
     const c10::TensorImpl& parameter = *parameters[i];

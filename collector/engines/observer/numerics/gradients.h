@@ -14,7 +14,10 @@ namespace lanescope {
 // Keeps the gradients of these parameters for `write_gradients` on the same thread. Fills `left`
 // with how many of them it cannot read, then their positions. Returns how many numbers are to be
 // read. Needs Python's lock, so that the program cannot replace a gradient at the same time.
-int64_t take_gradients(const c10::TensorImpl* const* parameters, int64_t count, uint32_t* left);
+// Returns -1 while an assignment is in progress (`assigning` counts them, if known): a gradient may
+// be one that is being freed.
+int64_t take_gradients(const c10::TensorImpl* const* parameters, int64_t count,
+                       const int32_t* assigning, uint32_t* left);
 
 // Writes a record for each parameter that it can read, and releases the gradients. `records` hold
 // the fields that never change. Needs no lock.

@@ -82,11 +82,14 @@ Text stack_or_start(const Thread& thread) {
 inline Text known_stack(Thread& thread, const Operator& op) {
   const uint64_t hash = raw_stack();
   if (__builtin_expect(hash != 0, 1)) {
-    Text* text = thread.met.find(hash);
-    if (__builtin_expect(*text == MetStacks::UNKNOWN, 0)) {
-      *text = capture_stack();
+    Text text = *thread.met.find(hash);
+    if (__builtin_expect(text == MetStacks::UNKNOWN, 0)) {
+      text = capture_stack();
+      // Not through the pointer of before: capturing may run a finalizer of the program, whose
+      // operators meet other stacks.
+      *thread.met.find(hash) = text;
     }
-    return *text != 0 ? *text : thread.shared.started;
+    return text != 0 ? text : thread.shared.started;
   }
   const bool due = thread.samples.due(op.text, thread.shared.module, thread.shared.phase);
   return due ? stack_or_start(thread) : 0;

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -32,6 +34,7 @@ constexpr int64_t STUCK_NS = 3 * LOOK_NS;  // Python's watchdog has not looked f
 constexpr size_t ENDED_BYTES = 64;
 constexpr int64_t MIN_STANDSTILL_NS = 2 * LOOK_NS;  // for which all threads were seen waiting
 constexpr int ENDING[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+constexpr int ASKING[] = {SIGTERM, SIGHUP, SIGQUIT};  // whichever thread gets them
 
 struct Place {
   WatchSettings settings;
@@ -86,7 +89,9 @@ void on_ending_signal(int number) {
     char* ended = all.ended.load();
     if (ended != nullptr && ended[0] == '\0') {
       const char* name = ::sigabbrev_np(number);
-      std::snprintf(ended, ENDED_BYTES, "signal SIG%s", name != nullptr ? name : "?");
+      const bool asks = std::find(std::begin(ASKING), std::end(ASKING), number) != std::end(ASKING);
+      std::snprintf(ended, ENDED_BYTES, asks ? "signal SIG%s" : "signal SIG%s in %ld",
+                    name != nullptr ? name : "?", ::syscall(SYS_gettid));
     }
     const Place* place = all.place.load();
     if (number == SIGTERM && place != nullptr) {  // a launcher gives up: show the stacks

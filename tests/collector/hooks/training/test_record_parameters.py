@@ -338,39 +338,3 @@ def test_tensors_of_classes_with_operators_of_their_own_have_no_norm(tmp_path: P
     run = open_run(recorded.run)
     assert run.coverage["gradients_not_read"] == 12
     assert dead_parameters(run) == []  # which is not the same as that they have no gradient
-
-
-TWO_TRAIN = """
-import threading
-import torch
-
-torch.set_num_threads(1)
-done = threading.Event()
-
-def model():
-    return torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(24)])
-
-def beside(own):
-    while not done.is_set():
-        own(torch.randn(4, 16)).sum().backward()
-        own.zero_grad()
-
-mine, other = model(), model()
-thread = threading.Thread(target=beside, args=(other,))
-thread.start()
-optimizer = torch.optim.SGD(mine.parameters(), lr=0.001)
-for _ in range(100):
-    mine(torch.randn(4, 16)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-done.set()
-thread.join()
-"""
-
-
-@pytest.mark.slow
-def test_parameters_that_another_thread_trains_are_left_alone(tmp_path: Path) -> None:
-    # torch writes gradients without Python's lock: reading them crashed the program.
-    recorded = record_program(tmp_path, TWO_TRAIN, "--sample-every", "1")
-    assert recorded.status == 0, recorded.stderr
-    assert len({row["step"] for row in recorded.rows("parameter")}) == 100

@@ -10,6 +10,7 @@ import pytest
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.process_exits import endings
+from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.plugins.hangs.hangs import hangs
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder
@@ -232,6 +233,28 @@ def test_workers_of_rpc_lose_the_one_that_crashed(tmp_path: Path) -> None:
     assert endings(run)[1].how == "gave up"
     (found,) = hangs(run)
     assert found.title.startswith("Rank 0 died of SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("crashed", "thread", "said"),
+    [
+        (1000, "1000-0", "; did all_reduce last"),
+        (1001, "1000-1", "; its thread Thread-1 did aten::add_ last"),
+        (7, "1000-0", "; in a thread that recorded nothing; main did all_reduce last"),
+    ],
+)
+def test_the_thread_that_crashed_is_named(
+    tmp_path: Path, crashed: int, thread: str, said: str
+) -> None:
+    builder = Builder(tmp_path, exit_status=1)
+    main = begin(builder, 0, rank("signal SIGSEGV"), START_NS + MS)
+    builder.manifest["processes"][0]["ended_thread"] = crashed
+    other = builder.thread(0, ordinal=1)
+    for table, one, name in (("collective", main, "all_reduce"), ("op", other, "aten::add_")):
+        builder.rows(table, 0, one, start_ns=[START_NS], duration_ns=[MS], name=name)
+    state = rank_states(open_run(builder.write()))[0]
+    assert state.activity == f"died of SIGSEGV{said}"
+    assert state.thread == thread
 
 
 MONITORED = (
