@@ -8,10 +8,11 @@ and by more than the operating system's scheduler does:
                           to which the rank came last|, each shortened by the time for which the
                           rank's thread was ready to run and had no processor
     lower quartile over rounds of delay / length of the round >= SHARE, and of delay >= MIN_WAIT_NS
+    and >= the upper quartile of the delays of half of the other ranks
 
 A rank that is last by chance is so in about as many rounds as the others. One that shares too few
 processors with others may be so every time, in the order in which the system lets them run: that
-says nothing about the rank.
+says nothing about the rank, and then others are late by as much now and then.
 
 It is information where ranks do different things, as a learner and its actors do: some run
 backward and others do not. What a rank does now and then (`occasional_waits`) and a single wait
@@ -60,12 +61,16 @@ def stragglers(run: Run) -> list[Finding]:
 
 def steadily_late(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
     """Returns the rows of `by_round` of each rank that the others wait for in nearly all rounds."""
-    return {rank: shares for rank, shares in by_round(came).items() if _is_late(shares)}
+    rounds = by_round(came)
+    late = {rank: float(shares["delay_ns"].quantile(0.75)) for rank, shares in rounds.items()}
+    ranks = {*came["first_rank"], *came["last_rank"]}
+    usual = {rank: np.median([late.get(one, 0.0) for one in ranks - {rank}]) for rank in rounds}
+    return {rank: one for rank, one in rounds.items() if _is_late(one, usual[rank])}
 
 
-def _is_late(shares: pd.DataFrame) -> bool:
+def _is_late(shares: pd.DataFrame, usual_ns: float) -> bool:
     most, half = (shares[["delay_ns", "share"]].quantile(part) for part in (0.25, 0.5))
-    late = most["delay_ns"] >= MIN_SKEW_NS and most["share"] >= _SHARE / 4
+    late = most["delay_ns"] >= max(MIN_SKEW_NS, usual_ns) and most["share"] >= _SHARE / 4
     return bool(late and half["share"] >= _SHARE and len(shares) >= MIN_ROUNDS - 1)
 
 

@@ -215,6 +215,17 @@ def test_chance_does_not_make_a_straggler(tmp_path: Path, delays: list[tuple[int
     assert stragglers(rounds(tmp_path, delays)) == []
 
 
+def test_ranks_that_are_late_by_turns_within_steps_are_no_stragglers(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path)
+    for step in range(10):
+        for rank in (0, 1):
+            for half, late in enumerate(((40, 0), (0, 45 - step))):
+                start, end = step * 100 + half * 50 + late[rank], step * 100 + half * 50 + 46
+                call(builder, rank, 2 * step + half, start * MS, end * MS, step=step)
+            optimizer(builder, rank, step, (step * 100 + 98) * MS)
+    assert stragglers(open_run(builder.write())) == []
+
+
 def test_a_rank_that_got_no_processor_is_not_a_straggler(tmp_path: Path) -> None:
     assert stragglers(rounds(tmp_path / "none", [(0, 30)] * 10, runnable=(0, 25))) == []
     (found,) = stragglers(rounds(tmp_path / "some", [(0, 30)] * 10, runnable=(0, 5)))
