@@ -171,10 +171,10 @@ def _hands_back(graph: LossGraph, calls: pd.DataFrame) -> bool:
     begins, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     call_of, nodes_of = dict[int, int](), dict[int, list[int]]()
     for node in graph.nodes.values():
-        place = (
-            -1 if node.start_ns is None else int(begins.searchsorted(node.start_ns, "right")) - 1
-        )
-        if place >= 0 and node.start_ns is not None and node.start_ns < ends[place]:
+        if node.start_ns is None:
+            continue
+        place = int(begins.searchsorted(node.start_ns, "right")) - 1
+        if place >= 0 and node.start_ns < ends[place]:
             call_of[node.number] = place
             nodes_of.setdefault(place, []).append(node.number)
     return not nodes_of or any(
@@ -230,7 +230,7 @@ def _buffer_read(run: Run, rank: int, thread: str, start_ns: int) -> str | None:
     read = accesses.loc[(accesses["start_ns"] == start_ns) & ~accesses["write"], "storage"]
     names = to_frame(run.events("storage", rank, columns=["storage", "name"]))
     names = names[names["storage"].isin(read)]["name"].astype("str")
-    return next((one for one in names if one not in set(samples(run)["parameter"])), None)
+    return next((one for one in names[~names.isin(samples(run)["parameter"])]), None)
 
 
 @each_graph
