@@ -59,6 +59,8 @@ class Session:
         """Installs engine, hooks and watchdog. Reports failing hooks, and goes on without them."""
         recorder = self.recorder
         _prepare_hooks(recorder)
+        if self._library is not None:
+            self._library.reader.assigning = patches.assigning()
         alone = os.environ.get(SUPERVISOR_VARIABLE) is None
         alone = alone and recorder.options.keep_last_bytes is None
         recorder.store.follow(follower_command(recorder.run) if alone else b"")

@@ -15,6 +15,7 @@
 #include "operators/observer.h"
 #include "stacks/frame_hash.h"
 #include "stacks/stacks.h"
+#include "storages/extents.h"
 #include "storages/streams.h"
 #include "thread/process.h"
 #include "thread/thread.h"
@@ -197,6 +198,11 @@ EXPORT int32_t lanescope_spreads(const c10::TensorImpl* const* tensors, int64_t 
 EXPORT int32_t lanescope_thin(const c10::TensorImpl* const* tensors, int64_t count, int64_t most,
                               double* into) {
   return contain_errors([&] { return thin(tensors, count, most, into) ? 1 : 0; });
+}
+
+EXPORT int32_t lanescope_extents(const c10::TensorImpl* const* parameters, int64_t count,
+                                 const int32_t* assigning, int64_t* into) {
+  return contain_errors([&] { return extents(parameters, count, assigning, into) ? 1 : 0; });
 }
 
 EXPORT int64_t lanescope_take_gradients(const c10::TensorImpl* const* parameters, int64_t count,

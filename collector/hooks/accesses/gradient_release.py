@@ -20,9 +20,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..stacks import Stacks
 from ..training.thread_gradients import ThreadGradients
-from .synthetic_accesses import Extent, SyntheticAccess, SyntheticAccesses, extent_of
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+from .synthetic_accesses import PLAIN, Extent, SyntheticAccess, SyntheticAccesses, extent_of
 
 
 class Releases:
@@ -85,23 +83,22 @@ class Releases:
         Of plain ones without an object of Python for the gradient: reading `grad` while another
         thread drops it crashes the program.
         """
-        plain = [one for one in parameters if type(one) in _PLAIN]
-        kept = given._cdata if given is not None and type(given) in _PLAIN else 0
+        plain = [one for one in parameters if type(one) in PLAIN]
+        kept = given._cdata if given is not None and type(given) in PLAIN else 0
         found = self._extents_of(plain) or ()
         for at in range(0, len(found), 7):
             own, gradient = Extent(*found[at : at + 3]), Extent(*found[at + 3 : at + 6])
             if own.storage and gradient.storage and found[at + 6] != kept:
                 yield own, gradient
         for one in parameters if len(plain) < len(parameters) else ():
-            if type(one) not in _PLAIN and one.grad is not given:
+            if type(one) not in PLAIN and one.grad is not given:
                 yield extent_of(one), extent_of(one.grad)
 
 
 def _hook(context: HookContext) -> None:
     """Hooks `zero_grad` of modules and optimizers, and assignments to a parameter's gradient."""
+    assert context.library is not None
     threads, patches = context.get(ThreadGradients), context.patches
-    if context.library is None:
-        return
     extents_of = context.library.reader.extents_of
     releases = Releases(context.recorder, context.stacks, threads.trains, extents_of)
 

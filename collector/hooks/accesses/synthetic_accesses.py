@@ -14,6 +14,9 @@ from ...recorder.recorder import Recorder
 from ..stacks import Stacks
 from ..training.optimizer_parameters import local_part
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Classes of tensors that have no code of the program."""
+
 _NO_VERSION = 2**32 - 1
 """Version of a tensor whose access has none."""
 
@@ -91,7 +94,7 @@ def extent_of(tensor: torch.Tensor | None) -> Extent | None:
     if tensor is None:
         return None
     part = local_part(tensor)
-    if type(part) not in (torch.Tensor, torch.nn.Parameter) or part.layout is not torch.strided:
+    if type(part) not in PLAIN or part.layout is not torch.strided:
         return None
     try:
         address = part.untyped_storage().data_ptr()

@@ -24,7 +24,6 @@ from ...numerics.fingerprint import can_read, hash_of
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
 from ..cuda_graphs import capturing
-from ..patches import assigning
 from .device_readback import DeviceReadback
 from .gradient_assertions import Assertions
 from .modules import Modules
@@ -231,8 +230,6 @@ def _unscaled(norms: torch.Tensor, optimizer: Optimizer) -> torch.Tensor:
 
 def _hook(context: HookContext) -> Undo:
     reader = context.library.reader if context.library is not None else None
-    if reader is not None:
-        reader.assigning = assigning()
     gradients = Gradients(
         context.recorder,
         context.get(Modules),
