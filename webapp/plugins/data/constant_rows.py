@@ -42,13 +42,12 @@ def constant_rows(run: Run, rank: int, graph: LossGraph) -> Finding | None:
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, steps: int) -> Finding:
-    at = f" at {node.where}" if node.where else ""
     return graph_finding(
         run,
         rank,
         graph,
         kind="repeated_data",
-        title=f"{node.module or 'A layer'}{at} gets the same values for all samples, at all "
+        title=f"{node.module or 'A layer'}{node.at} gets the same values for all samples, at all "
         f"{units.count(steps)} steps that were looked at, and other layers get data that vary: "
         "what distinguishes the samples was lost before it. Look for //, for a cast to whole "
         "numbers (.long(), .int()), or for a wrong index.",

@@ -15,6 +15,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH, NUMBERS
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place, short_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, reached_parameters
@@ -202,7 +203,7 @@ def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> 
         phase_place(run, rank, kind, (int(row["start_ns"]), int(row["end_ns"])))
         for kind, row in ((_BACKWARD, backward), (_OPTIMIZER, step))
     ]
-    first, second = (f" at {line}" if line else "" for line in at)
+    first, second = (at_place(line) for line in at)
     forward = phases[(phases["kind"] == _FORWARD) & phases["start_ns"].between(*window)]
     if not shown and _zeroed_before(run, rank, str(step["thread"]), steps, backward):
         return at[1] or at[0], (

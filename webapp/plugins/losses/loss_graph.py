@@ -12,7 +12,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
@@ -41,6 +41,11 @@ class LossNode:
     stack: int | None
     where: str | None  # file.py:12
     start_ns: int | None  # of that operator
+
+    @property
+    def at(self) -> str:
+        """` at file.py:12`; empty: the place is not known."""
+        return at_place(self.where)
 
 
 @dataclass(frozen=True)

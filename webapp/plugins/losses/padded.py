@@ -19,6 +19,7 @@ from lanescope.collector.format.loop_names import (
     PADDING_ROW,
 )
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
@@ -49,7 +50,7 @@ class _Fact(NamedTuple):
 
     @property
     def at(self) -> str:
-        return f" at {self.node.where}" if self.node.where else ""
+        return at_place(self.node.where)
 
 
 def _first_fact(run: Run, rank: int, rows: pd.DataFrame) -> _Fact | None:

@@ -73,13 +73,12 @@ def _origin(graph: LossGraph, node: LossNode) -> int:
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, loss: LossNode, share: float) -> Finding:
-    at = f" at {loss.where}" if loss.where else ""
     return graph_finding(
         run,
         rank,
         graph,
-        title=f"The contrastive loss{at} compares each sample with itself as well: its scores are "
-        "a matrix times itself, the targets are off the diagonal, and the diagonal gets "
+        title=f"The contrastive loss{loss.at} compares each sample with itself as well: its scores "
+        "are a matrix times itself, the targets are off the diagonal, and the diagonal gets "
         f"{share:.0%} of the probability at first. Hide it before the softmax: "
         'scores.fill_diagonal_(float("-inf")).',
         where=loss.where,

@@ -24,6 +24,7 @@ from lanescope.collector.format.loop_names import FLATTENED_APART
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import DETACH, forward_rows
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
@@ -197,17 +198,16 @@ def positions_of_samples(run: Run, rank: int, graph: LossGraph) -> Finding | Non
             continue
         buffer = _buffer_read(run, rank, graph.thread, node.start_ns)
         if buffer is not None:
-            at = f" at {node.where}" if node.where else ""
             return graph_finding(
                 run,
                 rank,
                 graph,
                 kind="mixed_samples",
-                title=f"The sum{at} adds a row of {buffer} to each of {rows} samples, the same at "
-                f"all {length} positions: attention takes the second dimension of {read} for "
-                "positions, so the model does not know them, and distinguishes samples by their "
-                "place in the batch. Add rows of the second dimension: "
-                "pe[: x.size(1)].transpose(0, 1).",
+                title=f"The sum{node.at} adds a row of {buffer} to each of {rows} samples, the "
+                f"same at all {length} positions: attention takes the second dimension of {read} "
+                "for positions, so the model does not know them, and distinguishes samples by "
+                "their place in the batch. Add rows of the second dimension: pe[: "
+                "x.size(1)].transpose(0, 1).",
                 where=node.where,
                 evidence={"cause": "positions_of_samples", "buffer": buffer, "samples": rows},
             )
@@ -262,7 +262,7 @@ def _shapes(op: pd.Series) -> list[list[int]]:
 
 def _finding(run: Run, rank: int, graph: LossGraph, layer: _Layer) -> Finding:
     where = own_place(run, rank, layer.stack)
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     return graph_finding(
         run,
         rank,
