@@ -73,6 +73,11 @@ FRESH_STATISTICS = "lanescope/training_loop/fresh_statistics/"
 normalisation follow, after a slash: a hash of the model's first parameter, where the running
 statistics are those it was built with, else -1."""
 
+RESTING_LAYER = "lanescope/training_loop/resting_layer/"
+"""Prefix; the name of a model whose first call with gradients is in evaluation mode, the path of
+its first dropout or batch normalisation without a batch, and its class follow, each after a slash:
+the rate of dropout, else 1. All parameters of the model require gradients."""
+
 FADED_RATE = "lanescope/training_loop/faded_rate/"
 """Prefix; file.py:12 of a scheduler's step, its class and the first learning rate follow, each
 after a slash: the rate as a share of that one, where it comes next to zero or leaves it."""
@@ -123,6 +128,11 @@ ENDS_LEFT_OUT = "lanescope/training_loop/ends_left_out/"
 up the shorter ones follow, after a slash: 1 where the loss leaves out that token everywhere, also
 the one that ends the longest row, else 0; at the steps of GRAPH_SERIES."""
 
+IGNORED_CLASS = "lanescope/training_loop/ignored_class/"
+"""Prefix; the number of a node of a loss with a target for each sample, the class that it leaves
+out and the mean share of the other classes follow, each after a slash: the share of that class
+among the targets; at the steps of GRAPH_SERIES."""
+
 PADDING_ALONE = "lanescope/training_loop/padding_alone/"
 """Prefix; the number of a node of attention or of its mask in the first graph and the token that
 fills up rows follow, after a slash: 1 where attention sees this token and no other."""
@@ -171,6 +181,11 @@ slash: the root of the mean square of some of its elements, in training and in e
 DIVIDED_TWICE = "lanescope/training_loop/divided_twice/"
 """Prefix; the name of a model and the position of a tensor among its arguments follow, after a
 slash: 1 where a sampled call in training gets bytes that were divided by 255, twice."""
+
+UNSCALED_BYTES = "lanescope/training_loop/unscaled_bytes/"
+"""Prefix; the number of a node of a layer that gets data without a gradient follows: the largest
+one of some of its numbers, where all are whole numbers of 0 to 255 as those of a picture are, else
+0; at the steps of GRAPH_SERIES."""
 
 EQUAL_ROWS = "lanescope/training_loop/equal_rows/"
 """Prefix; the name of a trained weight follows whose rows are all one row other than zero as its

@@ -13,6 +13,7 @@ from tests.faults.base import Fault, Program
 from tests.faults.learning import (
     cut_off,
     epochs,
+    first_layers,
     frozen_heads,
     graph_order,
     growing,
@@ -94,6 +95,7 @@ _ROOMS = (
     unused_results,
     seeds_and_scales,
     frozen_heads,
+    first_layers,
     same_slices,
     seen_padding,
     loss_modules,

@@ -23,6 +23,7 @@ from ..base import Hook, HookContext
 from ..stacks import code_place
 from ..training.modules import Modules
 from ..training_loop.growth import Marks
+from .input_facts import input_facts
 from .loss_facts import LossFacts, slopes
 from .node_facts import ends, facts, saved_tensor, short_name
 
@@ -90,7 +91,7 @@ class Graphs:
         with recorder.contain_errors(), recorder.own_torch():
             named = [(short_name(node), node) for node in nodes[:MAX_DRAWN]]
             known = self._facts.of(named, first=step == 0)
-            for name, number in (*slopes(named), *known, *ends(named)):
+            for name, number in (*slopes(named), *known, *ends(named), *input_facts(named)):
                 recorder.value(name, number)
         if step == 0 and len(nodes) <= MAX_DRAWN:
             self._write(nodes)

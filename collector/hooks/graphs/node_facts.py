@@ -128,7 +128,7 @@ def _of_tokens(tokens: _Tokens) -> Iterator[tuple[str, float]]:
     for padded in filter(None, map(padding, tokens.read)):
         for number, node, target in tokens.targets:
             if getattr(node, "_saved_reduction", 0) == _MEAN and _weighs_all(node):
-                found = counted_padding(padded, target, _ignored(node))
+                found = counted_padding(padded, target, ignored_class(node))
                 if found is not None:
                     name = f"{COUNTED_PADDING}{number}/{padded.number}/{found.label}"
                     yield name, found.share
@@ -145,7 +145,7 @@ def ends(nodes: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, float]]:
     for number, node, target in tokens.targets:
         read = next((one for one in tokens.read if _ahead(target, one) == 1), None)
         if read is not None:
-            left_out = leaves_out_ends(read, target, _ignored(node))
+            left_out = leaves_out_ends(read, target, ignored_class(node))
             yield f"{ENDS_LEFT_OUT}{number}/{int(read[0, -1])}", float(left_out)
 
 
@@ -193,7 +193,7 @@ def _positive(index: int) -> int:
     return index - 2 * _BELOW_ZERO if index >= _BELOW_ZERO else index
 
 
-def _ignored(node: Any) -> int:
+def ignored_class(node: Any) -> int:
     """Returns the class that a loss leaves out."""
     return _positive(getattr(node, "_saved_ignore_index", 0))
 

@@ -55,7 +55,7 @@ from ..training_loop.unread_settings import unread_settings
 from ..training_loop.worker_copies import WorkerCopies
 from .activations import tensors_in
 from .device_readback import DeviceReadback
-from .model_facts import ModuleSettings, batch_momenta, equal_rows, listed_modules
+from .model_facts import DROPOUTS, ModuleSettings, model_facts
 from .modules import Modules, own_class, unwrap
 from .norms import has_norm
 from .parameters import is_sampled
@@ -83,15 +83,6 @@ _MAX_ROWS, MAX_ELEMENTS = 16, 512
 
 _WITH_SIGNED_ZERO = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Dtypes whose zeros may have two signs, which are the same number."""
-
-_DROPOUTS = (
-    torch.nn.Dropout,
-    torch.nn.Dropout1d,
-    torch.nn.Dropout2d,
-    torch.nn.Dropout3d,
-    torch.nn.AlphaDropout,
-    torch.nn.FeatureAlphaDropout,
-)
 
 _CALLERS = ("_wrapped_call_impl", "_call_impl", "__call__")
 _MAX_FRAMES = 6
@@ -189,7 +180,7 @@ class Batches:
         if self._evaluated.get(module) is not training and self._recorder.active:
             self._evaluated[module] = training
             name = self._modules.model_name(module)
-            drops = any(one.training for one in inner.modules() if isinstance(one, _DROPOUTS))
+            drops = any(one.training for one in inner.modules() if isinstance(one, DROPOUTS))
             self._recorder.value(f"{EVALUATION_MODE}{name}", float(training or drops))
         if not training and self._recorder.active:
             name = self._modules.model_name(module)
@@ -291,11 +282,9 @@ class Batches:
     def _list(self, module: torch.nn.Module) -> None:
         with self._recorder.contain_errors(), self._recorder.own_torch(), torch.no_grad():
             for name, number in (
-                *listed_modules(module, self._modules),
+                *model_facts(module, self._modules),
                 *unread_settings(module, self._is_library),
-                *batch_momenta(module),
                 *self._settings.of(unwrap(module)),
-                *equal_rows(module, self._modules),
             ):
                 self._recorder.value(name, number)
 

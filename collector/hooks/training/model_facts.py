@@ -2,8 +2,8 @@
 
 Containers that list one module several times (`nn.ModuleList([block] * 6)`), settings of modules,
 such as the rate of dropout, so that runs compare, batch normalisations whose running statistics are
-those of the newest batches, and weights that begin as one row, or as one number: all units of such
-a layer are alike.
+those of the newest batches, weights that begin as one row, or as one number: all units of such a
+layer are alike, and layers that do nothing as training begins in evaluation mode.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import islice
 import torch
 from torch import nn
 
-from ...format.loop_names import BATCH_MOMENTUM, EQUAL_ROWS
+from ...format.loop_names import BATCH_MOMENTUM, EQUAL_ROWS, RESTING_LAYER
 from ...format.names import LISTED_MODULE, SETTINGS
 from ..stacks import code_line
 from .modules import Modules, clean_paths, own_class, unwrap
@@ -26,7 +26,15 @@ _MAX_LISTED = 20
 """Modules of one model."""
 
 
-def listed_modules(root: torch.nn.Module, modules: Modules) -> Iterator[tuple[str, float]]:
+def model_facts(root: torch.nn.Module, modules: Modules) -> Iterator[tuple[str, float]]:
+    """Yields names and values of series about a model that is called with gradients."""
+    yield from _listed_modules(root, modules)
+    yield from _batch_momenta(root)
+    yield from _equal_rows(root, modules)
+    yield from _resting_layers(root, modules)
+
+
+def _listed_modules(root: torch.nn.Module, modules: Modules) -> Iterator[tuple[str, float]]:
     """Yields names of LISTED_MODULE, and how many times the module is listed."""
     yield from islice(_listed(root, modules), _MAX_LISTED)
 
@@ -88,6 +96,15 @@ class ModuleSettings:
                     self._left -= 1
 
 
+DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
 BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 """Classes with running statistics."""
 
@@ -95,7 +112,7 @@ _MOST = 0.9
 """From here on momentum is written as other frameworks define it, as the weight of the past."""
 
 
-def batch_momenta(root: nn.Module) -> Iterator[tuple[str, float]]:
+def _batch_momenta(root: nn.Module) -> Iterator[tuple[str, float]]:
     """Yields names of BATCH_MOMENTUM of a model that trains, and the momenta."""
     for path, module in clean_paths(root):
         if isinstance(module, BATCH_NORM) and module.training and module.track_running_stats:
@@ -104,12 +121,33 @@ def batch_momenta(root: nn.Module) -> Iterator[tuple[str, float]]:
                 yield f"{BATCH_MOMENTUM}{path}/{type(module).__name__}", momentum
 
 
+def _resting_layers(root: nn.Module, modules: Modules) -> Iterator[tuple[str, float]]:
+    """Yields RESTING_LAYER of the first layer that evaluation mode turns off, in a model that is in
+    it as a whole and requires all gradients: one that trains frozen layers may be right to be."""
+    model = unwrap(root)
+    trains = all(one.requires_grad for one in model.parameters())
+    if not trains or any(one.training for one in model.modules()):
+        return
+    for path, module in clean_paths(root):
+        rate = module.p if isinstance(module, DROPOUTS) else float(_is_fresh(module))
+        if rate > 0:
+            name = f"{modules.model_name(root)}/{path}/{own_class(module).__name__}"
+            yield f"{RESTING_LAYER}{name}", rate
+            return
+
+
+def _is_fresh(module: nn.Module) -> bool:
+    """Whether batch normalisation has not seen a batch yet."""
+    batches = module.num_batches_tracked if isinstance(module, BATCH_NORM) else None
+    return type(batches) is torch.Tensor and batches.device.type == "cpu" and not batches.item()
+
+
 _MIN_ROWS = 8
 """Of a weight that begins as one row; of fewer, all numbers are the same."""
 _MAX_WEIGHTS = 20
 
 
-def equal_rows(root: nn.Module, modules: Modules) -> Iterator[tuple[str, float]]:
+def _equal_rows(root: nn.Module, modules: Modules) -> Iterator[tuple[str, float]]:
     """Yields names of EQUAL_ROWS of a model's weights, and their numbers of rows."""
     for weight in islice(filter(_are_equal, root.parameters()), _MAX_WEIGHTS):
         name = modules.parameter_name(weight)

@@ -186,16 +186,16 @@ def teacher_left_in_evaluation_mode(planted: bool) -> None:
 
 
 def wrapped_model_left_in_evaluation_mode(planted: bool) -> None:
-    """The model inside of the wrapper is evaluated; the twin was in evaluation mode throughout."""
+    """The model inside of the wrapper is evaluated; the twin stays in training mode."""
     rank = begin()
     torch.manual_seed(0)
     inner = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.Linear(16, 2))
-    model = DDP(inner.train(planted))
+    model = DDP(inner)
     optimizer = sgd(model)
     numbers = torch.Generator().manual_seed(rank)
     torch.manual_seed(rank)
     for step in range(STEPS):
-        if step == STEPS // 2:
+        if planted and step == STEPS // 2:
             inner.eval()
         x = torch.randn(16, 8, generator=numbers)
         optimizer.zero_grad()

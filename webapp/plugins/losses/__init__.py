@@ -30,6 +30,15 @@ PLUGIN = Plugin(
             misses="losses other than nll_loss; a softmax whose result is reshaped; square shapes",
         ),
         Question(
+            "Softmax of a single output",
+            "softmax_dims:single_outputs",
+            ("wrong_loss",),
+            order=196,
+            needs="the graph of the first backward",
+            misses="outputs of other than linear layers; a softmax that is written with single "
+            "operators",
+        ),
+        Question(
             "Weights of a softmax over another dimension",
             "softmax_dims:attention_dims",
             ("mixed_samples",),
@@ -135,6 +144,16 @@ PLUGIN = Plugin(
             misses="rows that are all filled up; labels that the program shifts itself",
         ),
         Question(
+            "Classes that the loss leaves out",
+            "padded:ignored_classes",
+            ("wrong_loss",),
+            order=197,
+            needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., with a cross-entropy of one "
+            "class per sample in host memory",
+            misses="classes of positions or pixels; classes much rarer or more frequent than the "
+            "others",
+        ),
+        Question(
             "Masks that show padding alone",
             "padded:inverted_masks",
             ("mixed_samples",),
@@ -200,13 +219,22 @@ PLUGIN = Plugin(
             misses="temperatures that are learned; losses of one matrix of both views",
         ),
         Question(
-            "Noise that is not in the input",
+            "Noise that a model is to predict",
             "other_noise:other_noise",
             ("wrong_loss",),
             order=197,
             native=True,
             needs="level access; numbers that torch draws from a normal distribution",
             misses="uniform noise; models that compute in threads of their own",
+        ),
+        Question(
+            "Actions that are sampled again",
+            "sampled_again:sampled_again",
+            ("wrong_loss",),
+            order=197,
+            native=True,
+            needs="level access; samples of Categorical, Bernoulli or Normal without gradients",
+            misses="actions that only numpy reads; distributions that are made again for log_prob",
         ),
         Question(
             "Penalties of gradients without effect",
@@ -317,6 +345,15 @@ PLUGIN = Plugin(
             order=200,
             needs="level access; a model with dropout or batch normalisation, called as a module",
             misses="models that are in evaluation mode from the first step on",
+        ),
+        Question(
+            "Training in evaluation mode from the first step on",
+            "left_in_evaluation:never_in_training",
+            ("evaluation_mode",),
+            order=200,
+            needs="level access; a model with dropout or new batch normalisation, called as a "
+            "module",
+            misses="models with frozen parameters; functions of dropout",
         ),
         Question(
             "Evaluation mode that another thread sets",

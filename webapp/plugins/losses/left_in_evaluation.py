@@ -1,8 +1,12 @@
-"""Finds models that train in evaluation mode after an evaluation, or during that of a thread.
+"""Finds models that train in evaluation mode after an evaluation, during that of a thread, or from
+the first step on.
 
 A model with dropout or batch normalisation trained in training mode, was put into evaluation mode,
 and stayed in it to the end, for _MIN_STEPS steps or more in which its own parameters were trained.
 A teacher that is trained first, and called with gradients enabled afterwards, is right to be in it.
+
+One that is in evaluation mode in its first call with gradients and in all others trains without the
+dropout that it has, or with batch normalisation that never sees a batch.
 
 Modes are the module's, not the thread's. Where another thread evaluates a model, and each time that
 the training goes on in evaluation mode is one of its evaluations, it was this thread that set it.
@@ -14,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import RESTING_LAYER
 from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
@@ -48,13 +53,48 @@ def left_in_evaluation(run: Run) -> list[Finding]:
         last = own.iloc[-1]
         if last["value"] or not len(own) > 1:
             continue
-        others = {str(one) for one in modes.loc[modes["rank"] == rank, "name"]} - {str(model)}
-        rows = gradient_rows(run)
-        rows = rows[(rows["rank"] == rank) & _held_by(str(model), others, rows["parameter"])]
+        rows = _own_rows(run, modes, int(rank), str(model))
         since, steps = int(last["step"]), _trained(run, rows, int(rank), int(last["time_ns"]))
         layer = _layer(run, int(rank))
         if layer and len(steps) >= _MIN_STEPS:
             found.append(_finding(run, int(rank), str(model), since, steps, layer))
+    return found
+
+
+def never_in_training(run: Run) -> list[Finding]:
+    """Returns findings of kind `evaluation_mode`, one per model and rank. Raises NotApplicable."""
+    modes = need_rows(
+        logged(run, None, prefix=TRAINING_MODE),
+        "record a training step with --level access: no model was called",
+    )
+    found = []
+    for row in logged(run, None, prefix=RESTING_LAYER).itertuples():
+        rank, (model, layer, kind) = int(row.rank), str(row.name).split("/")
+        own = modes[(modes["rank"] == rank) & (modes["name"] == model)]
+        rows = _own_rows(run, modes, rank, model)
+        trained = rows[~rows["missing"]]
+        if own["value"].any() or trained["call"].nunique() < _MIN_STEPS:
+            continue
+        off = f"its dropout of {row.value:g} is off"
+        if kind.startswith(("BatchNorm", "SyncBatchNorm")):
+            off = "its batch normalisation never sees a batch: it has the mean 0 and variance 1"
+        title = (
+            f"{model} is in evaluation mode in all {units.count(trained['call'].nunique())} steps "
+            f"that train it, and {off} ({layer}, {kind}). Models that from_pretrained() returns "
+            "are in this mode. Call model.train() before the training."
+        )
+        evidence = {"model": model, "layer": layer, "cause": "never_in_training"}
+        found.append(
+            finding_at(
+                run,
+                rank,
+                int(trained["step"].iloc[0]),
+                kind="evaluation_mode",
+                confidence="likely",
+                title=title,
+                evidence=evidence,
+            )
+        )
     return found
 
 
@@ -101,6 +141,13 @@ def _switched(run: Run, rank: int, modes: pd.DataFrame, others: set[str]) -> pd.
     place = np.searchsorted(begins, back["start_ns"].to_numpy(), "right") - 1
     inside = (place >= 0) & (back["start_ns"].to_numpy() < ends[place])
     return back[inside & switched[place]] if inside.any() else None
+
+
+def _own_rows(run: Run, modes: pd.DataFrame, rank: int, model: str) -> pd.DataFrame:
+    """Rows of gradients of the parameters of a model of a rank."""
+    others = {str(one) for one in modes.loc[modes["rank"] == rank, "name"]} - {model}
+    rows = gradient_rows(run)
+    return rows[(rows["rank"] == rank) & _held_by(model, others, rows["parameter"])]
 
 
 def _held_by(model: str, others: set[str], parameters: pd.Series) -> pd.Series:

@@ -1,8 +1,10 @@
-"""Finds models that are to predict noise which is not the one in their input.
+"""Finds models that are to predict noise which is not the one in their input, or their input.
 
 `x_t = a * x + b * torch.randn_like(x)` and `mse_loss(model(x_t, t), torch.randn_like(x))` draw
 twice: nothing can be learned. Found where a loss reads numbers that were drawn at random and that
-nothing else reads, and others of that size were drawn and added to data before.
+nothing else reads, and others of that size were drawn and added to data before. And where it reads
+what the model reads, data with noise whose factor each sample has for itself: to copy the input is
+no task. An autoencoder adds noise of one size, or is compared with the data.
 """
 
 from __future__ import annotations
@@ -34,12 +36,15 @@ _DRAW = re.compile(r"aten::(normal_|normal)")
 _MIX = re.compile(r"aten::(add|add_|addcmul|addcmul_|lerp|lerp_|mul|mul_|sub|sub_)")
 _SUMS = re.compile(r"aten::(add|add_|addcmul|addcmul_|lerp|lerp_|sub|sub_)")
 _LOSS = re.compile(r"aten::(mse_loss|smooth_l1_loss|huber_loss)")
+_PRODUCTS = ("aten::mul", "aten::mul_")
 _DIFFERENCE = "aten::sub"
 _READ = re.compile(rf"{_DRAW.pattern}|{_MIX.pattern}|{_LOSS.pattern}")
 
 _COUNTED = 12
 """Losses that are looked at, at most; at least `_MIN_LOSSES`."""
 _MIN_LOSSES = 4
+_MIN_FACTORS = 32
+"""Bytes of a tensor with a factor per sample."""
 
 
 class _Draw(NamedTuple):
@@ -57,6 +62,7 @@ class _Loss:
     stack: int | None
     drawn: int | None  # stack of the draw that it reads
     added: int | None  # of the one in the input
+    copied: bool = False  # it reads the input
 
 
 def other_noise(run: Run) -> list[Finding]:
@@ -71,7 +77,7 @@ def _of_rank(run: Run, rank: int) -> Finding | None:
         return None
     for thread in run.threads_of(rank):
         losses = _losses(run, rank, thread.thread)
-        if len(losses) >= _MIN_LOSSES:
+        if len(losses) >= _MIN_LOSSES and len({one.copied for one in losses}) == 1:
             return _finding(run, rank, thread.thread, losses)
     return None
 
@@ -102,9 +108,11 @@ def _losses(run: Run, rank: int, thread: str) -> list[_Loss]:
 
 
 def _noise(reads: TensorReads, ops: pd.DataFrame, loss: pd.Series) -> _Loss | None:
-    """A loss of noise that nothing else reads, while other noise was added to data."""
+    """A loss of noise that nothing else reads, while other noise was added to data; or of data with
+    noise that the model reads."""
     time, draws = int(loss["start_ns"]), dict[int, _Draw]()
-    made, added = dict[Tensor, frozenset[int]](), set[int]()
+    made, added, by_sample = dict[Tensor, frozenset[int]](), set[int](), set[int]()
+    sums = set[Tensor]()  # of noise and other numbers
     for _, op in ops[ops["start_ns"] < time].iterrows():
         began = int(op["start_ns"])
         accesses = reads.at(began, int(op["depth"]))
@@ -125,6 +133,15 @@ def _noise(reads: TensorReads, ops: pd.DataFrame, loss: pd.Series) -> _Loss | No
         made |= dict.fromkeys(written, union)
         if _SUMS.fullmatch(op["name"]) and len(parts) > 1:
             added |= union - frozenset.intersection(*parts)
+            sums |= written
+        if op["name"] in _PRODUCTS and reads.bytes[accesses].min() in range(_MIN_FACTORS, size):
+            by_sample |= union
+    noisy = added & by_sample
+    targets = {one for one in reads.read(time, time + 1) if one in sums and made[one] & noisy}
+    copied = targets.intersection(reads.read(min(noisy, default=time), time))
+    if copied:
+        own = max(made[min(copied)] & noisy)
+        return _Loss(int(loss["step"]), time, stack_of(loss), None, draws[own].stack, copied=True)
     compared = {
         draw
         for one in reads.read(time, time + 1)
@@ -147,16 +164,27 @@ def _finding(run: Run, rank: int, thread: str, losses: list[_Loss]) -> Finding:
         own_place(run, rank, stack) for stack in (first.stack, first.drawn, first.added)
     )
     at, of, other = (at_place(one) for one in (where, drawn, added))
+    count = units.count(len(losses))
+    title = (
+        f"The loss{at} compares the output with noise{of} that is not in the input: other noise"
+        f"{other} was added there, in all {count} losses that were looked at. Nothing can predict "
+        "it. Draw the noise once, add it to the data and pass it to the loss."
+    )
+    if first.copied:
+        title = (
+            f"The loss{at} compares the output with the noisy input itself: the model reads the "
+            f"data to which noise{other} was added, and these numbers are its target in all "
+            f"{count} losses that were looked at. It learns to copy its input, not to take noise "
+            "out. Compare with the noise, or with the data without it."
+        )
+    cause = "noisy_target" if first.copied else "other_noise"
     return finding_at(
         run,
         rank,
         {"thread": thread, "step": first.step, "time_ns": first.time_ns},
         kind="wrong_loss",
         confidence="likely",
-        title=f"The loss{at} compares the output with noise{of} that is not in the input: other "
-        f"noise{other} was added there, in all {units.count(len(losses))} losses that were looked "
-        "at. Nothing can predict it. Draw the noise once, add it to the data and pass it to the "
-        "loss.",
+        title=title,
         where=where,
-        evidence={"cause": "other_noise", "drawn_at": drawn, "added_at": added},
+        evidence={"cause": cause, "drawn_at": drawn, "added_at": added},
     )

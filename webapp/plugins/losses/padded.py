@@ -1,9 +1,10 @@
 """Finds padding that is taken for data: targets at padded positions that a loss counts, and masks
 that hide the tokens and show the padding. And data that are taken for padding: ends of rows that a
-loss leaves out, and rows of a table that padding_idx keeps from training.
+loss leaves out, a class that it leaves out, and rows of a table that padding_idx keeps from
+training.
 
 Read from the tokens, targets and masks that the graph keeps, of the first backward or, for the
-ends, of several.
+ends and classes, of several.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pandas as pd
 from lanescope.collector.format.loop_names import (
     COUNTED_PADDING,
     ENDS_LEFT_OUT,
+    IGNORED_CLASS,
     PADDING_ALONE,
     PADDING_ROW,
 )
@@ -38,6 +40,11 @@ _MIN_GRAPHS = 3
 
 _MIN_TOKENS = 4
 """Of the padding_idx of a table, within rows that another token fills up."""
+
+
+_AS_OFTEN = 4.0
+"""Times at most that a class is more or less frequent than the others are in the mean: otherwise it
+may be that of samples without a label."""
 
 
 class _Fact(NamedTuple):
@@ -126,6 +133,32 @@ def ends_left_out(run: Run, rank: int) -> Finding | None:
         f"not where they are {token}.",
         where=found.node.where,
         evidence={"cause": "ends_left_out", "token": int(token), "graphs": len(rows)},
+    )
+
+
+@each_rank_of_graphs
+def ignored_classes(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    rows = logged(run, rank, prefix=IGNORED_CLASS)
+    found = _first_fact(run, rank, rows)
+    if found is None:
+        return None
+    parts = rows["name"].astype("str").str.rsplit("/", n=1, expand=True)
+    own = parts[0] == parts[0].iloc[0]
+    left_out, share = found.rest[0], float(rows["value"][own].mean())
+    others = float(parts[1][own].astype("float64").mean())
+    if own.sum() < _MIN_GRAPHS or not others / _AS_OFTEN <= share <= others * _AS_OFTEN:
+        return None
+    return graph_finding(
+        run,
+        rank,
+        found.graph,
+        title=f"The loss{found.at} leaves out class {left_out}: it has ignore_index={left_out}, "
+        f"and {share:.0%} of the samples are of that class, which the model has an output for. It "
+        "never learns to predict it. Leave ignore_index out; it is for padding, or for samples "
+        "without a label.",
+        where=found.node.where,
+        evidence={"cause": "ignored_class", "class": int(left_out), "share": share},
     )
 
 

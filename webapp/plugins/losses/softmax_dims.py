@@ -7,6 +7,8 @@
   between clusters (DiffPool, NetVLAD) means another one: it has logits in place of products of
   queries with keys. No layer means the batch.
 
+And a softmax of the only output of a layer, which is 1 whatever the layer returns.
+
 Read from the graph of the first backward, where nothing but dropout or a mask stands
 between the two.
 """
@@ -117,6 +119,34 @@ def softmax_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         dim = dims[softmax.number] % len(shape)
         if dim != _CLASSES and shape[dim] != shape[_CLASSES]:
             return _finding(run, rank, graph, loss, softmax, dim, shape)
+    return None
+
+
+@each_graph
+def single_outputs(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    dims = _dims(run, rank)
+    for softmax in graph.nodes.values():
+        shape = next(iter(input_shapes(softmax)), []) if softmax.number in dims else []
+        layer = graph.source(softmax)
+        if len(shape) < 2 or shape[dims[softmax.number] % len(shape)] != 1:
+            continue
+        if layer is None or layer.name != "Addmm" or input_shapes(layer)[-1:][0][-1:] != [1]:
+            continue
+        logarithm = softmax.name == "LogSoftmax"
+        return graph_finding(
+            run,
+            rank,
+            graph,
+            confidence="certain",
+            title=f"The softmax{softmax.at} is of a single output{layer.at}: it is 1, and its "
+            f"logarithm 0, whatever the layer returns"
+            + (", so the cross-entropy is always 0" if logarithm else "")
+            + ". Nothing before it gets a gradient. For two classes use one output with "
+            "BCEWithLogitsLoss, or two outputs with CrossEntropyLoss.",
+            where=softmax.where or layer.where,
+            evidence={"cause": "single_output", "made_at": layer.where},
+        )
     return None
 
 

@@ -5,7 +5,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 PLUGIN = Plugin(
     name="training_loop",
     area="Learning",
-    depends=("data",),
+    depends=("data", "losses"),
     kinds=(
         Kind("growth", "memory.md#growth"),
         Kind("not_loaded", "gradients.md#losses-and-modes"),
@@ -180,6 +180,14 @@ PLUGIN = Plugin(
             native=True,
             needs="level access; a model called as a module in training, at 4 sampled steps",
             misses="images that are normalised in between; inputs of 16 bits",
+        ),
+        Question(
+            "Inputs that are bytes",
+            "input_scales:unscaled_bytes",
+            ("wrong_scale",),
+            order=200,
+            needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., of a model in host memory",
+            misses="pictures of fewer than 64 numbers; layers other than linear and convolution",
         ),
         Question(
             "Dropout in evaluation",

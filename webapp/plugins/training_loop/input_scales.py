@@ -3,24 +3,36 @@
 Images are divided by 255 or normalised in the transform of one dataset and not in that of the
 other. Each call in evaluation mode that is compared with targets, in two steps or more, gets
 numbers whose root mean square is `_TIMES` that of all sampled calls in training, or a part of it.
-Or the transform divides bytes by 255, and the training loop does so again.
+Or the transform divides bytes by 255, and the training loop does so again, or nothing does.
 """
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
-from lanescope.collector.format.loop_names import DIVIDED_TWICE, EVALUATED_SCALE, INPUT_SCALE
+from lanescope.collector.format.loop_names import (
+    DIVIDED_TWICE,
+    EVALUATED_SCALE,
+    INPUT_SCALE,
+    UNSCALED_BYTES,
+)
 from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import first_place, own_place
+from lanescope.webapp.plugins.losses.loss_graph import LossGraph, each_graph, graph_finding
 from lanescope.webapp.plugins.training_loop.evaluations import COMPARES
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _TIMES = 30.0
 _SCALES = frozenset(f"aten::{name}" for name in ("div", "div_", "mul", "mul_"))
+_MIN_GRAPHS = 3
+_NORMALISES = re.compile("Norm")
+"""Nodes of layers that give what they get a scale of their own."""
+
 _BATCH = r"\[\d+, ?\d+"
 """Shapes of an operator whose first input has two dimensions or more."""
 
@@ -75,6 +87,33 @@ def divided_twice(run: Run) -> list[Finding]:
             )
         )
     return found
+
+
+@each_graph
+def unscaled_bytes(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+    """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
+    rows = logged(run, rank, prefix=UNSCALED_BYTES)
+    for number, own in rows.groupby("name", sort=False, observed=True)["value"]:
+        node = graph.nodes.get(int(str(number)))
+        if node is None or len(own) < _MIN_GRAPHS or own.min() <= 0:
+            continue
+        reads = [one for one in graph.nodes.values() if node.number in one.next]
+        if any(_NORMALISES.search(one.name) for one in reads):
+            continue
+        return graph_finding(
+            run,
+            rank,
+            graph,
+            kind="wrong_scale",
+            title=f"The first layer{node.at} gets bytes that nothing scales: its inputs are whole "
+            f"numbers of 0 to {own.max():.0f} in all {units.count(len(own))} graphs that were "
+            "looked at. Outputs and gradients are about a hundred times larger than the "
+            "initialisation and usual learning rates are made for, so training diverges, or units "
+            "die. Divide by 255 and normalise, as ToTensor() and Normalize() do.",
+            where=node.where,
+            evidence={"cause": "unscaled_bytes", "largest": float(own.max())},
+        )
+    return None
 
 
 def _divided(run: Run, rank: int, call: pd.Series) -> str | None:
