@@ -47,6 +47,7 @@ from lanescope.webapp.plugins.learning.lost_gradients import (
     not_returned,
     thrown_away,
     where_all_are_lost,
+    zeroed_between,
 )
 from lanescope.webapp.plugins.learning.made_in_forward import made_of
 from lanescope.webapp.plugins.learning.scaling import UNDERFLOWS, underflows
@@ -358,7 +359,7 @@ def _cut(run: Run, rank: int, name: str) -> LossPlace | None:
     """
     if name.rpartition(".")[0] not in texts_of(run, "op", "module", rank):
         return None
-    return end_of_gradient(run, rank, single=True)
+    return zeroed_between(run, rank, name) or end_of_gradient(run, rank, single=True)
 
 
 def _called(name: str, elements: int) -> str:

@@ -103,6 +103,29 @@ def thrown_away(run: Run, rank: int) -> LossPlace | None:
     return _thrown_away(run, rank, _phases(run, rank), zeroed=True)
 
 
+def zeroed_between(run: Run, rank: int, name: str) -> LossPlace | None:
+    """Where the gradient of a parameter that the first backward reaches is set to zero or None
+    before another backward and the first step; None: it is not."""
+    if name not in reached_parameters(run, rank):
+        return None
+    phases = _phases(run, rank)
+    steps, backward = (phases[phases["kind"] == kind] for kind in (_OPTIMIZER, _BACKWARD))
+    passes = backward[backward["start_ns"] < steps["start_ns"].min()]
+    if len(passes) < 2:
+        return None
+    first, second = passes.iloc[0], passes.iloc[1]
+    since, until = int(first["end_ns"]), int(second["start_ns"])
+    ops = _operators(run, rank, str(first["thread"]), since, until)
+    if not ops["name"].str.match(ZEROED).any():
+        return None
+    windows = ((int(one["start_ns"]), int(one["end_ns"])) for one in (first, second))
+    at, then = (phase_place(run, rank, _BACKWARD, one) for one in windows)
+    return then, (
+        f"{then or 'the training loop'}: zero_grad() before this backward() throws away what "
+        f"backward(){at_place(at)} computed; call it once per step, before the first one"
+    )
+
+
 def end_of_gradient(run: Run, rank: int, *, single: bool) -> LossPlace | None:
     """The break in the recorded graph that all its ends lead to; with `single` it has one place.
 

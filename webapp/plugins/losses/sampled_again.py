@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
@@ -36,6 +37,8 @@ _LOG_PROB = {
 
 _CHECKS = re.compile(r"aten::(eq|ge|gt|isnan|le|lt|ne|remainder|to|_to_copy|unsqueeze|expand)")
 """What it reads a value by before."""
+
+_BACKWARD = schema.PhaseKind.backward.name
 
 _MIN_PAIRS, _COUNTED = 4, 64
 """Pairs of draws, and draws of a thread that are looked at."""
@@ -101,7 +104,8 @@ def _pairs(run: Run, rank: int, thread: str) -> list[tuple[_Draw, _Draw]]:
     window = first, (times[_COUNTED:] or [2 * last - first])[0]
     table = run.events("access", rank, thread, READ_COLUMNS, window)
     memory, rows = TensorReads(table), to_frame(table)
-    ops = to_frame(run.events("op", rank, thread, columns, window))
+    ops = to_frame(run.events("op", rank, thread, [*columns, "phase"], window))
+    ops = ops[ops["phase"].astype("str") != _BACKWARD]
     names = ops["name"].astype("str") + ops["sequence"].notna().map({True: "+", False: ""})
     named = ops[OPERATOR_KEY].assign(reader=names)
     reads = rows[~rows["write"] & ~rows["birth"]].merge(named, on=OPERATOR_KEY)
