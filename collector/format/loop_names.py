@@ -78,6 +78,11 @@ RESTING_LAYER = "lanescope/training_loop/resting_layer/"
 its first dropout or batch normalisation without a batch, and its class follow, each after a slash:
 the rate of dropout, else 1. All parameters of the model require gradients."""
 
+UNSETTLED_MODEL = "lanescope/training_loop/unsettled/"
+"""Prefix; the name of a model that is called without gradients, the path of its first dropout or
+batch normalisation that is in training mode, and its class follow, each after a slash: a hash of
+some elements of the model's first parameter."""
+
 FADED_RATE = "lanescope/training_loop/faded_rate/"
 """Prefix; file.py:12 of a scheduler's step, its class and the first learning rate follow, each
 after a slash: the rate as a share of that one, where it comes next to zero or leaves it."""

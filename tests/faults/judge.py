@@ -37,6 +37,7 @@ from tests.faults.learning import (
     training_loop,
     underflow,
     unused_results,
+    without_a_slope,
 )
 from tests.faults.ranks import (
     again,
@@ -96,6 +97,7 @@ _ROOMS = (
     seeds_and_scales,
     frozen_heads,
     first_layers,
+    without_a_slope,
     same_slices,
     seen_padding,
     loss_modules,

@@ -26,6 +26,7 @@ from ...format.loop_names import (
     INPUT_SCALE,
     KEPT_HASH,
     REORDERED_INPUT,
+    UNSETTLED_MODEL,
 )
 from ...format.names import (
     BATCH_HASH,
@@ -55,7 +56,7 @@ from ..training_loop.unread_settings import unread_settings
 from ..training_loop.worker_copies import WorkerCopies
 from .activations import tensors_in
 from .device_readback import DeviceReadback
-from .model_facts import DROPOUTS, ModuleSettings, model_facts
+from .model_facts import DROPOUTS, ModuleSettings, model_facts, unsettled
 from .modules import Modules, own_class, unwrap
 from .norms import has_norm
 from .parameters import is_sampled
@@ -188,10 +189,14 @@ class Batches:
             if self._scales[name] <= _MAX_SCALES:
                 self._scale(f"{EVALUATED_SCALE}{name}", _arguments())
             self._statistics.evaluates(inner, name)
-        if self._sampled() and int(self._recorder.process.get("world_size", 1)) > 1:
-            name = self._modules.model_name(module)
-            if self._due(f"kept/{name}", 1):
-                self._hash(f"{KEPT_HASH}{name}/", own_parameters, inner)
+        if not self._sampled():
+            return
+        name = self._modules.model_name(module)
+        if self._due(f"unsettled/{name}", 1):
+            self._hash(f"{UNSETTLED_MODEL}{name}/", unsettled, inner)
+        several = int(self._recorder.process.get("world_size", 1)) > 1
+        if several and self._due(f"kept/{name}", 1):
+            self._hash(f"{KEPT_HASH}{name}/", own_parameters, inner)
 
     def ended(self, module: torch.nn.Module, output: Any) -> None:
         """Samples what an outermost module returned."""

@@ -136,6 +136,17 @@ def _resting_layers(root: nn.Module, modules: Modules) -> Iterator[tuple[str, fl
             return
 
 
+def unsettled(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Returns path and class of the first layer whose training mode changes what a model returns,
+    with the model's first parameter; nothing without both."""
+    for path, module in clean_paths(model):
+        drops = isinstance(module, DROPOUTS) and module.p > 0
+        if module.training and (drops or isinstance(module, BATCH_NORM)):
+            first = next(model.parameters(), None)
+            return [] if first is None else [(f"{path}/{own_class(module).__name__}", first)]
+    return []
+
+
 def _is_fresh(module: nn.Module) -> bool:
     """Whether batch normalisation has not seen a batch yet."""
     batches = module.num_batches_tracked if isinstance(module, BATCH_NORM) else None

@@ -26,14 +26,12 @@ from typing import TypedDict
 
 import pandas as pd
 
-from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
-    logged,
     samples,
     sharded_names,
     streaks,
@@ -45,8 +43,8 @@ from lanescope.webapp.plugins.learning.lost_gradients import (
     LossPlace,
     end_of_gradient,
     not_returned,
-    thrown_away,
     where_all_are_lost,
+    why_zero,
     zeroed_between,
 )
 from lanescope.webapp.plugins.learning.made_in_forward import made_of
@@ -314,8 +312,8 @@ def _finding(
         words = _OF_ALL[cause]
     if cause == "zero" and underflows(run, ranks[0]):
         advice = UNDERFLOWS
-    elif whole and cause == "zero":
-        where, advice = _zero_advice(run, ranks[0])
+    elif cause == "zero" and (why := why_zero(run, ranks[0], {*names}, whole=whole)):
+        where, advice = why
     elif whole and cause == "unused":
         where, advice = _none_advice(run, ranks[0], first)
     elif cause == "no_gradient":
@@ -371,19 +369,6 @@ def _called(name: str, elements: int) -> str:
     return f"Parameter {place[2]} of optimizer {place[1]} ({size})"
 
 
-def _zero_advice(run: Run, rank: int) -> LossPlace:
-    if _clips_to_zero(run, rank):
-        return None, "They are clipped to 0: raise max_norm (or clip_value)."
-    known = samples(run)[lambda rows: (rows["rank"] == rank) & (rows["optimizer"] >= 0)]
-    if len(known) and not known["norm"].any():
-        return None, "All parameters of the optimizers are 0: initialise them, as A of LoRA."
-    return thrown_away(run, rank) or (
-        None,
-        "The loss is flat (a margin that all samples keep, everything masked), the outputs are cut "
-        "off (a dead ReLU), or zero_grad() is called before step().",
-    )
-
-
 def _none_advice(run: Run, rank: int, first: str) -> LossPlace:
     if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", rank)):
         return None, "No backward ran: call loss.backward() before step()."
@@ -393,8 +378,3 @@ def _none_advice(run: Run, rank: int, first: str) -> LossPlace:
         None,
         "Call zero_grad() after step(), and check that the loss depends on the parameters.",
     )
-
-
-def _clips_to_zero(run: Run, rank: int) -> bool:
-    limits = [logged(run, rank, name)["value"] for name in (CLIP_LIMIT, CLIP_VALUE)]
-    return any(len(one) and one.max() <= 0 for one in limits)

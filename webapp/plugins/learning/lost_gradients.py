@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH, NUMBERS
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place, short_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, reached_parameters
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
@@ -39,6 +40,9 @@ NO_GRAPH = "runs without recording a gradient; take it out of no_grad()"
 _INFINITE = re.compile(r"(Acos|Asin|Log|Log10|Log2|Rsqrt|Sqrt)Backward\d*")
 """Nodes whose gradient is infinite at 0, or at 1."""
 
+_FLAT = re.compile(r"(Ceil|Floor|Round|Sgn|Sign|Trunc)Backward\d*")
+"""Nodes whose gradient is 0."""
+
 _ENDS = {
     "no_grad": NO_GRAPH,
     "checkpoint": "runs its function without gradients, because none of its inputs needs one; call "
@@ -58,8 +62,51 @@ _SINGLE = ("no_grad", "checkpoint", "detached", "number")
 def where_infinite(run: Run, rank: int) -> LossPlace | None:
     """The only line of the first loss with an operator whose gradient can be infinite, and what to
     do; None: there are none or several."""
+    found = _only_line(run, rank, _INFINITE)
+    if found is None:
+        return None
+    where, called = found
+    ends = "1 and -1" if called in ("acos", "asin") else "0"
+    return where, (
+        f"Check {called}() at {where} first, the only operator of the loss whose gradient is "
+        f"infinite at {ends}: keep its input away from there, as by clamp() or by adding 1e-8. "
+        "Then check the learning rate, and divisions by 0."
+    )
+
+
+def why_zero(run: Run, rank: int, names: set[str], *, whole: bool) -> LossPlace | None:
+    """Why the gradients of parameters are zero; `whole`: all are. None: not known."""
+    if whole and _clips_to_zero(run, rank):
+        return None, "They are clipped to 0: raise max_norm (or clip_value)."
+    known = samples(run)[lambda rows: (rows["rank"] == rank) & rows["parameter"].isin(names)]
+    if known["parameter"].nunique() > 1 and not known["norm"].any():
+        one = "parameters of the optimizers" if whole else "these parameters"
+        return None, f"All {one} are 0: initialise them, as A of LoRA."
+    flat = _only_line(run, rank, _FLAT)
+    if flat is not None:
+        return flat[0], (
+            f"The gradient of {flat[1]}() at {flat[0]} is 0 everywhere: pass it on as if that "
+            f"function did nothing, x + ({flat[1]}(x) - x).detach()."
+        )
+    if not whole:
+        return None
+    return _thrown_away(run, rank, _phases(run, rank), zeroed=True) or (
+        None,
+        "The loss is flat (a margin that all samples keep, everything masked), the outputs are cut "
+        "off (a dead ReLU), or zero_grad() is called before step().",
+    )
+
+
+def _clips_to_zero(run: Run, rank: int) -> bool:
+    limits = [logged(run, rank, name)["value"] for name in (CLIP_LIMIT, CLIP_VALUE)]
+    return any(len(one) and one.max() <= 0 for one in limits)
+
+
+def _only_line(run: Run, rank: int, nodes_named: re.Pattern[str]) -> tuple[str, str] | None:
+    """The only line whose operators have nodes of some names in the first graph, and what it calls;
+    None: there are none or several."""
     nodes = graph_nodes(run, rank)
-    own = nodes[nodes["name"].astype("str").str.fullmatch(_INFINITE) & nodes["sequence"].notna()]
+    own = nodes[nodes["name"].astype("str").str.fullmatch(nodes_named) & nodes["sequence"].notna()]
     if own.empty:
         return None
     until, thread = int(nodes["time_ns"].iloc[0]), str(nodes["thread"].iloc[0])
@@ -71,13 +118,7 @@ def where_infinite(run: Run, rank: int) -> LossPlace | None:
     where = places.pop() if len(places) == 1 else None
     if where is None:
         return None
-    called = str(ops["name"].iloc[0]).removeprefix("aten::")
-    ends = "1 and -1" if called in ("acos", "asin") else "0"
-    return where, (
-        f"Check {called}() at {where} first, the only operator of the loss whose gradient is "
-        f"infinite at {ends}: keep its input away from there, as by clamp() or by adding 1e-8. "
-        "Then check the learning rate, and divisions by 0."
-    )
+    return where, str(ops["name"].iloc[0]).removeprefix("aten::")
 
 
 def where_all_are_lost(run: Run, rank: int) -> LossPlace | None:
@@ -96,11 +137,6 @@ def where_all_are_lost(run: Run, rank: int) -> LossPlace | None:
     if nodes.empty:
         cut = cut_before(run, rank, int(backward["start_ns"].iloc[0]))
     return thrown if cut is None else (cut[0], f"The gradient ends at {cut[1]}.")
-
-
-def thrown_away(run: Run, rank: int) -> LossPlace | None:
-    """Where gradients are set to zero after the last backward before the last step."""
-    return _thrown_away(run, rank, _phases(run, rank), zeroed=True)
 
 
 def zeroed_between(run: Run, rank: int, name: str) -> LossPlace | None:

@@ -356,6 +356,15 @@ PLUGIN = Plugin(
             misses="models with frozen parameters; functions of dropout",
         ),
         Question(
+            "Teachers in training mode",
+            "left_in_evaluation:teachers_in_training",
+            ("evaluation_mode",),
+            order=200,
+            needs="level access; calls without gradients at 4 sampled steps, of a model with "
+            "dropout or batch normalisation",
+            misses="teachers that are called with gradients",
+        ),
+        Question(
             "Evaluation mode that another thread sets",
             "left_in_evaluation:switched_by_threads",
             ("evaluation_mode",),

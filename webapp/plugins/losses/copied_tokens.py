@@ -43,7 +43,7 @@ _TABLES = 3
 """Lookups before a loss that are looked at: those of an encoder and a decoder."""
 
 _AT = ["start_ns", "depth"]
-_BYTES = ["storage", "offset", "bytes"]
+_BYTES = ["storage", "offset", "bytes", "run"]
 
 
 _COPIES = frozenset(
@@ -173,11 +173,11 @@ def _same_tokens(
     count = prod(_shape(lookup["shapes"], 1))
     if count != prod(_shape(loss["shapes"], 1)):
         return False
-    rows = to_frame(
-        run.events("access", rank, thread, [*_AT, *_BYTES, "run", "write", "birth"], window)
-    )
+    rows = to_frame(run.events("access", rank, thread, [*_AT, *_BYTES, "write", "birth"], window))
     rows = rows[rows["start_ns"] >= window[0]]
-    whole = rows["bytes"].isin((4 * count, 8 * count)) & (rows["run"] == rows["bytes"])
+    in_one, sizes = rows["run"] == rows["bytes"], (4 * count, 8 * count)
+    sliced = ~in_one & rows["bytes"].between(sizes[0], 2 * sizes[1])  # with what is left out
+    whole = sliced | (in_one & rows["bytes"].isin(sizes))
     read, compared = (
         rows[(rows["start_ns"] == op["start_ns"]) & (rows["depth"] == op["depth"])]
         .loc[whole & ~rows["write"], _BYTES]
@@ -224,7 +224,7 @@ def _made_of(
     names = _operators_at(run, rank, thread, parts)
     if not names or not names <= _PUTS_TOGETHER:
         return None
-    return _Made(int(born), list(parts[[*_BYTES, "run"]].itertuples(index=False, name=None)))
+    return _Made(int(born), list(parts[_BYTES].itertuples(index=False, name=None)))
 
 
 def _operators_at(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> set[str]:

@@ -8,6 +8,9 @@ A teacher that is trained first, and called with gradients enabled afterwards, i
 One that is in evaluation mode in its first call with gradients and in all others trains without the
 dropout that it has, or with batch normalisation that never sees a batch.
 
+One that nothing trains, as a teacher, is called without gradients in training mode while another
+one is trained: what it returns is noisy. An average of a model changes with each step.
+
 Modes are the module's, not the thread's. Where another thread evaluates a model, and each time that
 the training goes on in evaluation mode is one of its evaluations, it was this thread that set it.
 """
@@ -18,14 +21,14 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.loop_names import RESTING_LAYER
+from lanescope.collector.format.loop_names import RESTING_LAYER, UNSETTLED_MODEL
 from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_evaluations, need_rows
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
-from lanescope.webapp.analysis.stack_frames import first_place
+from lanescope.webapp.analysis.stack_frames import first_place, phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -96,6 +99,36 @@ def never_in_training(run: Run) -> list[Finding]:
             )
         )
     return found
+
+
+def teachers_in_training(run: Run) -> list[Finding]:
+    """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
+    need_evaluations(run)
+    rows = logged(run, None, prefix=UNSETTLED_MODEL)
+    found: dict[int, Finding] = {}
+    for (key, name), own in rows.groupby(["rank", "name"], sort=True, observed=True):
+        rank, (model, layer, kind) = int(str(key)), str(name).rsplit("/", 2)
+        if rank not in found and own["step"].nunique() > _MIN_STEPS and own["value"].nunique() == 1:
+            found[rank] = _teacher(run, rank, own, model, f"{layer}, {kind}")
+    return list(found.values())
+
+
+def _teacher(run: Run, rank: int, calls: pd.DataFrame, model: str, layer: str) -> Finding:
+    where = phase_place(run, rank, _EVALUATION, (*map(int, calls["time_ns"].iloc[:2]),))
+    return finding_at(
+        run,
+        rank,
+        calls.iloc[0],
+        kind="evaluation_mode",
+        confidence="likely",
+        title=f"{model} is in training mode, and nothing trains it: its parameters stay the same "
+        f"while it is called without gradients{f' at {where}' if where else ''} in "
+        f"{units.count(calls['step'].nunique())} sampled steps. What it returns depends on dropout "
+        f"or on the other samples of the batch ({layer}). Call eval() on it, also after a train() "
+        "of the model that holds it.",
+        where=where,
+        evidence={"cause": "teacher_in_training", "model": model, "layer": layer},
+    )
 
 
 def switched_by_threads(run: Run) -> list[Finding]:
