@@ -22,6 +22,9 @@ _MIN_NUMBERS, _MIN_FEATURES = 32, 64
 """Different ones among the elements that are read, and numbers of a sample: other whole numbers, as
 of a table, are fewer."""
 
+_MIN_LARGE = 0.2
+"""Of the numbers of a sample: so many are larger than that in one sample or another."""
+
 _DATA = {"AddmmBackward0": (1, "mat1"), "ConvolutionBackward0": (0, "input")}
 """Nodes of layers: the position of their input, and its name."""
 
@@ -60,7 +63,8 @@ def _unscaled(data: torch.Tensor, number: int) -> Iterator[tuple[str, float]]:
     few = few_of(data).double()
     low, high = float(few.min()), float(few.max())
     whole = low >= 0 and _BRIGHT <= high <= _BYTE and bool((few == few.round()).all())
-    are_bytes = whole and len(few.unique()) >= _MIN_NUMBERS
+    large = few.flatten(1).amax(0) > _MIN_NUMBERS
+    are_bytes = whole and len(few.unique()) >= _MIN_NUMBERS and large.double().mean() >= _MIN_LARGE
     yield f"{UNSCALED_BYTES}{number}", high if are_bytes else 0.0
 
 

@@ -60,7 +60,7 @@ class _Draw:
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else reads it."""
+        """Whether nothing else reads it but what checks it before."""
         others = self.readers - {f"{_LOG_PROB[self.name]}+"}
         return all(map(_CHECKS.fullmatch, others))
 
@@ -88,7 +88,7 @@ def _again(run: Run, rank: int) -> Finding | None:
 def _apart(first: _Draw, second: _Draw) -> bool:
     """Whether one of two draws alone is scored, and the other one is used."""
     taken, scored = (first, second) if second.scored else (second, first)
-    return scored.scored and scored.alone and not taken.scored and not taken.alone
+    return scored.scored and scored.alone and bool(taken.readers) and not taken.scored
 
 
 def _pairs(run: Run, rank: int, thread: str) -> list[tuple[_Draw, _Draw]]:
@@ -107,7 +107,7 @@ def _pairs(run: Run, rank: int, thread: str) -> list[tuple[_Draw, _Draw]]:
     ops = to_frame(run.events("op", rank, thread, [*columns, "phase"], window))
     ops = ops[ops["phase"].astype("str") != _BACKWARD]
     names = ops["name"].astype("str") + ops["sequence"].notna().map({True: "+", False: ""})
-    named = ops[OPERATOR_KEY].assign(reader=names)
+    named = ops[[*OPERATOR_KEY, "duration_ns"]].assign(reader=names)
     reads = rows[~rows["write"] & ~rows["birth"]].merge(named, on=OPERATOR_KEY)
     found = defaultdict[tuple[str, frozenset[Tensor]], list[_Draw]](list)
     for _, op in counted.iterrows():
@@ -118,14 +118,17 @@ def _pairs(run: Run, rank: int, thread: str) -> list[tuple[_Draw, _Draw]]:
             continue
         tensor = memory.tensor(int(written[0]), end)
         own = reads[(reads["storage"] == tensor[0]) & (reads["start_ns"] > end)]
-        same = [memory.tensor(tensor[0], int(time)) == tensor for time in own["start_ns"]]
+        own = own[[memory.tensor(tensor[0], int(time)) == tensor for time in own["start_ns"]]]
+        for score in own[own["reader"] == f"{_LOG_PROB[str(op['name'])]}+"].itertuples():
+            after = score.start_ns + score.duration_ns
+            own = own[(own["start_ns"] <= score.start_ns) | (own["start_ns"] >= after)]
         draw = _Draw(
             tensor,
             str(op["name"]),
             int(op["step"]),
             began,
             stack_of(op),
-            frozenset(own.loc[same, "reader"]),
+            frozenset(own["reader"]),
         )
         found[draw.name, frozenset(memory.read_by(accesses))].append(draw)
     return [(pair[0], pair[1]) for pair in found.values() if len(pair) == 2]
