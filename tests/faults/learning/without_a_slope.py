@@ -1,5 +1,5 @@
-"""Functions whose gradient is 0, teachers in training mode, and gradients that are zeroed between
-two losses."""
+"""Functions whose gradient is 0, teachers in training mode, gradients that are zeroed between two
+losses, and derivatives that are constants."""
 
 from __future__ import annotations
 
@@ -240,6 +240,62 @@ def targets_of_the_same_slice(planted: bool) -> None:
     fit_tokens(model, loss)
 
 
+# derivatives without a graph ----------------------------------------------------------------------
+
+
+def _equation(
+    planted: bool,
+    residual_of: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+    square: Callable[[torch.Tensor], torch.Tensor] = torch.square,
+) -> None:
+    """Solves a differential equation; `residual_of` gets times, outputs and derivatives."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def loss(_: torch.Tensor) -> torch.Tensor:
+        time = torch.rand(_ROWS, 1, requires_grad=True)
+        out = model(time)
+        ones = torch.ones_like(out)
+        graph = {"retain_graph": True} if planted else {"create_graph": True}
+        (slope,) = torch.autograd.grad(out, time, ones, **graph)  # named
+        start = (model(torch.zeros(1, 1)) - 1).square().mean()
+        return square(residual_of(time, out, slope)).mean() + start
+
+    _fit(model, loss)
+
+
+def derivative_beside_the_output(planted: bool) -> None:
+    """u' + 2u = 0."""
+    _equation(planted, lambda time, out, slope: slope + 2 * out)
+
+
+def derivative_less_a_function(planted: bool) -> None:
+    """u' - cos(t) u = 0, in absolute numbers."""
+    _equation(planted, lambda time, out, slope: slope - out * time.cos(), torch.abs)
+
+
+def derivative_less_the_output(planted: bool) -> None:
+    """u' = u, with a loss of torch."""
+
+    def square(residual: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(residual, torch.zeros_like(residual))
+
+    _equation(planted, lambda time, out, slope: out - slope, square)
+
+
+def field_as_a_target() -> None:
+    """The target is the gradient of another function, at the inputs of the model."""
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        x.requires_grad_()
+        out = model(x)
+        (force,) = torch.autograd.grad(x.pow(4).sum(), x)
+        return (out + force).square().mean()
+
+    model = _net(outputs=_WIDTH)
+    _fit(model, loss)
+
+
 def _modes(*programs: Program) -> tuple[Fault, ...]:
     return forms(
         "a teacher in training mode",
@@ -276,6 +332,14 @@ FAULTS = (
             (zeroed_by_the_optimizer, perturbed_between_passes),
             (zeroed_with_foreach, None),
             (passes_between_steps, passes_of_a_closure),
+        )
+    ),
+    *(
+        Fault("constant derivative", "learning", ("wrong_loss",), program, twin, "derivatives")
+        for program, twin in (
+            (derivative_beside_the_output, field_as_a_target),
+            (derivative_less_a_function, None),
+            (derivative_less_the_output, None),
         )
     ),
     Fault(
