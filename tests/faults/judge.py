@@ -10,10 +10,10 @@ from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
 from tests.faults import built_again, mixed_up, two_runs, two_starts
 from tests.faults.base import Fault, Program
+from tests.faults.inputs import first_layers, without_a_slope
 from tests.faults.learning import (
     cut_off,
     epochs,
-    first_layers,
     frozen_heads,
     graph_order,
     growing,
@@ -37,7 +37,6 @@ from tests.faults.learning import (
     training_loop,
     underflow,
     unused_results,
-    without_a_slope,
 )
 from tests.faults.ranks import (
     again,

@@ -79,7 +79,7 @@ def constant_penalty(run: Run, rank: int, graph: LossGraph) -> Finding | None:
 
 
 def _residuals(graph: LossGraph) -> list[LossNode]:
-    """Sums with a tensor without gradient, of which the loss takes squares."""
+    """Sums with a tensor without gradient that the loss squares."""
     found = []
     for error in added_nodes(graph):
         below = graph.below(*error.next[:1], passes=_adds) if error.name in _SQUARES else ()

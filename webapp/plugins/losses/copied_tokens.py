@@ -176,7 +176,7 @@ def _same_tokens(
     rows = to_frame(run.events("access", rank, thread, [*_AT, *_BYTES, "write", "birth"], window))
     rows = rows[rows["start_ns"] >= window[0]]
     in_one, sizes = rows["run"] == rows["bytes"], (4 * count, 8 * count)
-    sliced = ~in_one & rows["bytes"].between(sizes[0], 2 * sizes[1])  # with what is left out
+    sliced = ~in_one & rows["bytes"].between(sizes[0], 2 * sizes[1])  # from the first to the last
     whole = sliced | (in_one & rows["bytes"].isin(sizes))
     read, compared = (
         rows[(rows["start_ns"] == op["start_ns"]) & (rows["depth"] == op["depth"])]

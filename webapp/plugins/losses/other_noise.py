@@ -3,8 +3,8 @@
 `x_t = a * x + b * torch.randn_like(x)` and `mse_loss(model(x_t, t), torch.randn_like(x))` draw
 twice: nothing can be learned. Found where a loss reads numbers that were drawn at random and that
 nothing else reads, and others of that size were drawn and added to data before. And where it reads
-what the model reads, data with noise whose factor each sample has for itself: to copy the input is
-no task. An autoencoder adds noise of one size, or is compared with the data.
+what the model reads, data with noise whose factor each sample has for itself: the model would learn
+to copy. An autoencoder adds noise of one size, or is compared with the data.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Programs with faults of models, losses, optimizers and data."""
