@@ -78,6 +78,10 @@ RESTING_LAYER = "lanescope/training_loop/resting_layer/"
 its first dropout or batch normalisation without a batch, and its class follow, each after a slash:
 the rate of dropout, else 1. All parameters of the model require gradients."""
 
+PLAIN_TENSOR = "lanescope/training_loop/plain_tensor/"
+"""Prefix; file.py:12 or nothing that sets an attribute of a module, a slash and its name follow: a
+tensor that requires a gradient and is no parameter. How many elements it has."""
+
 UNSETTLED_MODEL = "lanescope/training_loop/unsettled/"
 """Prefix; the name of a model that is called without gradients, the path of its first dropout or
 batch normalisation that is in training mode, and its class follow, each after a slash: a hash of

@@ -64,7 +64,11 @@ def _unscaled(data: torch.Tensor, number: int) -> Iterator[tuple[str, float]]:
     low, high = float(few.min()), float(few.max())
     whole = low >= 0 and _BRIGHT <= high <= _BYTE and bool((few == few.round()).all())
     large = few.flatten(1).amax(0) > _MIN_NUMBERS
-    are_bytes = whole and len(few.unique()) >= _MIN_NUMBERS and large.double().mean() >= _MIN_LARGE
+    are_bytes = (
+        whole
+        and len(set(few.flatten().tolist())) >= _MIN_NUMBERS
+        and large.double().mean() >= _MIN_LARGE
+    )
     yield f"{UNSCALED_BYTES}{number}", high if are_bytes else 0.0
 
 

@@ -3,7 +3,8 @@
 Containers that list one module several times (`nn.ModuleList([block] * 6)`), settings of modules,
 such as the rate of dropout, so that runs compare, batch normalisations whose running statistics are
 those of the newest batches, weights that begin as one row, or as one number: all units of such a
-layer are alike, and layers that do nothing as training begins in evaluation mode.
+layer are alike, layers that do nothing as training begins in evaluation mode, and tensors that look
+like parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import islice
 import torch
 from torch import nn
 
-from ...format.loop_names import BATCH_MOMENTUM, EQUAL_ROWS, RESTING_LAYER
+from ...format.loop_names import BATCH_MOMENTUM, EQUAL_ROWS, PLAIN_TENSOR, RESTING_LAYER
 from ...format.names import LISTED_MODULE, SETTINGS
 from ..stacks import code_line
 from .modules import Modules, clean_paths, own_class, unwrap
@@ -32,6 +33,7 @@ def model_facts(root: torch.nn.Module, modules: Modules) -> Iterator[tuple[str, 
     yield from _batch_momenta(root)
     yield from _equal_rows(root, modules)
     yield from _resting_layers(root, modules)
+    yield from islice(_plain_tensors(root), _MAX_LISTED)
 
 
 def _listed_modules(root: torch.nn.Module, modules: Modules) -> Iterator[tuple[str, float]]:
@@ -134,6 +136,15 @@ def _resting_layers(root: nn.Module, modules: Modules) -> Iterator[tuple[str, fl
             name = f"{modules.model_name(root)}/{path}/{own_class(module).__name__}"
             yield f"{RESTING_LAYER}{name}", rate
             return
+
+
+def _plain_tensors(root: nn.Module) -> Iterator[tuple[str, float]]:
+    """Yields PLAIN_TENSOR of attributes that look like parameters of a model, and are none."""
+    for path, module in clean_paths(root):
+        for name, value in vars(module).items():
+            if type(value) is torch.Tensor and value.requires_grad and value.is_leaf:
+                place = _assigned(module, name)
+                yield f"{PLAIN_TENSOR}{place}/{path}{'.' * bool(path)}{name}", float(value.numel())
 
 
 def unsettled(model: nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -1,1 +1,1 @@
-"""Programs with faults of models, losses, optimizers and data."""
+"""Programs with faults of inputs, targets and modes."""

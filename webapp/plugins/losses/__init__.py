@@ -339,6 +339,14 @@ PLUGIN = Plugin(
             "plain list; checkpointed layers",
         ),
         Question(
+            "Tensors of modules that are no parameters",
+            "listed_again:plain_tensors",
+            ("dead_parameter",),
+            order=199,
+            needs="level access; the graph of the first backward",
+            misses="tensors in a list; programs with several passes before their first step",
+        ),
+        Question(
             "Training in evaluation mode after an evaluation",
             "left_in_evaluation:left_in_evaluation",
             ("evaluation_mode",),
@@ -360,7 +368,7 @@ PLUGIN = Plugin(
             "left_in_evaluation:teachers_in_training",
             ("evaluation_mode",),
             order=200,
-            needs="level access; calls without gradients at 4 sampled steps, of a model with "
+            needs="level access; calls without gradients at 3 sampled steps, of a model with "
             "dropout or batch normalisation",
             misses="teachers that are called with gradients",
         ),

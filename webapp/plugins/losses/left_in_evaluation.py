@@ -32,7 +32,7 @@ from lanescope.webapp.analysis.stack_frames import first_place, phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_MIN_STEPS = 3
+_MIN_STEPS, _TURN = 3, 8
 
 _MIN_TIMES, _MOST_OTHERS = 2, 0.1
 """Times that a thread changes the mode, and what part of the changes may have other causes."""
@@ -108,13 +108,19 @@ def teachers_in_training(run: Run) -> list[Finding]:
     found: dict[int, Finding] = {}
     for (key, name), own in rows.groupby(["rank", "name"], sort=True, observed=True):
         rank, (model, layer, kind) = int(str(key)), str(name).rsplit("/", 2)
-        if rank not in found and own["step"].nunique() > _MIN_STEPS and own["value"].nunique() == 1:
+        if rank not in found and _is_long(own["step"]) and own["value"].nunique() == 1:
             found[rank] = _teacher(run, rank, own, model, f"{layer}, {kind}")
     return list(found.values())
 
 
+def _is_long(steps: pd.Series) -> bool:
+    """Whether sampled steps are longer than another model trains in turn."""
+    return steps.nunique() >= _MIN_STEPS and int(steps.max() - steps.min()) >= _TURN
+
+
 def _teacher(run: Run, rank: int, calls: pd.DataFrame, model: str, layer: str) -> Finding:
-    where = phase_place(run, rank, _EVALUATION, (*map(int, calls["time_ns"].iloc[:2]),))
+    first, second = map(int, calls["time_ns"].iloc[:2])
+    where = phase_place(run, rank, _EVALUATION, (first, second))
     return finding_at(
         run,
         rank,

@@ -1,15 +1,23 @@
-"""Finds layers of a stack that are one module: `nn.ModuleList([block] * 6)`.
+"""Finds layers of a stack that are one module, `nn.ModuleList([block] * 6)`, and tensors that were to
+be parameters.
 
 A container lists one module with parameters several times, and the graph of the first backward
 shows that the module gets what it made itself: a stack of layers was meant. Heads that are listed
 once per layer and get different inputs share their parameters on purpose.
+
+`self.scale = torch.ones(4, requires_grad=True)` is no parameter: no optimizer gets it. Inputs that
+are differentiated, as of a differential equation, are kept like this on purpose; that is a backward
+pass more before the step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import PLAIN_TENSOR
 from lanescope.collector.format.names import LISTED_MODULE, TRAINING_MODE
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.fault_series import ranks_of, series
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import at_place
@@ -32,6 +40,53 @@ def listed_again(run: Run) -> list[Finding]:
             times = int(own["value"].iloc[0])
             found.append(_finding(run, ranks, place, path, kind, parameter, times))
     return found
+
+
+_ACCUMULATES = "AccumulateGrad"
+_BACKWARD, _OPTIMIZER = schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name
+
+
+def plain_tensors(run: Run) -> list[Finding]:
+    """Returns findings of kind `dead_parameter`, one per tensor. Raises NotApplicable."""
+    if logged(run, None, prefix=TRAINING_MODE).empty:
+        raise NotApplicable("record training steps with --level access: no model was called")
+    found = []
+    for name, own in series(run, PLAIN_TENSOR):
+        ranks = ranks_of(own)
+        where, _, path = name.rpartition("/")
+        if _is_left_out(run, ranks[0]):
+            count = units.counted(int(own["value"].iloc[0]), "element")
+            found.append(_plain(run, ranks, where, path, count))
+    return found
+
+
+def _is_left_out(run: Run, rank: int) -> bool:
+    """Whether the loss leads to a tensor that no optimizer has, by the only pass before a step."""
+    graph = loss_graph(run, rank)
+    leaves = graph.nodes.values() if graph is not None else ()
+    if not any(one.name == _ACCUMULATES and not one.parameter for one in leaves):
+        return False
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
+    kinds = phases["kind"].astype("str")
+    steps = phases.loc[kinds == _OPTIMIZER, "start_ns"]
+    passes = phases.loc[kinds == _BACKWARD, "start_ns"]
+    return len(steps) > 1 and int((passes < steps.min()).sum()) == 1
+
+
+def _plain(run: Run, ranks: tuple[int, ...], where: str, path: str, count: str) -> Finding:
+    return finding_at(
+        run,
+        ranks[0],
+        0,
+        kind="dead_parameter",
+        confidence="likely",
+        title=f"{path}{at_place(where)} requires a gradient ({count}) and is no parameter of its "
+        "module: parameters() leaves it out, no optimizer trains it, and state_dict() does not "
+        "save it. Wrap it in nn.Parameter().",
+        ranks=ranks,
+        where=where or None,
+        evidence={"cause": "plain_tensor", "tensor": path},
+    )
 
 
 def _follows_itself(graph: LossGraph, parameter: str) -> bool:
