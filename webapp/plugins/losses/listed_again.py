@@ -1,5 +1,5 @@
-"""Finds layers of a stack that are one module, `nn.ModuleList([block] * 6)`, and tensors that were to
-be parameters.
+"""Finds layers of a stack that are one module, `nn.ModuleList([block] * 6)`, and tensors that look
+like parameters.
 
 A container lists one module with parameters several times, and the graph of the first backward
 shows that the module gets what it made itself: a stack of layers was meant. Heads that are listed
