@@ -8,10 +8,6 @@ ends, of several.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import pandas as pd
-
 from lanescope.collector.format.loop_names import (
     COUNTED_PADDING,
     ENDS_LEFT_OUT,
@@ -19,15 +15,7 @@ from lanescope.collector.format.loop_names import (
     PADDING_ROW,
 )
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.plugins.losses.loss_graph import (
-    LossGraph,
-    LossNode,
-    each_rank_of_graphs,
-    graph_finding,
-    loss_graph,
-)
+from lanescope.webapp.plugins.losses.loss_graph import each_rank_of_graphs, loss_facts
 from lanescope.webapp.runs.run import Run
 
 _MIN_SHARE = 0.1
@@ -40,112 +28,76 @@ _MIN_TOKENS = 4
 """Of the padding_idx of a table, within rows that another token fills up."""
 
 
-class _Fact(NamedTuple):
-    """The first of the facts that the recorder wrote."""
-
-    graph: LossGraph
-    node: LossNode  # that it is about
-    rest: list[str]  # what follows the node in its name
-    value: float
-
-    @property
-    def at(self) -> str:
-        return at_place(self.node.where)
-
-
-def _first_fact(run: Run, rank: int, rows: pd.DataFrame) -> _Fact | None:
-    """Returns the first of some rows of `logged`; None: there are none, or no node for it."""
-    graph = None if rows.empty else loss_graph(run, rank)
-    if graph is None:
-        return None
-    number, *rest = str(rows["name"].iloc[0]).split("/")
-    node = graph.nodes.get(int(number))
-    return None if node is None else _Fact(graph, node, rest, float(rows["value"].iloc[0]))
-
-
 @each_rank_of_graphs
 def padding_in_losses(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    rows = logged(run, rank, prefix=COUNTED_PADDING)
-    found = _first_fact(run, rank, rows[rows["value"] >= _MIN_SHARE])
-    if found is None:
-        return None
-    token, label = found.rest
-    return graph_finding(
-        run,
-        rank,
-        found.graph,
-        title=f"{found.value:.0%} of the targets of the loss{found.at} are of padded positions: "
-        f"token {token} fills up the rows, and the target there is always {label}, as at no other "
-        "position. The model is trained to predict padding, and the loss looks better than it is. "
-        f"Pass ignore_index={label} to the loss, or fill targets up with -100.",
-        where=found.node.where,
-        evidence={"cause": "padding", "share": found.value, "class": int(label)},
-    )
+    for fact in loss_facts(run, rank, COUNTED_PADDING):
+        (token, label), share = fact.rest, float(fact.values.max())
+        if share >= _MIN_SHARE:
+            return fact.finding(
+                run,
+                rank,
+                title=f"{share:.0%} of the targets of the loss{fact.node.at} are of padded "
+                f"positions: token {token} fills up the rows, and the target there is always "
+                f"{label}, as at no other position. The model is trained to predict padding, and "
+                f"the loss looks better than it is. Pass ignore_index={label} to the loss, or "
+                "fill targets up with -100.",
+                evidence={"cause": "padding", "share": share, "class": int(label)},
+            )
+    return None
 
 
 @each_rank_of_graphs
 def inverted_masks(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    found = _first_fact(run, rank, logged(run, rank, prefix=PADDING_ALONE))
-    if found is None:
-        return None
-    (token,) = found.rest
-    return graph_finding(
-        run,
-        rank,
-        found.graph,
-        kind="mixed_samples",
-        title=f"The mask of the attention{found.at} is inverted: it hides all tokens and shows the "
-        f"padding alone (token {token}, which fills up the rows). True in key_padding_mask and in "
-        "masked_fill() hides a position; in the attn_mask of scaled_dot_product_attention() it "
-        "shows one. Use its inverse, ~mask.",
-        where=found.node.where,
-        evidence={"cause": "inverted_mask", "token": int(token)},
-    )
+    for fact in loss_facts(run, rank, PADDING_ALONE):
+        (token,) = fact.rest
+        return fact.finding(
+            run,
+            rank,
+            kind="mixed_samples",
+            title=f"The mask of the attention{fact.node.at} is inverted: it hides all tokens and "
+            f"shows the padding alone (token {token}, which fills up the rows). True in "
+            "key_padding_mask and in masked_fill() hides a position; in the attn_mask of "
+            "scaled_dot_product_attention() it shows one. Use its inverse, ~mask.",
+            evidence={"cause": "inverted_mask", "token": int(token)},
+        )
+    return None
 
 
 @each_rank_of_graphs
 def ends_left_out(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    rows = logged(run, rank, prefix=ENDS_LEFT_OUT)
-    if len(rows) < _MIN_GRAPHS or not (rows["value"] == 1).all():
-        return None
-    found = _first_fact(run, rank, rows)
-    if found is None:
-        return None
-    (token,) = found.rest
-    return graph_finding(
-        run,
-        rank,
-        found.graph,
-        title=f"The loss{found.at} leaves out the end of each text: token {token} ends the rows, "
-        "fills up the shorter ones as well, and no target has it, not even at the end of the "
-        "longest row. The model never learns to stop. Fill up with a token of its own (pad_token "
-        "other than eos_token), or set labels to -100 by the attention mask of the tokenizer, "
-        f"not where they are {token}.",
-        where=found.node.where,
-        evidence={"cause": "ends_left_out", "token": int(token), "graphs": len(rows)},
-    )
+    for fact in loss_facts(run, rank, ENDS_LEFT_OUT):
+        (token,), graphs = fact.rest, len(fact.values)
+        if graphs >= _MIN_GRAPHS and (fact.values == 1).all():
+            return fact.finding(
+                run,
+                rank,
+                title=f"The loss{fact.node.at} leaves out the end of each text: token {token} ends "
+                "the rows, fills up the shorter ones as well, and no target has it, not even at "
+                "the end of the longest row. The model never learns to stop. Fill up with a token "
+                "of its own (pad_token other than eos_token), or set labels to -100 by the "
+                f"attention mask of the tokenizer, not where they are {token}.",
+                evidence={"cause": "ends_left_out", "token": int(token), "graphs": graphs},
+            )
+    return None
 
 
 @each_rank_of_graphs
 def padding_rows(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
-    rows = logged(run, rank, prefix=PADDING_ROW)
-    found = _first_fact(run, rank, rows[rows["value"] >= _MIN_TOKENS])
-    if found is None:
-        return None
-    row, token = found.rest
-    return graph_finding(
-        run,
-        rank,
-        found.graph,
-        kind="dead_parameter",
-        title=f"The table {found.node.module} that is read{found.at} has padding_idx={row}, and "
-        f"token {row} is a word, not padding: the first batch has it {int(found.value)} times "
-        f"within its rows, and token {token} fills them up. The vector of token {row} is never "
-        f"trained. Pass padding_idx={token}.",
-        where=found.node.where,
-        evidence={"cause": "padding_row", "row": int(row), "token": int(token)},
-    )
+    for fact in loss_facts(run, rank, PADDING_ROW):
+        (row, token), often = fact.rest, int(fact.values.max())
+        if often >= _MIN_TOKENS:
+            return fact.finding(
+                run,
+                rank,
+                kind="dead_parameter",
+                title=f"The table {fact.node.module} that is read{fact.node.at} has "
+                f"padding_idx={row}, and token {row} is a word, not padding: a batch has it "
+                f"{often} times within its rows, and token {token} fills them up. The vector of "
+                f"token {row} is never trained. Pass padding_idx={token}.",
+                evidence={"cause": "padding_row", "row": int(row), "token": int(token)},
+            )
+    return None
