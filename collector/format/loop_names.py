@@ -139,8 +139,8 @@ the one that ends the longest row, else 0; at the steps of GRAPH_SERIES."""
 
 IGNORED_CLASS = "lanescope/training_loop/ignored_class/"
 """Prefix; the number of a node of a loss with a target for each sample, the class that it leaves
-out and the mean share of the other classes follow, each after a slash: the share of that class
-among the targets; at the steps of GRAPH_SERIES."""
+out and how many classes there are follow, each after a slash: the share of that class among the
+targets; at the steps of GRAPH_SERIES."""
 
 PADDING_ALONE = "lanescope/training_loop/padding_alone/"
 """Prefix; the number of a node of attention or of its mask in the first graph and the token that

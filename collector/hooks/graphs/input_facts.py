@@ -83,7 +83,6 @@ def _left_out(node: Any, number: int, samples: set[int]) -> Iterator[tuple[str, 
     count, classes, left_out = target.numel(), given.shape[-1], ignored_class(node)
     of = target if target._base is None else target._base
     single = target.dim() == 1 and of[:1].numel() == 1
-    if single and count in samples and count >= _MIN_SAMPLES and 0 <= left_out < classes:
-        shares = target.bincount(minlength=classes).double() / count
-        others = float(shares.sum() - shares[left_out]) / (classes - 1)
-        yield f"{IGNORED_CLASS}{number}/{left_out}/{others:.3g}", float(shares[left_out])
+    if single and count in samples and count >= _MIN_SAMPLES and 0 <= left_out < classes > 1:
+        share = float((target == left_out).double().mean())
+        yield f"{IGNORED_CLASS}{number}/{left_out}/{classes}", share

@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.collective_calls import call_title
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, dumps, meanwhile
-from lanescope.webapp.plugins.collectives.given_up import calls_left
+from lanescope.webapp.plugins.collectives.abandoned_calls import calls_left
 from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in

@@ -31,7 +31,7 @@ from lanescope.webapp.analysis.incomplete_collectives import incomplete_collecti
 from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
-from lanescope.webapp.plugins.collectives.left_training import left_training
+from lanescope.webapp.plugins.collectives.early_exits import left_training
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run

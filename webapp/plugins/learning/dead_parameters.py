@@ -37,7 +37,8 @@ from lanescope.webapp.analysis.parameter_history import (
     streaks,
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
-from lanescope.webapp.plugins.learning.held_in_vain import UNNAMED, Found, frozen, join_replaced
+from lanescope.webapp.plugins.learning.held_parameters import UNNAMED, Found, frozen, join_replaced
+from lanescope.webapp.plugins.learning.layers_made_in_forward import made_of
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.lost_gradients import (
     LossPlace,
@@ -47,7 +48,6 @@ from lanescope.webapp.plugins.learning.lost_gradients import (
     why_zero,
     zeroed_between,
 )
-from lanescope.webapp.plugins.learning.made_in_forward import made_of
 from lanescope.webapp.plugins.learning.scaling import UNDERFLOWS, underflows
 from lanescope.webapp.plugins.learning.update_effects import (
     decaying_since,

@@ -49,7 +49,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Attention that sees the next tokens",
-            "graph_order:unmasked_attention",
+            "masks_and_views:unmasked_attention",
             ("wrong_loss",),
             order=196,
             needs="the graph of the first backward, with a cross-entropy of tokens in host memory",
@@ -57,7 +57,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Tokens that are shifted twice",
-            "graph_order:shifted_twice",
+            "masks_and_views:shifted_twice",
             ("wrong_loss",),
             order=196,
             needs="the graph of the first backward, with a cross-entropy of tokens in host memory",
@@ -65,7 +65,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Views that exchange dimensions within a model",
-            "graph_order:exchanged_views",
+            "masks_and_views:exchanged_views",
             ("mixed_samples",),
             order=197,
             needs="the graph of the first backward",
@@ -90,7 +90,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Losses of no target",
-            "empty_means:empty_means",
+            "empty_targets:empty_means",
             ("wrong_loss",),
             order=197,
             native=True,
@@ -100,7 +100,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Cross-entropies below zero",
-            "below_zero:below_zero",
+            "negative_losses:below_zero",
             ("wrong_loss",),
             order=197,
             needs="level access; a binary cross-entropy that backward begins at, in host memory",
@@ -108,7 +108,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Tokens that are predicted from themselves",
-            "copied_tokens:copied_tokens",
+            "unshifted_labels:copied_tokens",
             ("wrong_loss",),
             order=197,
             native=True,
@@ -118,7 +118,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Targets that a second permutation chose",
-            "shuffled_apart:shuffled_apart",
+            "shuffled_targets:shuffled_apart",
             ("wrong_loss",),
             order=197,
             native=True,
@@ -127,7 +127,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Padding that the loss counts",
-            "padded:padding_in_losses",
+            "padding:padding_in_losses",
             ("wrong_loss",),
             order=197,
             needs="the graph of the first backward, with a cross-entropy of tokens in host memory",
@@ -136,7 +136,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Ends of texts that the loss leaves out",
-            "padded:ends_left_out",
+            "padding:ends_left_out",
             ("wrong_loss",),
             order=197,
             needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., with a cross-entropy of "
@@ -145,7 +145,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Classes that the loss leaves out",
-            "padded:ignored_classes",
+            "padding:ignored_classes",
             ("wrong_loss",),
             order=197,
             needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., with a cross-entropy of one "
@@ -155,7 +155,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Masks that show padding alone",
-            "padded:inverted_masks",
+            "padding:inverted_masks",
             ("mixed_samples",),
             order=197,
             needs="the graph of the first backward, with tokens and masks in host memory",
@@ -188,7 +188,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Rows of tables that padding_idx keeps from training",
-            "padded:padding_rows",
+            "padding:padding_rows",
             ("dead_parameter",),
             order=197,
             needs="the graph of the first backward, with tokens in host memory",
@@ -220,7 +220,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Noise that a model is to predict",
-            "other_noise:other_noise",
+            "noise_targets:other_noise",
             ("wrong_loss",),
             order=197,
             native=True,
@@ -307,7 +307,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Parameters that share memory",
-            "same_memory:same_memory",
+            "aliased_parameters:same_memory",
             ("shared_parameter",),
             order=199,
             needs="level access; 3 sampled optimizer steps",
@@ -315,7 +315,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "States that share the memory of the model",
-            "restored_in_vain:restored_in_vain",
+            "restored_states:restored_in_vain",
             ("shared_parameter",),
             order=199,
             needs="load_state_dict() of a state that was kept over an optimizer step",
@@ -323,7 +323,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Samples that pass no gradient to their distribution",
-            "cut_samples:cut_samples",
+            "detached_samples:cut_samples",
             ("wrong_gradient",),
             order=197,
             needs="level access; the graph of the first backward",
@@ -331,7 +331,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Layers that are one module",
-            "listed_again:listed_again",
+            "repeated_layers:listed_again",
             ("shared_parameter",),
             order=199,
             needs="level access; the graph of the first backward",
@@ -340,7 +340,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Tensors of modules that are no parameters",
-            "listed_again:plain_tensors",
+            "repeated_layers:plain_tensors",
             ("dead_parameter",),
             order=199,
             needs="level access; the graph of the first backward",
@@ -348,7 +348,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Training in evaluation mode after an evaluation",
-            "left_in_evaluation:left_in_evaluation",
+            "evaluation_mode:left_in_evaluation",
             ("evaluation_mode",),
             order=200,
             needs="level access; a model with dropout or batch normalisation, called as a module",
@@ -356,7 +356,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Training in evaluation mode from the first step on",
-            "left_in_evaluation:never_in_training",
+            "evaluation_mode:never_in_training",
             ("evaluation_mode",),
             order=200,
             needs="level access; a model with dropout or new batch normalisation, called as a "
@@ -365,7 +365,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Teachers in training mode",
-            "left_in_evaluation:teachers_in_training",
+            "evaluation_mode:teachers_in_training",
             ("evaluation_mode",),
             order=200,
             needs="level access; calls without gradients at 3 sampled steps, of a model with "
@@ -374,7 +374,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Evaluation mode that another thread sets",
-            "left_in_evaluation:switched_by_threads",
+            "evaluation_mode:switched_by_threads",
             ("evaluation_mode",),
             order=200,
             area="Threads",

@@ -25,15 +25,17 @@ from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_o
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import DETACH, forward_rows
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.parameter_history import logged, samples
+from lanescope.webapp.analysis.parameter_history import samples
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
     each_graph,
+    each_rank_of_graphs,
     graph_finding,
     input_shapes,
+    loss_facts,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -233,23 +235,19 @@ def _buffer_read(run: Run, rank: int, thread: str, start_ns: int) -> str | None:
     return next((one for one in names[~names.isin(samples(run)["parameter"])]), None)
 
 
-@each_graph
-def flattened_apart(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+@each_rank_of_graphs
+def flattened_apart(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    for name in logged(run, rank, prefix=FLATTENED_APART)["name"].unique():
-        number, length, rows = map(int, str(name).split("/"))
-        node = graph.nodes.get(number)
-        at = f" at {node.where}" if node is not None and node.where else ""
-        return graph_finding(
+    for fact in loss_facts(run, rank, FLATTENED_APART):
+        length, rows = map(int, fact.rest)
+        return fact.finding(
             run,
             rank,
-            graph,
             kind="mixed_samples",
-            title=f"The loss{at} flattens scores of [{length}, {rows}, classes] and targets of "
-            f"[{rows}, {length}]: the one goes position by position, the other sample by sample, "
-            "so each score is compared with the target of another place. Transpose one of them "
-            "before view() or reshape(), or use batch_first=True.",
-            where=None if node is None else node.where,
+            title=f"The loss{fact.node.at} flattens scores of [{length}, {rows}, classes] and "
+            f"targets of [{rows}, {length}]: the one goes position by position, the other sample "
+            "by sample, so each score is compared with the target of another place. Transpose one "
+            "of them before view() or reshape(), or use batch_first=True.",
             evidence={"cause": "flattened_apart", "length": length, "samples": rows},
         )
     return None

@@ -23,7 +23,7 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place, where_of
 from lanescope.webapp.plugins.threads.standstill import standstill
-from lanescope.webapp.plugins.threads.undrained import interrupted_joins
+from lanescope.webapp.plugins.threads.unread_queues import interrupted_joins
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

@@ -25,7 +25,7 @@ from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
-from lanescope.webapp.plugins.learning.parting_causes import wrapped
+from lanescope.webapp.plugins.learning.divergence_causes import wrapped
 from lanescope.webapp.plugins.learning.replicas import (
     EQUAL_SHARE,
     bytes_of_step,

@@ -30,6 +30,7 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     each_rank_of_graphs,
     graph_finding,
     input_shapes,
+    loss_facts,
     loss_graph,
 )
 from lanescope.webapp.runs.run import Run
@@ -82,23 +83,17 @@ def unmasked_attention(run: Run, rank: int) -> Finding | None:
 @each_rank_of_graphs
 def shifted_twice(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    rows = logged(run, rank, prefix=TOKENS_AHEAD)
-    graph = None if rows.empty else loss_graph(run, rank)
-    if graph is None:
-        return None
-    loss = graph.nodes.get(int(rows["name"].iloc[0]))
-    where = loss.where if loss is not None else None
-    at = at_place(where)
-    return graph_finding(
-        run,
-        rank,
-        graph,
-        title=f"The targets of the loss{at} are the tokens after the next ones: they are shifted "
-        "twice, so the model learns to leave out each second token. Models of transformers shift "
-        "labels themselves: pass labels=input_ids. Elsewhere shift in one place alone.",
-        where=where,
-        evidence={"cause": "shifted_twice", "ahead": int(rows["value"].iloc[0])},
-    )
+    for fact in loss_facts(run, rank, TOKENS_AHEAD):
+        return fact.finding(
+            run,
+            rank,
+            title=f"The targets of the loss{fact.node.at} are the tokens after the next ones: they "
+            "are shifted twice, so the model learns to leave out each second token. Models of "
+            "transformers shift labels themselves: pass labels=input_ids. Elsewhere shift in one "
+            "place alone.",
+            evidence={"cause": "shifted_twice", "ahead": int(fact.values.iloc[0])},
+        )
+    return None
 
 
 def _is_square(graph: LossGraph, node: LossNode, length: int) -> bool:

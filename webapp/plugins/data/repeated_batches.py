@@ -25,7 +25,7 @@ from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
 from lanescope.webapp.analysis.parameter_history import logged, sharded_names
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
-from lanescope.webapp.plugins.learning.parting_causes import wrapped
+from lanescope.webapp.plugins.learning.divergence_causes import wrapped
 from lanescope.webapp.plugins.learning.replicas import gradient_reductions, replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
