@@ -10,7 +10,7 @@ from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
 from tests.faults import built_again, mixed_up, two_runs, two_starts
 from tests.faults.base import Fault, Program
-from tests.faults.inputs import first_layers, without_a_slope
+from tests.faults.inputs import first_layers, own_tensors, without_a_slope
 from tests.faults.learning import (
     cut_off,
     epochs,
@@ -96,6 +96,7 @@ _ROOMS = (
     seeds_and_scales,
     frozen_heads,
     first_layers,
+    own_tensors,
     without_a_slope,
     same_slices,
     seen_padding,

@@ -157,11 +157,13 @@ def padding_of_measured_sequences() -> None:
 # models that never come into training mode -------------------------------------------------------
 
 
-def _loaded(norm: bool) -> nn.Module:
+def _loaded(norm: bool) -> nn.Sequential:
     """A model as from_pretrained() returns it."""
     torch.manual_seed(0)
     layer: nn.Module = nn.BatchNorm1d(16) if norm else nn.Dropout(0.1)
-    return nn.Sequential(nn.Linear(_WIDTH, 16), layer, nn.ReLU(), nn.Linear(16, 3)).eval()
+    model = nn.Sequential(nn.Linear(_WIDTH, 16), layer, nn.ReLU(), nn.Linear(16, 3))
+    model.eval()
+    return model
 
 
 def _tuned(model: nn.Module) -> None:
@@ -193,7 +195,7 @@ def training_mode_of_another_model(planted: bool) -> None:
         copy.deepcopy(model).train()
     else:
         model.requires_grad_(False)
-        model[-1] = nn.Linear(16, 3).eval()  # type: ignore[operator]
+        model[-1] = nn.Linear(16, 3).eval()
     _tuned(model)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,23 +15,23 @@ from tests.faults.base import Fault, Program, forms
 from tests.faults.learning.graph_order import fit as fit_tokens
 from tests.faults.learning.tokens import LENGTH, WORDS, Tagger
 
-_STEPS, _ROWS, _WIDTH = 10, 32, 12
+_STEPS, _ROWS, WIDTH = 10, 32, 12
 
 
-def _net(*last: nn.Module, outputs: int = 2) -> nn.Sequential:
+def net(*last: nn.Module, outputs: int = 2) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(_WIDTH, 16), nn.ReLU(), nn.Linear(16, outputs), *last)
+    return nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, outputs), *last)
 
 
-def _fit(model: nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def fit(model: nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(_STEPS):
         optimizer.zero_grad()
-        loss_of(torch.randn(_ROWS, _WIDTH)).backward()
+        loss_of(torch.randn(_ROWS, WIDTH)).backward()
         optimizer.step()
 
 
-def _label(x: torch.Tensor) -> torch.Tensor:
+def label(x: torch.Tensor) -> torch.Tensor:
     return (x.sum(1, keepdim=True) > 0).float()
 
 
@@ -39,25 +40,25 @@ def _label(x: torch.Tensor) -> torch.Tensor:
 
 def cross_entropy_of_one_output(planted: bool) -> None:
     """Its targets have the shape of the output; the twin's loss is one of logits."""
-    model, loss = _net(outputs=1), nn.CrossEntropyLoss() if planted else nn.BCEWithLogitsLoss()
-    _fit(model, lambda x: loss(model(x), _label(x)))
+    model, loss = net(outputs=1), nn.CrossEntropyLoss() if planted else nn.BCEWithLogitsLoss()
+    fit(model, lambda x: loss(model(x), label(x)))
 
 
 def softmax_module_of_one_output(planted: bool) -> None:
     """A softmax is the last layer; in the twin a sigmoid."""
-    model = _net(nn.Softmax(dim=1) if planted else nn.Sigmoid(), outputs=1)
-    _fit(model, lambda x: F.binary_cross_entropy(model(x), _label(x)))  # named
+    model = net(nn.Softmax(dim=1) if planted else nn.Sigmoid(), outputs=1)
+    fit(model, lambda x: F.binary_cross_entropy(model(x), label(x)))  # named
 
 
 def log_softmax_of_one_output(planted: bool) -> None:
     """Logarithms by hand; the twin has two outputs."""
-    model = _net(outputs=1 if planted else 2)
+    model = net(outputs=1 if planted else 2)
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         scores = F.log_softmax(model(x), dim=-1)  # named
-        return F.nll_loss(scores, (0 if planted else 1) * _label(x)[:, 0].long())
+        return F.nll_loss(scores, (0 if planted else 1) * label(x)[:, 0].long())
 
-    _fit(model, loss)
+    fit(model, loss)
 
 
 # functions whose gradient is 0 -------------------------------------------------------------------
@@ -76,8 +77,8 @@ class _Steps(nn.Module):
 
 
 def _rounded(function: Callable[[torch.Tensor], torch.Tensor], planted: bool) -> None:
-    model = _net(_Steps(function, not planted), nn.Linear(4, 2), outputs=4)
-    _fit(model, lambda x: F.cross_entropy(model(x), _label(x)[:, 0].long()))
+    model = net(_Steps(function, not planted), nn.Linear(4, 2), outputs=4)
+    fit(model, lambda x: F.cross_entropy(model(x), label(x)[:, 0].long()))
 
 
 def rounded_activations(planted: bool) -> None:
@@ -104,9 +105,9 @@ class _Pair(nn.Module):
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         torch.manual_seed(0)
-        middle = nn.Linear(_WIDTH, 16), layer, nn.ReLU()
+        middle = nn.Linear(WIDTH, 16), layer, nn.ReLU()
         self.teacher = nn.Sequential(*middle, nn.Linear(16, 4)).requires_grad_(False)
-        self.student = nn.Linear(_WIDTH, 4)
+        self.student = nn.Linear(WIDTH, 4)
 
 
 def _distilled(pair: _Pair, each: Callable[[], object]) -> None:
@@ -114,7 +115,7 @@ def _distilled(pair: _Pair, each: Callable[[], object]) -> None:
     optimizer = torch.optim.Adam(pair.student.parameters(), lr=1e-3)
     for _ in range(_STEPS):
         each()
-        x = torch.randn(_ROWS, _WIDTH)
+        x = torch.randn(_ROWS, WIDTH)
         with torch.no_grad():
             targets = pair.teacher(x)
         optimizer.zero_grad()
@@ -153,17 +154,17 @@ def teacher_with_normalisation(planted: bool) -> None:
 
 def _two_losses(planted: bool, zero: Callable[[nn.Module, torch.optim.Optimizer], object]) -> None:
     torch.manual_seed(0)
-    trunk, first, second = (nn.Linear(_WIDTH, 8), nn.Linear(8, 1), nn.Linear(8, 2))
+    trunk, first, second = (nn.Linear(WIDTH, 8), nn.Linear(8, 1), nn.Linear(8, 2))
     model = nn.ModuleList((trunk, first, second))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(_STEPS):
-        x = torch.randn(_ROWS, _WIDTH)
+        x = torch.randn(_ROWS, WIDTH)
         optimizer.zero_grad()
         hidden = trunk(x).relu()
         F.mse_loss(first(hidden), x[:, :1]).backward(retain_graph=True)
         if planted:
             zero(model, optimizer)
-        F.cross_entropy(second(hidden), _label(x)[:, 0].long()).backward()  # named
+        F.cross_entropy(second(hidden), label(x)[:, 0].long()).backward()  # named
         optimizer.step()
 
 
@@ -179,18 +180,18 @@ def zeroed_with_foreach(planted: bool) -> None:
 
 def perturbed_between_passes() -> None:
     """Weights are moved uphill between two passes (SAM)."""
-    model = _net()
+    model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(_STEPS):
-        x = torch.randn(_ROWS, _WIDTH)
+        x = torch.randn(_ROWS, WIDTH)
         optimizer.zero_grad()
-        F.cross_entropy(model(x), _label(x)[:, 0].long()).backward()
+        F.cross_entropy(model(x), label(x)[:, 0].long()).backward()
         with torch.no_grad():
             moves = [0.05 * one.grad for one in model.parameters() if one.grad is not None]
             for one, move in zip(model.parameters(), moves, strict=True):
                 one += move
         optimizer.zero_grad()
-        F.cross_entropy(model(x), _label(x)[:, 0].long()).backward()
+        F.cross_entropy(model(x), label(x)[:, 0].long()).backward()
         with torch.no_grad():
             for one, move in zip(model.parameters(), moves, strict=True):
                 one -= move
@@ -202,29 +203,29 @@ def perturbed_between_passes() -> None:
 
 def passes_between_steps() -> None:
     """zero_grad() before each of two passes."""
-    model = _net()
+    model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number in range(2 * _STEPS):
-        x = torch.randn(_ROWS, _WIDTH)
+        x = torch.randn(_ROWS, WIDTH)
         optimizer.zero_grad()
-        F.cross_entropy(model(x), _label(x)[:, 0].long()).backward()
+        F.cross_entropy(model(x), label(x)[:, 0].long()).backward()
         if number % 2:
             optimizer.step()
 
 
 def passes_of_a_closure() -> None:
     """LBFGS computes the loss several times in a step."""
-    model, x = _net(), torch.randn(_ROWS, _WIDTH)
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    model, x = net(), torch.randn(_ROWS, WIDTH)
+    optimizer: Any = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), _label(x)[:, 0].long())
+        loss = F.cross_entropy(model(x), label(x)[:, 0].long())
         loss.backward()
         return loss
 
     for _ in range(_STEPS):
-        optimizer.step(closure)  # type: ignore[arg-type]
+        optimizer.step(closure)
 
 
 def targets_of_the_same_slice(planted: bool) -> None:
@@ -261,7 +262,7 @@ def _equation(
         start = (model(torch.zeros(1, 1)) - 1).square().mean()
         return square(residual_of(time, out, slope)).mean() + start
 
-    _fit(model, loss)
+    fit(model, loss)
 
 
 def derivative_beside_the_output(planted: bool) -> None:
@@ -292,66 +293,8 @@ def field_as_a_target() -> None:
         (force,) = torch.autograd.grad(x.pow(4).sum(), x)
         return (out + force).square().mean()
 
-    model = _net(outputs=_WIDTH)
-    _fit(model, loss)
-
-
-# tensors that are no parameters ------------------------------------------------------------------
-
-
-class _Scaled(nn.Module):
-    """Adds or multiplies by numbers of its own."""
-
-    def __init__(self, begin: torch.Tensor, planted: bool, by: str) -> None:
-        super().__init__()
-        self.by = by
-        self.own = begin.requires_grad_() if planted else nn.Parameter(begin)  # named
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.own if self.by == "add" else x * self.own
-
-
-def _with_own_numbers(layer: nn.Module) -> None:
-    model = nn.Sequential(nn.Linear(_WIDTH, 16), layer, nn.ReLU(), nn.Linear(16, 2))
-    _fit(model, lambda x: F.cross_entropy(model(x), _label(x)[:, 0].long()))
-
-
-def positions_that_are_no_parameter(planted: bool) -> None:
-    """Added to hidden numbers."""
-    torch.manual_seed(0)
-    _with_own_numbers(_Scaled(torch.randn(16), planted, "add"))
-
-
-def scale_that_is_no_parameter(planted: bool) -> None:
-    """A number by which a layer multiplies."""
-    _with_own_numbers(_Scaled(torch.ones(1), planted, "multiply"))
-
-
-def weight_of_a_layer_that_is_no_parameter(planted: bool) -> None:
-    """In a model within another one."""
-    torch.manual_seed(0)
-    _with_own_numbers(nn.Sequential(_Scaled(torch.rand(16), planted, "multiply"), nn.LayerNorm(16)))
-
-
-class _Points(nn.Module):
-    """A model that keeps the points at which its equation holds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
-        self.points = torch.linspace(0, 1, 32)[:, None].requires_grad_()
-
-    def forward(self) -> torch.Tensor:
-        out = self.inner(self.points)
-        (slope,) = torch.autograd.grad(out.sum(), self.points, create_graph=True)
-        return (slope + out).square().mean()
-
-
-def points_of_an_equation() -> None:
-    """The gradient of the inputs is meant."""
-    torch.manual_seed(0)
-    model = _Points()
-    _fit(model, lambda _: model())
+    model = net(outputs=WIDTH)
+    fit(model, loss)
 
 
 def _modes(*programs: Program) -> tuple[Fault, ...]:
@@ -398,14 +341,6 @@ FAULTS = (
             (derivative_beside_the_output, field_as_a_target),
             (derivative_less_a_function, None),
             (derivative_less_the_output, None),
-        )
-    ),
-    *(
-        Fault("no parameter", "gradients", ("dead_parameter",), program, twin, "is no parameter")
-        for program, twin in (
-            (positions_that_are_no_parameter, points_of_an_equation),
-            (scale_that_is_no_parameter, None),
-            (weight_of_a_layer_that_is_no_parameter, None),
         )
     ),
     Fault(

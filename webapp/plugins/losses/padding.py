@@ -96,10 +96,8 @@ def ignored_classes(run: Run, rank: int) -> Finding | None:
     for fact in loss_facts(run, rank, IGNORED_CLASS):
         left_out, share = fact.rest[0], float(fact.values.mean())
         others = (1 - share) / (int(fact.rest[1]) - 1)
-        if (
-            len(fact.values) >= _MIN_GRAPHS
-            and 1 / _AS_OFTEN <= share / max(others, 1e-9) <= _AS_OFTEN
-        ):
+        as_often = others / _AS_OFTEN <= share <= others * _AS_OFTEN
+        if len(fact.values) >= _MIN_GRAPHS and as_often:
             return fact.finding(
                 run,
                 rank,

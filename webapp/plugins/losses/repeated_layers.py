@@ -5,7 +5,7 @@ A container lists one module with parameters several times, and the graph of the
 shows that the module gets what it made itself: a stack of layers was meant. Heads that are listed
 once per layer and get different inputs share their parameters on purpose.
 
-`self.scale = torch.ones(4, requires_grad=True)` is no parameter: no optimizer gets it. Inputs that
+`self.scale = torch.ones(4, requires_grad=True)` is not a parameter: optimizers do not get it. Inputs that
 are differentiated, as of a differential equation, are kept like this on purpose; that is a backward
 pass more before the step.
 """
@@ -80,7 +80,7 @@ def _plain(run: Run, ranks: tuple[int, ...], where: str, path: str, count: str) 
         0,
         kind="dead_parameter",
         confidence="likely",
-        title=f"{path}{at_place(where)} requires a gradient ({count}) and is no parameter of its "
+        title=f"{path}{at_place(where)} requires a gradient ({count}) and is not a parameter of its "
         "module: parameters() leaves it out, no optimizer trains it, and state_dict() does not "
         "save it. Wrap it in nn.Parameter().",
         ranks=ranks,

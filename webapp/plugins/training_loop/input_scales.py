@@ -8,8 +8,6 @@ Or the transform divides bytes by 255, and the training loop does so again, or n
 
 from __future__ import annotations
 
-import re
-
 import pandas as pd
 
 from lanescope.collector.format.loop_names import (
@@ -22,7 +20,11 @@ from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import first_place, own_place
-from lanescope.webapp.plugins.losses.loss_graph import LossGraph, each_graph, graph_finding
+from lanescope.webapp.plugins.losses.loss_graph import (
+    LossNode,
+    each_rank_of_graphs,
+    loss_facts,
+)
 from lanescope.webapp.plugins.training_loop.evaluations import COMPARES
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -30,8 +32,6 @@ from lanescope.webapp.runs.run import Run
 _TIMES = 30.0
 _SCALES = frozenset(f"aten::{name}" for name in ("div", "div_", "mul", "mul_"))
 _MIN_GRAPHS = 3
-_NORMALISES = re.compile("Norm")
-"""Nodes of layers that give what they get a scale of their own."""
 
 _BATCH = r"\[\d+, ?\d+"
 """Shapes of an operator whose first input has two dimensions or more."""
@@ -89,31 +89,31 @@ def divided_twice(run: Run) -> list[Finding]:
     return found
 
 
-@each_graph
-def unscaled_bytes(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+@each_rank_of_graphs
+def unscaled_bytes(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
-    rows = logged(run, rank, prefix=UNSCALED_BYTES)
-    for number, own in rows.groupby("name", sort=False, observed=True)["value"]:
-        node = graph.nodes.get(int(str(number)))
-        if node is None or len(own) < _MIN_GRAPHS or own.min() <= 0:
+    for fact in loss_facts(run, rank, UNSCALED_BYTES):
+        node, graphs = fact.node, len(fact.values)
+        reads = (one for one in fact.graph.nodes.values() if node.number in one.next)
+        if graphs < _MIN_GRAPHS or fact.values.min() <= 0 or any(map(_normalises, reads)):
             continue
-        reads = [one for one in graph.nodes.values() if node.number in one.next]
-        if any(_NORMALISES.search(one.name) for one in reads):
-            continue
-        return graph_finding(
+        return fact.finding(
             run,
             rank,
-            graph,
             kind="wrong_scale",
             title=f"The first layer{node.at} gets bytes that nothing scales: its inputs are whole "
-            f"numbers of 0 to {own.max():.0f} in all {units.count(len(own))} graphs that were "
-            "looked at. Outputs and gradients are about a hundred times larger than the "
+            f"numbers of 0 to {fact.values.max():.0f} in all {units.count(graphs)} graphs that "
+            "were looked at. Outputs and gradients are about a hundred times larger than the "
             "initialisation and usual learning rates are made for, so training diverges, or units "
             "die. Divide by 255 and normalise, as ToTensor() and Normalize() do.",
-            where=node.where,
-            evidence={"cause": "unscaled_bytes", "largest": float(own.max())},
+            evidence={"cause": "unscaled_bytes", "largest": float(fact.values.max())},
         )
     return None
+
+
+def _normalises(node: LossNode) -> bool:
+    """Whether a node is of a layer that gives what it gets a scale of its own."""
+    return "Norm" in node.name
 
 
 def _divided(run: Run, rank: int, call: pd.Series) -> str | None:
