@@ -80,7 +80,7 @@ the rate of dropout, else 1. All parameters of the model require gradients."""
 
 PLAIN_TENSOR = "lanescope/training_loop/plain_tensor/"
 """Prefix; file.py:12 or nothing that sets an attribute of a module, a slash and its name follow: a
-tensor that requires a gradient and is no parameter. How many elements it has."""
+tensor that requires a gradient, not a parameter. How many elements it has."""
 
 UNSETTLED_MODEL = "lanescope/training_loop/unsettled/"
 """Prefix; the name of a model that is called without gradients, the path of its first dropout or

@@ -80,8 +80,8 @@ def _plain(run: Run, ranks: tuple[int, ...], where: str, path: str, count: str) 
         0,
         kind="dead_parameter",
         confidence="likely",
-        title=f"{path}{at_place(where)} requires a gradient ({count}) and is not a parameter of its "
-        "module: parameters() leaves it out, no optimizer trains it, and state_dict() does not "
+        title=f"{path}{at_place(where)} requires a gradient ({count}) and is not a parameter of "
+        "its module: parameters() leaves it out, no optimizer trains it, and state_dict() does not "
         "save it. Wrap it in nn.Parameter().",
         ranks=ranks,
         where=where or None,
