@@ -5,9 +5,9 @@ A container lists one module with parameters several times, and the graph of the
 shows that the module gets what it made itself: a stack of layers was meant. Heads that are listed
 once per layer and get different inputs share their parameters on purpose.
 
-`self.scale = torch.ones(4, requires_grad=True)` is not a parameter: optimizers do not get it. Inputs that
-are differentiated, as of a differential equation, are kept like this on purpose; that is a backward
-pass more before the step.
+`self.scale = torch.ones(4, requires_grad=True)` is not a parameter: optimizers do not get it.
+Inputs that are differentiated, as of a differential equation, are kept like this on purpose; that
+is a backward pass more before the step.
 """
 
 from __future__ import annotations
