@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from tests.faults.base import Fault
 from tests.faults.inputs.without_a_slope import WIDTH, fit, label
 
-# tensors that are no parameters ------------------------------------------------------------------
+# tensors beside the parameters ------------------------------------------------------------------
 
 
 class _Scaled(nn.Module):
@@ -29,18 +29,18 @@ def _with_own_numbers(layer: nn.Module) -> None:
     fit(model, lambda x: F.cross_entropy(model(x), label(x)[:, 0].long()))
 
 
-def positions_that_are_no_parameter(planted: bool) -> None:
+def positions_beside_the_parameters(planted: bool) -> None:
     """Added to hidden numbers."""
     torch.manual_seed(0)
     _with_own_numbers(_Scaled(torch.randn(16), planted, "add"))
 
 
-def scale_that_is_no_parameter(planted: bool) -> None:
+def scale_beside_the_parameters(planted: bool) -> None:
     """A number by which a layer multiplies."""
     _with_own_numbers(_Scaled(torch.ones(1), planted, "multiply"))
 
 
-def weight_of_a_layer_that_is_no_parameter(planted: bool) -> None:
+def weight_beside_the_parameters(planted: bool) -> None:
     """In a model within another one."""
     torch.manual_seed(0)
     _with_own_numbers(nn.Sequential(_Scaled(torch.rand(16), planted, "multiply"), nn.LayerNorm(16)))
@@ -71,9 +71,9 @@ FAULTS = (
     *(
         Fault("no parameter", "gradients", ("dead_parameter",), program, twin, "is not a parameter")
         for program, twin in (
-            (positions_that_are_no_parameter, points_of_an_equation),
-            (scale_that_is_no_parameter, None),
-            (weight_of_a_layer_that_is_no_parameter, None),
+            (positions_beside_the_parameters, points_of_an_equation),
+            (scale_beside_the_parameters, None),
+            (weight_beside_the_parameters, None),
         )
     ),
 )
