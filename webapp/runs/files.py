@@ -114,7 +114,7 @@ class Folder:
         return data
 
     def _file(self, name: str) -> str:
-        """Returns the path of a file. OSError for what is none: opening a pipe would never end."""
+        """Returns the path of a regular file. Raises OSError for others: a pipe would block."""
         path = f"{self.root}/{name}"
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", path)

@@ -118,7 +118,7 @@ ENDLESS = """
     import queue, torch
     weight = torch.ones(2, requires_grad=True)
     weight.sum().backward()
-    torch.optim.SGD([weight]).step()  # a step is no sign that the process still goes on
+    torch.optim.SGD([weight]).step()  # a step long ago is not progress
     queue.Queue().get()
 """
 
