@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from ...format.loop_names import GRADIENT_FACTOR
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
+from ..cuda_graphs import capturing
 from ..training.device_readback import DeviceReadback
 from ..training.modules import Modules
 from ..training.norms import has_norm
@@ -76,7 +77,9 @@ class ScaledGradients:
     def _current(self) -> torch.Tensor | None:
         parameter = self._parameter()
         with self._threads.alone() as alone, self._recorder.own_torch(), torch.no_grad():
-            gradient = None if parameter is None or not alone else parameter.grad
+            if parameter is None or not alone or capturing():
+                return None
+            gradient = parameter.grad
             if gradient is None or not has_norm(gradient) or gradient.is_sparse:
                 return None
             norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float32)
