@@ -142,14 +142,13 @@ def left_by_libraries(run: Run, rank: int) -> frozenset[str]:
     itself, or a layer that runs in a model of packages alone."""
     names = _without_gradient(run).get(rank, set())
     rows = run.events("module", rank, columns=["path", "class"]).to_pylist() if names else []
+    classes: dict[str, str] = {row["path"]: row["class"] for row in rows}
     packages = tuple(f"{name}." for name in library_modules(run, rank))
-    # Of torch's modules programs and packages build their own.
     foreign = {
-        row["path"]: row["class"].startswith(packages)
-        for row in rows
-        if not row["class"].startswith("torch.")
+        path: kind.startswith(packages)
+        for path, kind in classes.items()
+        if not kind.startswith("torch.")  # of torch's modules programs and packages build their own
     }
-    paths = {row["path"] for row in rows}
     ran = {one for path in texts_of(run, "op", "module", rank) for one in _and_above(path)}
     # In no module of a package: the program may have cut the gradient off.
     cuts = [_and_above(one.module) for one in breaks(run, rank) if one.cause in _SINGLE]
@@ -157,17 +156,29 @@ def left_by_libraries(run: Run, rank: int) -> frozenset[str]:
     root = next((p["modules_root"] for p in run.manifest["processes"] if p["rank"] == rank), "")
 
     def left(layer: str) -> bool:
-        if layer not in paths:
+        if layer not in classes:
             return False
-        above = [one for one in _and_above(layer) if one in paths]
-        above += [root] if root in paths and above[-1:] != [root] else []
+        above = [one for one in _and_above(layer) if one in classes]
+        above += [root] if root in classes and above[-1] != root else []
         idle = next((place for place, one in enumerate(above) if one in ran), len(above))
         owners = [foreign[one] for one in above[idle:] if one in foreign]
-        if idle or (layer in foreign and any(one.startswith(f"{layer}.") for one in paths)):
-            return foreign.get(above[max(0, idle - 1)], False) and owners[:1] == [True]
+        if idle:  # what the program adds comes last
+            part = above[idle - 1]
+            own = foreign[part] if part in foreign else _is_followed(part, classes)
+            return own and owners[:1] == [True]
+        if layer in foreign and any(one.startswith(f"{layer}.") for one in classes):
+            return foreign[layer]
         return bool(owners) and all(owners) and not cut
 
     return frozenset(name for name in names if left(name.rpartition(".")[0] or root))
+
+
+def _is_followed(path: str, classes: dict[str, str]) -> bool:
+    """Whether another part of the same module comes after this one."""
+    order = list(classes)
+    parts = [one for one in order if one.rpartition(".")[0] == path.rpartition(".")[0]]
+    models = {one for one in parts if one.partition("#")[0] == classes[one].rpartition(".")[2]}
+    return path != [one for one in parts if one not in models or one == path][-1]
 
 
 def _and_above(path: str) -> list[str]:
