@@ -31,7 +31,7 @@ from lanescope.collector import api
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.learning.exploding import exploding
 from lanescope.webapp.plugins.learning.gradient_paths import growth, ways
-from lanescope.webapp.plugins.learning.too_large import GROWN_BACK, LARGE, LARGE_STEPS
+from lanescope.webapp.plugins.learning.large_gradients import GROWN_BACK, LARGE, LARGE_STEPS
 from lanescope.webapp.runs.run import Run, open_run
 
 LEARN = {

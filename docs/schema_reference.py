@@ -73,28 +73,34 @@ def reference() -> str:
 
 
 def findings_table() -> str:
-    """Every kind of finding, the checks that lead to it, and where it is explained."""
-    found = [
-        (min(one.order + 1000 * one.baseline for one in asked), kind, asked)
-        for plugin in plugins()
-        for kind in plugin.kinds
-        if (asked := [one for one in plugin.questions if kind.name in one.kinds])
-    ]
-    rows = "".join(
-        f"| `{kind.name}` | {', '.join(one.text for one in asked)}"
-        f"{' (`--baseline`)' if asked[0].baseline else ''} | {_explained(kind)} |\n"
-        for _, kind, asked in sorted(found, key=lambda one: one[0])
-    )
-    return f"| kind | check | more |\n|---|---|---|\n{rows}"
+    """Every kind of finding, and where it is explained."""
+    rows = "".join(f"| `{kind.name}` | {_explained(kind)} |\n" for kind in _kinds())
+    return f"| kind | explained in |\n|---|---|\n{rows}"
 
 
 def limits_table() -> str:
-    """Every check, what a run has to hold for it, and which faults of its kind it cannot see."""
-    asked = (*questions(), *questions(baseline=True))
+    """Every check by kind of its findings: what a run has to hold for it, and which faults of its
+    kind it cannot see."""
+    order = [kind.name for kind in _kinds()]
+    asked = sorted(_asked(), key=lambda one: min(map(order.index, one.kinds)))
     rows = "".join(
-        f"| {one.text} | {_needs(one) or '-'} | {one.misses or '-'} |\n" for one in asked
+        f"| {one.text}{' (`--baseline`)' * one.baseline} "
+        f"| {', '.join(f'`{kind}`' for kind in one.kinds)} "
+        f"| {_needs(one)} | {one.misses or '-'} |\n"
+        for one in asked
     )
-    return f"| check | needs | can miss |\n|---|---|---|\n{rows}"
+    return f"| check | kind | needs | can miss |\n|---|---|---|---|\n{rows}"
+
+
+def _asked() -> tuple[Question, ...]:
+    return *questions(), *questions(baseline=True)
+
+
+def _kinds() -> list[Kind]:
+    """Kinds of findings in the order in which they are asked for."""
+    order = list(dict.fromkeys(kind for one in _asked() for kind in one.kinds))
+    known = [kind for plugin in plugins() for kind in plugin.kinds if kind.name in order]
+    return sorted(known, key=lambda kind: order.index(kind.name))
 
 
 def _needs(question: Question) -> str:

@@ -201,6 +201,7 @@ SHOWN_OF_CASES = {
     "vanishing": "gradients",
     "lora": "gradients",
     "stops": "gradients",
+    "leak": "overview",
 }
 """Case -> its page; of the others the place of the first finding on the timeline."""
 

@@ -7,6 +7,7 @@ Prints the path of the run. Without a name it lists the cases.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -28,9 +29,9 @@ class Case:
 
     def command(self, name: str, arguments: tuple[str, ...]) -> list[str]:
         """What is recorded."""
-        program = [str(HERE / f"{name}.py"), *arguments]
+        program = [os.path.relpath(HERE / f"{name}.py"), *arguments]
         if self.ranks == 1:
-            return [sys.executable, *program]
+            return ["python", *program]
         return ["torchrun", "--standalone", "--nproc-per-node", str(self.ranks), *program]
 
 
@@ -49,6 +50,7 @@ CASES = {
     "vanishing": Case("vanishing_gradient"),
     "lora": Case("lora_inactive"),
     "stops": Case("dead_parameter"),
+    "leak": Case("wrong_loss"),
 }
 
 

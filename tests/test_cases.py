@@ -31,7 +31,7 @@ cases = loaded()
 STARTED = ("hang", "overlap")
 """Cases that `make demo` starts here as well, one with ranks and one without; others are forked."""
 
-AT_THE_LINE = ("straggler", "mismatch", "race", "lost_context")
+AT_THE_LINE = ("straggler", "mismatch", "race", "lost_context", "leak")
 """Cases whose finding is at the line that the page explains; others name a cause apart from it."""
 
 

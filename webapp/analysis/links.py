@@ -102,6 +102,11 @@ def backward_link(run: Run, rank: int, layer: str, step: int) -> str:
     return timeline_address(start, end, run.duration_ns, place)
 
 
+def at_place(where: str | None) -> str:
+    """Returns ` at file.py:12` behind what was done there; nothing where the place is not known."""
+    return f" at {where}" if where else ""
+
+
 def and_more(count: int, noun: str) -> str:
     """Returns ` and 3 more layers` behind the first of `count`; nothing where it is the only
     one."""

@@ -19,8 +19,9 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..stacks import Stacks
+from ..training.optimizer_parameters import PLAIN
 from ..training.thread_gradients import ThreadGradients
-from .synthetic_accesses import PLAIN, Extent, SyntheticAccess, SyntheticAccesses, extent_of
+from .synthetic_accesses import Extent, SyntheticAccess, SyntheticAccesses, extent_of
 
 
 class Releases:

@@ -12,10 +12,7 @@ from ...journal import clock
 from ...journal.journal import ACCESS_RECORD, NO_SEQUENCE, RECORD, AccessFlag, RecordKind
 from ...recorder.recorder import Recorder
 from ..stacks import Stacks
-from ..training.optimizer_parameters import local_part
-
-PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Classes of tensors that have no code of the program."""
+from ..training.optimizer_parameters import PLAIN, local_part
 
 _NO_VERSION = 2**32 - 1
 """Version of a tensor whose access has none."""

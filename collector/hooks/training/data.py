@@ -12,8 +12,8 @@ from ...format.record_kinds import PhaseKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
+from ..training_loop.changed_samples import StoredSamples
 from ..training_loop.seeded_samples import SeededSamples
-from ..training_loop.stored_samples import StoredSamples
 from .batches import Batches
 from .loader_workers import LoaderWorkers
 

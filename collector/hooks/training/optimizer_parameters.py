@@ -17,6 +17,9 @@ from ...recorder.recorder import Recorder
 from .flat_parameters import Shard, is_in_parts, shards_of
 from .modules import Modules
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Classes of tensors that have no code of the program."""
+
 MAX_SHARED = 1024
 """Lists of parameters of an optimizer that are kept; bounds them where each step has new ones."""
 

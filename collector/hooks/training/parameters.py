@@ -26,7 +26,13 @@ from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from .device_readback import DeviceReadback
 from .norms import Alike, Norms, alike, has_norm
-from .optimizer_parameters import OptimizerParameters, ParameterGroup, ParameterInfo, local_part
+from .optimizer_parameters import (
+    PLAIN,
+    OptimizerParameters,
+    ParameterGroup,
+    ParameterInfo,
+    local_part,
+)
 
 ELEMENTS = 4096
 """Elements of a parameter at which its change is measured."""
@@ -293,8 +299,7 @@ def is_sampled(step: int, every: int) -> bool:
 def _view(parameter: torch.Tensor) -> torch.Tensor:
     """Returns a parameter that keeps its memory: another thread may assign `data` meanwhile, which
     frees it."""
-    plain = type(parameter) in (torch.Tensor, torch.nn.Parameter)  # no code of the program runs
-    return parameter.detach() if plain else parameter
+    return parameter.detach() if type(parameter) in PLAIN else parameter
 
 
 def _scope(parameter: torch.Tensor) -> int:

@@ -32,6 +32,20 @@ Added = list[tuple[str, torch.Tensor]]
 """Norms of what a backward adds to gradients, each with the module that holds the parameter."""
 
 
+class _Threads:
+    """Whether one thread alone did something so far."""
+
+    def __init__(self) -> None:
+        self._first: Any = None  # state of a thread
+        self.alone = True
+
+    def note(self, state: Any) -> None:
+        """Notes a thread that does it."""
+        if self._first is None:
+            self._first = state
+        self.alone = self.alone and self._first is state
+
+
 class ThreadGradients:
     """Writes norms per backward, of all parameters and of each module's.
 
@@ -44,10 +58,8 @@ class ThreadGradients:
         self._norms = norms
         self._lock = threading.RLock()
         self._running = 0  # calls of the engine, on all threads
-        self._first: Any = None  # state of the first thread that ran backward
-        self._several = False
-        self._trains: Any = None  # state of the first thread that may make or drop gradients
-        self._alone = True  # no other thread may
+        self._backward = _Threads()  # that ran backward
+        self._training = _Threads()  # that may make or drop gradients
         self._thread: Any = threading.local()  # calls: what each adds, innermost last
         self._hooked: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}  # by id, with handle
 
@@ -57,19 +69,19 @@ class ThreadGradients:
         calls.append([])
         state = self._recorder.thread()
         with self._lock:
-            self._note(state)
-            if self._first is None:
-                self._first = state
-            self._several = self._several or self._first is not state
+            self._training.note(state)
+            self._backward.note(state)
             self._running += 1
-            if self._several and self._running == 1:  # a thread that begins now waits for the lock
+            if (
+                not self._backward.alone and self._running == 1
+            ):  # a thread that begins now waits for the lock
                 self._put_hooks()
 
     def trains(self) -> None:
         """Notes that the calling thread is about to make or drop gradients, without `begin`."""
         state = self._recorder.thread()
         with self._lock:
-            self._note(state)
+            self._training.note(state)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
@@ -81,13 +93,8 @@ class ThreadGradients:
         """
         state = self._recorder.thread()
         with self._lock:
-            self._note(state)
-            yield self._alone
-
-    def _note(self, state: Any) -> None:
-        if self._trains is None:
-            self._trains = state
-        self._alone = self._alone and self._trains is state
+            self._training.note(state)
+            yield self._training.alone
 
     def end(self) -> None:
         """Ends a backward that returned or raised."""
@@ -122,7 +129,7 @@ class ThreadGradients:
         """Resets a forked child: it has one thread, and another may hold the lock for ever."""
         self._lock = threading.RLock()
         self._running = len(vars(self._thread).get("calls", ()))
-        self._trains, self._alone = None, True
+        self._training = _Threads()
 
     def _put_hooks(self) -> None:
         found = self._modules.parameters()

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from ...format.loop_names import FRESH_OPTIMIZER
 from ...recorder.recorder import Recorder
 from ..training.batches import few_of, raw_bytes
+from ..training.optimizer_parameters import PLAIN
 
 _MAX_FILES = 8
 _MAX_TENSORS = 2000
@@ -88,8 +89,7 @@ def _tensors(content: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 def _is_plain(value: Any) -> bool:
-    plain = type(value) in (torch.Tensor, torch.nn.Parameter)
-    return plain and value.device.type == "cpu" and value.layout == torch.strided
+    return type(value) in PLAIN and value.device.type == "cpu" and value.layout == torch.strided
 
 
 def _hash(tensor: torch.Tensor) -> int:

@@ -22,7 +22,7 @@ from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import calls, calls_alone
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_rows
 from lanescope.webapp.analysis.parameter_history import rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -136,7 +136,7 @@ def _finding(run: Run, found: dict[int, list[_Step]]) -> Finding:
     first = steps[0].first
     where = own_place(run, rank, int(first["stack"]) if first["stack"] >= 0 else None)
     start = int(first["start_ns"])
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     return Finding(
         kind="environment",
         severity="warning" if share >= _COSTLY else "info",

@@ -32,7 +32,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Groups that ranks do not make together",
-            "groups_apart:groups_apart",
+            "group_creation:groups_apart",
             ("collective_mismatch",),
             order=25,
             needs="two ranks",
@@ -40,7 +40,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Calls of groups that a rank is not in",
-            "outside_groups:outside_groups",
+            "non_members:outside_groups",
             ("collective_mismatch",),
             order=26,
             needs="two ranks",

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.collective_calls import call_title, collective_calls
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.collectives.skew import (
     COLLECTIVE_KEYS,
@@ -99,7 +99,7 @@ def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Find
     group, sequence = str(worst["group"]), int(worst["sequence"])
     share = total / max(1, run.duration_ns)
     name = call_title(run, str(worst["name"]), group, sequence)
-    doing = "evaluates alone" + (f" at {where}" if where else "")
+    doing = "evaluates alone" + at_place(where)
     return Finding(
         kind="straggler",
         severity="warning" if share >= _COSTLY else "info",

@@ -11,9 +11,9 @@ from typing import Any
 
 from lanescope.webapp.analysis.collective_calls import call_title
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, dumps, meanwhile
-from lanescope.webapp.plugins.collectives.given_up import calls_left
+from lanescope.webapp.plugins.collectives.abandoned_calls import calls_left
 from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -72,7 +72,7 @@ def _finding(
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, (rank,)))} kept "
         f"{ranks_in(run, waiting)} waiting for {units.duration(waited)} in {name}: {doing}"
-        + (f" at {where}" if where else "")
+        + at_place(where)
         + ". Share that work among all ranks, or move it out of the training loop.",
         rank=rank,
         step=int(call["step"]),

@@ -28,10 +28,10 @@ from lanescope.webapp.analysis.collective_calls import (
 )
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
-from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
-from lanescope.webapp.plugins.collectives.left_training import left_training
+from lanescope.webapp.plugins.collectives.early_exits import left_training
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -297,7 +297,7 @@ def _title(run: Run, one: _Mismatch, wheres: dict[str, str | None]) -> str:
         """Their line, where others call at another one."""
         lines = {wheres[str(rank)] for rank in ranks}
         own = next(iter(lines)) if len(lines) == 1 < len({*wheres.values()}) else None
-        return f" at {own}" if own else ""
+        return at_place(own)
 
     place = f"at #{one.sequence} of {group_title(run, one.group)}"
     if one.is_exchange:

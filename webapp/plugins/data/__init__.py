@@ -10,7 +10,7 @@ PLUGIN = Plugin(
     questions=(
         Question(
             "Same batches on several ranks",
-            "repeated:same_batches",
+            "repeated_batches:same_batches",
             ("repeated_data",),
             order=42,
             needs="level access; data-parallel replicas; a model called as a module at 3 sampled "
@@ -19,7 +19,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Epochs in the same order",
-            "repeated:same_order",
+            "repeated_batches:same_order",
             ("repeated_data",),
             order=44,
             needs="level access; two epochs with a DistributedSampler that shuffles",
@@ -43,7 +43,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Ranks with parts of one model",
-            "parts_of_a_model:parts_of_a_model",
+            "model_parallel_start:parts_of_a_model",
             ("rank_divergence",),
             order=46,
             needs="level access; all_reduce in forward and backward of a model called with the "
@@ -61,7 +61,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Inputs and outputs that do not vary",
-            "constant:constant_data",
+            "constant_data:constant_data",
             ("repeated_data",),
             order=47,
             needs="level access; a model called as a module at 4 sampled steps, with 4 rows",
@@ -78,7 +78,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "DataLoaders that hand out the same batch or target",
-            "loaded:same_loaded",
+            "constant_batches:same_loaded",
             ("repeated_data",),
             order=47,
             needs="level access; a torch DataLoader with batches at 4 sampled steps, with 4 rows",
@@ -114,7 +114,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Gradients that ranks sum and do not average",
-            "summed_gradients:summed_gradients",
+            "undivided_gradients:summed_gradients",
             ("wrong_gradient",),
             order=46,
             needs="level access; replicas that all_reduce gradients after backward; SGD; the graph "
@@ -124,7 +124,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Sums over ranks that are summed again",
-            "summed_again:summed_again",
+            "repeated_sums:summed_again",
             ("wrong_gradient",),
             order=46,
             needs="level access; an all_reduce by a sum, of one tensor several times",
@@ -140,7 +140,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Rows that get other targets each time",
-            "paired_rows:paired_rows",
+            "inconsistent_targets:paired_rows",
             ("wrong_loss",),
             order=197,
             needs="level access; a model called as a module with tensors of 8 to 256 rows; 64 rows "
@@ -160,7 +160,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Functions that are saturated from the first step on",
-            "saturated:saturated",
+            "saturated_functions:saturated",
             ("dead_parameter",),
             order=197,
             native=True,

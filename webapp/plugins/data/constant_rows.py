@@ -6,52 +6,35 @@ divided with `//`, a share that was cast to a whole number, the wrong key of a b
 
 from __future__ import annotations
 
-import pandas as pd
-
 from lanescope.collector.format.loop_names import DATA_ROWS
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.plugins.losses.loss_graph import (
-    LossGraph,
-    LossNode,
-    each_graph,
-    graph_finding,
-)
+from lanescope.webapp.plugins.losses.loss_graph import LossFact, each_rank_of_graphs, loss_facts
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_GRAPHS = 4
 
 
-@each_graph
-def constant_rows(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+@each_rank_of_graphs
+def constant_rows(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `repeated_data`, at most one per rank. Raises NotApplicable."""
-    rows = logged(run, rank, prefix=DATA_ROWS)
-    by_node = rows.groupby("name", observed=True)["value"]
-    facts = pd.DataFrame({"count": by_node.size(), "one": by_node.nunique(), "of": by_node.max()})
-    facts = facts[facts["count"] >= _MIN_GRAPHS]
-    if not (facts["of"] == 0).any():
+    facts = [one for one in loss_facts(run, rank, DATA_ROWS) if len(one.values) >= _MIN_GRAPHS]
+    if all(one.values.any() for one in facts):
         return None  # one sample may be repeated on purpose
-    nodes = {one: graph.nodes.get(int(one)) for one in facts.index}
-    constant = {one: bool(own["one"] == 1 and own["of"]) for one, own in facts.iterrows()}
-    varied = {node.module for one, node in nodes.items() if node and not constant[one]}
-    for one, node in nodes.items():
-        if node is not None and node.module not in varied:
-            return _finding(run, rank, graph, node, int(facts.loc[one, "count"]))
-    return None
+    varied = {one.node.module for one in facts if not one.values.all() or one.values.nunique() > 1}
+    constant = next((one for one in facts if one.node.module not in varied), None)
+    return None if constant is None else _finding(run, rank, constant)
 
 
-def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, steps: int) -> Finding:
-    at = f" at {node.where}" if node.where else ""
-    return graph_finding(
+def _finding(run: Run, rank: int, fact: LossFact) -> Finding:
+    steps, layer = len(fact.values), fact.node.module
+    return fact.finding(
         run,
         rank,
-        graph,
         kind="repeated_data",
-        title=f"{node.module or 'A layer'}{at} gets the same values for all samples, at all "
+        title=f"{layer or 'A layer'}{fact.node.at} gets the same values for all samples, at all "
         f"{units.count(steps)} steps that were looked at, and other layers get data that vary: "
         "what distinguishes the samples was lost before it. Look for //, for a cast to whole "
         "numbers (.long(), .int()), or for a wrong index.",
-        where=node.where,
-        evidence={"cause": "constant_rows", "steps": steps, "layer": node.module},
+        evidence={"cause": "constant_rows", "steps": steps, "layer": layer},
     )

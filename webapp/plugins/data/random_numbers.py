@@ -26,6 +26,7 @@ from lanescope.webapp.analysis.access_site import draws_of_generators
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
@@ -150,7 +151,7 @@ def same_inputs(run: Run, ranks: tuple[int, ...]) -> bool:
 
 def _same(run: Run, ranks: tuple[int, ...], steps: int, drawn: tuple[str, str | None]) -> Finding:
     name, where = drawn
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     return finding_at(
         run,
         ranks[0],
@@ -171,7 +172,7 @@ def _other(
     run: Run, ranks: tuple[int, ...], parameter: str, step: int, drawn: tuple[str, str | None]
 ) -> Finding:
     name, where = drawn
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     return finding_at(
         run,
         ranks[0],

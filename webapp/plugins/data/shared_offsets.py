@@ -10,6 +10,7 @@ from __future__ import annotations
 from lanescope.collector.format.loader_names import SHARED_OFFSET
 from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_loader
 from lanescope.webapp.runs.run import Run
 
@@ -25,7 +26,7 @@ def shared_offsets(run: Run) -> list[Finding]:
         if own["value"].max() < _MIN_MOVES:
             continue
         kind, attribute, where = name.split("/")
-        at = f" at {where}" if where else ""
+        at = at_place(where)
         found.append(
             finding_of_series(
                 run,

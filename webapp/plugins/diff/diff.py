@@ -17,7 +17,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.cluster import Executor, spread
 from lanescope.webapp.bundles.comparable import comparable
-from lanescope.webapp.plugins.diff.notes import draws_notes, loss_notes, start_notes
+from lanescope.webapp.plugins.diff.initial_differences import draws_notes, loss_notes, start_notes
 from lanescope.webapp.plugins.diff.pairing.call_counts import call_counts
 from lanescope.webapp.plugins.diff.pairing.rebuilt import rebuilt
 from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from lanescope.webapp.analysis.beside import BASE, beside, largest_first, paired_ranks
+from lanescope.webapp.analysis.baseline_tables import BASE, beside, largest_first, paired_ranks
 from lanescope.webapp.plugins.efficiency.rates import (
     MODULE_COLUMN,
     OPERATOR_KEYS,

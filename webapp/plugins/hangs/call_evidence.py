@@ -9,7 +9,7 @@ from lanescope.webapp.analysis.incomplete_collectives import (
     IncompleteCollective,
     incomplete_collectives,
 )
-from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import (
     endings,
     exception_of,
@@ -112,6 +112,6 @@ def failed_beside(run: Run) -> str:
     for one in run.manifest["processes"]:
         if one["exception"] and one["pid"] not in ranks and not gave_up(one):
             said, where = exception_of(one)
-            at = f" at {where}" if where else ""
+            at = at_place(where)
             return f"process {one['pid']}, which called none of this, {said}{at}: fix it first"
     return ""

@@ -28,8 +28,8 @@ from lanescope.webapp.analysis.links import step_bounds
 from lanescope.webapp.analysis.process_exits import asked_to_stop, left_by_a_stop
 from lanescope.webapp.analysis.rank_state import QUIET_NS, rank_states
 from lanescope.webapp.analysis.stack_frames import phase_place, where_of
-from lanescope.webapp.plugins.collectives.given_up import calls_left, given_up
-from lanescope.webapp.plugins.collectives.left_training import left_training
+from lanescope.webapp.plugins.collectives.abandoned_calls import calls_left, given_up
+from lanescope.webapp.plugins.collectives.early_exits import left_training
 from lanescope.webapp.plugins.collectives.mismatches import (
     ended_in,
     first_mismatches,

@@ -35,7 +35,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Models that some ranks alone update",
-            "kept_models:kept_models",
+            "reference_models:kept_models",
             ("rank_divergence",),
             order=42,
             needs="level access; replicas that call a model without gradients at two sampled steps",
@@ -104,7 +104,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Layers and parameters made in each forward",
-            "made_in_forward:made_in_forward",
+            "layers_made_in_forward:made_in_forward",
             ("dead_parameter",),
             order=156,
             needs="3 training steps, with the graph of the first backward; for parameters level "
@@ -121,7 +121,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Gradients not zeroed between steps",
-            "kept_gradients:kept_gradients",
+            "unzeroed_gradients:kept_gradients",
             ("exploding_gradient",),
             order=160,
             native=True,

@@ -38,7 +38,7 @@ from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.dead_parameters import dead_parameters
-from lanescope.webapp.plugins.learning.parting_causes import (
+from lanescope.webapp.plugins.learning.divergence_causes import (
     Cause,
     left_whole,
     mixed_parts,

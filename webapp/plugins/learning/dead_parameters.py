@@ -38,12 +38,8 @@ from lanescope.webapp.analysis.parameter_history import (
     streaks,
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
-from lanescope.webapp.plugins.learning.held_in_vain import (
-    UNNAMED,
-    Found,
-    frozen,
-    join_replaced,
-)
+from lanescope.webapp.plugins.learning.held_parameters import UNNAMED, Found, frozen, join_replaced
+from lanescope.webapp.plugins.learning.layers_made_in_forward import made_of
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.lost_gradients import (
     LossPlace,
@@ -53,7 +49,6 @@ from lanescope.webapp.plugins.learning.lost_gradients import (
     not_returned,
     zero_advice,
 )
-from lanescope.webapp.plugins.learning.made_in_forward import made_of
 from lanescope.webapp.plugins.learning.scaling import UNDERFLOWS, underflows
 from lanescope.webapp.plugins.learning.update_effects import (
     decaying_since,

@@ -27,9 +27,9 @@ from lanescope.webapp.analysis.parameter_history import (
     rank_gradient_rows,
     streaks,
 )
+from lanescope.webapp.plugins.learning.large_gradients import too_large
 from lanescope.webapp.plugins.learning.lost_gradients import where_infinite
 from lanescope.webapp.plugins.learning.scaling import zero_eps
-from lanescope.webapp.plugins.learning.too_large import too_large
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number

@@ -16,6 +16,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
 from lanescope.webapp.analysis.arrow_columns import stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH, NUMBERS
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
 from lanescope.webapp.analysis.stack_frames import (
     library_modules,
@@ -25,7 +26,7 @@ from lanescope.webapp.analysis.stack_frames import (
 )
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, reached_parameters
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
-from lanescope.webapp.plugins.learning.held_in_vain import UNNAMED
+from lanescope.webapp.plugins.learning.held_parameters import UNNAMED
 from lanescope.webapp.runs.run import Run
 
 LossPlace = tuple[str | None, str]
@@ -261,7 +262,7 @@ def _thrown_away(run: Run, rank: int, phases: pd.DataFrame, *, zeroed: bool) -> 
         phase_place(run, rank, kind, (int(row["start_ns"]), int(row["end_ns"])))
         for kind, row in ((_BACKWARD, backward), (_OPTIMIZER, step))
     ]
-    first, second = (f" at {line}" if line else "" for line in at)
+    first, second = (at_place(line) for line in at)
     forward = phases[(phases["kind"] == _FORWARD) & phases["start_ns"].between(*window)]
     if not shown and _zeroed_before(run, rank, str(step["thread"]), steps, backward):
         return at[1] or at[0], (

@@ -9,7 +9,7 @@ from lanescope.collector.format.marks import BackwardRaised
 from lanescope.collector.format.record_kinds import PhaseKind
 from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.plugins.learning.lost_gradients import cut_before
@@ -78,7 +78,7 @@ def _finding(
         mark,
         kind="dead_parameter",
         severity="error",
-        title="backward() failed" + (f" at {called}" if called else "") + f": {words}",
+        title="backward() failed" + at_place(called) + f": {words}",
         where=where or called,
         evidence={"cause": cause, "parameters": []},
         link=timeline_address(instant, instant + 1, run.duration_ns),

@@ -25,7 +25,7 @@ from lanescope.webapp.analysis.access_site import accesses_among, storage_names
 from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.parameter_history import rank_gradient_rows, samples
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place
@@ -188,7 +188,7 @@ def _finding(
         kind="dead_parameter",
         severity="error",
         title=f"Nothing is trained: backward ran {units.count(passes)} times"
-        + (f" at {where}" if where else "")
+        + at_place(where)
         + f", {optimizer}.zero_grad() threw its gradients away {units.count(len(thrown))} times, "
         "and no optimizer ever stepped. Call optimizer.step() after loss.backward().",
         rank=rank,

@@ -40,7 +40,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Attention that sees the next tokens",
-            "graph_order:unmasked_attention",
+            "masks_and_views:unmasked_attention",
             ("wrong_loss",),
             order=196,
             needs="the graph of the first backward, with a cross-entropy of tokens in host memory",
@@ -48,7 +48,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Tokens that are shifted twice",
-            "graph_order:shifted_twice",
+            "masks_and_views:shifted_twice",
             ("wrong_loss",),
             order=196,
             needs="the graph of the first backward, with a cross-entropy of tokens in host memory",
@@ -56,7 +56,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Views that exchange dimensions within a model",
-            "graph_order:exchanged_views",
+            "masks_and_views:exchanged_views",
             ("mixed_samples",),
             order=197,
             needs="the graph of the first backward",
@@ -81,7 +81,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Losses of no target",
-            "empty_means:empty_means",
+            "empty_targets:empty_means",
             ("wrong_loss",),
             order=197,
             native=True,
@@ -91,7 +91,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Cross-entropies below zero",
-            "below_zero:below_zero",
+            "negative_losses:below_zero",
             ("wrong_loss",),
             order=197,
             needs="level access; a binary cross-entropy that backward begins at, in host memory",
@@ -99,7 +99,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Tokens that are predicted from themselves",
-            "copied_tokens:copied_tokens",
+            "unshifted_labels:copied_tokens",
             ("wrong_loss",),
             order=197,
             native=True,
@@ -109,7 +109,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Targets that a second permutation chose",
-            "shuffled_apart:shuffled_apart",
+            "shuffled_targets:shuffled_apart",
             ("wrong_loss",),
             order=197,
             native=True,
@@ -118,7 +118,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Padding that the loss counts",
-            "padded:padding_in_losses",
+            "padding:padding_in_losses",
             ("wrong_loss",),
             order=197,
             needs="the graph of the first backward, with a cross-entropy of tokens in host memory",
@@ -127,7 +127,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Ends of texts that the loss leaves out",
-            "padded:ends_left_out",
+            "padding:ends_left_out",
             ("wrong_loss",),
             order=197,
             needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., with a cross-entropy of "
@@ -136,7 +136,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Masks that show padding alone",
-            "padded:inverted_masks",
+            "padding:inverted_masks",
             ("mixed_samples",),
             order=197,
             needs="the graph of the first backward, with tokens and masks in host memory",
@@ -169,7 +169,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Rows of tables that padding_idx keeps from training",
-            "padded:padding_rows",
+            "padding:padding_rows",
             ("dead_parameter",),
             order=197,
             needs="the graph of the first backward, with tokens in host memory",
@@ -201,7 +201,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Noise that is not in the input",
-            "other_noise:other_noise",
+            "noise_targets:other_noise",
             ("wrong_loss",),
             order=197,
             native=True,
@@ -279,7 +279,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Parameters that share memory",
-            "same_memory:same_memory",
+            "aliased_parameters:same_memory",
             ("shared_parameter",),
             order=199,
             needs="level access; 3 sampled optimizer steps",
@@ -287,7 +287,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "States that share the memory of the model",
-            "restored_in_vain:restored_in_vain",
+            "restored_states:restored_in_vain",
             ("shared_parameter",),
             order=199,
             needs="load_state_dict() of a state that was kept over an optimizer step",
@@ -295,7 +295,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Samples that pass no gradient to their distribution",
-            "cut_samples:cut_samples",
+            "detached_samples:cut_samples",
             ("wrong_gradient",),
             order=197,
             needs="level access; the graph of the first backward",
@@ -303,7 +303,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Layers that are one module",
-            "listed_again:listed_again",
+            "repeated_layers:listed_again",
             ("shared_parameter",),
             order=199,
             needs="level access; the graph of the first backward",
@@ -312,7 +312,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Training in evaluation mode after an evaluation",
-            "left_in_evaluation:left_in_evaluation",
+            "evaluation_mode:left_in_evaluation",
             ("evaluation_mode",),
             order=200,
             needs="level access; a model with dropout or batch normalisation, called as a module",
@@ -320,7 +320,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Evaluation mode that another thread sets",
-            "left_in_evaluation:switched_by_threads",
+            "evaluation_mode:switched_by_threads",
             ("evaluation_mode",),
             order=200,
             area="Threads",

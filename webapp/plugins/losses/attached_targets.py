@@ -103,13 +103,12 @@ def _parameters(graph: LossGraph, node: LossNode) -> set[str]:
 
 
 def _of_policy(run: Run, rank: int, graph: LossGraph, loss: LossNode, error: LossNode) -> Finding:
-    made, at = (f" at {one.where}" if one.where else "" for one in (error, loss))
     return graph_finding(
         run,
         rank,
         graph,
-        title=f"Gradients flow through the advantage{made}, by which the loss{at} weighs the "
-        "policy: what estimates the value also learns to make actions look good. Use "
+        title=f"Gradients flow through the advantage{error.at}, by which the loss{loss.at} weighs "
+        "the policy: what estimates the value also learns to make actions look good. Use "
         "advantage.detach() there.",
         where=loss.where or error.where,
         evidence={"cause": "attached_advantage", "made_at": error.where},
@@ -117,14 +116,13 @@ def _of_policy(run: Run, rank: int, graph: LossGraph, loss: LossNode, error: Los
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, loss: LossNode, target: LossNode) -> Finding:
-    made, at = (f" at {one.where}" if one.where else "" for one in (target, loss))
     return graph_finding(
         run,
         rank,
         graph,
-        title=f"The target{made} is computed from the parameters that the loss{at} trains, and "
-        "gradients flow through it: the model also learns to move the target. Compute it within "
-        "torch.no_grad(), or detach() it.",
+        title=f"The target{target.at} is computed from the parameters that the loss{loss.at} "
+        "trains, and gradients flow through it: the model also learns to move the target. Compute "
+        "it within torch.no_grad(), or detach() it.",
         where=target.where or loss.where,
         evidence={"cause": "attached_target", "loss_at": loss.where},
     )

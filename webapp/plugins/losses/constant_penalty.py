@@ -135,7 +135,6 @@ def _before(run: Run, rank: int, op: pd.Series, place: _Origin) -> _Origin:
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, made: _Origin) -> Finding:
-    at = f" at {node.where}" if node.where else ""
     if made.hard:
         what = (
             f"from the result of {made.hard}, which passes no gradient, so it adds a number and "
@@ -151,7 +150,7 @@ def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, made: _Origi
         run,
         rank,
         graph,
-        title=f"What the loss{at} adds is computed at {made.where} {what}",
+        title=f"What the loss{node.at} adds is computed at {made.where} {what}",
         where=made.where,
         evidence={"cause": "constant_penalty", "added_at": node.where},
     )

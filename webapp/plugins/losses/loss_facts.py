@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pandas as pd
-
 from lanescope.collector.format.loop_names import (
     FLAT_SCORES,
     LONG_TEXTS,
@@ -25,9 +23,10 @@ from lanescope.collector.format.loop_names import (
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
-    LossGraph,
-    each_graph,
-    graph_finding,
+    LossFact,
+    LossNode,
+    each_rank_of_graphs,
+    loss_facts,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -44,8 +43,8 @@ _RETURNS = {
     "Tanh": "outside of -1 to 1, and tanh{made} returns nothing else",
 }
 
-_Said = Callable[[LossGraph, list[str], "pd.Series[float]"], str | None]
-"""(graph, what follows the prefix of a series, its numbers) -> what to say; None: nothing"""
+_Said = Callable[[LossFact], str | None]
+"""Says which fault a fact shows; None where it shows none."""
 
 
 def unreached_targets(run: Run) -> list[Finding]:
@@ -86,99 +85,96 @@ def summed_divergences(run: Run) -> list[Finding]:
 
 
 def _findings(run: Run, prefix: str, cause: str, says: _Said) -> list[Finding]:
-    @each_graph
-    def of_graph(run: Run, rank: int, graph: LossGraph) -> Finding | None:
-        rows = logged(run, rank, prefix=prefix)
-        for name, own in rows.groupby("name", sort=False, observed=True):
-            facts = str(name).split("/")
-            node = graph.nodes.get(int(facts[0]))
-            said = None if node is None else says(graph, facts, own["value"])
-            if node is not None and said is not None:
-                evidence = {"cause": cause, "graphs": len(own)}
-                return graph_finding(
-                    run, rank, graph, title=said, where=node.where, evidence=evidence
-                )
+    @each_rank_of_graphs
+    def of_rank(run: Run, rank: int) -> Finding | None:
+        for fact in loss_facts(run, rank, prefix):
+            said = says(fact)
+            if said is not None:
+                evidence = {"cause": cause, "graphs": len(fact.values)}
+                return fact.finding(run, rank, title=said, evidence=evidence)
         return None
 
-    return of_graph(run)
+    return of_rank(run)
 
 
-def _at(graph: LossGraph, number: str) -> str:
-    node = graph.nodes.get(int(number))
-    return f" at {node.where}" if node is not None and node.where else ""
+def _other(fact: LossFact) -> LossNode | None:
+    """The second node that a fact is about."""
+    return fact.graph.nodes.get(int(fact.rest[0]))
 
 
-def _unreached(graph: LossGraph, facts: list[str], shares: pd.Series[float]) -> str | None:
-    node = graph.nodes.get(int(facts[1]))
-    returns = _RETURNS.get(node.name) if node is not None else None
-    if returns is None or len(shares) < _MIN_GRAPHS or shares.min() < _MIN_TARGETS:
+def _unreached(fact: LossFact) -> str | None:
+    made = _other(fact)
+    if made is None or made.name not in _RETURNS:
+        return None
+    if len(fact.values) < _MIN_GRAPHS or fact.values.min() < _MIN_TARGETS:
         return None
     return (
-        f"{units.share(shares.mean())} of the targets of the loss{_at(graph, facts[0])} are "
-        f"{returns.format(made=_at(graph, facts[1]))}: the model cannot come near them. Leave that "
+        f"{units.share(fact.values.mean())} of the targets of the loss{fact.node.at} are "
+        f"{_RETURNS[made.name].format(made=made.at)}: the model cannot come near them. Leave that "
         "function out of the last layer, or scale the targets."
     )
 
 
-def _long(graph: LossGraph, facts: list[str], shares: pd.Series[float]) -> str | None:
-    if len(shares) < _MIN_GRAPHS or shares.mean() < _MIN_TEXTS:
+def _long(fact: LossFact) -> str | None:
+    if len(fact.values) < _MIN_GRAPHS or fact.values.mean() < _MIN_TEXTS:
         return None
     return (
-        f"{units.share(shares.mean())} of the samples of the CTC loss{_at(graph, facts[0])} have "
+        f"{units.share(fact.values.mean())} of the samples of the CTC loss{fact.node.at} have "
         "more labels than positions: no path gives these labels, so the loss is infinite, or 0 "
         "with zero_infinity=True, and the samples teach nothing. Reduce the strides of the "
         "model, or leave such samples out; check input_lengths and target_lengths."
     )
 
 
-def _flat(graph: LossGraph, facts: list[str], shares: pd.Series[float]) -> str | None:
-    if len(shares) < _MIN_GRAPHS or shares.min() < _FLAT:
+def _flat(fact: LossFact) -> str | None:
+    if len(fact.values) < _MIN_GRAPHS or fact.values.min() < _FLAT:
         return None
+    count, scale = fact.rest
     return (
-        f"The loss{_at(graph, facts[0])} compares unit vectors, and multiplies their products, "
-        f"which are 1 at most, by {facts[2]}: the softmax over {facts[1]} of them stays flat, and "
-        f"{units.share(shares.min())} of the first loss remain in the best case. Divide the "
+        f"The loss{fact.node.at} compares unit vectors, and multiplies their products, which are 1 "
+        f"at most, by {scale}: the softmax over {count} of them stays flat, and "
+        f"{units.share(fact.values.min())} of the first loss remain in the best case. Divide the "
         "products by the temperature (0.07) instead of multiplying by it, or use a scale of 10 to "
         "100."
     )
 
 
-def _views(graph: LossGraph, facts: list[str], ones: pd.Series[float]) -> str | None:
-    if len(ones) < _MIN_GRAPHS or (ones < 1).any():
+def _views(fact: LossFact) -> str | None:
+    if len(fact.values) < _MIN_GRAPHS or (fact.values < 1).any():
         return None
     return (
-        f"The contrastive loss{_at(graph, facts[0])} compares two views of each sample, and both "
-        f"are the same numbers in all {units.count(len(ones))} graphs that were looked at: the "
+        f"The contrastive loss{fact.node.at} compares two views of each sample, and both are the "
+        f"same numbers in all {units.count(len(fact.values))} graphs that were looked at: the "
         "pairs are equal whatever the model computes, so it learns to keep samples apart alone. "
         "Transform each view by itself: check seeds, generators, and copies of a transformed batch."
     )
 
 
-def _ratio(graph: LossGraph, facts: list[str], kinds: pd.Series[float]) -> str | None:
-    if len(kinds) < _MIN_GRAPHS or (kinds < 0).any() or not (kinds > 0).any():
+def _ratio(fact: LossFact) -> str | None:
+    if len(fact.values) < _MIN_GRAPHS or (fact.values < 0).any() or not (fact.values > 0).any():
         return None
     return (
-        f"The ratio{_at(graph, facts[0])} of new to old probabilities is exactly 1, also for "
+        f"The ratio{fact.node.at} of new to old probabilities is exactly 1, also for "
         "samples that earlier steps have trained with: the old probabilities are those of the "
         "policy of this step, so clamping does nothing. Store log_prob as the samples are drawn."
     )
 
 
-def _negative(graph: LossGraph, facts: list[str], ones: pd.Series[float]) -> str | None:
-    node = graph.nodes[int(facts[0])]
-    terms = "x - exp(x)" if node.name == "Exp" else "log(x) - x"
+def _negative(fact: LossFact) -> str | None:
+    terms = "x - exp(x)" if fact.node.name == "Exp" else "log(x) - x"
     return (
-        f"The loss adds {terms}{_at(graph, facts[0])} with a positive factor, which has no least "
+        f"The loss adds {terms}{fact.node.at} with a positive factor, which has no least "
         "value: a KL divergence has the opposite sign, so the training drives distributions apart. "
         "Use -0.5 * (1 + logvar - mu**2 - logvar.exp()), and add it to the loss."
     )
 
 
-def _summed(graph: LossGraph, facts: list[str], times: pd.Series[float]) -> str | None:
+def _summed(fact: LossFact) -> str | None:
+    mean = _other(fact)
     return (
-        f"The loss sums the KL divergence{_at(graph, facts[0])} over all {facts[2]} samples, and "
-        f"adds it to the mean of a loss{_at(graph, facts[1])} over samples and numbers: the "
-        f"divergence weighs {units.number(times.iloc[0])} times what it should, more so in larger "
-        "batches, and the model learns to leave its input out (posterior collapse). Sum both and "
-        "divide by the number of samples: reduction='sum', and (BCE + KLD) / len(x)."
+        f"The loss sums the KL divergence{fact.node.at} over all {fact.rest[1]} samples, and "
+        f"adds it to the mean of a loss{mean.at if mean else ''} over samples and numbers: the "
+        f"divergence weighs {units.number(fact.values.iloc[0])} times what it should, more so in "
+        "larger batches, and the model learns to leave its input out (posterior collapse). Sum "
+        "both and divide by the number of samples: reduction='sum', and (BCE + KLD) / len(x)."
     )

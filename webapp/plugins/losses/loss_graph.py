@@ -12,7 +12,8 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
@@ -41,6 +42,11 @@ class LossNode:
     stack: int | None
     where: str | None  # file.py:12
     start_ns: int | None  # of that operator
+
+    @property
+    def at(self) -> str:
+        """` at file.py:12`; empty: the place is not known."""
+        return at_place(self.where)
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,20 @@ class LossGraph:
             if passes(node):
                 ahead += dict.fromkeys(one for one in node.next if one not in seen)
                 seen.update(node.next)
+
+
+@dataclass(frozen=True)
+class LossFact:
+    """What the recorder wrote about a node, once per graph that it looked at."""
+
+    graph: LossGraph
+    node: LossNode
+    rest: list[str]  # what follows the node's number in the name of the series
+    values: pd.Series[float]  # in the order of recording, at least one
+
+    def finding(self, run: Run, rank: int, **facts: Any) -> Finding:
+        """Returns a `graph_finding` at the node."""
+        return graph_finding(run, rank, self.graph, where=self.node.where, **facts)
 
 
 def input_shapes(node: LossNode) -> list[list[int]]:
@@ -145,6 +165,17 @@ def graph_finding(
         evidence=evidence,
         link=timeline_address(graph.time_ns, graph.time_ns + 1, run.duration_ns),
     )
+
+
+def loss_facts(run: Run, rank: int, prefix: str) -> Iterator[LossFact]:
+    """Yields what the series of a prefix say, `prefix/number/...`, in the order of recording."""
+    rows = logged(run, rank, prefix=prefix)
+    graph = None if rows.empty else loss_graph(run, rank)
+    for name, own in rows.groupby("name", sort=False, observed=True):
+        number, *rest = str(name).split("/")
+        node = None if graph is None else graph.nodes.get(int(number))
+        if graph is not None and node is not None:
+            yield LossFact(graph, node, rest, own["value"])
 
 
 @lru_cache(maxsize=8)

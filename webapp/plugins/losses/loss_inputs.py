@@ -21,6 +21,7 @@ import pandas as pd
 from lanescope.webapp.analysis.arrow_columns import having, ops_named, stack_of, texts_of
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.compiled_losses import NODES, captured_graphs
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -176,7 +177,7 @@ def _compiled_losses(run: Run, rank: int) -> Iterator[_Loss]:
 def _finding(run: Run, rank: int, graph: LossGraph, loss: _Loss) -> Finding:
     gets, advice = _WRONG[loss.function, loss.made]
     made = loss.made.lower()
-    at = f" at {loss.where}" if loss.where else ""
+    at = at_place(loss.where)
     by = f" ({made} at {loss.made_at})" if loss.made_at else f" ({made})"
     return graph_finding(
         run,

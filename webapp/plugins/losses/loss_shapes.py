@@ -90,14 +90,13 @@ def _is_reduced(graph: LossGraph, node: LossNode) -> bool:
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, rows: int) -> Finding:
-    at = f" at {node.where}" if node.where else ""
     return graph_finding(
         run,
         rank,
         graph,
-        title=f"The loss{at} compares each of {rows} outputs with all {rows} targets: their shapes "
-        f"[{rows}, 1] and [{rows}] are broadcast to [{rows}, {rows}], so the best output is the "
-        "mean of the targets. Give both the same shape: output.squeeze(1), or target[:, None].",
+        title=f"The loss{node.at} compares each of {rows} outputs with all {rows} targets: their "
+        f"shapes [{rows}, 1] and [{rows}] are broadcast to [{rows}, {rows}], so the best output is "
+        "the mean of the targets. Give both the same shape: output.squeeze(1), or target[:, None].",
         where=node.where,
         evidence={"cause": "broadcast", "op": node.op, "shapes": node.shapes},
     )

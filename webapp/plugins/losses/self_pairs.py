@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from lanescope.collector.format.loop_names import SELF_PAIRS
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
+    LossFact,
     LossGraph,
     LossNode,
     each_rank_of_graphs,
-    graph_finding,
-    loss_graph,
+    loss_facts,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -37,14 +36,9 @@ _SAME = (
 @each_rank_of_graphs
 def self_pairs(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    rows = logged(run, rank, prefix=SELF_PAIRS)
-    graph = None if rows.empty else loss_graph(run, rank)
-    if graph is None:
-        return None
-    for name, share in zip(rows["name"], rows["value"], strict=True):
-        loss = graph.nodes.get(int(name))
-        if loss is not None and _is_square(graph, loss):
-            return _finding(run, rank, graph, loss, float(share))
+    for fact in loss_facts(run, rank, SELF_PAIRS):
+        if _is_square(fact.graph, fact.node):
+            return _finding(run, rank, fact)
     return None
 
 
@@ -72,16 +66,14 @@ def _origin(graph: LossGraph, node: LossNode) -> int:
     return graph.down(node, lambda one: one.name in _SAME and len(one.next) == 1).number
 
 
-def _finding(run: Run, rank: int, graph: LossGraph, loss: LossNode, share: float) -> Finding:
-    at = f" at {loss.where}" if loss.where else ""
-    return graph_finding(
+def _finding(run: Run, rank: int, fact: LossFact) -> Finding:
+    share = float(fact.values.iloc[0])
+    return fact.finding(
         run,
         rank,
-        graph,
-        title=f"The contrastive loss{at} compares each sample with itself as well: its scores are "
-        "a matrix times itself, the targets are off the diagonal, and the diagonal gets "
+        title=f"The contrastive loss{fact.node.at} compares each sample with itself as well: its "
+        "scores are a matrix times itself, the targets are off the diagonal, and the diagonal gets "
         f"{share:.0%} of the probability at first. Hide it before the softmax: "
         'scores.fill_diagonal_(float("-inf")).',
-        where=loss.where,
         evidence={"cause": "self_pairs", "share": share},
     )

@@ -24,15 +24,18 @@ from lanescope.collector.format.loop_names import FLATTENED_APART
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import DETACH, forward_rows
-from lanescope.webapp.analysis.parameter_history import logged, samples
+from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.parameter_history import samples
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
     each_graph,
+    each_rank_of_graphs,
     graph_finding,
     input_shapes,
+    loss_facts,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -197,17 +200,16 @@ def positions_of_samples(run: Run, rank: int, graph: LossGraph) -> Finding | Non
             continue
         buffer = _buffer_read(run, rank, graph.thread, node.start_ns)
         if buffer is not None:
-            at = f" at {node.where}" if node.where else ""
             return graph_finding(
                 run,
                 rank,
                 graph,
                 kind="mixed_samples",
-                title=f"The sum{at} adds a row of {buffer} to each of {rows} samples, the same at "
-                f"all {length} positions: attention takes the second dimension of {read} for "
-                "positions, so the model does not know them, and distinguishes samples by their "
-                "place in the batch. Add rows of the second dimension: "
-                "pe[: x.size(1)].transpose(0, 1).",
+                title=f"The sum{node.at} adds a row of {buffer} to each of {rows} samples, the "
+                f"same at all {length} positions: attention takes the second dimension of {read} "
+                "for positions, so the model does not know them, and distinguishes samples by "
+                "their place in the batch. Add rows of the second dimension: pe[: "
+                "x.size(1)].transpose(0, 1).",
                 where=node.where,
                 evidence={"cause": "positions_of_samples", "buffer": buffer, "samples": rows},
             )
@@ -233,23 +235,19 @@ def _buffer_read(run: Run, rank: int, thread: str, start_ns: int) -> str | None:
     return next((one for one in names[~names.isin(samples(run)["parameter"])]), None)
 
 
-@each_graph
-def flattened_apart(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+@each_rank_of_graphs
+def flattened_apart(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    for name in logged(run, rank, prefix=FLATTENED_APART)["name"].unique():
-        number, length, rows = map(int, str(name).split("/"))
-        node = graph.nodes.get(number)
-        at = f" at {node.where}" if node is not None and node.where else ""
-        return graph_finding(
+    for fact in loss_facts(run, rank, FLATTENED_APART):
+        length, rows = map(int, fact.rest)
+        return fact.finding(
             run,
             rank,
-            graph,
             kind="mixed_samples",
-            title=f"The loss{at} flattens scores of [{length}, {rows}, classes] and targets of "
-            f"[{rows}, {length}]: the one goes position by position, the other sample by sample, "
-            "so each score is compared with the target of another place. Transpose one of them "
-            "before view() or reshape(), or use batch_first=True.",
-            where=None if node is None else node.where,
+            title=f"The loss{fact.node.at} flattens scores of [{length}, {rows}, classes] and "
+            f"targets of [{rows}, {length}]: the one goes position by position, the other sample "
+            "by sample, so each score is compared with the target of another place. Transpose one "
+            "of them before view() or reshape(), or use batch_first=True.",
             evidence={"cause": "flattened_apart", "length": length, "samples": rows},
         )
     return None
@@ -262,7 +260,7 @@ def _shapes(op: pd.Series) -> list[list[int]]:
 
 def _finding(run: Run, rank: int, graph: LossGraph, layer: _Layer) -> Finding:
     where = own_place(run, rank, layer.stack)
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     return graph_finding(
         run,
         rank,

@@ -91,16 +91,15 @@ def _mixing(
     shape: list[int],
     summed: int,
 ) -> Finding:
-    made, at = (f" at {one.where}" if one.where else "" for one in (softmax, product))
     what = ", the samples of the batch, which it mixes" if dim == 0 else ""
     return graph_finding(
         run,
         rank,
         graph,
         kind="mixed_samples",
-        title=f"The softmax{made} is over dimension {dim} of {shape}{what}. The matrix product{at} "
-        f"takes its result as weights and sums over dimension {len(shape) + summed}, where they do "
-        f"not add up to 1: pass dim={summed} to the softmax.",
+        title=f"The softmax{softmax.at} is over dimension {dim} of {shape}{what}. The matrix "
+        f"product{product.at} takes its result as weights and sums over dimension "
+        f"{len(shape) + summed}, where they do not add up to 1: pass dim={summed} to the softmax.",
         where=softmax.where or product.where,
         evidence={"cause": "weights", "dimension": dim, "shape": shape, "used_at": product.where},
     )
@@ -139,16 +138,16 @@ def _finding(
     dim: int,
     shape: list[int],
 ) -> Finding:
-    at, made = (f" at {one.where}" if one.where else "" for one in (loss, softmax))
     what = " (over the samples of the batch)" if dim == 0 else ""
     return graph_finding(
         run,
         rank,
         graph,
         confidence="certain",
-        title=f"nll_loss{at} gets a softmax{made} over dimension {dim} of {shape}{what}. The "
-        f"{shape[_CLASSES]} classes are dimension {_CLASSES}, and their probabilities do not add "
-        "up to 1: pass dim=1 to the softmax, or use cross_entropy on the logits.",
+        title=f"nll_loss{loss.at} gets a softmax{softmax.at} over dimension {dim} of "
+        f"{shape}{what}. The {shape[_CLASSES]} classes are dimension {_CLASSES}, and their "
+        "probabilities do not add up to 1: pass dim=1 to the softmax, or use cross_entropy on the "
+        "logits.",
         where=softmax.where or loss.where,
         evidence={"cause": "dimension", "dimension": dim, "shape": shape, "loss_at": loss.where},
     )

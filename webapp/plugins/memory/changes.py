@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from lanescope.webapp.analysis.beside import BASE, beside, largest_first, paired_ranks
+from lanescope.webapp.analysis.baseline_tables import BASE, beside, largest_first, paired_ranks
 from lanescope.webapp.plugins.memory.usage import PEAK_COLUMNS, memory_peak
 from lanescope.webapp.runs.run import Run
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format.names import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp.analysis.access_site import phase_names
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_address
 from lanescope.webapp.analysis.op_inputs import TENSOR_COLUMNS, operands
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import where_of
@@ -191,7 +191,7 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
     thread, tensor, op = made.thread, made.tensor, made.op
     kind, count = ("NaN", tensor["nan"]) if tensor["nan"] else ("infinite", tensor["inf"])
     where = where_of(run, rank, op["stack"])
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     module = f" in {op['module']}" if op["module"] else ""
     place = (thread, op["start_ns"], op["depth"])
     changes = op["name"].endswith("_")
@@ -200,9 +200,7 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
     before = found.get(_INFINITE)
     if made.weight == _NAN and before is not None and _start(before) < _start(made):
         line = where_of(run, rank, before.op["stack"])
-        values += f"; the first infinity is that of {before.op['name']}" + (
-            f" at {line}" if line else ""
-        )
+        values += f"; the first infinity is that of {before.op['name']}" + at_place(line)
     if made.weight == _LEFT_OUT:
         values += "; the gradient scaler left that step out"
     return Finding(
@@ -241,7 +239,7 @@ def _write_finding(
         "Numpy or C code through a pointer, a compiled kernel or another process writes to its "
         "memory: let it finish first, or copy the tensor."
     )
-    place = f" at {where}" if where else ""
+    place = at_place(where)
     times = f", {units.count(len(group))} times" if len(group) > 1 else ""
     return Finding(
         kind="unrecorded_write",

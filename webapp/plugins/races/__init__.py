@@ -23,7 +23,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Tensors used before their communication ends",
-            "before_the_wait:before_the_wait",
+            "unfinished_communication:before_the_wait",
             ("race",),
             order=52,
             area="Communication",

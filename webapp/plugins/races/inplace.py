@@ -21,7 +21,7 @@ from lanescope.webapp.analysis.access_site import MemoryAccess, storage_names
 from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
-from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.stack_frames import frame_texts, short_place
 from lanescope.webapp.runs.run import Run
@@ -192,7 +192,7 @@ _ADVICE = "Let the change make a new tensor, or move it behind backward."
 
 def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:
     names = {t.thread: t.name for t in run.threads_of(raised.rank)}
-    at = f" at {raised.where}" if raised.where else ""
+    at = at_place(raised.where)
     evidence: dict[str, Any] = {
         "tensor": raised.tensor,
         "version": raised.version,

@@ -29,6 +29,7 @@ from lanescope.webapp.analysis.access_site import (
     storage_names,
 )
 from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.stack_frames import frame_texts, innermost_line, innermost_place
 from lanescope.webapp.plugins.races.access_table import (
     AccessColumns,
@@ -315,4 +316,4 @@ def _made(
     if not site.op:
         return "an unnamed tensor (allocated by torch.empty or similar)"
     at = innermost_place(_frames(site, stacks)) or site.module
-    return f"the tensor made by {site.op}" + (f" at {at}" if at else "")
+    return f"the tensor made by {site.op}" + at_place(at)

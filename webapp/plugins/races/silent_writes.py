@@ -17,7 +17,7 @@ from lanescope.webapp.analysis.access_site import storage_names
 from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, stack_of, to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.forward_ops import BACKWARD, makers
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs.run import Run
@@ -138,7 +138,7 @@ def _texts(frame: pd.DataFrame) -> pd.DataFrame:
 def _finding(run: Run, rank: int, row: pd.Series) -> Finding:
     where, saved_at = (own_place(run, rank, stack_of(row, one)) for one in ("stack", "saved_stack"))
     name = storage_names(run, rank).get(int(row["storage"])) or "a tensor"
-    at, by = (f" at {one}" if one else "" for one in (where, saved_at))
+    at, by = (at_place(one) for one in (where, saved_at))
     start = int(row["start_ns"])
     return finding_at(
         run,

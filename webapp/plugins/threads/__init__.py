@@ -107,7 +107,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Work that daemon threads leave undone",
-            "unfinished:unfinished_work",
+            "unfinished_work:unfinished_work",
             ("lost_work",),
             order=115,
             needs="a queue whose items a daemon thread takes",

@@ -11,7 +11,7 @@ import pandas as pd
 from lanescope.collector.format.loop_names import BLOCKED_LOOP
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
@@ -34,7 +34,7 @@ def _finding(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> Finding:
     worst = rows.loc[rows["value"].idxmax()]
     lasted, end = round(worst["value"] * 1e9), int(worst["time_ns"])
     where = _works_at(run, rank, thread, rows)
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     waits = f" at {worst['name']}" if worst["name"] else ""
     return Finding(
         kind="blocked_loop",

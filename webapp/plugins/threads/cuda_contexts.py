@@ -27,7 +27,7 @@ from lanescope.collector.format.marks import (
 from lanescope.webapp.analysis.arrow_columns import having, marks, texts_of
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
-from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import short_place, where_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -244,4 +244,4 @@ def _name(run: Run, rank: int, thread: str) -> str:
 
 
 def _at(where: str | None) -> str:
-    return f" at {where}" if where else ""
+    return at_place(where)

@@ -18,12 +18,12 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import FORKED_STATE, ORPHANED_LOCK
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
-from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place, where_of
 from lanescope.webapp.plugins.threads.standstill import standstill
-from lanescope.webapp.plugins.threads.undrained import interrupted_joins
+from lanescope.webapp.plugins.threads.unread_queues import interrupted_joins
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -301,7 +301,7 @@ def _circle(run: Run, rank: int, circle: list[_Wait]) -> Finding:
 
 def _said(run: Run, rank: int, names: Mapping[str, str], wait: _Wait) -> str:
     where = where_of(run, rank, wait.stack)
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     own = "it" if wait.holder == wait.thread else names[wait.holder]
     if wait.what != "a lock":
         return f"{names[wait.thread]} waits{at} for the end of {own}"
@@ -341,7 +341,7 @@ def _stuck(run: Run, rank: int) -> list[Finding]:
                 kind="deadlock",
                 severity="error",
                 title=f"Backward is stuck in {row['name']}{after}{waiting}"
-                + (f" at {where}" if where else "")
+                + at_place(where)
                 + ". Look in its stack for the call that does not return.",
                 rank=rank,
                 thread=row["thread"],

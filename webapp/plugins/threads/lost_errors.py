@@ -17,7 +17,7 @@ from lanescope.collector.format.marks import (
 from lanescope.webapp.analysis import process_exits
 from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding, finding_at
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.stack_frames import own_place, short_place
 from lanescope.webapp.plugins.threads.contexts import times_text
 from lanescope.webapp.runs import units
@@ -57,7 +57,7 @@ def _gone_tensors(run: Run, rank: int) -> list[Finding]:
         if mark is None or mark in found:
             continue
         said, where = process_exits.raised_at(mark.error)
-        at = f" at {where}" if where else ""
+        at = at_place(where)
         title = (
             f"A tensor of a multiprocessing.Queue cannot be read: taking it out {said}{at}. The "
             "process that put it had ended, and a tensor in a queue is memory of its sender. Let "
@@ -171,7 +171,7 @@ def _of_remote_functions(run: Run) -> list[Finding]:
         line = f" at {called[function]}" if called[function] else ""
         title = (
             f"{function}, which rpc_async calls{line}, {said}"
-            + (f" at {where}" if where else "")
+            + at_place(where)
             + f" on rank {row['rank']}, and its error is lost: no caller waits for the result. "
             "Keep the futures that rpc_async returns, and call wait() on each of them, or "
             "torch.futures.wait_all()."
@@ -184,7 +184,7 @@ def _finding(
     run: Run, rank: int, mark: LostError, several: list[dict[str, Any]], then: str
 ) -> Finding:
     (said, where), first = process_exits.raised_at(mark.error), several[0]
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     raised = f"{said}{at}{times_text(several)}"
     title = {
         "task": f"A task of a pool {raised}, and its error is lost: the program does not ask for "

@@ -14,7 +14,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.collective_calls import POINT_TO_POINT, calls, group_title
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.races.races import processes_of
 from lanescope.webapp.plugins.races.vector_clocks import order_of
@@ -67,7 +67,7 @@ def _finding(run: Run, rank: int, group: str, both: pd.DataFrame) -> Finding:
     rows = list(both.itertuples())
     places = [where_of(run, rank, int(row.stack)) for row in rows]
     said = [
-        f"{names[str(row.thread)]} calls {row.name}" + (f" at {place}" if place else "")
+        f"{names[str(row.thread)]} calls {row.name}" + at_place(place)
         for row, place in zip(rows, places, strict=True)
     ]
     last = rows[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.beside import BASE
+from lanescope.webapp.analysis.baseline_tables import BASE
 from lanescope.webapp.analysis.nothing_to_check import need_rows
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, mean_steps
 from lanescope.webapp.runs.run import Run

@@ -18,7 +18,7 @@ PLUGIN = Plugin(
     questions=(
         Question(
             "Parameters that two optimizers update",
-            "updated_twice:updated_twice",
+            "double_updates:updated_twice",
             ("shared_parameter",),
             order=199,
             needs="two optimizers, and 3 backward passes",
@@ -26,7 +26,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Gradients clipped after the step",
-            "clipped_late:clipped_late",
+            "late_clipping:clipped_late",
             ("exploding_gradient",),
             order=191,
             needs="clip_grad_norm_ in 5 steps",
@@ -34,7 +34,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Clippings that get no gradient",
-            "in_vain:clipped_nothing",
+            "ineffective_calls:clipped_nothing",
             ("exploding_gradient",),
             order=191,
             needs="clip_grad_norm_ in 4 steps",
@@ -42,7 +42,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Gradients that the loss of another optimizer left",
-            "in_vain:left_gradients",
+            "ineffective_calls:left_gradients",
             ("wrong_gradient",),
             order=191,
             needs="two optimizers, and 5 steps",
@@ -51,7 +51,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Checkpointed functions that draw other numbers in backward",
-            "in_vain:drawn_again",
+            "ineffective_calls:drawn_again",
             ("wrong_gradient",),
             order=191,
             needs="torch.utils.checkpoint",
@@ -59,7 +59,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "States that are loaded into their own model",
-            "in_vain:own_states",
+            "ineffective_calls:own_states",
             ("shared_parameter",),
             order=199,
             needs="load_state_dict() in two steps",
@@ -128,7 +128,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Dropout that is the same in each step",
-            "seeded_again:seeded_again",
+            "repeated_seeds:seeded_again",
             ("repeated_data",),
             order=48,
             native=True,
@@ -137,7 +137,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Epochs that shuffle alike",
-            "seeded_again:same_orders",
+            "repeated_seeds:same_orders",
             ("repeated_data",),
             order=48,
             native=True,
@@ -155,7 +155,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Samples that are augmented alike",
-            "seeded_again:seeded_samples",
+            "repeated_seeds:seeded_samples",
             ("repeated_data",),
             order=48,
             needs="level access; a torch DataLoader without workers",
@@ -288,7 +288,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Batches of one class",
-            "sorted_targets:sorted_targets",
+            "sorted_data:sorted_targets",
             ("repeated_data",),
             order=48,
             native=True,
@@ -325,7 +325,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "States that are not loaded",
-            "not_loaded:not_loaded",
+            "unloaded_states:not_loaded",
             ("not_loaded",),
             order=198,
             needs="load_state_dict(strict=False)",
@@ -333,7 +333,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Attributes that torch does not read",
-            "without_effect:unread_attributes",
+            "ineffective_settings:unread_attributes",
             ("unread_setting",),
             order=198,
             needs="level access; a model called as a module in training, or an optimizer of torch",
@@ -342,7 +342,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Groups without weight decay that leave out little",
-            "without_effect:spare_groups",
+            "ineffective_settings:spare_groups",
             ("unread_setting",),
             order=198,
             needs="an optimizer of several groups",
@@ -351,7 +351,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Parameters that are no longer tied",
-            "without_effect:broken_ties",
+            "ineffective_settings:broken_ties",
             ("shared_parameter",),
             order=199,
             needs="3 sampled optimizer steps",
@@ -360,7 +360,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Inputs whose dimensions view() exchanged",
-            "without_effect:reordered_inputs",
+            "ineffective_settings:reordered_inputs",
             ("mixed_samples",),
             order=197,
             needs="level access; a model called as a module, with an input of 3 dimensions or more",
@@ -368,7 +368,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Graphs and hooks that pile up",
-            "growing:piling_up",
+            "growth:piling_up",
             ("growth",),
             order=193,
             needs="level access; a model called as a module, with gradients, at 16 steps",

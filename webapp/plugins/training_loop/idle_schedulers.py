@@ -9,6 +9,7 @@ from __future__ import annotations
 from lanescope.collector.format.loop_names import IDLE_SCHEDULER
 from lanescope.webapp.analysis.fault_series import of_first_rank, series
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -25,7 +26,7 @@ def idle_schedulers(run: Run) -> list[Finding]:
         ranks, own = of_first_rank(rows)
         if len(own) < _MIN_STEPS:
             continue
-        at = f" at {where}" if where else ""
+        at = at_place(where)
         found.append(
             finding_at(
                 run,

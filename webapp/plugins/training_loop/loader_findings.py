@@ -14,8 +14,8 @@ from lanescope.webapp.analysis.nothing_to_check import need_loader
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
-from lanescope.webapp.plugins.training_loop.of_lines import of_lines
-from lanescope.webapp.plugins.training_loop.sorted_targets import CLASSIFIES, read_by_a_loss
+from lanescope.webapp.plugins.training_loop.line_findings import of_lines
+from lanescope.webapp.plugins.training_loop.sorted_data import CLASSIFIES, read_by_a_loss
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

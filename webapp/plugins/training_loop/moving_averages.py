@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format.loop_names import BLEND_FACTOR
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
-from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.links import and_more, at_place
 from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_steps
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -111,7 +111,7 @@ def _same_twice(shapes: str) -> bool:
 def _of_itself(run: Run, rank: int, stack: int, own: pd.DataFrame, names: list[str]) -> Finding:
     first = own.iloc[0]
     where = own_place(run, rank, stack)
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     return finding_at(
         run,
         rank,
@@ -241,7 +241,7 @@ def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
 def _reversed(run: Run, rank: int, stack: int, own: pd.DataFrame) -> Finding:
     first = own.iloc[0]
     where = own_place(run, rank, stack)
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     share = float(first["value"])
     return finding_at(
         run,
@@ -279,7 +279,7 @@ def _trained(run: Run, rank: int) -> set[int]:
 def _swapped(run: Run, rank: int, stack: int, own: pd.DataFrame) -> Finding:
     first = own.iloc[0]
     where = own_place(run, rank, stack)
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     share = float(first["value"])
     return finding_at(
         run,

@@ -27,7 +27,7 @@ from lanescope.collector.format.loop_names import (
 from lanescope.collector.format.names import LOADER_BEGUN
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
-from lanescope.webapp.plugins.training_loop.of_lines import of_lines
+from lanescope.webapp.plugins.training_loop.line_findings import of_lines
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

@@ -24,7 +24,7 @@ ENTRIES = {
     "exploding:exploding",
     "dead_parameters:dead_parameters",
     "no_step:no_step",
-    "kept_gradients:kept_gradients",
+    "unzeroed_gradients:kept_gradients",
     "lora:lora",
     "scaling:scaler_skips",
     "scaling:clipped_while_scaled",

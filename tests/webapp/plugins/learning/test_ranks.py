@@ -16,8 +16,8 @@ from lanescope.webapp.analysis.parameter_history import (
     sharded_names,
 )
 from lanescope.webapp.plugins.learning.exploding import exploding
+from lanescope.webapp.plugins.learning.layers_made_in_forward import made_in_forward
 from lanescope.webapp.plugins.learning.lora import lora
-from lanescope.webapp.plugins.learning.made_in_forward import made_in_forward
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.plugins.data.summed_gradients import summed_gradients
+from lanescope.webapp.plugins.data.undivided_gradients import summed_gradients
 from tests.faults.base import Fault, Program
 from tests.faults.judge import recorded
 from tests.faults.ranks import by_hand

@@ -12,6 +12,7 @@ import numpy as np
 from lanescope.webapp.analysis import stack_frames
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import calls, group_members
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.op_inputs import OperatorKey, operands
 from lanescope.webapp.analysis.stack_frames import frame_texts
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
@@ -238,7 +239,7 @@ def _before(run: Run, first: First, side: str, other: str) -> str:
         f"before the first difference the {here} ran {count} of that step that the {there} did not "
         f"run, the last {op['name']}"
         + (f" in {op['module']}" if op["module"] else "")
-        + (f" at {where}" if where else "")
+        + at_place(where)
         + (first.reshaped if side == "run" else "")
     )
 

@@ -24,6 +24,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..patches import caller
 from ..stacks import Stacks, program_place
+from ..training.optimizer_parameters import PLAIN
 
 _MAX_TIES = 8
 
@@ -190,7 +191,7 @@ def _floats(state: Any) -> Iterator[torch.Tensor]:
     return (
         one
         for one in values
-        if type(one) in (torch.Tensor, nn.Parameter)
+        if type(one) in PLAIN
         and one.is_floating_point()
         and not one.is_inference()  # has no version
     )
@@ -198,7 +199,7 @@ def _floats(state: Any) -> Iterator[torch.Tensor]:
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int] | None:
     """Returns address and elements of a tensor; None if it has no memory of its own."""
-    plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
+    plain = type(tensor) in PLAIN and tensor.layout == torch.strided
     if not plain or tensor.device.type == "meta" or not tensor.numel():
         return None
     return tensor.data_ptr(), tensor.numel()

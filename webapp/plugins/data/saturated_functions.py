@@ -54,14 +54,13 @@ def _before_layers(graph: LossGraph) -> set[int]:
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, slope: float) -> Finding:
-    at = f" at {node.where}" if node.where else ""
     return graph_finding(
         run,
         rank,
         graph,
         kind="dead_parameter",
-        title=f"{node.name.lower()}{at} is saturated from the first step on: what it gets is far "
-        f"from zero, and its slope is {units.share(slope)} on average, so almost no gradient "
+        title=f"{node.name.lower()}{node.at} is saturated from the first step on: what it gets is "
+        f"far from zero, and its slope is {units.share(slope)} on average, so almost no gradient "
         "passes to the layers before it. Normalise the input (pixels to 0 to 1), and check the "
         "scale of the weights.",
         where=node.where,

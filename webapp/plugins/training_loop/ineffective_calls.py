@@ -17,7 +17,7 @@ from lanescope.collector.format.loop_names import (
     OWN_STATE,
 )
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.plugins.training_loop.of_lines import of_lines
+from lanescope.webapp.plugins.training_loop.line_findings import of_lines
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

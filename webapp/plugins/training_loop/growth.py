@@ -14,6 +14,7 @@ from lanescope.collector.format.loop_names import KEPT_GRAPHS, KEPT_OUTPUT, MODE
 from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.fault_series import of_first_rank, series
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
@@ -61,7 +62,7 @@ def _graphs(run: Run) -> list[Finding]:
         _, rows = of_first_rank(every)
         last = rows.iloc[-1]
         since = int(last["value"])
-        at = f" at {where}" if where else ""
+        at = at_place(where)
         found.append(
             _finding(
                 run,

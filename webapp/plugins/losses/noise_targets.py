@@ -17,6 +17,7 @@ import pandas as pd
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
@@ -145,7 +146,7 @@ def _finding(run: Run, rank: int, thread: str, losses: list[_Loss]) -> Finding:
     where, drawn, added = (
         own_place(run, rank, stack) for stack in (first.stack, first.drawn, first.added)
     )
-    at, of, other = (f" at {one}" if one else "" for one in (where, drawn, added))
+    at, of, other = (at_place(one) for one in (where, drawn, added))
     return finding_at(
         run,
         rank,

@@ -28,7 +28,7 @@ from lanescope.webapp.analysis.collective_calls import (
     group_members,
 )
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import endings
 from lanescope.webapp.analysis.rank_state import meanwhile
 from lanescope.webapp.analysis.stack_frames import where_of
@@ -165,7 +165,7 @@ def _too_late(run: Run, one: Left) -> Finding:
         title=f"{units.sentence(ranks_in(run, (one.rank,)))} gave up {_call(run, one)} after "
         f"{units.duration(one.end_ns - one.begin_ns)}, "
         f"{units.duration(one.came_ns - one.end_ns)} before rank {one.late} came to it: {doing}"
-        + (f" at {where}" if where else "")
+        + at_place(where)
         + f". Shorten that work on rank {one.late}, or raise the timeout of the process group.",
         ranks=(one.late,),
         where=where,

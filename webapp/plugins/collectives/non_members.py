@@ -7,7 +7,7 @@ from typing import Any
 from lanescope.collector.format.marks import OutsideGroup
 from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding, finding_at
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs import units
@@ -37,7 +37,7 @@ def _finding(run: Run, function: str, where: str, calls: list[dict[str, Any]]) -
         first,
         kind="collective_mismatch",
         title=f"{units.sentence(ranks_in(run, ranks))} {call} {function}"
-        + (f" at {where}" if where else "")
+        + at_place(where)
         + f" with a group that {they} not in{times}: the call does nothing there, "
         "and the tensor stays as it is. Make the group of all ranks that need the result "
         "(new_group), or skip the call on the others.",

@@ -23,7 +23,7 @@ from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.links import and_more, at_place
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.runs import units
@@ -40,7 +40,7 @@ def unread_attributes(run: Run) -> list[Finding]:
     found = []
     for name, own in series(run, UNREAD_SETTING):
         where, holder, attribute, value, first = name.split("/", 4)
-        at = f" at {where}" if where else ""
+        at = at_place(where)
         number = float(own["value"].iloc[0])
         if holder == _RATE:
             title = (
@@ -78,7 +78,7 @@ def spare_groups(run: Run) -> list[Finding]:
         few = int(own["value"].iloc[0])
         if few > len(left_out) or len(decayed) < max(_MIN_DECAYED, _DECAYED_TIMES * few):
             continue
-        at = f" at {where}" if where else ""
+        at = at_place(where)
         has = (
             f"only {' and '.join(left_out[:2])}{and_more(few - 1, 'parameter')}" if few else "none"
         )
@@ -146,7 +146,7 @@ def broken_ties(run: Run) -> list[Finding]:
         where, call, first, other = name.split("/", 3)
         if not all(any(_ends(one, path) for one in known) for path in (first, other)):
             continue  # tied again since
-        at = f" at {where}" if where else ""
+        at = at_place(where)
         title = (
             f"{first} and {other} were one parameter until {call}{at}, which gave each module its "
             "own: from there on they are trained apart. Tie them again after it: "
@@ -164,7 +164,7 @@ def reordered_inputs(run: Run) -> list[Finding]:
     found = []
     for name, own in series(run, REORDERED_INPUT):
         where, kind, shape, before = name.split("/")
-        at = f" at {where}" if where else ""
+        at = at_place(where)
         title = (
             f"The input of {kind}{at} is mixed up: its shape {shape} is that of a tensor "
             f"{before} by view() or reshape(), which keeps the numbers in their old order, so each "

@@ -11,6 +11,7 @@ import re
 
 from lanescope.collector.format.loop_names import PAIRED_ROWS
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
     each_rank_of_graphs,
@@ -47,7 +48,7 @@ def paired_rows(run: Run, rank: int) -> Finding | None:
         return None
     loss = next((node for node in graph.nodes.values() if _LOSSES.fullmatch(node.name)), None)
     where = loss.where if loss is not None else None
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     changed = units.share(float(1 - same / seen))
     return graph_finding(
         run,

@@ -19,7 +19,7 @@ from lanescope.collector.format.names import EMPTY_MEAN, GRAPH_SERIES, NAN_LOSS
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.links import at_place, step_link
 from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -117,7 +117,7 @@ def _add_effects(run: Run, rank: int, calls: pd.DataFrame) -> None:
 def _finding(run: Run, rank: int, loss: _Loss, rows: pd.DataFrame, *, hidden: bool) -> Finding:
     first = rows.sort_values("time_ns").iloc[0]
     step, targets = int(first["step"]), int(first["value"])
-    at = f" at {loss.where}" if loss.where else ""
+    at = at_place(loss.where)
     often = f"in {units.count(len(rows))} of {units.count(loss.calls)} calls"
     if targets:
         what = f"all {units.count(targets)} targets of the loss{at} are ignored, {often}"

@@ -8,6 +8,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.fault_series import of_first_rank, series
 from lanescope.webapp.analysis.findings import Confidence, Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.runs.run import Run
 
@@ -30,7 +31,7 @@ def of_lines(
     for name, rows in series(run, prefix):
         where, _, rest = name.partition("/")
         ranks, own = of_first_rank(rows)
-        said = title(f" at {where}" if where else "", rest, own)
+        said = title(at_place(where), rest, own)
         if said is not None:
             found.append(
                 finding_at(

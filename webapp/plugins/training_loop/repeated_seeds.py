@@ -15,6 +15,7 @@ from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.loop_names import SEEDED_SAMPLES
 from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_rows
 from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import first_place, phase_place
@@ -139,7 +140,7 @@ def _dropped_out(run: Run, rank: int, steps: pd.Index) -> str | None:
 
 def _finding(run: Run, rank: int, rows: pd.DataFrame, steps: int, where: str | None) -> Finding:
     first = rows.iloc[0]
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     return finding_at(
         run,
         rank,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from lanescope.collector.format.names import LISTED_MODULE, TRAINING_MODE
 from lanescope.webapp.analysis.fault_series import ranks_of, series
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
 from lanescope.webapp.runs import units
@@ -67,7 +68,7 @@ def _finding(
     parameter: str,
     times: int,
 ) -> Finding:
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     several = units.count(times)
     return finding_at(
         run,

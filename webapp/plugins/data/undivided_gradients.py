@@ -21,10 +21,11 @@ from lanescope.collector.format.loop_names import MEAN_LOSS
 from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
-from lanescope.webapp.plugins.learning.parting_causes import wrapped
+from lanescope.webapp.plugins.learning.divergence_causes import wrapped
 from lanescope.webapp.plugins.learning.replicas import (
     EQUAL_SHARE,
     bytes_of_step,
@@ -113,7 +114,7 @@ def _scaled(run: Run, rank: int, window: Window) -> bool:
 def _finding(
     run: Run, ranks: tuple[int, ...], steps: int, first: int, where: str | None
 ) -> Finding:
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     return finding_at(
         run,
         ranks[0],

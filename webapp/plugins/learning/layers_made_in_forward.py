@@ -25,7 +25,7 @@ from lanescope.webapp.analysis.parameter_history import (
 )
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import reached_parameters
-from lanescope.webapp.plugins.learning.held_in_vain import UNNAMED
+from lanescope.webapp.plugins.learning.held_parameters import UNNAMED
 from lanescope.webapp.runs.run import Run
 
 _MIN_STEPS = 3

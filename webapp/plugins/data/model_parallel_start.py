@@ -35,7 +35,7 @@ from lanescope.webapp.plugins.learning.consistency import (
     equal_at_first,
     first_apart,
 )
-from lanescope.webapp.plugins.learning.parting_causes import wrapped
+from lanescope.webapp.plugins.learning.divergence_causes import wrapped
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
 from lanescope.webapp.runs import units

@@ -20,6 +20,7 @@ from lanescope.collector.format.loop_names import (
     TOKENS_AHEAD,
 )
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
     SAME_NUMBERS,
@@ -29,6 +30,7 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     each_rank_of_graphs,
     graph_finding,
     input_shapes,
+    loss_facts,
     loss_graph,
 )
 from lanescope.webapp.runs.run import Run
@@ -62,7 +64,7 @@ def unmasked_attention(run: Run, rank: int) -> Finding | None:
     ):
         return None
     where = next((one.where for one in layers if one.where), None)
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     has = "has no mask"
     if not any(_is_open(graph, one) for one in layers):
         has = "hides no position, as the numbers added to its scores are not far below zero"
@@ -81,23 +83,17 @@ def unmasked_attention(run: Run, rank: int) -> Finding | None:
 @each_rank_of_graphs
 def shifted_twice(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    rows = logged(run, rank, prefix=TOKENS_AHEAD)
-    graph = None if rows.empty else loss_graph(run, rank)
-    if graph is None:
-        return None
-    loss = graph.nodes.get(int(rows["name"].iloc[0]))
-    where = loss.where if loss is not None else None
-    at = f" at {where}" if where else ""
-    return graph_finding(
-        run,
-        rank,
-        graph,
-        title=f"The targets of the loss{at} are the tokens after the next ones: they are shifted "
-        "twice, so the model learns to leave out each second token. Models of transformers shift "
-        "labels themselves: pass labels=input_ids. Elsewhere shift in one place alone.",
-        where=where,
-        evidence={"cause": "shifted_twice", "ahead": int(rows["value"].iloc[0])},
-    )
+    for fact in loss_facts(run, rank, TOKENS_AHEAD):
+        return fact.finding(
+            run,
+            rank,
+            title=f"The targets of the loss{fact.node.at} are the tokens after the next ones: they "
+            "are shifted twice, so the model learns to leave out each second token. Models of "
+            "transformers shift labels themselves: pass labels=input_ids. Elsewhere shift in one "
+            "place alone.",
+            evidence={"cause": "shifted_twice", "ahead": int(fact.values.iloc[0])},
+        )
+    return None
 
 
 def _is_square(graph: LossGraph, node: LossNode, length: int) -> bool:
@@ -176,16 +172,16 @@ def _viewed_channels(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         rows, classes = shape
         batch, channels = _channels(node)
         if views and channels == classes and batch and rows > batch and rows % batch == 0:
-            at = f" at {node.where}" if node.where else ""
             return graph_finding(
                 run,
                 rank,
                 graph,
                 kind="mixed_samples",
-                title=f"view() or reshape() makes {shape} of what {node.op.removeprefix('aten::')}"
-                f"(){at} returns, where the {classes} classes are dimension 1 of {batch} samples: "
-                "each row that the loss gets holds scores of one class at several positions. Give "
-                "the loss the tensor as it is, or permute(0, 2, 3, 1) it before.",
+                title=f"view() or reshape() makes {shape} of what "
+                f"{node.op.removeprefix('aten::')}(){node.at} returns, where the {classes} classes "
+                f"are dimension 1 of {batch} samples: each row that the loss gets holds scores of "
+                "one class at several positions. Give the loss the tensor as it is, or permute(0, "
+                "2, 3, 1) it before.",
                 where=loss.where,
                 evidence={"cause": "channels", "shape": shape, "made_at": node.where},
             )

@@ -12,6 +12,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.runs import units
@@ -77,7 +78,7 @@ def _finding(run: Run, what: str, model: str, several: list[tuple[int, pd.DataFr
     rank, samples = several[0]
     first, steps = samples.iloc[0], int(samples["step"].nunique())
     where = phase_place(run, rank, schema.PhaseKind.forward.name, None)
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     begin, end = _WORDS[what]
     title = f"{model} {begin} at all {units.count(steps)} sampled steps{at}{end}"
     return finding_at(

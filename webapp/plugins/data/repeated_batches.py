@@ -20,11 +20,12 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import SAMPLER_END, SAMPLER_EPOCH
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
 from lanescope.webapp.analysis.parameter_history import logged, sharded_names
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
-from lanescope.webapp.plugins.learning.parting_causes import wrapped
+from lanescope.webapp.plugins.learning.divergence_causes import wrapped
 from lanescope.webapp.plugins.learning.replicas import gradient_reductions, replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -92,7 +93,7 @@ def _same_outputs(run: Run, samples: pd.DataFrame, ranks: tuple[int, ...]) -> bo
 def _same_batches(run: Run, ranks: tuple[int, ...], steps: list[int]) -> Finding:
     rank = ranks[0]
     where = phase_place(run, rank, schema.PhaseKind.forward.name, None)
-    at = f" at {where}" if where else ""
+    at = at_place(where)
     return finding_at(
         run,
         rank,

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import UNFINISHED_WORK
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_threads
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import endings
@@ -45,7 +46,7 @@ def unfinished_work(run: Run) -> list[Finding]:
         name = next((one.name for one in run.threads_of(rank) if one.thread == thread), None)
         if name is None or endings(run)[rank].how != "exit" or _hands_on(run, rank, thread):
             continue
-        count, at = int(row["value"]), f" at {where}" if where else ""
+        count, at = int(row["value"]), at_place(where)
         found.append(
             finding_at(
                 run,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from lanescope.collector.format.marks import NewGroup
 from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.process_exits import alive_ns, endings, own_processes
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs import units
@@ -49,7 +49,7 @@ def groups_apart(run: Run) -> list[Finding]:
     ranks = f"{several} {', '.join(map(str, sorted(given_up)))}"
     title = (
         f"A process group was not made by all ranks: {ranks} waited "
-        f"{units.duration(waited)} for its other members" + (f" at {where}" if where else "") + ". "
+        f"{units.duration(waited)} for its other members" + at_place(where) + ". "
         "Call new_group() for each group on every rank and in the same order, also on ranks that "
         "are not members."
     )
@@ -134,7 +134,7 @@ def _apart(run: Run, there: dict[int, _Made], without: list[int]) -> Finding:
     first = min(there.values(), key=lambda one: one.time_ns)
     ranks = tuple(rank for rank, one in there.items() if one.ranks == first.ranks)
     others = [rank for rank in there if rank not in ranks] or without
-    at = f" at {first.where}" if first.where else ""
+    at = at_place(first.where)
     other = there.get(others[0])
     they = f"makes {_named(other)}" if other is not None else "makes no group"
     they = they if len(others) == 1 else they.replace("makes", "make", 1)

@@ -17,6 +17,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_evaluations, need_rows
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.analysis.stack_frames import first_place
@@ -165,7 +166,7 @@ def _switch(
         confidence="likely",
         title=f"{names[str(first['thread'])]} trains {model} in evaluation mode in "
         f"{units.count(count)} steps, while {names[other]} evaluates it"
-        + (f" at {where}" if where else "")
+        + at_place(where)
         + ": eval() is for the module, not for the thread that calls it, so dropout is off in "
         f"these steps and batch normalisation does not follow the data ({layer}). Evaluate a copy "
         "there (copy.deepcopy(model)), or hold one lock around the evaluation and each step.",
