@@ -160,7 +160,7 @@ def left_by_libraries(run: Run, rank: int) -> frozenset[str]:
         if layer not in classes:
             return False
         above = [one for one in _and_above(layer) if one in classes]
-        above += [root] if root in classes and above[-1] != root else []
+        above += [root] if root in classes and not _is_model(above[-1], classes) else []
         idle = next((place for place, one in enumerate(above) if one in ran), len(above))
         owners = [foreign[one] for one in above[idle:] if one in foreign]
         if idle:  # what the program adds comes last
@@ -169,7 +169,7 @@ def left_by_libraries(run: Run, rank: int) -> frozenset[str]:
             return own and owners[:1] == [True]
         if layer in foreign and any(one.startswith(f"{layer}.") for one in classes):
             return foreign[layer]
-        return bool(owners) and all(owners) and not cut
+        return foreign.get(above[-1], False) and all(owners) and not cut
 
     return frozenset(name for name in names if left(name.rpartition(".")[0] or root))
 
@@ -178,8 +178,12 @@ def _is_followed(path: str, classes: dict[str, str]) -> bool:
     """Whether another part of the same module comes after this one."""
     order = list(classes)
     parts = [one for one in order if one.rpartition(".")[0] == path.rpartition(".")[0]]
-    models = {one for one in parts if one.partition("#")[0] == classes[one].rpartition(".")[2]}
-    return path != [one for one in parts if one not in models or one == path][-1]
+    return path != [one for one in parts if one == path or not _is_model(one, classes)][-1]
+
+
+def _is_model(path: str, classes: dict[str, str]) -> bool:
+    """Whether a path is that of an outermost module."""
+    return path.partition("#")[0] == classes[path].rpartition(".")[2]
 
 
 def _and_above(path: str) -> list[str]:
