@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from ...recorder.private_names import optional
+from .optimizer_parameters import PLAIN
 
 
 class Host(Protocol):
@@ -168,5 +169,5 @@ def alike(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
 
 def is_freed(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor's memory was given back, as FSDP does with whole parameters."""
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    return plain and tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
+    known = type(tensor) in PLAIN and tensor.numel() > 0
+    return known and not tensor.untyped_storage().nbytes()
