@@ -65,10 +65,13 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
     phases = run.events("phase", rank, thread, columns=["start_ns", "duration_ns", "kind"])
     kinds = phases["kind"].cast(pa.string())
     backward = to_frame(phases.filter(pc.equal(kinds, _BACKWARD))).sort_values("start_ns")
-    steps = _outer_steps(to_frame(phases.filter(pc.equal(kinds, _OPTIMIZER))))
+    steps, done = _outer_steps(to_frame(phases.filter(pc.equal(kinds, _OPTIMIZER))))
+    # A closure's passes are its step's, which may run it several times, as that of LBFGS does.
+    backward = backward[~_within(backward["start_ns"].to_numpy(), steps, done)]
     zeroing = run.events("op", rank, thread, columns=["start_ns", "name", "stack"])
     zeroing = zeroing.filter(pc.starts_with(zeroing["name"].cast(pa.string()), _ZEROES))
     starts, zeroed = backward["start_ns"].to_numpy(), np.sort(zeroing["start_ns"].to_numpy())
+    zeroed = zeroed[~_within(zeroed, steps, done)]
     mixed = _mixed(starts, zeroed, steps, _empty(run, rank, thread, steps))
     wasted = _wasted(starts, zeroed, steps) if len(steps) > _MIN_PERIODS else 0
     late = 0 if wasted else _late(starts, zeroed, steps)
@@ -90,13 +93,21 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
     return _finding(run, rank, wasted, where, at)
 
 
-def _outer_steps(steps: pd.DataFrame) -> Int64Array:
-    """When steps begin, in order: ns. One within another's, as of a wrapper, is a part of it."""
+def _outer_steps(steps: pd.DataFrame) -> tuple[Int64Array, Int64Array]:
+    """When steps begin and end, in order: ns. One within another's, as of a wrapper, is a part of
+    it."""
     steps = steps.sort_values("start_ns")
     starts = steps["start_ns"].to_numpy()
     ends = np.maximum.accumulate(starts + steps["duration_ns"].fillna(0).to_numpy().astype("int64"))
-    own: Int64Array = starts[np.r_[True, starts[1:] >= ends[:-1]][: len(starts)]]
-    return own
+    outer = np.flatnonzero(np.r_[True, starts[1:] >= ends[:-1]][: len(starts)])
+    return starts[outer], np.maximum.reduceat(ends, outer) if len(outer) else ends
+
+
+def _within(times: Int64Array, starts: Int64Array, ends: Int64Array) -> BoolArray:
+    """Which instants are within one of some intervals that do not overlap."""
+    last = np.searchsorted(starts, times, side="right") - 1
+    found: BoolArray = (last >= 0) & (times < np.r_[ends, 0][last])
+    return found
 
 
 def _empty(run: Run, rank: int, thread: str, steps: Int64Array) -> BoolArray:
