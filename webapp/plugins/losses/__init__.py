@@ -283,7 +283,7 @@ PLUGIN = Plugin(
             ("wrong_loss",),
             order=198,
             needs="gradients that DistributedDataParallel averages; 3 sampled steps",
-            misses="a sum of several losses; numbers that are less than 1.5 times apart; sharded "
+            misses="a sum of several losses; numbers that are less than twice apart; sharded "
             "gradients",
         ),
         Question(

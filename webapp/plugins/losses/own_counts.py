@@ -21,7 +21,7 @@ from lanescope.webapp.runs.run import Run
 _MIN_STEPS = 3
 """Sampled steps."""
 
-_APART = 1.5
+_APART = 2
 """The largest number of a step is so many times the smallest one."""
 
 
