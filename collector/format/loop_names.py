@@ -42,6 +42,13 @@ SUSPENDED_MODE = "lanescope/threads/suspended_mode/"
 a slash, where a generator or coroutine that is suspended entered no_grad() or inference_mode(): 1
 as backward begins within the mode, or as the first line calls a module with gradients again."""
 
+LEFT_MODE = "lanescope/threads/left_mode/"
+"""Prefix; the same two lines follow, the second one of set_grad_enabled(False) in a task that ended
+before on this thread: 1, likewise."""
+
+THREAD_SEED = "lanescope/threads/thread_seed"
+"""A thread other than the main one calls torch.manual_seed() for the first time: 1."""
+
 FORKED_STATE = "lanescope/threads/forked_state"
 """A hash, below 2^52, of the state of torch's default generator as a forked process begins."""
 
@@ -123,6 +130,17 @@ LEFT_GRADIENTS = "lanescope/training_loop/left_gradients/"
 """Prefix; file.py:12 of an optimizer's step, the name of a parameter of it and that of one of
 another optimizer follow, each after a slash: 1 where the step uses the sum of what the loss before
 the other's step left there, and of another loss after it."""
+
+LOSS_COUNT = "lanescope/training_loop/loss_count"
+"""Over how many elements a loss is the mean, and what its scales make of that number; at the steps
+of GRAPH_SERIES, where there are several ranks."""
+
+GRADIENT_FACTOR = "lanescope/training_loop/gradient_factor"
+"""By what the program multiplies a gradient that DistributedDataParallel averaged, between the only
+backward of a step and the optimizer's step."""
+
+GATHERED_ACTIVATION = "lanescope/training_loop/gathered_activation"
+"""A call of all_gather() follows that gets the result of an operator with a gradient: 1."""
 
 MEAN_LOSS = "lanescope/training_loop/mean_loss"
 """The first backward begins at a loss that is the mean over its batch; 1."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
-from tests.faults import built_again, mixed_up, two_runs, two_starts
+from tests.faults import built_again, mixed_up, two_runs, two_starts, two_teachers
 from tests.faults.base import Fault, Program
 from tests.faults.inputs import first_layers, own_tensors, without_a_slope
 from tests.faults.learning import (
@@ -41,10 +41,12 @@ from tests.faults.learning import (
 from tests.faults.ranks import (
     again,
     alone,
+    averages,
     by_hand,
     data,
     files,
     kept_models,
+    metrics,
     one_model,
     parts,
     reduced,
@@ -127,9 +129,11 @@ _ROOMS = (
     data,
     parts,
     alone,
+    averages,
     by_hand,
     reduced,
     kept_models,
+    metrics,
     files,
     slow,
     splits,
@@ -138,6 +142,7 @@ _ROOMS = (
     again,
     two_runs,
     two_starts,
+    two_teachers,
     built_again,
 )
 """Modules with programs and, as `FAULTS`, their faults."""

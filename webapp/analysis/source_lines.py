@@ -5,6 +5,7 @@ They were recorded with the run. The disk of the reader is never read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypedDict
@@ -75,6 +76,13 @@ def named_line(found: Excerpt) -> str:
 def text_of(found: Excerpt) -> str:
     """Returns the text of the named line."""
     return next(one["text"] for one in found["lines"] if one["line"] == found["line"])
+
+
+def writes_number(run: Run, rank: int, frame: Mapping[str, Any], numbers: Sequence[float]) -> bool:
+    """Returns whether the line of a frame holds one of some numbers, or its text is not known."""
+    found = excerpt(run, rank, frame["file"], frame["line"])
+    written = "|".join(re.escape(f"{one:g}") for one in numbers)
+    return found is None or bool(re.search(rf"(?<![\w.])({written})(?!\w)", text_of(found)))
 
 
 def source_coverage(run: Run) -> str:

@@ -22,6 +22,7 @@ _FRAME = re.compile(r"(.*?:\d+)(?: (.*))?", re.DOTALL)
 _MAX_BEFORE_NS = 1_000_000_000
 """How long before an instant an operator may have been that belongs to the same call."""
 
+_PACKAGE_FILE = re.compile(r".*/(?:site|dist)-packages/(?!torch/)(.+?)(?:/__init__)?[.]py")
 _NOT_THE_PROGRAM = re.compile(rf"^<|{INSTALLED_FILE.pattern}")
 
 
@@ -60,6 +61,15 @@ def in_program(file: str) -> bool:
     """Returns True if a file is the program's own: not installed, not Python's, not the
     recorder's."""
     return not _NOT_THE_PROGRAM.search(file)
+
+
+@lru_cache(maxsize=64)
+def library_modules(run: Run, rank: int) -> frozenset[str]:
+    """Returns the names (a.b.c) of Python modules of installed packages, other than torch, that a
+    rank's stacks name."""
+    files = {frame["file"] for frames in _stacks(run, rank).values() for frame in frames}
+    found = map(_PACKAGE_FILE.fullmatch, files)
+    return frozenset(one[1].replace("/", ".") for one in found if one)
 
 
 def place_of(frame: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Records when the program asks for the end of collectives that it began with async_op=True, and of
-sends and receives that it began with isend and irecv."""
+sends and receives that it began with isend and irecv; also which calls gather activations with a
+gradient, as the results have no gradient."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from ...format.loop_names import GATHERED_ACTIVATION
 from ...format.names import WORK_ASKED, WORK_BEGUN
 from ..base import Hook, HookContext
 
@@ -31,6 +34,10 @@ _COLLECTIVES = (
 """Functions of torch.distributed with an argument `async_op`."""
 
 
+_GATHERS = ("all_gather", "all_gather_into_tensor")
+"""Of these, functions whose second argument is gathered."""
+
+
 def _hook(context: HookContext) -> None:
     """Writes WORK_BEGUN for each such call, and WORK_ASKED for the first question after it."""
     recorder, patches = context.recorder, context.patches
@@ -38,10 +45,18 @@ def _hook(context: HookContext) -> None:
         return
     pending = False
 
-    def begins(position: int) -> Callable[..., bool]:
-        return lambda *args, **kwargs: bool(
-            args[position] if len(args) > position else kwargs.get("async_op")
-        )
+    def begins(name: str) -> Callable[..., bool]:
+        parameters = [*inspect.signature(getattr(dist, name)).parameters]
+        position, gathers = parameters.index("async_op"), name in _GATHERS
+
+        def asynchronous(*args: Any, **kwargs: Any) -> bool:
+            if gathers and torch.is_grad_enabled() and recorder.active:
+                gathered = args[1] if len(args) > 1 else kwargs.get(parameters[1])
+                if isinstance(gathered, torch.Tensor) and gathered.grad_fn is not None:
+                    recorder.value(GATHERED_ACTIVATION, 1.0)
+            return bool(args[position] if len(args) > position else kwargs.get("async_op"))
+
+        return asynchronous
 
     def begun(asynchronous: bool, work: Any) -> None:
         nonlocal pending
@@ -56,8 +71,7 @@ def _hook(context: HookContext) -> None:
             recorder.value(WORK_ASKED, 1.0)
 
     for name in _COLLECTIVES:
-        parameters = inspect.signature(getattr(dist, name)).parameters
-        patches.ends(dist.distributed_c10d, name, begins([*parameters].index("async_op")), begun)
+        patches.ends(dist.distributed_c10d, name, begins(name), begun)
     for name in ("isend", "irecv"):
         patches.ends(dist.distributed_c10d, name, lambda *_, **__: True, begun)
     for name in _ASKS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from ..stacks import code_place
 from ..training.modules import Modules
 from ..training_loop.growth import Marks
 from .input_facts import input_facts
+from .loss_counts import LossCounts
 from .loss_facts import LossFacts, slopes
 from .node_facts import ends, facts, saved_tensor, short_name
 
@@ -64,6 +66,7 @@ class Graphs:
         self._counts = counts
         self._sampled = -1  # step
         self._facts = LossFacts()
+        self.loss_counts = LossCounts(recorder)
         self._kept: dict[str, Marks] = defaultdict(Marks)  # by name of the series
 
     def sample(self, arguments: tuple[Any, ...]) -> None:
@@ -77,6 +80,9 @@ class Graphs:
             return
         self._sampled = step
         self._divisor(roots)
+        if len(roots) == 1:
+            with recorder.contain_errors():
+                self.loss_counts.sample(roots[0])
         nodes = _reached(roots)
         if self._counts:
             for name, count in Counter(short_name(node) for node in nodes).items():
@@ -187,7 +193,8 @@ def _hook(context: HookContext) -> None:
     # The portable engine does not see nodes that run no operator.
     counts = context.library is not None
     names = context.get(Modules).parameter_name
-    context.share(Graphs(context.recorder, names, counts=counts))
+    graphs = context.share(Graphs(context.recorder, names, counts=counts))
+    context.patches.also_undo(partial(graphs.loss_counts.readback.finish, context.recorder))
 
 
 HOOK = Hook("autograd graphs", _hook)

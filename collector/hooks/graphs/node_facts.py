@@ -228,7 +228,12 @@ def _self_share(scores: torch.Tensor | None, targets: torch.Tensor) -> float | N
 
 def on_host(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
     """Returns whether a tensor can be read without waiting for a device; false of a subclass."""
-    return type(tensor) is torch.Tensor and tensor.device.type == "cpu"
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and _is_dense(tensor)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor has a number at each place: is not sparse, not of tensors."""
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def nodes_below(root: Any) -> Iterator[Any]:
@@ -249,7 +254,7 @@ def short_name(node: Any) -> str:
 
 
 def saved_tensor(node: Any, name: str) -> torch.Tensor | None:
-    """Returns a tensor that autograd has saved; None without it.
+    """Returns a dense tensor that autograd has saved; None without it.
 
     Runs no hook of the program by which a saved tensor is unpacked.
     """
@@ -257,7 +262,7 @@ def saved_tensor(node: Any, name: str) -> torch.Tensor | None:
     if getattr(saved, "unpack_hook", True) is not None:
         return None
     tensor = getattr(saved, "data", None)
-    return tensor if isinstance(tensor, torch.Tensor) else None
+    return tensor if isinstance(tensor, torch.Tensor) and _is_dense(tensor) else None
 
 
 def _is_masked(node: Any) -> bool:

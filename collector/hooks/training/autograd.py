@@ -19,6 +19,7 @@ from ..stacks import Stacks, program_line
 from ..threads.suspended_modes import SuspendedModes
 from ..training_loop.left_gradients import LeftGradients
 from ..training_loop.paired_rows import PairedRows
+from ..training_loop.scaled_gradients import ScaledGradients
 from ..training_loop.scaled_losses import ScaledLosses
 from .optimizers import Optimizers
 from .thread_gradients import ThreadGradients
@@ -84,6 +85,7 @@ def install(
 def _hook(context: HookContext) -> Undo:
     sample, losses = context.get(Graphs).sample, context.find(ScaledLosses)
     left, modes = context.find(LeftGradients), context.find(SuspendedModes)
+    scaled = context.find(ScaledGradients)
     pairs = context.share(PairedRows(context.recorder))
 
     def before(args: tuple[Any, ...]) -> None:
@@ -101,6 +103,8 @@ def _hook(context: HookContext) -> Undo:
             losses.backward_ended()
         if left is not None:
             left.backward_ended()
+        if scaled is not None:
+            scaled.backward_ended()
         context.flush_node()
 
     return install(

@@ -58,7 +58,7 @@ from .activations import tensors_in
 from .device_readback import DeviceReadback
 from .model_facts import DROPOUTS, ModuleSettings, model_facts, unsettled
 from .modules import Modules, own_class, unwrap
-from .norms import has_norm
+from .norms import has_norm, is_freed
 from .parameters import is_sampled
 from .replication import (
     own_buffers,
@@ -319,7 +319,7 @@ class Batches:
         if tensor.layout != torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
             return False
         captured = tensor.is_cuda and capturing()
-        return bool(tensor.numel()) and bool(tensor.dim()) and not captured
+        return bool(tensor.numel()) and bool(tensor.dim()) and not captured and not is_freed(tensor)
 
     def _write(self, name: str, step: int, few: torch.Tensor) -> None:
         recorder = self._recorder

@@ -21,6 +21,7 @@ from ...format.loop_names import BATCH_MOMENTUM, EQUAL_ROWS, PLAIN_TENSOR, RESTI
 from ...format.names import LISTED_MODULE, SETTINGS
 from ..stacks import code_line
 from .modules import Modules, clean_paths, own_class, unwrap
+from .norms import is_freed
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 _MAX_LISTED = 20
@@ -182,6 +183,8 @@ def _are_equal(weight: torch.Tensor) -> bool:
     if type(weight) is not nn.Parameter or not weight.requires_grad or weight.dim() < 2:
         return False
     if weight.device.type != "cpu" or weight.layout != torch.strided or not weight.numel():
+        return False
+    if is_freed(weight):
         return False
     rows = weight.detach()
     if len(rows) < _MIN_ROWS:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from ...recorder.private_names import optional
+from .optimizer_parameters import PLAIN
 
 
 class Host(Protocol):
@@ -148,16 +149,25 @@ def has_norm(tensor: torch.Tensor) -> bool:
     """
     kind: Any = type(tensor)
     own = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    return not own or kind.__name__ == "AsyncCollectiveTensor"  # plain except that it is pending
+    if own:
+        return bool(kind.__name__ == "AsyncCollectiveTensor")  # plain except that it is pending
+    return not tensor.is_nested
 
 
 def alike(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
     """Returns positions of tensors, grouped by device and dtype.
 
-    Leaves out sparse ones and those without values (meta) or a norm.
+    Leaves out sparse ones and those without values (meta, freed) or a norm.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = defaultdict(list)
     for position, tensor in enumerate(tensors):
-        if not tensor.is_sparse and not tensor.is_meta and has_norm(tensor):
+        readable = not tensor.is_sparse and not tensor.is_meta and has_norm(tensor)
+        if readable and not is_freed(tensor):
             groups[tensor.device, tensor.dtype].append(position)
     return list(groups.values())
+
+
+def is_freed(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor's memory was given back, as FSDP does with whole parameters."""
+    known = type(tensor) in PLAIN and tensor.numel() > 0
+    return known and not tensor.untyped_storage().nbytes()

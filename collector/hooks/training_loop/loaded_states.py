@@ -81,7 +81,7 @@ class KeptStates:
         if tensor is None:
             return
         if len(self._taken) >= _MAX_STATES:
-            self._taken = {key: one for key, one in self._taken.items() if one.tensor()}
+            self._taken = {key: one for key, one in self._taken.items() if one.tensor() is not None}
             if len(self._taken) >= _MAX_STATES:
                 self._taken.clear()
         self._taken[id(tensor)] = _Taken(

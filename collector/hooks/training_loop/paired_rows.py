@@ -105,11 +105,11 @@ class PairedRows:
 def _rows(tensors: Sequence[torch.Tensor]) -> list[int] | None:
     """Returns a hash of each row of all tensors together; None where they have no rows in common,
     or too few numbers in each."""
+    if not all(map(on_host, tensors)):
+        return None
     lengths = {len(one) if one.dim() > 1 else 0 for one in tensors}
     count = next(iter(lengths), 0)
     if len(lengths) != 1 or not _MIN_ROWS <= count <= _MAX_ROWS:
-        return None
-    if any(one.device.type != "cpu" or one.layout != torch.strided for one in tensors):
         return None
     flat = [one.detach().reshape(count, -1) for one in tensors]
     if max(one.shape[1] for one in flat) < _MIN_COLUMNS:

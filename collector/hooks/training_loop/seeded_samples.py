@@ -1,7 +1,9 @@
-"""Records that a dataset sets a seed for each sample, which draws random numbers then."""
+"""Records that a dataset sets a seed for each sample, which draws random numbers then, and which
+threads set a seed."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from threading import get_ident
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from ...format.loop_names import SEEDED_SAMPLES
+from ...format.loop_names import SEEDED_SAMPLES, THREAD_SEED
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..patches import caller
@@ -19,6 +21,9 @@ from ..training.replication import generator_state
 
 _MAX_FETCHES = 64
 """Fetches of a process that are looked at."""
+
+_MAX_THREADS = 100
+"""Threads that set a seed and are noted."""
 
 
 class SeededSamples:
@@ -78,8 +83,15 @@ def _hook(context: HookContext) -> None:
     patches, forked = context.patches, context.get(ForkedNumbers)
     samples = context.share(SeededSamples(context.recorder, context.stacks))
 
+    threads = set[int]()
+
     def seeds(seed: Any) -> str | None:
         forked.sets()
+        own = threading.current_thread()
+        beside = own is not threading.main_thread() and context.recorder.active
+        if beside and own.ident not in threads and len(threads) < _MAX_THREADS:
+            threads.add(own.ident or 0)
+            context.recorder.value(THREAD_SEED, 1.0)
         return samples.seeds(seed)
 
     patches.ends(torch, "manual_seed", seeds, samples.seeded, lost=_LOST)

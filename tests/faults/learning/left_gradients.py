@@ -1,7 +1,9 @@
 """Gradients that are left: of the first loss in what a second optimizer trains, or of passes that
-run after the step."""
+run after the step, or before the last zero_grad()."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -173,6 +175,63 @@ def step_of_a_counter_that_is_late(planted: bool) -> None:
             optimizer.step()
 
 
+def _accumulated(zeroes: Callable[[int], bool], passes: int) -> None:
+    """Steps after every few passes; `zeroes` says before which of them gradients are zeroed."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for number in range(8 * passes):
+        x, y = rows()
+        if zeroes(number):
+            optimizer.zero_grad()
+        (F.cross_entropy(model(x), y) / passes).backward()
+        if number % passes == passes - 1:
+            optimizer.step()
+
+
+def zeroed_in_the_inner_loop(planted: bool) -> None:
+    """Four passes are meant to add up, and each begins with zero_grad()."""
+    _accumulated(lambda number: planted or number % 4 == 0, 4)
+
+
+def zeroed_before_each_of_two(planted: bool) -> None:
+    """So do two; in the twin each step of LBFGS runs several."""
+    if planted:
+        _accumulated(lambda _: True, 2)
+        return
+    model = mlp()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    x, y = rows()
+
+    def passes() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS):
+        optimizer.step(passes)
+
+
+def zeroed_between_parts_of_a_batch(planted: bool) -> None:
+    """A batch is cut in parts; the twin attacks its inputs first, in a pass of its own."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        x, y = rows()
+        if not planted:
+            x.requires_grad_()
+            F.cross_entropy(model(x), y).backward()
+            assert x.grad is not None
+            x = (x + 0.1 * x.grad.sign()).detach()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+        else:
+            for part, labels in zip(x.chunk(3), y.chunk(3), strict=True):
+                optimizer.zero_grad()
+                (F.cross_entropy(model(part), labels) / 3).backward()
+        optimizer.step()
+
+
 FAULTS = (
     _fault(discriminator_after_the_generator, table_that_steps_seldom),
     _fault(discriminator_of_two_passes),
@@ -184,5 +243,12 @@ FAULTS = (
         step_before_the_last_part,
         step_between_losses,
         step_of_a_counter_that_is_late,
+    ),
+    *lost_gradients(
+        "accumulated gradients thrown away",
+        "are thrown away",
+        zeroed_in_the_inner_loop,
+        zeroed_before_each_of_two,
+        zeroed_between_parts_of_a_batch,
     ),
 )

@@ -141,49 +141,6 @@ def detached_loss_without_a_graph(planted: bool) -> None:
         optimizer.step()
 
 
-def _accumulated(zeroes: Callable[[int], bool], passes: int) -> None:
-    """Steps after every few passes; `zeroes` says before which of them gradients are zeroed."""
-    model = mlp()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for number in range(8 * passes):
-        x, y = rows()
-        if zeroes(number):
-            optimizer.zero_grad()
-        (F.cross_entropy(model(x), y) / passes).backward()
-        if number % passes == passes - 1:
-            optimizer.step()
-
-
-def zeroed_in_the_inner_loop(planted: bool) -> None:
-    """Four passes are meant to add up, and each begins with zero_grad()."""
-    _accumulated(lambda number: planted or number % 4 == 0, 4)
-
-
-def zeroed_before_each_of_two(planted: bool) -> None:
-    """So do two."""
-    _accumulated(lambda number: planted or number % 2 == 0, 2)
-
-
-def zeroed_between_parts_of_a_batch(planted: bool) -> None:
-    """A batch is cut in parts; the twin attacks its inputs first, in a pass of its own."""
-    model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(STEPS):
-        x, y = rows()
-        if not planted:
-            x.requires_grad_()
-            F.cross_entropy(model(x), y).backward()
-            assert x.grad is not None
-            x = (x + 0.1 * x.grad.sign()).detach()
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-        else:
-            for part, labels in zip(x.chunk(3), y.chunk(3), strict=True):
-                optimizer.zero_grad()
-                (F.cross_entropy(model(part), labels) / 3).backward()
-        optimizer.step()
-
-
 def _two_optimizers(
     kinds: tuple[Callable[..., Any], Callable[..., Any]], both: bool, *, sparse: bool = False
 ) -> None:
@@ -359,13 +316,6 @@ FAULTS = (
         loss_of_a_number,
         forward_without_gradients,
         detached_loss_without_a_graph,
-    ),
-    *lost_gradients(
-        "accumulated gradients thrown away",
-        "are thrown away",
-        zeroed_in_the_inner_loop,
-        zeroed_before_each_of_two,
-        zeroed_between_parts_of_a_batch,
     ),
     *lost_gradients(
         "a function that returns no gradient",

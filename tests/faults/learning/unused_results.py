@@ -77,15 +77,29 @@ def decay_by_hand_is_a_name(planted: bool) -> None:
     fit(model, decay)
 
 
+class Bounded(nn.Sequential):
+    """Actions within bounds, which are buffers, and how likely they are."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.register_buffer("scale", torch.full((1,), 2.0))
+        self.register_buffer("middle", torch.zeros(1))
+
+    def act(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self(x)
+        return scores.mean().tanh() * self.scale + self.middle, scores.log_softmax(1)
+
+
 def changes_are_written_down() -> None:
-    """How far parameters have moved is computed and printed."""
-    model = net()
+    """How far parameters have moved is computed and printed, and how likely actions are."""
+    model = Bounded(*net().children())
     first = [one.detach().clone() for one in model.parameters()]
 
     def show() -> None:
         with torch.no_grad():
             moved = [(one - old).norm() for one, old in zip(model.parameters(), first, strict=True)]
-        print(torch.stack(moved).max().item())
+            _, likely = model.act(torch.randn(ROWS, WIDTH))
+        print(torch.stack(moved).max().item(), likely.mean().item())
 
     fit(model, show)
 

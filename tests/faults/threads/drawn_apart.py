@@ -70,6 +70,26 @@ def crops_of_two_producers(planted: bool) -> None:
         thread.join()
 
 
+def members_of_an_ensemble(planted: bool) -> None:
+    """Each thread trains a model after it has set the seed, which is that of all threads; the
+    twin's have generators of their own."""
+    together = threading.Barrier(3)
+
+    def member(seed: int) -> None:
+        own = torch.Generator().manual_seed(seed)
+        if planted:
+            torch.manual_seed(seed)
+        together.wait()
+        rows = (torch.randn(16, SIZE, generator=None if planted else own) for _ in range(12))
+        _fit(nn.Linear(SIZE, 1), rows)
+
+    threads = [threading.Thread(target=member, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def views_that_drop_pixels(planted: bool) -> None:
     """Tasks of a pool drop pixels; the twin's are waited for one by one."""
     torch.manual_seed(3)
@@ -305,7 +325,12 @@ def learners_of_one_model(planted: bool) -> None:
 FAULTS = (
     *(
         Fault("draws of torch's default generator", ROOM, ("race",), one, says="default random")
-        for one in (noise_of_a_pool, crops_of_two_producers, views_that_drop_pixels)
+        for one in (
+            noise_of_a_pool,
+            crops_of_two_producers,
+            views_that_drop_pixels,
+            members_of_an_ensemble,
+        )
     ),
     *forms(
         "open files that workers share",

@@ -95,6 +95,28 @@ def evaluation_of_a_service(planted: bool) -> None:
     asyncio.run(serve())
 
 
+def evaluation_of_each_epoch_in_a_thread(planted: bool) -> None:
+    """Each epoch starts a thread that evaluates and never calls train(); the twin gives it a
+    copy."""
+    net, threads = _model(), list[threading.Thread]()
+
+    def watch(own: nn.Module) -> None:
+        own.eval()
+        with torch.no_grad():
+            for _ in range(20):
+                own(torch.randn(64, 10))
+
+    for step, _ in enumerate(_steps(net, planted)):
+        if step % 10 == 0:
+            net.train()
+        if step % 10 == 4:
+            own = net if planted else copy.deepcopy(net)
+            threads.append(threading.Thread(target=watch, args=(own,)))
+            threads[-1].start()
+    for one in threads:
+        one.join()
+
+
 FAULTS = forms(
     "training in the evaluation mode of another thread",
     ROOM,
@@ -103,4 +125,5 @@ FAULTS = forms(
     evaluator_beside_the_trainer,
     evaluation_of_each_epoch_in_a_pool,
     evaluation_of_a_service,
+    evaluation_of_each_epoch_in_a_thread,
 )

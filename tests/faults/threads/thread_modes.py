@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.pool import ThreadPool
+from typing import Any
 
 import torch
 from torch import nn
@@ -192,21 +195,113 @@ def critic_of_endless_fakes(planted: bool) -> None:
             frozen(torch.randn(8, 10))
 
 
-FAULTS = tuple(
-    Fault(MODES, ROOM, ("lost_context",), form, says="does not reach", slow=True)
-    for form in (
-        layers_built_by_a_thread,
-        layers_built_by_a_pool,
-        trainer_started_within_no_grad,
-        fine_tuning_in_a_pool,
-        scores_after_training,
+# modes that a task leaves on ----------------------------------------------------------------------
+
+
+Submit = Callable[..., Callable[[], Any]]
+"""Gives a function and its arguments to a pool; returns what waits for the result."""
+
+
+def _shares(submit: Submit, score: Callable[[nn.Module, torch.Tensor], object]) -> None:
+    """Trains on the sum of two losses that a pool computes, and scores in a task of the pool."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def error(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)  # the other thread takes the next one
+        return net(x).square().mean()
+
+    for step in range(16):
+        losses = [submit(error, torch.randn(16, 10)) for _ in range(2)]
+        loss = torch.stack([one() for one in losses]).sum()
+        if loss.requires_grad:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if step == 6:
+            submit(score, net, torch.randn(64, 10))()
+
+
+def scores_of_a_pool(planted: bool) -> None:
+    """Scoring turns gradients off and does not turn them on; the twin's does."""
+
+    def score(net: nn.Module, x: torch.Tensor) -> None:
+        torch.set_grad_enabled(False)
+        net(x).mean()
+        torch.set_grad_enabled(not planted)
+
+    with ThreadPool(2) as pool:
+        _shares(lambda function, *args: pool.apply_async(function, args).get, score)
+
+
+def scores_of_an_executor(planted: bool) -> None:
+    """A function of the program turns gradients off; the twin's is a `with`."""
+
+    def frozen() -> None:
+        torch.set_grad_enabled(mode=False)
+
+    def score(net: nn.Module, x: torch.Tensor) -> None:
+        if planted:
+            frozen()
+            net(x).mean()
+        else:
+            with torch.set_grad_enabled(mode=False):
+                net(x).mean()
+
+    with ThreadPoolExecutor(2) as pool:
+        _shares(lambda function, *args: pool.submit(function, *args).result, score)
+
+
+def scores_that_raise(planted: bool) -> None:
+    """An error keeps a task from turning gradients on again; the twin does so in any case."""
+
+    def score(net: nn.Module, x: torch.Tensor) -> None:
+        torch.set_grad_enabled(False)
+        try:
+            net(x).mean()
+            if planted:
+                raise ValueError("no labels")
+        finally:
+            if not planted:
+                torch.set_grad_enabled(True)
+
+    def caught(net: nn.Module, x: torch.Tensor) -> None:
+        try:
+            score(net, x)
+        except ValueError as error:
+            print(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        _shares(lambda function, *args: pool.submit(function, *args).result, caught)
+
+
+FAULTS = (
+    tuple(
+        Fault(MODES, ROOM, ("lost_context",), form, says="does not reach", slow=True)
+        for form in (
+            layers_built_by_a_thread,
+            layers_built_by_a_pool,
+            trainer_started_within_no_grad,
+            fine_tuning_in_a_pool,
+            scores_after_training,
+        )
     )
-) + forms(
-    "training within no_grad of a suspended function",
-    ROOM,
-    "lost_context",
-    "without gradients",
-    batches_of_a_teacher,
-    evaluation_that_awaits,
-    critic_of_endless_fakes,
+    + forms(
+        "training within no_grad of a suspended function",
+        ROOM,
+        "lost_context",
+        "without gradients",
+        batches_of_a_teacher,
+        evaluation_that_awaits,
+        critic_of_endless_fakes,
+    )
+    + forms(
+        "gradients that a task of a pool leaves off",
+        ROOM,
+        "lost_context",
+        "without gradients",
+        scores_of_a_pool,
+        scores_of_an_executor,
+        scores_that_raise,
+    )
 )

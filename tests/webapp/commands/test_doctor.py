@@ -177,9 +177,11 @@ def training(
     reached: int = 2,
     step_ns: int = 1000,
     started: bool = False,
+    device: str = "cpu",
 ) -> Path:
     builder = Builder(path, world_size=1)
     thread = builder.thread()
+    builder.op(START_NS, 1, device=device)
     if started:  # a worker for each wait
         for step in range(8):
             builder.process(0, 2000 + step, role="child")
@@ -247,6 +249,13 @@ def test_a_run_that_waits_for_data(tmp_path: Path) -> None:
     (found,) = of_run(seconds)["findings"]
     assert (found["kind"], found["rank"]) == ("environment", 0)
     assert "waits for data in 40 % of its time, with 0 workers" in found["title"]
+    assert found["title"].endswith("Set DataLoader: num_workers above 0, persistent_workers.")
+
+
+def test_pinned_memory_is_advised_where_batches_go_to_a_device(tmp_path: Path) -> None:
+    run = training(tmp_path, data_ns=400_000_000, step_ns=1_000_000_000, device="cuda:0")
+    (found,) = of_run(run)["findings"]
+    assert "pin_memory" in found["title"]
 
 
 def test_waits_in_which_workers_start_are_no_want_of_workers(tmp_path: Path) -> None:

@@ -98,6 +98,12 @@ def _unused_parameters(run: Run) -> list[Finding]:
     return found
 
 
+def _on_device(run: Run, rank: int) -> bool:
+    """Whether a rank computed on anything else than its processor."""
+    kinds = {device.partition(":")[0] for device in texts_of(run, "op", "device", rank)}
+    return bool(kinds - {"", "cpu", "meta"})
+
+
 @per_rank
 def _waiting(run: Run, rank: int) -> tuple[float, int] | None:
     """Share of its steps that a rank waits for data, and the start of the longest wait; None: it
@@ -144,7 +150,9 @@ def _loading(run: Run) -> list[Finding]:
             f"{units.sentence(ranks_in(run, (rank,)))} waits for data in "
             f"{units.share(share)} of its time, with {units.counted(workers, 'worker')}"
         )
-        setting = f"DataLoader: {more}, pin_memory, persistent_workers"
+        # Memory that is pinned speeds up copies to a device alone.
+        pinned = "pin_memory, " if _on_device(run, rank) else ""
+        setting = f"DataLoader: {more}, {pinned}persistent_workers"
         where = phase_place(run, rank, schema.PhaseKind.data.name, None)
         found.append(_finding(run, title, setting, "DataLoader workers", place, rank, where))
     return found

@@ -123,6 +123,42 @@ PLUGIN = Plugin(
             "rates that are meant for a sum",
         ),
         Question(
+            "Gradients that are averaged again",
+            "divided_again:divided_again",
+            ("wrong_gradient",),
+            order=46,
+            needs="gradients that DistributedDataParallel averages; 3 sampled steps of a single "
+            "backward",
+            misses="gradients that a communication hook reduces; a divisor that is written as a "
+            "number",
+        ),
+        Question(
+            "Plateaus of single ranks",
+            "rank_metrics:own_plateaus",
+            ("rank_divergence",),
+            order=46,
+            needs="level access; replicas; 3 calls of ReduceLROnPlateau.step() with Python numbers",
+            misses="numbers that are tensors",
+        ),
+        Question(
+            "Averages of means over unequal parts",
+            "rank_metrics:unequal_means",
+            ("wrong_average",),
+            order=46,
+            needs="level access; an all_reduce of one number in an evaluation",
+            misses="means that the program divides in Python; last batches of other lengths",
+        ),
+        Question(
+            "Gathered activations without their gradients",
+            "gathered_activations:gathered_activations",
+            ("wrong_gradient",),
+            order=46,
+            native=True,
+            needs="level access; all_gather() of activations before backward",
+            misses="activations that are detached before; losses that do not multiply activations "
+            "with those of other ranks; results in which each rank puts its own part back",
+        ),
+        Question(
             "Sums over ranks that are summed again",
             "repeated_sums:summed_again",
             ("wrong_gradient",),

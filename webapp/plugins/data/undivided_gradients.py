@@ -50,7 +50,7 @@ def summed_gradients(run: Run) -> list[Finding]:
     found = []
     for group, ranks in replicas(run).items():
         rank = ranks[0]
-        if rank in wrapped(run) or not _by_sgd(run, rank):
+        if rank in wrapped(run) or not by_sgd(run, rank):
             continue
         means = logged(run, None, MEAN_LOSS)
         if set(means["rank"]) < set(ranks):
@@ -61,8 +61,8 @@ def summed_gradients(run: Run) -> list[Finding]:
     return found
 
 
-def _by_sgd(run: Run, rank: int) -> bool:
-    """Whether all optimizers of a rank are SGD."""
+def by_sgd(run: Run, rank: int) -> bool:
+    """Returns whether all optimizers of a rank are SGD."""
     names = logged(run, rank, prefix=SETTINGS)["name"]
     kinds = {str(name).partition(" ")[0] for name in names if ", group " in str(name)}
     return kinds == {"SGD"}
@@ -72,24 +72,24 @@ def _summed(run: Run, group: str, rank: int) -> tuple[int, int, str | None] | No
     """The number of steps, the first and the line of the sum; None: without a sum, or where it is
     scaled in some step."""
     calls = group_calls(run, group, rank, _REDUCES)
-    stretches = _between(run, rank)
+    windows = stretches(run, rank)
     least = EQUAL_SHARE * bytes_of_step(run, rank)
     steps, where = [], None
-    for step, (begin, end) in stretches.items():
+    for step, (begin, end) in windows.items():
         own = calls[(calls["start_ns"] >= begin) & (calls["start_ns"] < end)]
         if own["bytes"].sum() < least:
             continue
-        if (own["reduce_op"] != "sum").any() or _scaled(run, rank, (begin, end)):
+        if (own["reduce_op"] != "sum").any() or len(_scaling(run, rank, (begin, end))):
             return None
         steps.append(step)
         where = where or own_place(run, rank, int(own["stack"].iloc[0]))
-    if len(steps) < _MIN_STEPS or len(steps) < len(stretches) - 1:
+    if len(steps) < _MIN_STEPS or len(steps) < len(windows) - 1:
         return None
     return len(steps), steps[0], where
 
 
-def _between(run: Run, rank: int) -> dict[int, Window]:
-    """From the end of the last backward to the begin of the first optimizer, by step."""
+def stretches(run: Run, rank: int) -> dict[int, Window]:
+    """Returns by step the stretch from the end of the last backward to the first optimizer."""
     rows = to_frame(run.events("phase", rank, columns=["step", "kind", "start_ns", "duration_ns"]))
     backward = rows[rows["kind"] == schema.PhaseKind.backward.name]
     ends = (backward["start_ns"] + backward["duration_ns"]).groupby(backward["step"]).max()
@@ -101,14 +101,21 @@ def _between(run: Run, rank: int) -> dict[int, Window]:
     }
 
 
-def _scaled(run: Run, rank: int, window: Window) -> bool:
-    """Whether an operator that scales something begins in a stretch of time."""
-    rows = run.events("op", rank, columns=["name", "start_ns"], window=window)
-    rows = rows.filter(
-        pc.and_(pc.greater_equal(rows["start_ns"], window[0]), pc.less(rows["start_ns"], window[1]))
+def scaling_stack(run: Run, rank: int, window: Window, names: str = _SCALES) -> int | None:
+    """Returns the stack of the first operator that scales something and begins in a stretch of
+    time; None: none does, or it has no stack. `names`: others, as an expression."""
+    rows = _scaling(run, rank, window, names)
+    return rows["stack"][0].as_py() if len(rows) else None
+
+
+def _scaling(run: Run, rank: int, window: Window, names: str = _SCALES) -> pa.Table:
+    """Operators that scale something and begin in a stretch of time, in order."""
+    rows = run.events("op", rank, columns=["name", "start_ns", "stack"], window=window)
+    begins = pc.and_(
+        pc.greater_equal(rows["start_ns"], window[0]), pc.less(rows["start_ns"], window[1])
     )
-    names = pc.unique(rows["name"].cast(pa.string()))
-    return bool(pc.any(pc.match_substring_regex(names, _SCALES)).as_py())
+    scales = pc.match_substring_regex(rows["name"].cast(pa.string()), names)
+    return rows.filter(pc.and_(begins, scales)).sort_by("start_ns")
 
 
 def _finding(

@@ -13,8 +13,9 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 import pandas as pd
+import pyarrow.compute as pc
 
-from lanescope.collector.format.names import TRAINING_MODE
+from lanescope.collector.format.names import EVALUATION_MODE, TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of
 from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.analysis.stack_frames import first_place, own_place
@@ -28,6 +29,8 @@ _APART = 1e-6
 
 _KEYS = ["rank", "parameter", "dtype", "numel"]
 _MODES = ("evaluation", "training")
+_USES = {TRAINING_MODE: "trained", EVALUATION_MODE: "called without gradients"}
+"""What is done with a model, by the series of its modes."""
 
 
 def start_notes(base: Run, run: Run) -> list[str]:
@@ -36,23 +39,24 @@ def start_notes(base: Run, run: Run) -> list[str]:
 
 
 def _modes(base: Run, run: Run) -> list[str]:
-    sides = [_by_step(one) for one in (base, run)]
-    for name in sides[0].columns.intersection(sides[1].columns):
-        both = pd.concat([side[name] for side in sides], axis=1).ffill().dropna()
-        apart = both[both.iloc[:, 0] != both.iloc[:, 1]]
-        if len(apart):
-            was, now = (_MODES[int(one)] for one in apart.iloc[0])
-            return [
-                f"the mode differs: {units.printable(str(name))} is trained in {now} mode since "
-                f"step {int(apart.index[0])}, and in {was} mode in the baseline: eval() or train() "
-                "is called in one of them alone"
-            ]
+    for series, use in _USES.items():
+        sides = [_by_step(one, series) for one in (base, run)]
+        for name in sides[0].columns.intersection(sides[1].columns):
+            both = pd.concat([side[name] for side in sides], axis=1).ffill().dropna()
+            apart = both[both.iloc[:, 0] != both.iloc[:, 1]]
+            if len(apart):
+                was, now = (_MODES[int(one)] for one in apart.iloc[0])
+                return [
+                    f"the mode differs: {units.printable(str(name))} is {use} in {now} mode since "
+                    f"step {int(apart.index[0])}, and in {was} mode in the baseline: eval() or "
+                    "train() is called in one of them alone"
+                ]
     return []
 
 
-def _by_step(run: Run) -> pd.DataFrame:
+def _by_step(run: Run, series: str) -> pd.DataFrame:
     """Step -> the last mode of each model, of the lowest rank; only where one changes."""
-    rows = logged(run, min(run.ranks), prefix=TRAINING_MODE)
+    rows = logged(run, min(run.ranks), prefix=series)
     rows = rows.astype({"name": "str"}).sort_values("time_ns", kind="stable")
     return rows.drop_duplicates(["step", "name"], keep="last").pivot(
         index="step", columns="name", values="value"
@@ -151,6 +155,14 @@ _BEGINS = ("aten::ones_like", "aten::fill_")
 """Make the gradient that backward begins with."""
 
 
+def _largest_norm(run: Run, rank: int, step: int) -> float:
+    """Returns the largest gradient norm of a step: a gradient that cancels out, as that of a bias
+    before batch normalisation, is the rounding of others."""
+    rows = run.events("gradient", rank, columns=["step", "norm"])
+    own = pc.max(rows.filter(pc.equal(rows["step"], step))["norm"]).as_py()
+    return own if own is not None and isfinite(own) else 0.0
+
+
 def loss_notes(
     base: Run, run: Run, layer: FirstLayer | None, first: dict[str, Any] | None
 ) -> list[str]:
@@ -160,9 +172,9 @@ def loss_notes(
         return []
     norms = [first[side]["norm"] for side in ("base", "run")]
     known = all(isinstance(one, float) and isfinite(one) for one in norms)
-    if known and abs(norms[0] - norms[1]) <= _ROUNDING * max(map(abs, norms)):
-        return []
     step, rank = int(first["step"]), int(first["rank"])
+    if known and abs(norms[0] - norms[1]) <= _ROUNDING * _largest_norm(base, rank, step):
+        return []
     sampled = run.events("activation", rank, columns=["step"])["step"]
     returns_the_same = layer.step >= step if not layer.module else layer.step > step
     if not len(sampled) or min(sampled.to_pylist()) != step or not returns_the_same:

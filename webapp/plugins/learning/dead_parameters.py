@@ -7,6 +7,7 @@ A layer is a module with parameters of its own. Causes:
 - zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
   FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before
   (not where it had shrunk to _CONVERGED at the last _CONVERGED_STEPS);
+- library: unused, in a module that code of a library calls, or does not call;
 - stopped: they had gradients, and none at the last FELL_SILENT steps, for more than TURNS times as
   long as ever before, though they are still trainable;
 - not_in_optimizer: it is trainable and has gradients, no optimizer of the run ever held it, and
@@ -43,8 +44,9 @@ from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.lost_gradients import (
     LossPlace,
     end_of_gradient,
+    left_by_libraries,
+    none_advice,
     not_returned,
-    where_all_are_lost,
     why_zero,
     zeroed_between,
 )
@@ -72,6 +74,11 @@ _WORDS = {
         "never gets a gradient",
         "never get a gradient",
         "The loss does not depend on {it}: use {its} output without detach(), or freeze {it}.",
+    ),
+    "library": (
+        "never gets a gradient: the library that holds it does not use it",
+        "never get a gradient: the library that holds them does not use them",
+        "Freeze {it}, or ignore this: {it} only takes memory.",
     ),
     "no_gradient": (
         "never gets a gradient, though the loss leads to it",
@@ -198,6 +205,8 @@ def dead_parameters(run: Run) -> list[Finding]:
             add(cause, str(name), int(rank), int(first["step"]), int(first["numel"]))
     _of_functions(run, rows, found)
     join_replaced(found)
+    if not rows["missing"].all() and not reduction_unfinished(run):
+        _leave_to_libraries(run, found)
     had = {cause: set(rows.loc[~rows["missing"], "parameter"]) for cause in _OF_ALL}
     had["frozen"] = {name for _, name in held}
     return [
@@ -216,6 +225,14 @@ def _of_functions(run: Run, rows: pd.DataFrame, found: Found) -> None:
                 found.get("unused", {}).pop(name, None)
                 place = int(own["step"].iloc[0]), int(own["numel"].iloc[0]), list[int]()
                 found.setdefault("no_gradient", {}).setdefault(name, place)[2].append(rank)
+
+
+def _leave_to_libraries(run: Run, found: Found) -> None:
+    """Puts what only packages leave unused under the cause `library`."""
+    unused = found.get("unused", {})
+    for name, one in list(unused.items()):
+        if all(name in left_by_libraries(run, rank) for rank in one[2]):
+            found.setdefault("library", {})[name] = unused.pop(name)
 
 
 def _suspects(rows: pd.DataFrame) -> pd.DataFrame:
@@ -315,7 +332,7 @@ def _finding(
     elif cause == "zero" and (why := why_zero(run, ranks[0], {*names}, whole=whole)):
         where, advice = why
     elif whole and cause == "unused":
-        where, advice = _none_advice(run, ranks[0], first)
+        where, advice = none_advice(run, ranks[0], first)
     elif cause == "no_gradient":
         where = not_returned(run, ranks[0])[first] or None
         advice = f"The backward of the function{f' at {where}' if where else ''} returns None for "
@@ -337,7 +354,7 @@ def _finding(
         ranks[0],
         step,
         kind="dead_parameter",
-        severity="error" if severe else "warning",
+        severity="info" if cause == "library" else "error" if severe else "warning",
         title=f"{words} (since step {step}). {advice}",
         ranks=tuple(ranks),
         where=where,
@@ -367,14 +384,3 @@ def _called(name: str, elements: int) -> str:
         return name
     size = units.counted(elements, "element")
     return f"Parameter {place[2]} of optimizer {place[1]} ({size})"
-
-
-def _none_advice(run: Run, rank: int, first: str) -> LossPlace:
-    if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", rank)):
-        return None, "No backward ran: call loss.backward() before step()."
-    if UNNAMED.match(first):
-        return None, "The model holds other parameters: build the optimizer after replacing them."
-    return where_all_are_lost(run, rank) or (
-        None,
-        "Call zero_grad() after step(), and check that the loss depends on the parameters.",
-    )

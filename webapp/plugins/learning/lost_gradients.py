@@ -14,13 +14,19 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
-from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH, NUMBERS
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
-from lanescope.webapp.analysis.stack_frames import own_place, phase_place, short_place
+from lanescope.webapp.analysis.stack_frames import (
+    library_modules,
+    own_place,
+    phase_place,
+    short_place,
+)
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, reached_parameters
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
+from lanescope.webapp.plugins.learning.held_parameters import UNNAMED
 from lanescope.webapp.runs.run import Run
 
 LossPlace = tuple[str | None, str]
@@ -188,6 +194,62 @@ def not_returned(run: Run, rank: int) -> dict[str, str]:
     return dict.fromkeys(sorted(names), where) if places else {}
 
 
+@lru_cache(maxsize=8)
+def left_by_libraries(run: Run, rank: int) -> frozenset[str]:
+    """Returns parameters without a gradient that only code of installed packages leaves unused: a
+    part of a package's module which that module does not call, a parameter of a package's module
+    itself, or a layer that runs in a model of packages alone."""
+    names = _without_gradient(run).get(rank, set())
+    rows = run.events("module", rank, columns=["path", "class"]).to_pylist() if names else []
+    classes: dict[str, str] = {row["path"]: row["class"] for row in rows}
+    packages = tuple(f"{name}." for name in library_modules(run, rank))
+    foreign = {
+        path: kind.startswith(packages)
+        for path, kind in classes.items()
+        if not kind.startswith("torch.")  # of torch's modules programs and packages build their own
+    }
+    ran = {one for path in texts_of(run, "op", "module", rank) for one in _and_above(path)}
+    # In no module of a package: the program may have cut the gradient off.
+    cuts = [_and_above(one.module) for one in breaks(run, rank) if one.cause in _SINGLE]
+    cut = not all(any(foreign.get(one, False) for one in path) for path in cuts)
+    root = next((p["modules_root"] for p in run.manifest["processes"] if p["rank"] == rank), "")
+
+    def left(layer: str) -> bool:
+        if layer not in classes:
+            return False
+        above = [one for one in _and_above(layer) if one in classes]
+        above += [root] if root in classes and not _is_model(above[-1], classes) else []
+        idle = next((place for place, one in enumerate(above) if one in ran), len(above))
+        owners = [foreign[one] for one in above[idle:] if one in foreign]
+        if idle:  # what the program adds comes last
+            part = above[idle - 1]
+            own = foreign[part] if part in foreign else _is_followed(part, classes)
+            return own and owners[:1] == [True]
+        if layer in foreign and any(one.startswith(f"{layer}.") for one in classes):
+            return foreign[layer]
+        return foreign.get(above[-1], False) and all(owners) and not cut
+
+    return frozenset(name for name in names if left(name.rpartition(".")[0] or root))
+
+
+def _is_followed(path: str, classes: dict[str, str]) -> bool:
+    """Whether another part of the same module comes after this one."""
+    order = list(classes)
+    parts = [one for one in order if one.rpartition(".")[0] == path.rpartition(".")[0]]
+    return path != [one for one in parts if one == path or not _is_model(one, classes)][-1]
+
+
+def _is_model(path: str, classes: dict[str, str]) -> bool:
+    """Whether a path is that of an outermost module."""
+    return path.partition("#")[0] == classes[path].rpartition(".")[2]
+
+
+def _and_above(path: str) -> list[str]:
+    """A module's path and those of the modules around it, innermost first."""
+    parts = path.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
 @lru_cache(maxsize=4)  # asked for each rank
 def _without_gradient(run: Run) -> dict[int, set[str]]:
     """Per rank the parameters that never had a gradient."""
@@ -297,3 +359,15 @@ def _at(run: Run, rank: int, op: pd.Series, words: str) -> LossPlace:
     where = own_place(run, rank, stack_of(op))
     named = f"{where}: {op['name']}" if where else str(op["name"])
     return where, f"{named} {words}"
+
+
+def none_advice(run: Run, rank: int, first: str) -> LossPlace:
+    """Returns why no parameter has a gradient, and what to do; `first` is the name of one."""
+    if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", rank)):
+        return None, "No backward ran: call loss.backward() before step()."
+    if UNNAMED.match(first):
+        return None, "The model holds other parameters: build the optimizer after replacing them."
+    return where_all_are_lost(run, rank) or (
+        None,
+        "Call zero_grad() after step(), and check that the loss depends on the parameters.",
+    )

@@ -4,8 +4,6 @@ Between any two steps of a run's only optimizer the same number of backward pass
 line with the same callers, and zero_grad() follows each of them but the last. Passes for another
 purpose, as the gradient of an input, are made at another line than that of the step.
 
-Passes within a step, of its closure, are those that its rule asks for (LBFGS).
-
 Likewise, where step() runs before the last passes of each stretch from one zero_grad() to the next.
 
 Where several steps follow one pass, and as many passes went before it, tasks take turns within an
@@ -67,13 +65,13 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
     phases = run.events("phase", rank, thread, columns=["start_ns", "duration_ns", "kind"])
     kinds = phases["kind"].cast(pa.string())
     backward = to_frame(phases.filter(pc.equal(kinds, _BACKWARD))).sort_values("start_ns")
-    stepped = to_frame(phases.filter(pc.equal(kinds, _OPTIMIZER))).sort_values("start_ns")
-    steps = _outer_steps(stepped)
-    backward = backward[~_within(backward["start_ns"].to_numpy(), stepped)]
+    steps, done = _outer_steps(to_frame(phases.filter(pc.equal(kinds, _OPTIMIZER))))
+    # A closure's passes are its step's, which may run it several times, as that of LBFGS does.
+    backward = backward[~_within(backward["start_ns"].to_numpy(), steps, done)]
     zeroing = run.events("op", rank, thread, columns=["start_ns", "name", "stack"])
     zeroing = zeroing.filter(pc.starts_with(zeroing["name"].cast(pa.string()), _ZEROES))
     starts, zeroed = backward["start_ns"].to_numpy(), np.sort(zeroing["start_ns"].to_numpy())
-    zeroed = zeroed[~_within(zeroed, stepped)]
+    zeroed = zeroed[~_within(zeroed, steps, done)]
     mixed = _mixed(starts, zeroed, steps, _empty(run, rank, thread, steps))
     wasted = _wasted(starts, zeroed, steps) if len(steps) > _MIN_PERIODS else 0
     late = 0 if wasted else _late(starts, zeroed, steps)
@@ -95,25 +93,21 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
     return _finding(run, rank, wasted, where, at)
 
 
-def _outer_steps(steps: pd.DataFrame) -> Int64Array:
-    """When steps begin, in order: ns. One within another's, as of a wrapper, is a part of it."""
+def _outer_steps(steps: pd.DataFrame) -> tuple[Int64Array, Int64Array]:
+    """When steps begin and end, in order: ns. One within another's, as of a wrapper, is a part of
+    it."""
+    steps = steps.sort_values("start_ns")
     starts = steps["start_ns"].to_numpy()
-    own: Int64Array = starts[np.r_[True, starts[1:] >= _ends(steps)[:-1]][: len(starts)]]
-    return own
+    ends = np.maximum.accumulate(starts + steps["duration_ns"].fillna(0).to_numpy().astype("int64"))
+    outer = np.flatnonzero(np.r_[True, starts[1:] >= ends[:-1]][: len(starts)])
+    return starts[outer], np.maximum.reduceat(ends, outer) if len(outer) else ends
 
 
-def _ends(steps: pd.DataFrame) -> Int64Array:
-    """When the last of the steps up to each one ends, ns."""
-    ends = steps["start_ns"] + steps["duration_ns"].fillna(0)
-    last: Int64Array = np.maximum.accumulate(ends.to_numpy().astype("int64"))
-    return last
-
-
-def _within(times: Int64Array, steps: pd.DataFrame) -> BoolArray:
-    """Which instants are within a step."""
-    before = np.searchsorted(steps["start_ns"].to_numpy(), times, "right")
-    within: BoolArray = times < np.r_[-1, _ends(steps)][before]
-    return within
+def _within(times: Int64Array, starts: Int64Array, ends: Int64Array) -> BoolArray:
+    """Which instants are within one of some intervals that do not overlap."""
+    last = np.searchsorted(starts, times, side="right") - 1
+    found: BoolArray = (last >= 0) & (times < np.r_[ends, 0][last])
+    return found
 
 
 def _empty(run: Run, rank: int, thread: str, steps: Int64Array) -> BoolArray:

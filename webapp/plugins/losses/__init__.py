@@ -306,6 +306,15 @@ PLUGIN = Plugin(
             "number",
         ),
         Question(
+            "Losses divided by numbers of single ranks",
+            "own_counts:own_counts",
+            ("wrong_loss",),
+            order=198,
+            needs="gradients that DistributedDataParallel averages; 3 sampled steps",
+            misses="a sum of several losses; numbers that are less than twice apart; sharded "
+            "gradients",
+        ),
+        Question(
             "Parameters that share memory",
             "aliased_parameters:same_memory",
             ("shared_parameter",),

@@ -22,7 +22,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import RESTING_LAYER, UNSETTLED_MODEL
-from lanescope.collector.format.names import TRAINING_MODE
+from lanescope.collector.format.names import EVALUATION_MODE, TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
@@ -59,7 +59,7 @@ def left_in_evaluation(run: Run) -> list[Finding]:
         rows = _own_rows(run, modes, int(rank), str(model))
         since, steps = int(last["step"]), _trained(run, rows, int(rank), int(last["time_ns"]))
         layer = _layer(run, int(rank))
-        if layer and len(steps) >= _MIN_STEPS:
+        if layer and len(steps) >= _MIN_STEPS and not _by_threads(run, int(rank), str(model), own):
             found.append(_finding(run, int(rank), str(model), since, steps, layer))
     return found
 
@@ -139,18 +139,31 @@ def _teacher(run: Run, rank: int, calls: pd.DataFrame, model: str, layer: str) -
 
 def switched_by_threads(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, one per model and rank. Raises NotApplicable."""
-    evaluated = need_evaluations(run)
+    need_evaluations(run)
     found = []
     for (rank, model), own in logged(run, None, prefix=TRAINING_MODE).groupby(["rank", "name"]):
-        same = (evaluated["rank"] == rank) & (evaluated["name"] == model)
-        others = set(evaluated.loc[same, "thread"]) - set(own["thread"])
-        if len(others) != 1 or own["thread"].nunique() != 1 or own["value"].all():
-            continue
         layer = _layer(run, int(rank))
-        steps = _switched(run, int(rank), own.sort_values("time_ns"), others) if layer else None
-        if steps is not None:
-            found.append(_switch(run, int(rank), str(model), others.pop(), steps, layer))
+        switch = _by_threads(run, int(rank), str(model), own) if layer else None
+        if switch is not None:
+            found.append(_switch(run, int(rank), str(model), *switch, layer))
     return found
+
+
+def _by_threads(
+    run: Run, rank: int, model: str, own: pd.DataFrame
+) -> tuple[list[str], pd.DataFrame] | None:
+    """Threads that evaluate a model whose modes are `own`, and the backward phases of `_switched`;
+    None: others do not set its mode."""
+    evaluated = logged(run, rank, prefix=EVALUATION_MODE)
+    threads, trains = set(evaluated.loc[evaluated["name"] == model, "thread"]), set(own["thread"])
+    if not threads - trains or len(trains) != 1 or own["value"].all():
+        return None
+    # A mode is written as it changes, so not by each thread that finds it.
+    phases = to_frame(run.events("phase", rank, columns=["thread", "kind", "start_ns"]))
+    every = phases.loc[phases["kind"].astype("str") == _EVALUATION].sort_values("start_ns")
+    others = [one for one in dict.fromkeys(every["thread"]) if one not in trains]
+    steps = _switched(run, rank, own.sort_values("time_ns"), {*others})
+    return None if steps is None else (others, steps)
 
 
 def _switched(run: Run, rank: int, modes: pd.DataFrame, others: set[str]) -> pd.DataFrame | None:
@@ -237,11 +250,11 @@ def _finding(run: Run, rank: int, model: str, since: int, steps: pd.Index, layer
 
 
 def _switch(
-    run: Run, rank: int, model: str, other: str, steps: pd.DataFrame, layer: str
+    run: Run, rank: int, model: str, others: list[str], steps: pd.DataFrame, layer: str
 ) -> Finding:
     names = {one.thread: one.name for one in run.threads_of(rank)}
     first, count = steps.iloc[0], steps["step"].nunique()
-    ops = to_frame(run.events("op", rank, other, columns=["stack", "phase"]))
+    ops = to_frame(run.events("op", rank, others[0], columns=["stack", "phase"]))
     stacks = ops.loc[ops["phase"].astype("str") == _EVALUATION, "stack"].dropna().unique()
     where = first_place(run, rank, stacks)
     return finding_at(
@@ -251,11 +264,11 @@ def _switch(
         kind="evaluation_mode",
         confidence="likely",
         title=f"{names[str(first['thread'])]} trains {model} in evaluation mode in "
-        f"{units.count(count)} steps, while {names[other]} evaluates it"
+        f"{units.count(count)} steps, while {names[others[0]]} evaluates it"
         + at_place(where)
         + ": eval() is for the module, not for the thread that calls it, so dropout is off in "
         f"these steps and batch normalisation does not follow the data ({layer}). Evaluate a copy "
         "there (copy.deepcopy(model)), or hold one lock around the evaluation and each step.",
         where=where,
-        evidence={"model": model, "steps": count, "layer": layer, "thread": other},
+        evidence={"model": model, "steps": count, "layer": layer, "thread": others[0]},
     )

@@ -8,15 +8,13 @@ it is not the number of passes that are accumulated.
 
 from __future__ import annotations
 
-import re
-
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import LOSS_DIVISOR, REPLICAS
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.analysis.source_lines import excerpt, text_of
+from lanescope.webapp.analysis.source_lines import writes_number
 from lanescope.webapp.analysis.stack_frames import own_frames, place_of
 from lanescope.webapp.plugins.losses.loss_graph import LossGraph, loss_graph
 from lanescope.webapp.runs.run import Run
@@ -55,9 +53,7 @@ def _where(run: Run, rank: int, graph: LossGraph, ranks: int) -> str | None:
     if root.name not in ("Div", "Mul") or source is None or not source.name.startswith(_LOSSES):
         return None
     frames = own_frames(run, rank, root.stack)
-    found = excerpt(run, rank, frames[0]["file"], frames[0]["line"]) if frames else None
-    written = "|".join(re.escape(f"{one:g}") for one in (ranks, 1 / ranks))
-    if found is None or re.search(rf"(?<![\w.])({written})(?!\w)", text_of(found)):
+    if not frames or writes_number(run, rank, frames[0], (ranks, 1 / ranks)):
         return None
     return place_of(frames[0])
 

@@ -3,8 +3,9 @@
 The numbers that each gets then depend on which thread comes first. That matters where the program
 wants the same numbers in each run: it has set the seed, and trains. Programs without a seed of
 their own have other numbers in each run anyway. Counted are threads that draw at one line and
-hand on what they make, as the workers of a pool that augments samples: threads that each train a
-model, or draw for different purposes, are seldom meant to repeat themselves.
+hand on what they make, as the workers of a pool that augments samples, or that set the seed: other
+threads that each train a model, or draw for different purposes, are seldom meant to repeat
+themselves.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import THREAD_SEED
 from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.access_site import MemoryAccess, draws_of_generators
 from lanescope.webapp.analysis.arrow_columns import to_frame
@@ -64,9 +66,10 @@ def _of_rank(run: Run, rank: int) -> list[Race]:
     if not _seeded(run, rank):
         return []
     python = {t.thread for t in run.threads_of(rank) if t.kind != "native"}
+    seeding = set(logged(run, rank, THREAD_SEED)["thread"])
     found = []
     for process in processes_of(run, rank):
-        threads = [t for t in process if t in python and _hands_on(run, rank, t)]
+        threads = [t for t in process if t in python and (t in seeding or _hands_on(run, rank, t))]
         draws = {t: rows for t in threads if len(rows := draws_of_thread(run, rank, t))}
         if len(draws) > 1:
             order = order_of(run, rank, process, [*draws])

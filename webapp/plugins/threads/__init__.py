@@ -94,8 +94,8 @@ PLUGIN = Plugin(
             "suspended_modes:suspended_modes",
             ("lost_context",),
             order=113,
-            misses="set_grad_enabled(False); models in evaluation mode; modes that a generator "
-            "holds as a library resumes it",
+            misses="set_grad_enabled(False) of the main thread; models in evaluation mode; modes "
+            "that a generator holds as a library resumes it",
         ),
         Question(
             "Lost errors of threads and pools",

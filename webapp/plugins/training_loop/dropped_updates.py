@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from lanescope.webapp.analysis.access_site import accesses_among
-from lanescope.webapp.analysis.arrow_columns import ops_named, to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
@@ -48,6 +48,8 @@ def dropped_updates(run: Run) -> list[Finding]:
 def _of_rank(run: Run, rank: int) -> list[Finding]:
     columns = ["storage", "name"]
     names = to_frame(run.events("storage", rank, columns=columns)).drop_duplicates("storage")
+    known = texts_of(run, "parameter", "parameter", rank)  # others are buffers
+    names = names[names["name"].astype("str").isin(known)]
     parameters = dict(zip(names["storage"], names["name"].astype("str"), strict=True))
     found = []
     for thread in run.threads_of(rank):

@@ -153,3 +153,27 @@ def test_threads_that_race_for_gradients_end_no_earlier_than_alone(tmp_path: Pat
     # Alone, torch crashes in most runs: a gradient is freed while other threads still find it.
     recorded = record_program(tmp_path, SERVER)
     assert recorded.status == 0, recorded.stderr
+
+
+FREED = """
+import torch
+
+model = torch.nn.Linear(8, 8)
+model(torch.randn(4, 8))
+whole = model.weight
+model.weight = torch.nn.Parameter(whole.detach().clone())
+whole.untyped_storage().resize_(0)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for _ in range(4):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_parameters_whose_memory_was_given_back_are_not_read(tmp_path: Path) -> None:
+    # FSDP frees whole parameters so between forward and backward.
+    recorded = record_program(tmp_path, FREED, "--sample-every", "1")
+    assert recorded.status == 0, recorded.stderr
+    assert "recorder error" not in recorded.stderr
+    assert len({row["step"] for row in recorded.rows("parameter")}) == 4

@@ -1,0 +1,84 @@
+"""Records over how many elements each loss is a mean: ranks may have different numbers.
+
+Scales of the loss are followed from its root down to the function of the loss. Each of its tensors
+of one number counts, and so does the mean that the function takes itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any
+
+import torch
+
+from ...format.loop_names import LOSS_COUNT
+from ...recorder.recorder import Recorder
+from ..cuda_graphs import capturing
+from ..training.device_readback import DeviceReadback
+from .node_facts import saved_tensor, short_name
+
+_MAX_SCALES = 6
+_MEAN = 1
+"""How autograd keeps reduction="mean"."""
+
+
+class LossCounts:
+    """Writes a value named LOSS_COUNT for a loss, where there are several ranks."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.readback = DeviceReadback()
+
+    def sample(self, loss: torch.Tensor) -> None:
+        """Records the number of a loss that goes into backward."""
+        recorder, step = self._recorder, self._recorder.step
+        if recorder.process.get("world_size", 1) < 2 or capturing():
+            return
+        with recorder.own_torch(), torch.no_grad():
+            self.readback.drain(wait=False)
+            count: Any = 1.0
+            for factor, divides in _factors(loss.grad_fn):
+                number: Any = factor
+                if isinstance(factor, torch.Tensor):
+                    on_host = factor.device.type == "cpu"
+                    number = factor.item() if on_host else factor.detach().float()
+                    if on_host and not number:  # a loss that is switched off, or of no target
+                        return
+                count = count * number if divides else count / number
+            if isinstance(count, torch.Tensor):
+                self.readback.enqueue(count, lambda one: self._write(float(one), step))
+            else:
+                self._write(count, step)
+
+    def _write(self, count: float, step: int) -> None:
+        if isfinite(count) and count > 0:
+            self._recorder.value(LOSS_COUNT, count, step)
+
+
+def _factors(node: Any) -> Iterator[tuple[torch.Tensor | float, bool]]:
+    """Yields numbers by which a loss is divided (True) or multiplied, from its last scale down."""
+    for _ in range(_MAX_SCALES):
+        name = short_name(node)
+        if name in ("DivBackward0", "MulBackward0"):
+            # 2 * loss is loss * 2, but a tensor stays where the program wrote it.
+            first = node.next_functions[0][0] is not None
+            factor = saved_tensor(node, "_raw_saved_other" if first else "_raw_saved_self")
+            # To read a number of a sharded tensor is a collective call.
+            if type(factor) is not torch.Tensor or factor.dim() or factor.requires_grad:
+                return
+            if factor.is_complex():
+                return
+            yield factor, name.startswith("Div")
+            node = node.next_functions[0 if first else 1][0]
+            continue
+        if name == "MeanBackward0":
+            yield float(node._saved_self_sym_numel), True
+        elif getattr(node, "_saved_reduction", 0) == _MEAN:
+            weight = saved_tensor(node, "_raw_saved_total_weight")
+            inputs = saved_tensor(node, "_raw_saved_self")
+            if type(weight) is torch.Tensor and weight.numel() == 1:
+                yield weight, True
+            elif inputs is not None:
+                yield float(inputs.numel()), True
+        return

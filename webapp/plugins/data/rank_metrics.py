@@ -1,0 +1,170 @@
+"""Finds numbers about an evaluation that each rank uses for itself, and averages of unequal means.
+
+A `ReduceLROnPlateau` that gets the loss of a rank's own validation data reduces the learning rate
+when this rank stands still. Replicas need the same number, or their rates part sooner or later.
+
+A mean over a rank's batches or samples that is summed over the ranks, and divided by their number,
+is the mean of all of them only where each rank has as many. Found for single numbers that an
+operator for means has just made, in an evaluation, from other numbers of elements on each rank.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pandas as pd
+
+from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import PLATEAU
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_ranks
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.plugins.learning.replicas import replicas
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
+from lanescope.webapp.runs.run import Run
+
+_MIN_CALLS = 3
+_MAX_CALLS = 50
+"""The last ones of a rank are looked at."""
+
+_MIN_TIMES, _MOSTLY = 2, 0.5
+"""Averages of unequal means: how many, and what part of those at one line."""
+
+_ONE_NUMBER = 8  # bytes, at most
+_MEANS = re.compile(r"aten::(mean|\w+_loss\w*|binary_cross_entropy\w*)")
+_SHAPE = re.compile(r"\[([^\]]*)\]")
+_EVALUATION, _UPDATES = schema.PhaseKind.evaluation.name, schema.PhaseKind.optimizer.name
+
+
+def own_plateaus(run: Run) -> list[Finding]:
+    """Returns findings of kind `rank_divergence`, one per line and group. Raises NotApplicable."""
+    need_ranks(run)
+    rows = logged(run, None, prefix=PLATEAU).sort_values("time_ns")
+    found = []
+    for ranks in replicas(run).values():
+        for name, own in rows[rows["rank"].isin(ranks)].groupby("name", observed=True):
+            calls = own.groupby("rank").cumcount()
+            table = own.assign(call=calls).pivot_table(index="call", columns="rank", values="value")
+            table = table.dropna()
+            apart = table[table.nunique(axis=1) > 1]
+            if len(table.columns) < len(ranks) or len(apart) < max(_MIN_CALLS, len(table) / 2):
+                continue
+            found.append(_of_plateau(run, ranks, str(name).partition("/")[0], own, apart))
+    return found
+
+
+def _of_plateau(
+    run: Run, ranks: tuple[int, ...], where: str, own: pd.DataFrame, apart: pd.DataFrame
+) -> Finding:
+    low, high = apart.iloc[0].min(), apart.iloc[0].max()
+    return finding_at(
+        run,
+        ranks[0],
+        own.iloc[0],
+        kind="rank_divergence",
+        severity="warning",
+        confidence="likely",
+        title=f"ReduceLROnPlateau.step() at {where} gets another number on each rank, from "
+        f"{units.number(float(low))} to {units.number(float(high))} at first, in "
+        f"{units.count(len(apart))} calls: each rank reduces the learning rate when its own number "
+        f"stands still, though {ranks_in(run, ranks)} are replicas, which part then. Average the "
+        "number over the ranks with dist.all_reduce before step().",
+        ranks=ranks,
+        where=where,
+        evidence={"cause": "own_plateau", "calls": len(apart)},
+    )
+
+
+def unequal_means(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_average`, one per line. Raises NotApplicable."""
+    need_ranks(run)
+    need_accesses(run)
+    calls = collective_calls(run)
+    calls = calls[(calls["name"] == "all_reduce") & (calls["group_size"] > 1)]
+    calls = calls[(calls["bytes"] <= _ONE_NUMBER) & calls["reduce_op"].isin(["sum", "avg"])]
+    found = []
+    for group, own in calls.groupby("group", observed=True):
+        ranks = [rank for rank in group_members(run)[str(group)] if rank in run.ranks]
+        counts = {rank: _counts(run, rank, str(group)) for rank in ranks if len(own)}
+        table = pd.DataFrame(counts).dropna()
+        if len(ranks) < 2 or len(table) < _MIN_TIMES:
+            continue
+        first = own[own["rank"] == ranks[0]].drop_duplicates("sequence").set_index("sequence")
+        known = first.loc[first.index.intersection(table.index)]
+        places = {one: own_place(run, ranks[0], one) for one in known["stack"].dropna().unique()}
+        for where, of_line in known.groupby(known["stack"].map(places)):
+            rows = table.loc[of_line.index]
+            apart = rows[rows.nunique(axis=1) > 1]
+            if len(apart) >= max(_MIN_TIMES, _MOSTLY * len(rows)):
+                found.append(_of_means(run, tuple(ranks), str(where), of_line, apart))
+    return found
+
+
+def _counts(run: Run, rank: int, group: str) -> pd.Series:
+    """Over how many elements a number is the mean that a rank reduces in an evaluation, by the
+    sequence number of the call."""
+    calls = to_frame(run.events("collective", rank))
+    calls = calls[(calls["group"] == group) & (calls["name"] == "all_reduce")]
+    calls = calls[calls["bytes"] <= _ONE_NUMBER].sort_values("start_ns").tail(_MAX_CALLS)
+    phases = to_frame(run.events("phase", rank, columns=["kind", "start_ns"]))
+    phases = phases[phases["kind"].isin([_EVALUATION, _UPDATES])].sort_values("start_ns")
+    counts = {}
+    for call in calls.itertuples():
+        before = phases[phases["start_ns"] < call.start_ns].tail(1)
+        if before["kind"].astype("str").tolist() != [_EVALUATION]:
+            continue
+        window = int(before["start_ns"].iloc[0]), int(call.start_ns) + 1
+        count = _mean_of(run, rank, str(call.thread), window)
+        if count is not None:
+            counts[int(call.sequence)] = count
+    return pd.Series(counts, dtype="float64")
+
+
+def _mean_of(run: Run, rank: int, thread: str, window: tuple[int, int]) -> int | None:
+    """Returns the elements of the mean that is what the call at the end of a stretch of time gets;
+    None: it gets something else."""
+    at = ["start_ns", "depth", "storage", "write"]
+    rows = to_frame(run.events("access", rank, thread, columns=at, window=window))
+    call = rows["start_ns"] == window[1] - 1
+    written = rows[rows["storage"].isin(rows.loc[call, "storage"]) & rows["write"] & ~call]
+    if written.empty:
+        return None
+    ops = to_frame(
+        run.events(
+            "op", rank, thread, columns=["start_ns", "depth", "name", "shapes"], window=window
+        )
+    )
+    ops = ops[ops["depth"] == 0].sort_values("start_ns")
+    last = ops[ops["start_ns"] <= written["start_ns"].max()].tail(1)
+    shape = _SHAPE.match(str(last["shapes"].iloc[0])) if len(last) else None
+    if shape is None or not _MEANS.fullmatch(str(last["name"].iloc[0])):
+        return None
+    return math.prod(int(length) for length in shape[1].split(",") if length.strip())
+
+
+def _of_means(
+    run: Run, ranks: tuple[int, ...], where: str, calls: pd.DataFrame, apart: pd.DataFrame
+) -> Finding:
+    first = apart.iloc[0]
+    few, many = int(first.idxmin()), int(first.idxmax())
+    return finding_at(
+        run,
+        ranks[0],
+        calls.loc[apart.index[0]].rename({"start_ns": "time_ns"}),
+        kind="wrong_average",
+        severity="warning",
+        confidence="likely",
+        title=f"The number that is reduced{at_place(where)} is a mean over {int(first[few])} "
+        f"elements on rank {few}, and over {int(first[many])} on rank {many}, in "
+        f"{units.count(len(apart))} calls: the average over the ranks weighs each rank alike, "
+        "however many samples it has seen. Reduce the sum and the count, and divide then.",
+        ranks=ranks,
+        where=where,
+        evidence={"cause": "unequal_means", "counts": {str(r): int(first[r]) for r in ranks}},
+    )
