@@ -213,5 +213,14 @@ PLUGIN = Plugin(
             "as a module",
             misses="layers without bias; layers of fewer than 8 units; the last layer",
         ),
+        Question(
+            "Actions that are sampled again",
+            "sampled_again:sampled_again",
+            ("wrong_loss",),
+            order=197,
+            native=True,
+            needs="level access; samples of Categorical, Bernoulli or Normal without gradients",
+            misses="actions that only numpy reads; distributions that are made again for log_prob",
+        ),
     ),
 )

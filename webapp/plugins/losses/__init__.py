@@ -228,15 +228,6 @@ PLUGIN = Plugin(
             misses="uniform noise; models that compute in threads of their own",
         ),
         Question(
-            "Actions that are sampled again",
-            "sampled_again:sampled_again",
-            ("wrong_loss",),
-            order=197,
-            native=True,
-            needs="level access; samples of Categorical, Bernoulli or Normal without gradients",
-            misses="actions that only numpy reads; distributions that are made again for log_prob",
-        ),
-        Question(
             "Penalties of gradients without effect",
             "constant_penalty:constant_penalty",
             ("wrong_loss",),
