@@ -218,7 +218,7 @@ def record(
         ended = run_recorded(run, options_from(settings), command, quiet=quiet)
     except LaunchError as error:
         raise click.UsageError(str(error)) from error
-    if not (quiet and ended.recorded):
+    if ended.sentence and not (quiet and ended.recorded):
         click.echo(f"lanescope: {ended.sentence}", err=True)
     if ended.recorded and not quiet and (sys.stderr.isatty() if findings is None else findings):
         _show_worst(run)

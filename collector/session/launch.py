@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -27,6 +28,9 @@ STARTUP_FOLDER = Path(__file__).parents[1] / "startup"
 SETTLE_S = 5.0
 """Longest wait for processes that outlive the command (data-loader workers), seconds."""
 
+_STEPS_ASIDE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EIO}
+"""Faults of the disk, not of the path that was given: the command runs without a recording."""
+
 
 class LaunchError(Exception):
     """The reason, in one sentence, why a command cannot be recorded."""
@@ -38,7 +42,7 @@ class Ended:
 
     status: int  # its exit status: 128 + signal if a signal ended it, as in a shell
     recorded: bool
-    sentence: str  # about the run, or why nothing was recorded
+    sentence: str  # about the run, or why nothing was recorded; empty where that was said before
 
 
 def run_recorded(
@@ -49,7 +53,16 @@ def run_recorded(
     `quiet`: says nothing about building the engine. Raises LaunchError.
     """
     options = with_engine(options, quiet=quiet)
-    prepare_run(run, options, command)
+    try:
+        prepare_run(run, options, command)
+    except OSError as error:
+        if error.errno not in _STEPS_ASIDE:
+            words = f"{run} cannot be written ({error.strerror}); choose another place with -o"
+            raise LaunchError(words) from error
+        outcome.forget(run)
+        say(f"cannot write to {run} ({error.strerror}); nothing is recorded")
+        with _signals_passed_to(process := _start(command, dict(os.environ))):
+            return Ended(_status(process.wait()), recorded=False, sentence="")
     try:
         process = _start(command, environment_for(run, options))
     except LaunchError:
@@ -59,26 +72,27 @@ def run_recorded(
         follower = Follower(run)
         status = process.wait()
         follower.stop()
-    status = 128 - status if status < 0 else status
+    status = _status(status)
     finish(run, exit_status=status, stopped=passed.name)
     recorded, sentence = outcome.conclude(run, options, command[0], status)
     return Ended(status, recorded, sentence)
 
 
+def _status(returned: int) -> int:
+    """Returns the exit status of a process as in a shell."""
+    return 128 - returned if returned < 0 else returned
+
+
 def prepare_run(run: Path, options: Options, command: Sequence[str]) -> None:
-    """Makes the run's folder and manifest. Raises LaunchError."""
-    try:
-        if run.exists() and (not run.is_dir() or any(run.iterdir())):
-            raise LaunchError(
-                f"{run} is there already and is not empty; "
-                "choose another place with -o, or remove it first"
-            )
-        manifest.create(run, options, command, world_size=1)
-        (run / REACHED_FILE).touch()
-    except OSError as error:
+    """Makes the run's folder and manifest. Raises LaunchError where the place is taken, OSError
+    where it cannot be written."""
+    if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise LaunchError(
-            f"{run} cannot be written ({error.strerror}); choose another place with -o"
-        ) from error
+            f"{run} is there already and is not empty; "
+            "choose another place with -o, or remove it first"
+        )
+    manifest.create(run, options, command, world_size=1)
+    (run / REACHED_FILE).touch()
 
 
 def with_engine(options: Options, *, quiet: bool = False) -> Options:

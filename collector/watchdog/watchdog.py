@@ -156,9 +156,8 @@ class Watchdog:
         self._looked = now
         if recorder.bound.look(recorder.folder, os.getpid(), *self._place()):
             recorder.thin()
-        # A step without records is progress too, and a program without steps that is not recorded
-        # for want of room shows none.
-        mark = recorder.store.progress() + recorder.step
+        # A program without steps that is not recorded for want of room shows no progress.
+        mark = self._progress()
         unseen = not recorder.ordering or (recorder.bound.full and not recorder.step)
         if mark != self._mark or unseen:
             if self._quiet_noted:
@@ -223,9 +222,13 @@ class Watchdog:
         waits = own in (RestState.collective, RestState.threads) and world > 1
         return waits and peers.ranks_rest(world, own, self._timeout)
 
+    def _progress(self) -> int:
+        """Returns a number that records change, and steps, which may have none."""
+        return self._recorder.store.progress() + self._recorder.step
+
     def _unmoved(self) -> bool:
         """Returns True if no thread moved while the state was determined, which takes a while."""
-        return self._recorder.store.progress() == self._mark and self._rest.unmoved(
+        return self._progress() == self._mark and self._rest.unmoved(
             ProcessSample.of(self._watched)
         )
 

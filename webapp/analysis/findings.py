@@ -166,7 +166,7 @@ def _html_of_all(findings: Sequence[Finding]) -> str:
     return "".join(_html_of(one) for one in findings)
 
 
-class NotApplicable(Exception):
+class NotApplicable(RunError):
     """Raised by an analysis that cannot say anything about a run; the message says why."""
 
 

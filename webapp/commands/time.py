@@ -76,10 +76,10 @@ def time(
             if baseline is not None:
                 changes = _changes(open_baseline(baseline, opened), opened, step)
             predictions = what_if(opened, specs, step) if specs else _ready_made(opened, step)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     except NotApplicable as reason:
         raise RunError(f"{opened.title}: {reason}") from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     if as_json:
         found = _summary(opened, step, predictions)
         if changes is not None:

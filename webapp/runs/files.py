@@ -6,7 +6,9 @@ cannot distinguish the two.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -100,16 +102,23 @@ class Folder:
 
     def open(self, name: str) -> pa.NativeFile:
         """Returns the file."""
-        return pa.OSFile(f"{self.root}/{name}", "rb")
+        return pa.OSFile(self._file(name), "rb")
 
     def read(self, name: str, most: int) -> bytes:
         """Returns all of it."""
-        path = self.root / name
-        with path.open("rb") as file:
+        path = self._file(name)
+        with open(path, "rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
             raise RunError(f"{path}: has more than {most} bytes, expected at most that")
         return data
+
+    def _file(self, name: str) -> str:
+        """Returns the path of a regular file. Raises OSError for others: a pipe would block."""
+        path = f"{self.root}/{name}"
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
+        return path
 
 
 OPEN_FILES = 256

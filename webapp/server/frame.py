@@ -237,7 +237,7 @@ def _fill_body(layout: Component, parts: list[Component]) -> None:
 
 def _header(context: Context) -> Component:
     run = context.run
-    baseline = context.baseline.title if context.baseline else "none"
+    base = context.baseline
     return html.Header(
         [
             dcc.Link(
@@ -252,10 +252,10 @@ def _header(context: Context) -> Component:
                 title=run.files.place,
             ),
             dcc.Link(
-                ["baseline ", html.B(baseline)],
+                ["baseline ", html.B(_short(base.title) if base else "none")],
                 href="/compare",
                 className="pill baseline",
-                title="Compare",
+                title=f"Compare with {base.files.place}" if base else "Compare",
             ),
             html.Div(className="spring"),
             html.Div(id=ids.SEARCH, className="search-host"),
@@ -292,7 +292,13 @@ def _about(run: Run) -> list[Any]:
     steps = max((len(run.steps(rank)) for rank in run.ranks), default=0)
     sizes = {"rank": len(run.ranks), "thread": len(run.threads), "step": steps}
     about = "".join(f" · {units.counted(number, word)}" for word, number in sizes.items())
-    return [html.B(run.title), about]
+    return [html.B(_short(run.title)), about]
+
+
+def _short(title: str) -> str:
+    """Returns the end of a path, which distinguishes runs: there is room for little more."""
+    parts = title.rstrip("/").split("/")
+    return title if len(parts) <= 2 else "/".join(["\N{HORIZONTAL ELLIPSIS}", *parts[-2:]])
 
 
 def _health(context: Context, report: Report) -> tuple[list[Any], str]:

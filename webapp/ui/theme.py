@@ -91,7 +91,8 @@ def template(theme: Theme) -> go.layout.Template:
                 "activecolor": colour["accent"],
             },
         },
-        data={"heatmap": [{"colorbar": scale}]},
+        # A point on the edge of the axes is drawn whole.
+        data={"heatmap": [{"colorbar": scale}], "scatter": [{"cliponaxis": False}]},
     )
 
 

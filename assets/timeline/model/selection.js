@@ -180,9 +180,10 @@ export class Selection {
       const address = `/api/find/${this.etag}`;
       const answer = getJson(address, { ...wanted, ...from, dir: direction });
       const found = await this.awaits(timeline.idle.track("find", answer));
-      if (found.ref === null)
-        timeline.toast(direction === "next" ? "No match after this one." : "No match before this one.");
-      else {
+      if (found.ref === null) {
+        const where = direction === "next" ? "after" : "before";
+        timeline.toast(found.total === 0 ? "No match" : `No match ${where} this one.`);
+      } else {
         timeline.hits.position = found.position;
         timeline.onHits?.();
         await this.select({ lane: found.lane, row: found.row, ref: found.ref }, true);

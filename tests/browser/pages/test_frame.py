@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from dash import _callback
 
+from lanescope.webapp.runs.run import Run
 from tests.browser.conftest import Opener, SharedTab
 from tests.browser.pages.test_pages import MS
 
@@ -34,6 +35,23 @@ def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> No
         page.follow(title)
         assert page.page.locator(".rail a.here").inner_text() == title
         assert page.page.title().startswith(f"{title} · ")
+
+
+def test_the_header_shows_the_end_of_a_long_path(tab: SharedTab, run: Run) -> None:
+    pill = tab().page.locator(".pill.run")
+    assert run.title.endswith(
+        pill.locator("b").inner_text().removeprefix("\N{HORIZONTAL ELLIPSIS}")
+    )
+    assert len(pill.locator("b").inner_text()) < len(run.title)
+    assert pill.get_attribute("title") == run.files.place
+
+
+def test_a_search_without_any_match_says_so(tab: SharedTab) -> None:
+    page = tab()
+    page.page.keyboard.press("/")
+    page.page.keyboard.type("aten::mm > 10 h")
+    page.press("Enter")
+    assert page.text(".tl-toast") == "No match"
 
 
 def test_the_timeline_stays_mounted(tab: SharedTab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -9,6 +10,7 @@ import signal
 import sys
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -168,6 +170,22 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_read_only_disk_does_not_keep_the_command_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(run: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(run))
+
+    monkeypatch.setattr(manifests, "create", refuse)
+    run = tmp_path / "run"
+    done = CliRunner().invoke(main, ["record", "-o", str(run), "--", "sh", "-c", "exit 3"])
+    assert done.exit_code == 3
+    said = done.stderr + capfd.readouterr().err
+    assert (
+        said == f"lanescope: cannot write to {run} (Read-only file system); nothing is recorded\n"
+    )
 
 
 def test_a_run_that_vanishes_does_not_harm_the_program(tmp_path: Path) -> None:

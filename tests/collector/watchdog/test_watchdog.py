@@ -116,7 +116,9 @@ def test_every_rank_says_what_it_waits_for(tmp_path: Path, engine: str) -> None:
 
 ENDLESS = """
     import queue, torch
-    torch.ones(2).sum()
+    weight = torch.ones(2, requires_grad=True)
+    weight.sum().backward()
+    torch.optim.SGD([weight]).step()  # a step long ago is not progress
     queue.Queue().get()
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,13 @@ def test_a_process_listed_twice(run: Path) -> None:
         manifest["processes"].append(manifest["processes"][0])
 
     assert "processes[2] lists process 1000 of rank 0 twice" in refusal(change(run, twice))
+
+
+def test_a_pipe_in_place_of_the_manifest(run: Path) -> None:
+    """Opening it would wait for a writer for good."""
+    (run / "manifest.json").unlink()
+    os.mkfifo(run / "manifest.json")
+    assert "it is not a regular file" in refusal(run)
 
 
 def test_files_of_a_kind_unknown_are_left_alone(run: Path) -> None:

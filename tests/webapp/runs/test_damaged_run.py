@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +59,11 @@ def directory(file: Path) -> None:
     file.mkdir()
 
 
+def pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
 DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (Path.unlink, "is missing"),
     (cut, "is truncated: "),
@@ -68,6 +74,7 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (other_types, "'start_ns' is string, expected int64"),
     (other_rows, " rows, expected 16"),
     (directory, OP_FILE),
+    (pipe, OP_FILE),
 ]
 
 

@@ -181,7 +181,10 @@ def test_find_answers_with_a_place_or_says_what_is_wrong(run: Run) -> None:
     assert found.status_code == 200
     assert found.json["name"] == timeline.index.names[0]
     none = client.post(address, headers=HOST, json={**asked, "dir": "prev"})
-    assert none.json == {"ref": None}
+    assert none.json["ref"] is None
+    assert none.json["total"] > 0  # there are some, but not before
+    limited = client.post(address, headers=HOST, json={**asked, "least": 1 << 60})
+    assert limited.json == {"ref": None, "total": 0}
     assert client.post(address, headers=HOST, json={"names": "x"}).status_code == 400
     assert client.post(address, headers=HOST, data="no json").status_code == 400
     assert client.post("/api/find/old", headers=HOST, json=asked).status_code == 409

@@ -109,7 +109,7 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
     # The place that is shown is of a round that counts: in the first, all start up.
     first = came["step"] == came["step"].min() if _by_step(came) else came.index == came.index[0]
     mine = mine[~first[came["last_rank"] == rank]]
-    worst = mine.loc[mine["alone_ns"].idxmax()]
+    worst, since = mine.loc[mine["alone_ns"].idxmax()], mine.loc[mine["first_ns"].idxmin()]
     share, delay = float(shares["share"].median()), float(shares["delay_ns"].median())
     late = int((shares["delay_ns"] > 0).sum())
     start = int(worst["last_ns"])
@@ -127,8 +127,8 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
             + (f", and is slower {place.words}: {place.advice}." if place else f". {_ADVICE}")
         ),
         rank=rank,
-        step=int(worst["step"]),
-        time_ns=int(mine["first_ns"].min()),
+        step=int(since["step"]),
+        time_ns=int(since["first_ns"]),
         where=place.where if place else None,
         evidence={
             "share": share,

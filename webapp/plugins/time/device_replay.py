@@ -121,7 +121,8 @@ def _host(run: Run, rank: int, step: Window) -> Actor:
 
 def _shares(run: Run, rank: int, step: Window) -> dict[RankThread, Intervals]:
     """Which of the threads of a rank works for its step at each instant: an autograd thread where
-    it has an operator in backward and the training thread has none, else the training thread."""
+    it has an operator in backward and the training thread has none, else the training thread.
+    Where none has one in backward, the autograd thread that worked most is between two."""
     training = training_thread(run, rank)
     rest = Intervals.of([step[0]], [step[1]])
     backward = phases_of(run, training).get("backward", rest)
@@ -131,6 +132,13 @@ def _shares(run: Run, rank: int, step: Window) -> dict[RankThread, Intervals]:
         mine = idle.intersection(operators(run, rank, helper.thread)[0])
         found[RankThread(rank, helper.thread)] = mine
         idle, rest = idle.subtraction(mine), rest.subtraction(mine)
+    busiest = max(found, key=lambda lane: found[lane].total, default=None)
+    if busiest is not None and found[busiest].total:
+        own = [found[busiest].clip(*one) for one in zip(backward.start, backward.end, strict=True)]
+        from_to = [(one.start[0], one.end[-1]) for one in own if len(one)]
+        gaps = idle.intersection(Intervals.of(*zip(*from_to, strict=True)))
+        found[busiest] = found[busiest].union(gaps)
+        rest = rest.subtraction(gaps)
     return {RankThread(rank, training.thread): rest, **found}
 
 

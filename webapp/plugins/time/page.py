@@ -67,7 +67,7 @@ def body(context: Context) -> list[Component]:
                 "A step ends with ",
                 html.Code("optimizer.step()"),
                 ", or with ",
-                html.Code("lanescope.step()"),
+                html.Code("lanescope.collector.step()"),
                 " in the program.",
             )
         ]

@@ -138,6 +138,8 @@ def slowdown_of(replays: Mapping[int, Replay], stages: Mapping[int, int]) -> Slo
     """Returns the slowdown of a job from the replays of its steps, by step.
 
     `stages`: pipeline stage of each rank, empty where the job has none.
+
+    Raises NotApplicable where a step would take no time.
     """
     workers = _workers(replays)
     ranks = sorted({one.actor.rank for found in workers.values() for one in found})
@@ -155,6 +157,8 @@ def slowdown_of(replays: Mapping[int, Replay], stages: Mapping[int, int]) -> Slo
 
     recorded = np.array([one.run() for one in replays.values()])
     ideal = lengths(lambda *_: False)
+    if not ideal.all():  # a collective that never completed, and nothing else
+        raise NotApplicable("a step has no work that ranks could share")
     of_worker = {rank: lengths(_of_ranks({rank}), {rank}.__contains__) for rank in ranks}
     types = sorted({name for found in workers.values() for one in found for name in one.types})
     of_type = {name: lengths(_of_type(name)) for name in types}

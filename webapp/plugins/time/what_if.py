@@ -42,6 +42,8 @@ READY_MADE = (
 
 
 _Change = Callable[[Replay], float]
+_Chosen = Callable[[str, Sequence[str], str], bool]
+"""Whether a piece of work of a category, with these names, of this module is meant."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def what_if(run: Run, specs: Sequence[str], step: int | None = None) -> list[Pre
     `bucket=5`            DistributedDataParallel reduces gradients in buckets of 5 MiB
 
     Raises ValueError for a specification that cannot be read, NotApplicable where the run cannot be
-    replayed.
+    replayed, or the step has no such rank or name.
     """
     changes = [(spec, *_parsed(spec)) for spec in specs]
     replay = _replay_of(run, job_step(run, step).step)
@@ -140,9 +142,7 @@ def _parsed(spec: str) -> tuple[str, _Change]:
     """Words for a specification, and what it does."""
     if found := re.fullmatch(r"rank=(\d+):delay=0", spec):
         rank = int(found[1])
-        return f"rank {rank} as fast as the others", lambda replay: replay.without_stragglers(
-            [rank]
-        )
+        return f"rank {rank} as fast as the others", lambda replay: _without_delay(replay, rank)
     if spec == "straggler=none":
         every = "every rank as fast as the median"
         return every, lambda replay: replay.without_stragglers(replay.ranks)
@@ -169,14 +169,30 @@ def _parsed(spec: str) -> tuple[str, _Change]:
     times = _times(factor)
     if what == "transfer":
         return f"transfers {times}", lambda replay: replay.run(transfer=factor)
-    chosen: dict[str, Callable[[str, Sequence[str], str], bool]] = {
+    chosen: dict[str, _Chosen] = {
         "op": lambda _, names, __: any(fnmatchcase(name, pattern) for name in names),
         "module": lambda _, __, module: module == pattern or module.startswith(f"{pattern}."),
         "phase": lambda category, *_: category == pattern,
         "python": lambda category, *_: category == "python",
     }
-    named = {"python": "Python between operators", "phase": pattern}.get(what, pattern)
-    return f"{named} {times}", lambda replay: replay.scaled(chosen[what], factor)
+    if what == "python":
+        words = f"Python between operators {times}"
+        return words, lambda replay: replay.scaled(chosen[what], factor)
+    return f"{pattern} {times}", lambda replay: _scaled(replay, spec, chosen[what], factor)
+
+
+def _without_delay(replay: Replay, rank: int) -> float:
+    if rank not in replay.ranks:
+        ranks = ", ".join(map(str, replay.ranks))
+        raise NotApplicable(f"rank {rank}: no such rank; the step has {ranks}")
+    return replay.without_stragglers([rank])
+
+
+def _scaled(replay: Replay, spec: str, chosen: _Chosen, factor: float) -> float:
+    """Refuses a name that nothing in the step has: "x1.00" would read as "it would not help"."""
+    if not any(chosen(*each) for one in replay.actors for each in one.about):
+        raise NotApplicable(f"{spec}: nothing in the step has this name")
+    return replay.scaled(chosen, factor)
 
 
 def _times(factor: float) -> str:

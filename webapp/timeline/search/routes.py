@@ -50,7 +50,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
             return {"error": "expected names, modules, t, lane, row and dir"}, 400
         found = find(timeline, wanted, place, forward)
         if found is None:
-            return {"ref": None}
+            return {"ref": None, "total": place_among(timeline, wanted, place)[1]}
         key = (found["start_ns"], found["lane"], found["row"])
         found["position"], found["total"] = place_among(timeline, wanted, key)
         return found

@@ -236,9 +236,13 @@ def test_a_rank_that_got_no_processor_is_not_a_straggler(tmp_path: Path) -> None
 
 
 def test_steps_of_a_straggler_may_be_of_unequal_length(tmp_path: Path) -> None:
-    delays = [(0, 12 if step % 3 == 2 else 30) for step in range(12)]
-    (found,) = stragglers(rounds(tmp_path, delays))
+    delays = [(0, 12 if step % 3 == 2 else 30 + step) for step in range(12)]
+    run = rounds(tmp_path, delays)
+    (found,) = stragglers(run)
     assert found.rank == 1
+    # Both are of the first step that counts; the link leads to the longest wait.
+    assert found.step == run.steps(0).index[1]
+    assert run.steps(0).start_ns[1] <= (found.time_ns or 0) < run.steps(0).end_ns[1]
 
 
 def test_what_several_collectives_wait_for_counts_once(tmp_path: Path) -> None:

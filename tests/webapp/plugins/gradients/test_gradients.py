@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from lanescope.webapp.analysis.parameter_history import gradient_norms, gradients
+from lanescope.webapp.plugins.gradients.charts import total_norms
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder
 
@@ -89,3 +90,10 @@ def test_a_run_without_gradients_has_an_empty_table(tmp_path: Path) -> None:
         "missing",
         "time_ns",
     ]
+
+
+def test_points_on_the_edge_of_a_chart_are_whole(tmp_path: Path) -> None:
+    """Plotly leaves no room above norms that are far from 0, where the axis begins."""
+    run = run_of(tmp_path, (0, 0, "a", 3.0), (0, 1, "a", 3.1))
+    figure = total_norms(gradient_norms(run), "light", log=False)
+    assert figure.layout.template.data.scatter[0].cliponaxis is False

@@ -132,6 +132,20 @@ def test_what_if_of_kernels(builder: Builder) -> None:
     assert [predicted(run, f"op=sgemm:x{factor}") for factor in (1, 0.5, 0, 2)] == [90, 81, 80, 108]
 
 
+def test_what_autograd_does_between_its_operators_is_backward(builder: Builder) -> None:
+    """No Python runs in backward: the path and the predictions call its gaps the same."""
+    builder.thread(0, ordinal=1, kind="native", name="autograd")
+    for begin, end in ((32, 40), (60, 70)):
+        op(builder, begin, end, thread="1000-1", phase="backward", name="aten::mm")
+    op(builder, 61, 62, thread="1000-1", name="cudaLaunchKernel")
+    kernel(builder, 63, 65, 61)
+    wait_for_device(builder, 82, 83)
+    run = open_run(builder.write())
+    totals = summed(critical_path(run), ["category"]).set_index("category")["duration_ns"]
+    for spec, category in (("phase=backward:x0.5", "backward"), ("python:x0.5", "python")):
+        assert 90 - predicted(run, spec) == pytest.approx(totals[category] / 2 / MS, abs=1), spec
+
+
 def test_what_if_of_a_full_queue_and_another_stream(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

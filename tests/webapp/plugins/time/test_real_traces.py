@@ -9,6 +9,7 @@ import pytest
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.plugins.time.critical_path import critical_path
 from lanescope.webapp.plugins.time.job_steps import job_steps
+from lanescope.webapp.plugins.time.what_if import ready_made
 from tests.support.trace_files import DATA, imported
 
 TRACES = sorted(DATA.glob("kineto_*.json.gz"))
@@ -27,3 +28,17 @@ def test_steps_are_made_of_their_parts(path: Path, tmp_path: Path) -> None:
         walked = critical_path(run, step.step)
         assert walked["duration_ns"].sum() == step.end_ns - step.start_ns
         assert walked["duration_ns"].min() > 0
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
+def test_a_prediction_gains_what_the_path_has_of_it(path: Path, tmp_path: Path) -> None:
+    """Work that takes half as long saves at most half of what it is on the critical path: the rest
+    of the path stays."""
+    run = imported(tmp_path / "run", path)
+    for step in job_steps(run):
+        spent = critical_path(run, step.step).groupby("category")["duration_ns"].sum()
+        length = step.end_ns - step.start_ns
+        for found in ready_made(run, step.step):
+            name = found.spec.removeprefix("phase=").removesuffix(":x0.5")
+            if name in spent:
+                assert length - found.step_ns <= spent[name] / 2 + length / 100, found.spec

@@ -70,6 +70,12 @@ def test_steps_share_one_ideal() -> None:
     assert by_step.to_dict() == pytest.approx({1: 50 / 25, 2: 1, 3: 79 / 25})
 
 
+def test_a_step_without_work_has_no_slowdown() -> None:
+    """Ranks that only wait in a collective that never completes."""
+    with pytest.raises(NotApplicable, match="no work"):
+        slowdown_of({0: step(0, [0, 0], transfer=0, optimizer=0)}, {})
+
+
 def test_a_long_last_stage() -> None:
     """Fixed, it takes 20 as the mean does, but so does the slow first stage's other rank."""
     found = slowdown_of({1: step(1, [10, 22, 10, 38])}, {0: 0, 1: 0, 2: 1, 3: 1})

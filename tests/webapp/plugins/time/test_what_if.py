@@ -89,6 +89,17 @@ def test_an_operator_is_changed_with_all_that_it_calls(tmp_path: Path) -> None:
     assert what_if(made, ["op=aten::addmm:x2"])[0].words == "aten::addmm half as fast"
 
 
+@pytest.mark.parametrize(
+    "spec", ["rank=7:delay=0", "op=aten::addmn:x0.5", "module=block:x0.5", "phase=forwards:x0"]
+)
+def test_a_name_that_the_step_does_not_have_is_refused(tmp_path: Path, spec: str) -> None:
+    builder = Builder(tmp_path / "run")
+    training_step(builder)
+    op(builder, 40, 60, name="aten::addmm")
+    with pytest.raises(NotApplicable, match=r"no such rank|nothing in the step"):
+        what_if(open_run(builder.write()), [spec])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cause", "spec", "known", "changed"),
