@@ -11,14 +11,17 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
-from lanescope.webapp.analysis.arrow_columns import stack_of, texts_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import having, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH, NUMBERS
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
 from lanescope.webapp.analysis.stack_frames import (
+    frames_of,
+    in_program,
     library_modules,
     own_place,
     phase_place,
@@ -209,9 +212,8 @@ def left_by_libraries(run: Run, rank: int) -> frozenset[str]:
         if not kind.startswith("torch.")  # of torch's modules programs and packages build their own
     }
     ran = {one for path in texts_of(run, "op", "module", rank) for one in _and_above(path)}
-    # In no module of a package: the program may have cut the gradient off.
-    cuts = [_and_above(one.module) for one in breaks(run, rank) if one.cause in _SINGLE]
-    cut = not all(any(foreign.get(one, False) for one in path) for path in cuts)
+    cuts = {one.op for one in breaks(run, rank) if one.cause in _SINGLE}
+    cut = bool(cuts) and _in_program(run, rank, cuts)
     root = next((p["modules_root"] for p in run.manifest["processes"] if p["rank"] == rank), "")
 
     def left(layer: str) -> bool:
@@ -230,6 +232,19 @@ def left_by_libraries(run: Run, rank: int) -> frozenset[str]:
         return foreign.get(above[-1], False) and all(owners) and not cut
 
     return frozenset(name for name in names if left(name.rpartition(".")[0] or root))
+
+
+def _in_program(run: Run, rank: int, names: set[str]) -> bool:
+    """Whether the program itself calls an operator of these names, not a package or backward."""
+    stacks = set[int]()
+    for ops in run.pieces("op", rank, columns=["name", "phase", "stack"]):
+        called = having(ops["name"], lambda name: name in names or name[len("aten::") :] in names)
+        called &= ~having(ops["phase"], _BACKWARD.__eq__)
+        stacks.update(ops["stack"].filter(pa.array(called)).drop_null().to_pylist())
+    of_stacks = (frames_of(run, rank, one) for one in stacks)
+    # Not where torch calls it, as its optimizers do, but for layers, which the program calls.
+    callers = (next((f for f in one if "/torch/nn/" not in f["file"]), None) for one in of_stacks)
+    return any(one is not None and in_program(one["file"]) for one in callers)
 
 
 def _is_followed(path: str, classes: dict[str, str]) -> bool:

@@ -58,18 +58,20 @@ torch.manual_seed(0)
 {model}
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(6):
-    model(torch.randn(4, 8)).square().sum().backward()
+    {call}(torch.randn(4, 8)).square().sum().backward()
     optimizer.step()
     optimizer.zero_grad()
 """
 
 
-def severities(folder: Path, model: str, *, pools: bool = False) -> dict[str, str]:
+def severities(
+    folder: Path, model: str, *, pools: bool = False, call: str = "model"
+) -> dict[str, str]:
     """Parameters that no gradient reaches -> severity of the finding that names them."""
     library = folder / "site-packages"
     library.mkdir()
     (library / "encoders.py").write_text(LIBRARY)
-    source = PROGRAM.format(path=str(library), model=model, pools=pools)
+    source = PROGRAM.format(path=str(library), model=model, pools=pools, call=call)
     recorded = record_program(folder, source)
     assert recorded.status == 0, recorded.stderr
     found = dead_parameters(open_run(recorded.run))
@@ -97,6 +99,17 @@ def test_a_layer_of_the_program_beside_a_library(tmp_path: Path) -> None:
 def test_results_that_the_program_does_not_use(tmp_path: Path) -> None:
     found = severities(tmp_path, "model = Net()", pools=True)
     assert found["encoder.pooler.dense.weight"] == "warning"
+
+
+def test_results_that_the_program_detaches(tmp_path: Path) -> None:
+    model = """
+model = Encoder(True)
+def uses(x):
+    states, pooled = model(x)
+    return states + pooled.detach()
+"""
+    found = severities(tmp_path, model, call="uses")
+    assert found["pooler.dense.weight"] == "warning"
 
 
 def test_a_layer_that_the_program_adds_to_a_library_in_vain(tmp_path: Path) -> None:
