@@ -8,11 +8,11 @@ PLUGIN = Plugin(
     depends=("autograd_graph",),
     kinds=(
         Kind("rank_divergence", "checks.md#replicas-that-part"),
-        Kind("vanishing_gradient", "gradients.md#findings"),
-        Kind("exploding_gradient", "gradients.md#findings"),
-        Kind("dead_parameter", "gradients.md#findings", "dead_parameters:DeadParameter"),
-        Kind("lora_inactive", "gradients.md#findings"),
-        Kind("scaler_skips", "gradients.md#findings"),
+        Kind("vanishing_gradient", "gradients.md#vanishing_gradient"),
+        Kind("exploding_gradient", "gradients.md#exploding_gradient"),
+        Kind("dead_parameter", "gradients.md#dead_parameter", "dead_parameters:DeadParameter"),
+        Kind("lora_inactive", "gradients.md#lora_inactive"),
+        Kind("scaler_skips", "gradients.md#scaler_skips"),
         Kind("validator", "checks.md#validators-of-your-own"),
     ),
     questions=(

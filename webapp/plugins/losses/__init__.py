@@ -7,9 +7,9 @@ PLUGIN = Plugin(
     area="Learning",
     depends=("autograd_graph",),
     kinds=(
-        Kind("wrong_loss", "gradients.md#losses-and-modes"),
-        Kind("shared_parameter", "gradients.md#losses-and-modes"),
-        Kind("evaluation_mode", "gradients.md#losses-and-modes"),
+        Kind("wrong_loss", "learning.md#wrong_loss"),
+        Kind("shared_parameter", "learning.md#shared_parameter"),
+        Kind("evaluation_mode", "learning.md#evaluation_mode"),
     ),
     questions=(
         Question(

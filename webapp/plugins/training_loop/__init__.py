@@ -8,12 +8,12 @@ PLUGIN = Plugin(
     depends=("data", "losses"),
     kinds=(
         Kind("growth", "memory.md#growth"),
-        Kind("not_loaded", "gradients.md#losses-and-modes"),
-        Kind("unread_setting", "gradients.md#losses-and-modes"),
-        Kind("mixed_samples", "gradients.md#losses-and-modes"),
-        Kind("wrong_scale", "gradients.md#losses-and-modes"),
-        Kind("wrong_gradient", "gradients.md#losses-and-modes"),
-        Kind("wrong_average", "gradients.md#losses-and-modes"),
+        Kind("not_loaded", "learning.md#not_loaded"),
+        Kind("unread_setting", "learning.md#unread_setting"),
+        Kind("mixed_samples", "learning.md#mixed_samples"),
+        Kind("wrong_scale", "learning.md#wrong_scale"),
+        Kind("wrong_gradient", "learning.md#wrong_gradient"),
+        Kind("wrong_average", "learning.md#wrong_average"),
     ),
     questions=(
         Question(
