@@ -143,7 +143,9 @@ def _plain_tensors(root: nn.Module) -> Iterator[tuple[str, float]]:
     """Yields PLAIN_TENSOR of attributes that look like parameters of a model, and are none."""
     for path, module in clean_paths(root):
         for name, value in vars(module).items():
-            if type(value) is torch.Tensor and value.requires_grad and value.is_leaf:
+            # torch raises where a view is asked for its node whose base has changed (FSDP).
+            plain = type(value) is torch.Tensor and not value._is_view()
+            if plain and value.requires_grad and value.is_leaf:
                 place = _assigned(module, name)
                 yield f"{PLAIN_TENSOR}{place}/{path}{'.' * bool(path)}{name}", float(value.numel())
 

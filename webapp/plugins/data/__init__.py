@@ -124,7 +124,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Gradients that are averaged again",
-            "divided_again:divided_again",
+            "repeated_averages:divided_again",
             ("wrong_gradient",),
             order=46,
             needs="gradients that DistributedDataParallel averages; 3 sampled steps of a single "
@@ -215,7 +215,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Actions that are sampled again",
-            "sampled_again:sampled_again",
+            "resampled_actions:sampled_again",
             ("wrong_loss",),
             order=197,
             native=True,

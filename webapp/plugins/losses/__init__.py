@@ -298,7 +298,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Losses divided by numbers of single ranks",
-            "own_counts:own_counts",
+            "rank_counts:own_counts",
             ("wrong_loss",),
             order=198,
             needs="gradients that DistributedDataParallel averages; 3 sampled steps",
