@@ -78,6 +78,8 @@ class SuspendedModes:
 
     def sets(self, _: Any, mode: Any) -> None:
         """Notes a task of another thread than the main one that turns gradients off for good."""
+        if not mode and not torch.is_grad_enabled():
+            return  # as the end of no_grad() within the mode: it leaves the mode as it was
         self.restored(None)
         frame = caller()
         if mode or frame is None or threading.current_thread() is threading.main_thread():

@@ -344,8 +344,8 @@ FAULTS = (
         )
     ),
     Fault(
-        "targets that are the tokens",
-        "learning",
+        "labels without a shift",
+        "losses and modes",
         ("wrong_loss",),
         targets_of_the_same_slice,
         says="the very tokens",
